@@ -1,0 +1,117 @@
+"""Which accelerator this host can use: tried, not guessed.
+
+/dev/kvm may open, answer its API version and be advertised by libvirt, while a kernel started under it
+never gets anywhere (a KVM in software does this). So the lab boots its own kernel under KVM, with a
+busybox that says one word, and believes in KVM only when that word arrives in time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+
+from numalab import state
+from numalab.errors import DeadlinePassed, HostError, LabError
+from numalab.log import step
+from numalab.model import Accel, Value
+from numalab.proc import Deadline, need, run
+
+PROBE_SECONDS = 15.0
+"""A kernel under working KVM is in user space within 2 s on slow hardware; a hung one never is."""
+WORD = "numalab: user space"
+
+
+class Probe(Value):
+    """What was found out, and how; cached by host kernel, QEMU version and guest kernel."""
+
+    accel: Accel
+    reason: str
+    key: str
+
+
+def qemu() -> str:
+    """QEMU's x86-64 emulator, or a HostError with the package's name."""
+    return need("qemu-system-x86_64", "qemu-system-x86")
+
+
+def qemu_version(deadline: Deadline) -> str:
+    """'7.2.22': as QEMU tells it."""
+    return run([qemu(), "--version"], deadline=deadline).stdout.split("version ")[1].split()[0].rstrip(",")
+
+
+def choose(wish: str, kernel: Path, deadline: Deadline) -> Probe:
+    """The accelerator to use: `wish` is kvm, tcg or auto. A wished KVM that does not boot is an error."""
+    if wish == "tcg":
+        return Probe(accel=Accel.TCG, reason="asked for", key="")
+    probe = _cached(kernel, deadline)
+    if wish == "kvm" and probe.accel is not Accel.KVM:
+        raise HostError(f"--accel kvm: {probe.reason}; use --accel tcg or auto")
+    return probe
+
+
+def _cached(kernel: Path, deadline: Deadline) -> Probe:
+    digest = hashlib.sha256(kernel.read_bytes()).hexdigest()[:16]
+    device = f"{os.access('/dev/kvm', os.R_OK | os.W_OK)}"
+    key = f"{platform.release()} {qemu_version(deadline)} {digest} {device}"
+    cache = state.folder("cache") / "accel.json"
+    known = json.loads(cache.read_text()) if cache.exists() else {}
+    if key not in known:
+        with step("accelerator: does a kernel boot under KVM?"):
+            accel, reason = try_kvm(kernel, deadline)
+        known[key] = {"accel": accel, "reason": reason, "key": key}
+        fresh = cache.with_suffix(f".{os.getpid()}")
+        fresh.write_text(json.dumps(known, indent=1))
+        fresh.replace(cache)
+    return Probe.model_validate(known[key])
+
+
+def try_kvm(kernel: Path, deadline: Deadline) -> tuple[Accel, str]:
+    """Boot `kernel` under KVM to user space. Returns what to use and why."""
+    if not os.path.exists("/dev/kvm"):
+        return Accel.TCG, "there is no /dev/kvm (no virtualization, or the kvm module is not loaded)"
+    if not os.access("/dev/kvm", os.R_OK | os.W_OK):
+        return Accel.TCG, "/dev/kvm may not be opened: join the group kvm (usermod -aG kvm YOU)"
+    try:
+        seconds = boot(kernel, ["-accel", "kvm", "-cpu", "host"], deadline.within(PROBE_SECONDS))
+    except DeadlinePassed:
+        deadline.check("probing the accelerator")
+        return Accel.TCG, f"/dev/kvm opens, but {kernel.name} does not reach user space under it in {PROBE_SECONDS:.0f} s"
+    except LabError as error:
+        return Accel.TCG, f"QEMU fails under KVM: {str(error).partition(': exit status ')[2] or error}"
+    return Accel.KVM, f"{kernel.name} reached user space in {seconds:.1f} s"
+
+
+def boot(kernel: Path, accel: Sequence[str], deadline: Deadline) -> float:
+    """Boot a kernel with nothing but busybox. Returns seconds until QEMU ended; raises when it never spoke."""
+    initrd = state.folder("cache") / "probe.cpio"
+    initrd.write_bytes(probe_cpio())
+    result = run(
+        [qemu(), "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-serial", "stdio",
+         "-m", "512", "-smp", "2", *accel, "-kernel", kernel, "-initrd", initrd,
+         "-append", "console=ttyS0 panic=-1 quiet"],
+        deadline=deadline,
+    )
+    if WORD not in result.stdout:
+        raise HostError(f"{kernel}: the kernel ended before user space: {result.stdout.strip()[-200:] or 'it said nothing'}")
+    return result.seconds
+
+
+def probe_cpio() -> bytes:
+    """An initramfs (cpio, newc: see the kernel's early-userspace/buffer-format) that says WORD and ends."""
+    busybox = Path(need("busybox", "busybox-static")).read_bytes()
+    script = f"#!/bin/busybox sh\n/bin/busybox echo '{WORD}' > /dev/console\n/bin/busybox reboot -f\n".encode()
+    entries = [
+        ("bin", 0o040755, b"", 0), ("dev", 0o040755, b"", 0), ("dev/console", 0o020600, b"", (5 << 8) | 1),
+        ("bin/busybox", 0o100755, busybox, 0), ("init", 0o100755, script, 0), ("TRAILER!!!", 0, b"", 0),
+    ]
+    out = bytearray()
+    for inode, (name, mode, body, device) in enumerate(entries, 1):
+        fields = [inode, mode, 0, 0, 1, 0, len(body), 0, 0, device >> 8, device & 0xFF, len(name) + 1, 0]
+        out += b"070701" + b"".join(b"%08X" % value for value in fields) + name.encode() + b"\0"
+        out += bytes(-len(out) % 4) + body
+        out += bytes(-len(out) % 4)
+    return bytes(out)

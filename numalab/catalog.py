@@ -1,0 +1,84 @@
+"""Files that a person wrote -> values; every error names file, line, key and reason.
+
+Topologies and kernels are one file each, found by name: adding one is no edit of the package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedBase
+from ruamel.yaml.error import MarkedYAMLError
+
+from numalab.errors import InputError
+from numalab.model import Topology, check_name
+
+M = TypeVar("M", bound=BaseModel)
+
+ROOT = Path(__file__).resolve().parent.parent
+"""The checkout: topologies/, kernels/, images/, playbooks/, testcases/ stand here."""
+
+
+def names(folder: str, suffix: str = ".yml") -> list[str]:
+    """What is in a folder of the catalog, sorted."""
+    return sorted(path.name.removesuffix(suffix) for path in (ROOT / folder).glob(f"*{suffix}"))
+
+
+def find(folder: str, name: str) -> Path:
+    """The file of `name` in a folder of the catalog, or of a path to a file elsewhere."""
+    if name.endswith(".yml") and "/" in name:
+        path = Path(name)
+    else:
+        try:
+            path = ROOT / folder / f"{check_name(name)}.yml"
+        except ValueError as error:
+            raise InputError(str(error)) from error
+    if not path.is_file():
+        raise InputError(f"no {folder} file {path}: there are {', '.join(names(folder))}")
+    return path
+
+
+def load(kind: type[M], path: Path) -> M:
+    """Parse and validate one YAML file. Raises InputError with file, line, key and reason."""
+    try:
+        data = YAML().load(path.read_text())
+    except MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 0
+        raise InputError(f"{path}:{line}: not YAML: {error.problem}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: {error}") from error
+    if not isinstance(data, dict):
+        raise InputError(f"{path}:1: must be a mapping of keys to values")
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = [part for part in first["loc"] if isinstance(part, int) or not part.startswith("function-")]
+        reason = first["msg"].removeprefix("Value error, ")
+        if not where and (key := reason.partition(":")[0]) in data:
+            where, reason = [key], reason.partition(":")[2].strip()
+        shown = ".".join(str(part) for part in where)
+        raise InputError(f"{path}:{_line(data, where)}: {shown + ': ' if shown else ''}{reason}") from error
+
+
+def _line(data: Any, where: Sequence[str | int]) -> int:
+    """The line (from 1) of a key, or of its nearest parent that the file has."""
+    line = 1
+    for part in where:
+        if not isinstance(data, CommentedBase):
+            break
+        try:
+            line = (data.lc.key(part) if isinstance(part, str) else data.lc.item(part))[0] + 1
+            data = data[part]  # type: ignore[index]
+        except (KeyError, IndexError, TypeError):
+            break
+    return int(line)
+
+
+def topology(name: str) -> Topology:
+    """topologies/NAME.yml, or a path to such a file."""
+    return load(Topology, find("topologies", name))

@@ -1,0 +1,450 @@
+"""The command line: arguments in, calls to the lower layers, text and an exit status out.
+
+Exit statuses: 0 done (or: holds), 1 does not hold, or the guest's kernel oopsed; 2 lab error; 3 cannot
+tell. `exec` passes the command's own status through, with timeout(1)'s 124 for a passed time limit and
+125 for an error of the lab.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, NoReturn
+
+import typer
+
+from numalab import catalog, console, doctor, image, kernel, measure, provision, record, report, storage, topology
+from numalab import guest as guests
+from numalab.domain import PREFIX
+from numalab.errors import Cancelled, DeadlinePassed, Exit, InputError, LabError
+from numalab.guest import Guest, Request
+from numalab.host import connect
+from numalab.model import SizeClass, check_name, parse_size
+from numalab.proc import Deadline
+from numalab.progress import Progress
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
+                  help="The lab for Linux memory-management regressions: guests with NUMA topologies, measured.")
+images = typer.Typer(no_args_is_help=True, help="Guest images: build and list them.")
+kernels = typer.Typer(no_args_is_help=True, help="Kernels: list and show them.")
+app.add_typer(images, name="image")
+app.add_typer(kernels, name="kernel")
+
+MINUTE = 60.0
+COMMAND_SECONDS = 24 * 3600.0
+"""How long exec, ssh and transfers may take when nobody says otherwise."""
+EXEC_TIMED_OUT, EXEC_LAB_ERROR = 124, 125
+
+Uri = Annotated[str | None, typer.Option("--connect", metavar="URI", help="libvirt connection; default: your session (root: the system's)")]
+AccelOption = Annotated[str, typer.Option("--accel", metavar="kvm|tcg|auto", help="auto tries whether a kernel really boots under KVM")]
+GuestName = Annotated[str, typer.Argument(metavar="N", help="a guest's name (see list)")]
+cancel = Deadline.after(0).cancel  # set by Ctrl-C; every deadline of this process shares it
+
+
+def limit(seconds: float) -> Deadline:
+    """A deadline that Ctrl-C ends at once."""
+    return Deadline.after(seconds, cancel)
+
+
+def reach(name: str) -> Guest:
+    """A running guest by name."""
+    found = guests.read(name)
+    host = connect(found.uri, limit(MINUTE))
+    guest = Guest(found, host)
+    if not host.running(name):
+        raise InputError(f"guest {name} does not run any more: lab.py gc removes what is left of it")
+    return guest
+
+
+def one_of(kind: type[SizeClass] | type[storage.Form], option: str, text: str) -> str:
+    """A word of an option that takes few, or an InputError with all of them."""
+    words = [member.value for member in kind]
+    if text not in words:
+        raise InputError(f"{option}: {text!r} is none of {', '.join(words)}")
+    return text
+
+
+def size_option(option: str, text: str | None) -> int | None:
+    """A size of an option, in bytes."""
+    try:
+        return None if text is None else parse_size(text)
+    except ValueError as error:
+        raise InputError(f"{option}: {error}") from error
+
+
+@app.command()
+def up(
+    topologies: Annotated[list[str], typer.Option("--topology", "-t", metavar="T", help="name in topologies/, or a path; repeat it for several guests")] = ["4socket"],  # noqa: B006
+    name: Annotated[list[str] | None, typer.Option("--name", "-n", metavar="N", help="one for each topology; default: the topology's")] = None,
+    kernel_name: Annotated[str, typer.Option("--kernel", metavar="K", help="name in kernels/")] = "debian",
+    memory: Annotated[str | None, typer.Option("--memory", metavar="SIZE", help="scale to this total, keeping the shape")] = None,
+    vcpus: Annotated[int | None, typer.Option("--vcpus", metavar="N", help="scale to this many, keeping the shape")] = None,
+    disk: Annotated[list[str] | None, typer.Option("--disk", metavar="[NAME=]SIZE", help="a further sparse disk, or another size of one (500TB=900T)")] = None,
+    append: Annotated[str, typer.Option("--append", metavar="WORDS", help="further words on the kernel command line")] = "",
+    form: Annotated[str, typer.Option("--storage", metavar="auto|raw|qcow2|pool", help="how data disks are kept; pool: XFS on a loop device (root)")] = "auto",
+    image_name: Annotated[str, typer.Option("--image", metavar="I")] = "debian12",
+    ssh_port: Annotated[int | None, typer.Option("--ssh-port", metavar="P", help="loopback port for SSH; default: a free one")] = None,
+    accelerator: AccelOption = "auto",
+    uri: Uri = None,
+    timeout: Annotated[float, typer.Option(help="seconds until an unfinished up is given up")] = guests.UP_SECONDS,
+) -> None:
+    """Bring up guests, and verify each one's topology from inside."""
+    requests = _requests(topologies, name or [], dict(
+        kernel_name=kernel_name, image_name=image_name, append=append, wish=_accel(accelerator), ssh_port=ssh_port,
+        form=storage.Form(one_of(storage.Form, "--storage", form)),
+    ), size_option("--memory", memory), vcpus, disk or [])
+    deadline = limit(timeout)
+    host = connect(uri, deadline)
+    with ThreadPoolExecutor(len(requests)) as pool:
+        futures = [pool.submit(guests.up, request, host, deadline) for request in requests]
+        outcomes = [(future.exception(), future) for future in futures]
+    inventory()
+    for error, future in outcomes:
+        if error is None:
+            guest = future.result()
+            spec = guest.record.spec
+            typer.echo(f"{spec.name} is up: {spec.topology.description}; kernel {spec.boot.name}, {spec.accel}, topology verified")
+            typer.echo(f"  ./lab.py ssh {spec.name}    ./lab.py console {spec.name}    ./lab.py down {spec.name}")
+    errors = [error for error, _ in outcomes if error is not None]
+    for error in errors[1:]:
+        show_error(error)
+    if errors:
+        raise errors[0]
+
+
+def _accel(text: str) -> str:
+    if text not in ("kvm", "tcg", "auto"):
+        raise InputError(f"--accel: {text!r} is none of kvm, tcg, auto")
+    return text
+
+
+def _requests(topologies: list[str], given: list[str], common: dict[str, object], memory: int | None, vcpus: int | None, disks: list[str]) -> list[Request]:
+    """The asked guests as values; everything that can be wrong about them is found here, before anything is made."""
+    if given and len(given) != len(topologies):
+        raise InputError(f"--name: {len(given)} names for {len(topologies)} topologies")
+    if common["ssh_port"] and len(topologies) > 1:
+        raise InputError("--ssh-port: one port cannot serve several guests")
+    found: list[Request] = []
+    for index, text in enumerate(topologies):
+        shape = topology.scale(_with_disks(catalog.topology(text), disks), memory=memory, vcpus=vcpus)
+        if given:
+            who = given[index]
+        else:
+            who = guests.fresh_name(text, {request.name for request in found})
+        try:
+            check_name(who)
+            if len(topologies) > 1 and who in {request.name for request in found}:
+                raise ValueError(f"{who!r} is there twice")
+        except ValueError as error:
+            raise InputError(f"--name: {error}") from error
+        found.append(Request.model_validate({**common, "name": who, "topology_name": text, "shape": shape}))
+    return found
+
+
+def _with_disks(shape: topology.Topology, texts: list[str]) -> topology.Topology:
+    """Further data disks: SIZE alone names the disk after it (500T -> 500T)."""
+    disks = {disk.name: disk for disk in shape.disks}
+    for text in texts:
+        name, _, size = text.rpartition("=")
+        try:
+            disk = topology.Disk.model_validate({"name": name or size, "size": size})
+        except ValueError as error:
+            raise InputError(f"--disk {text}: {str(error).splitlines()[2].strip().partition(' [')[0].removeprefix('Value error, ')}") from error
+        # A topology's disk of that very size is the one that was meant.
+        if not name and disk.size in {known.size for known in disks.values()}:
+            continue
+        disks[disk.name] = disk
+    return shape.model_copy(update={"disks": tuple(disks.values())})
+
+
+@app.command("list")
+def list_guests() -> None:
+    """The lab's guests: name, state, topology, size, kernel, accelerator, SSH port."""
+    rows = [("NAME", "STATE", "TOPOLOGY", "VCPUS", "MEMORY", "KERNEL", "ACCEL", "PORT")]
+    running: dict[str, set[str]] = {}
+    for name in guests.names():
+        try:
+            found = guests.read(name)
+        except LabError:
+            rows.append((name, "unfinished", *[""] * 6))
+            continue
+        if found.uri not in running:
+            running[found.uri] = set(connect(found.uri, limit(MINUTE)).guests())
+        spec = found.spec
+        life = ("running" if found.ready else "starting") if name in running[found.uri] else "lost"
+        rows.append((name, life, spec.topology_name, str(spec.topology.vcpus), f"{spec.topology.memory >> 20}M", spec.boot.name, spec.accel, str(spec.ssh_port)))
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for row in rows:
+        typer.echo("  ".join(f"{text:{width}}" for text, width in zip(row, widths, strict=True)).rstrip())
+
+
+@app.command()
+def status(name: GuestName) -> None:
+    """All about one guest; verifies its topology again."""
+    guest = reach(name)
+    spec = guest.record.spec
+    facts = {
+        "topology": f"{spec.topology_name}: {spec.topology.description}", "accelerator": f"{spec.accel} ({guest.record.accel_reason})",
+        "kernel": f"{spec.boot.name} ({guest.record.kernel_hash})", "command line": spec.boot.cmdline,
+        "image": f"{guest.record.image} ({guest.record.image_id})", "libvirt": f"{guest.record.uri} domain {PREFIX}{name}",
+        "ssh": f"root@127.0.0.1 port {spec.ssh_port}", "created": guest.record.created, "folder": str(guest.directory),
+    }
+    facts |= {f"disk {disk.serial}": f"{disk.path} ({disk.format}, cache={'none' if disk.direct else 'writeback'})" for disk in spec.disks}
+    for key, value in facts.items():
+        typer.echo(f"{key:13} {value}")
+    for line in console.warnings(console.read(guest.console_log)):
+        typer.echo(f"console       {line}")
+    typer.echo(topology.table(guest.verify(limit(2 * MINUTE))))
+
+
+@app.command()
+def ssh(name: GuestName) -> None:
+    """A shell in the guest."""
+    guest = reach(name)
+    os.execvp("ssh", guest.ssh.argv("-t", guest.ssh.host))
+
+
+@app.command("exec")
+def execute(
+    name: GuestName,
+    command: Annotated[list[str], typer.Argument(metavar="CMD...", help="the command, after --")],
+    timeout: Annotated[float, typer.Option(help="seconds until the command is ended in the guest")] = COMMAND_SECONDS,
+    as_json: Annotated[bool, typer.Option("--json", help="print status, stdout, stderr, seconds, timed_out as JSON")] = False,
+) -> None:
+    """Run a command in the guest; its exit status is ours (124: time limit, 125: the lab failed)."""
+    deadline = limit(timeout)
+    told: dict[str, object]
+    try:
+        result = reach(name).execute(shlex.join(command), deadline=deadline)
+        code = result.status
+        told = {"status": code, "stdout": result.stdout, "stderr": result.stderr, "seconds": round(result.seconds, 3), "timed_out": False}
+    except DeadlinePassed as error:
+        code, told = EXEC_TIMED_OUT, {"status": None, "stdout": "", "stderr": str(error) + "\n", "seconds": timeout, "timed_out": True}
+    except LabError as error:
+        show_error(error)
+        raise typer.Exit(EXEC_LAB_ERROR) from error
+    if as_json:
+        typer.echo(json.dumps(told))
+    else:
+        sys.stdout.write(str(told["stdout"]))
+        sys.stderr.write(str(told["stderr"]))
+    raise typer.Exit(code)
+
+
+@app.command("console")
+def open_console(
+    name: GuestName,
+    log: Annotated[bool, typer.Option("--log", help="print the kernel's log so far instead")] = False,
+) -> None:
+    """The guest's console (leave with Ctrl-]); the kernel's whole log is on disk."""
+    if log:
+        sys.stdout.write(console.read(Path(guests.read(name).spec.directory) / "console.log"))
+        return
+    guest = reach(name)
+    typer.echo(f"kernel log: {guest.console_log}", err=True)
+    words = guest.host.console_argv(name)
+    os.execvp(words[0], words)
+
+
+@app.command()
+def put(name: GuestName, source: Path, target: str) -> None:
+    """Copy a file or folder into the guest."""
+    if not source.exists():
+        raise InputError(f"{source}: there is no such file")
+    reach(name).ssh.copy(source=str(source), target=f"guest:{target}", deadline=limit(COMMAND_SECONDS))
+
+
+@app.command()
+def get(name: GuestName, source: str, target: Path) -> None:
+    """Copy a file or folder out of the guest."""
+    reach(name).ssh.copy(source=f"guest:{source}", target=str(target), deadline=limit(COMMAND_SECONDS))
+
+
+@app.command()
+def down(
+    names: Annotated[list[str] | None, typer.Argument(metavar="N...")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="all of the lab's guests")] = False,
+) -> None:
+    """End guests and remove all that they had."""
+    for name in guests.names() if everything else names or []:
+        found = guests.read(name)
+        Guest(found, connect(found.uri, limit(MINUTE))).down(limit(MINUTE))
+        typer.echo(f"{name} is down")
+    inventory()
+    if not everything and not names:
+        raise InputError("down: which guest? (or --all)")
+
+
+@app.command()
+def gc(uri: Uri = None) -> None:
+    """Remove what killed commands left: domains, overlays, half-made images. Touches nothing that is not the lab's."""
+    removed = guests.collect(connect(uri, limit(MINUTE)), limit(5 * MINUTE))
+    inventory()
+    for line in removed or ["nothing to remove"]:
+        typer.echo(line)
+
+
+@app.command()
+def run(
+    workload: Annotated[str, typer.Argument(metavar="WORKLOAD", help="name in testcases/workloads/")],
+    on: Annotated[str | None, typer.Option("--on", metavar="N", help="a guest that is up; otherwise a fresh one, gone afterwards")] = None,
+    topology_name: Annotated[str, typer.Option("--topology", "-t", metavar="T")] = "4socket",
+    size: Annotated[str, typer.Option("--size", metavar="quick|full")] = "quick",
+    kernel_name: Annotated[str, typer.Option("--kernel", metavar="K")] = "debian",
+    memory: Annotated[str | None, typer.Option("--memory", metavar="SIZE")] = None,
+    vcpus: Annotated[int | None, typer.Option("--vcpus", metavar="N")] = None,
+    accelerator: AccelOption = "auto",
+    uri: Uri = None,
+) -> None:
+    """Run a workload in a guest and show what the kernel counted in each phase."""
+    which = SizeClass(one_of(SizeClass, "--size", size))
+    measure.load(workload)
+    if on:
+        guest, fresh = reach(on), False
+    else:
+        shape = topology.scale(catalog.topology(topology_name), memory=size_option("--memory", memory), vcpus=vcpus)
+        request = Request(name=guests.fresh_name(f"run-{workload}", set()), topology_name=topology_name, shape=shape, kernel_name=kernel_name, wish=_accel(accelerator))
+        deadline = limit(guests.UP_SECONDS)
+        guest, fresh = guests.up(request, connect(uri, deadline), deadline), True
+    try:
+        result, folder = measure.run(guest, workload, which, limit(COMMAND_SECONDS))
+    finally:
+        if fresh:
+            guest.down(Deadline.after(MINUTE))
+    typer.echo(report.summary(result))
+    typer.echo(f"all of it: {folder}")
+
+
+@app.command("show")
+def show_run(folder: Annotated[Path, typer.Argument(metavar="RUN", help="a run's folder")]) -> None:
+    """Show a run's counters again, from its raw snapshots."""
+    typer.echo(report.summary(record.read(folder)))
+
+
+@app.command("doctor")
+def examine(accelerator: AccelOption = "auto", uri: Uri = None) -> None:
+    """What this host can do, what will be used, and what to do about what it lacks."""
+    facts = doctor.examine(accelerator, uri, limit(2 * MINUTE))
+    for fact in facts:
+        typer.echo(f"{'ok  ' if fact.good else 'LACK'}  {fact.what:16} {fact.found}")
+        if not fact.good:
+            typer.echo(f"      {'':16} costs: {fact.cost}\n      {'':16} mend:  {fact.mend}")
+    if any(not fact.good and fact.needed for fact in facts):
+        raise typer.Exit(Exit.LAB_ERROR)
+
+
+@images.command("build")
+def image_build(
+    name: Annotated[str, typer.Argument(metavar="NAME")] = "debian12",
+    base: Annotated[Path | None, typer.Option("--base", metavar="FILE", help="a cloud image (with cloud-init) to start from instead of mmdebstrap")] = None,
+    force: Annotated[bool, typer.Option("--force", help="build it even if it is there")] = False,
+    accelerator: AccelOption = "auto",
+) -> None:
+    """Build a guest image, unless one with the same inputs is there."""
+    built = image.build(name, accelerator=_accel(accelerator), deadline=limit(image.BUILD_SECONDS), base=base, force=force)
+    typer.echo(f"{name} {built.id}: {built.directory}")
+
+
+@images.command("list")
+def image_list() -> None:
+    """The images there are recipes for, and whether each is built."""
+    for name in catalog.names("images"):
+        found = image.existing(name, limit(MINUTE))
+        typer.echo(f"{name:12} {found.id if found else 'not built':16}  {image.recipe(name).description}")
+
+
+@kernels.command("list")
+def kernel_list() -> None:
+    """The kernels there are files for."""
+    for name in catalog.names("kernels"):
+        typer.echo(f"{name:28} {kernel.recipe(name).description}")
+
+
+@kernels.command("show")
+def kernel_show(name: Annotated[str, typer.Argument(metavar="K")]) -> None:
+    """One kernel's file, as the lab reads it."""
+    typer.echo(json.dumps(kernel.recipe(name).model_dump(mode="json", exclude_none=True, by_alias=True), indent=1))
+
+
+@app.command("topologies")
+def topology_list() -> None:
+    """The topologies there are files for."""
+    for name in catalog.names("topologies"):
+        shape = catalog.topology(name)
+        typer.echo(f"{name:12} {shape.vcpus:3} vCPUs {shape.memory >> 20:6}M  {shape.description}")
+
+
+@app.command("inventory")
+def show_inventory() -> None:
+    """Write the running guests' Ansible inventory and print its path: ansible -i inventory.ini -i PATH guests -m ping"""
+    typer.echo(inventory())
+
+
+def inventory() -> Path:
+    """Keep the dynamic inventory in step with the guests that are up."""
+    ready = []
+    for name in guests.names():
+        try:
+            found = guests.read(name)
+        except LabError:
+            continue
+        if found.ready:
+            ready.append(guests.ssh_to(found))
+    return provision.write_inventory(ready)
+
+
+def show_error(error: BaseException) -> None:
+    """One line; then, indented, the evidence for whoever wants more."""
+    typer.echo(f"lab.py: error: {error}", err=True)
+    for line in getattr(error, "evidence", "").splitlines():
+        typer.echo(f"    {line}", err=True)
+
+
+def main() -> NoReturn:
+    """lab.py: run a command and leave with its exit status."""
+    signal.signal(signal.SIGINT, _interrupt)
+    signal.signal(signal.SIGTERM, _interrupt)
+    code: int = Exit.LAB_ERROR
+    with Progress():
+        try:
+            code = _command(app) or 0
+        except Cancelled:
+            typer.echo("lab.py: cancelled; nothing is left behind", err=True)
+            code = 130
+        except LabError as error:
+            show_error(error)
+            code = error.status
+        except (OSError, subprocess.SubprocessError) as error:
+            typer.echo(f"lab.py: error: {error}", err=True)
+    sys.exit(code)
+
+
+def _command(call: Callable[..., object]) -> int:
+    try:
+        result = call(standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except typer.Exit as done:
+        return done.exit_code
+    except typer.Abort:
+        raise Cancelled("cancelled") from None
+    except Exception as error:
+        import click
+
+        if isinstance(error, click.ClickException):
+            error.show()
+            return Exit.LAB_ERROR
+        raise
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+    """First Ctrl-C: every wait ends, everything is cleaned up. The second is Python's own."""
+    cancel.set()
+    signal.signal(signal.SIGINT, signal.default_int_handler)

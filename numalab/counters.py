@@ -1,0 +1,74 @@
+"""Text that the kernel prints -> counters, their differences, and the ratios made of them.
+
+Absent is absent, never 0: a kernel without a counter has no key for it, and what is derived from it is
+absent too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+VMSTAT = "/proc/vmstat"
+FILES = (VMSTAT, "/sys/devices/system/node/node*/vmstat", "/sys/devices/system/node/node*/numastat")
+"""What is read at every edge of a phase. A node's vmstat holds its own nr_* and, since 5.14, numa_*."""
+HUGE_PAGES = 512
+"""Base pages of a huge page on x86-64 (2 MiB of 4 KiB)."""
+
+Counters = dict[str, int]
+
+
+def parse(text: str) -> Counters:
+    """`name value` lines (vmstat, numastat) -> counters. Lines of another form are passed over."""
+    return {name: int(value) for name, value in re.findall(r"^(\w+) (-?\d+)$", text, re.MULTILINE)}
+
+
+def difference(before: Mapping[str, int], after: Mapping[str, int]) -> Counters:
+    """after - before, for the counters that both have."""
+    return {name: after[name] - before[name] for name in after if name in before}
+
+
+def phase(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, Counters]:
+    """Two snapshots (path -> text) -> differences, under 'vmstat', 'node0.vmstat', 'node0.numastat', …"""
+    return {
+        short(path): difference(parse(before[path]), parse(after[path])) for path in after if path in before
+    }
+
+
+def short(path: str) -> str:
+    """/sys/devices/system/node/node0/vmstat -> node0.vmstat; /proc/vmstat -> vmstat."""
+    match = re.search(r"(node\d+)/(\w+)$", path)
+    return f"{match[1]}.{match[2]}" if match else path.rsplit("/", 1)[-1]
+
+
+NUMA_ROWS = (
+    ("NUMA alloc hit", "numa_hit"),
+    ("NUMA alloc miss", "numa_miss"),
+    ("NUMA interleave hit", "numa_interleave"),
+    ("NUMA alloc local", "numa_local"),
+    ("NUMA base PTE updates", "numa_pte_updates"),
+    ("NUMA huge PMD updates", "numa_huge_pte_updates"),
+    ("NUMA page range updates", "page_range_updates"),
+    ("NUMA hint faults", "numa_hint_faults"),
+    ("NUMA hint local faults", "numa_hint_faults_local"),
+    ("NUMA hint local percent", "hint_local_percent"),
+    ("NUMA pages migrated", "numa_pages_migrated"),
+    ("Minor faults", "pgfault"),
+)
+"""The seeds' names of the NUMA block (slowscan, nodirty, stagger) and the counter behind each."""
+
+
+def derived(vmstat: Mapping[str, int]) -> dict[str, float]:
+    """The ratios of the seeds' tables, where their counters are there.
+
+    page_range_updates = base + 512 × huge (a huge PMD update covers that many base pages);
+    hint_local_percent = local / all hinting faults × 100, absent when there was no fault.
+    """
+    found: dict[str, float] = {}
+    base, huge = vmstat.get("numa_pte_updates"), vmstat.get("numa_huge_pte_updates")
+    if base is not None and huge is not None:
+        found["page_range_updates"] = base + HUGE_PAGES * huge
+    faults, local = vmstat.get("numa_hint_faults"), vmstat.get("numa_hint_faults_local")
+    if faults and local is not None:
+        found["hint_local_percent"] = 100 * local / faults
+    return found

@@ -1,0 +1,107 @@
+"""What this host can do: each fact, and for each lack what it costs and the command that mends it."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from numalab import accel, image, state, storage
+from numalab.errors import HostError, LabError
+from numalab.host import connect
+from numalab.model import GIB, MIB, TIB
+from numalab.proc import Deadline, need, run
+from numalab.provision import ansible
+
+LEAST_MEMORY = 2 * GIB
+LEAST_DISK = 8 * GIB
+"""An image's build holds the base tree, its raw disk and its qcow2 at once: 5 GiB were seen."""
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One finding. `needed` facts fail the doctor when they are lacks; others only cost something."""
+
+    what: str
+    found: str
+    good: bool = True
+    cost: str = ""
+    mend: str = ""
+    needed: bool = False
+
+
+PROGRAMS = (
+    ("qemu", "qemu-system-x86_64", ["--version"], "qemu-system-x86", "no guest starts"),
+    ("qemu-img", "qemu-img", ["--version"], "qemu-utils", "no disks can be made"),
+    ("packer", "packer", ["version"], "packer", "no image can be built"),
+    ("mmdebstrap", "mmdebstrap", ["--version"], "mmdebstrap", "images need --base"),
+    ("ssh", "ssh", ["-V"], "openssh-client", "no guest can be reached"),
+    ("busybox", "busybox", ["true"], "busybox-static", "the accelerator cannot be probed"),
+)
+
+
+def examine(wish: str, uri: str | None, deadline: Deadline) -> list[Fact]:
+    """All facts about this host, in the order in which a person would fix them."""
+    return [*_programs(deadline), *_ansible(deadline), *_libvirt(uri, deadline), *_disk(), *_accel(wish, deadline)]
+
+
+def _programs(deadline: Deadline) -> Iterator[Fact]:
+    for what, program, words, package, cost in PROGRAMS:
+        try:
+            result = run([need(program, package), *words], deadline=deadline, check=False)
+            said = (result.stdout + result.stderr).strip().splitlines()
+            yield Fact(what, said[0].strip() if said else "there")
+        except HostError:
+            yield Fact(what, "not installed", False, cost, f"apt-get install {package}", needed=True)
+
+
+def _ansible(deadline: Deadline) -> Iterator[Fact]:
+    try:
+        said = run([ansible("ansible-playbook"), "--version"], deadline=deadline).stdout.splitlines()[0]
+        yield Fact("ansible", said)
+    except LabError as error:
+        yield Fact("ansible", str(error), False, "no image can be provisioned", "make setup", needed=True)
+
+
+def _libvirt(uri: str | None, deadline: Deadline) -> Iterator[Fact]:
+    try:
+        host = connect(uri, deadline)
+    except LabError as error:
+        mend = "start libvirtd (systemctl start libvirtd; without systemd, lab.py starts it as root), or --connect URI"
+        yield Fact("libvirt", str(error), False, "no guest starts", mend, needed=True)
+        return
+    yield Fact("libvirt", f"{host.version()} at {host.uri}")
+    free = host.free_memory()
+    yield Fact("memory", f"{free // MIB}MiB free for guests", free >= LEAST_MEMORY, "only scaled-down topologies fit", "end other programs, or up --memory", needed=False)
+
+
+def _disk() -> Iterator[Fact]:
+    place = state.directory()
+    free = shutil.disk_usage(place).free
+    yield Fact("state", f"{place}: {free // GIB}GiB free", free >= LEAST_DISK, f"an image's build needs {LEAST_DISK // GIB}GiB", "free some, or set LAB_STATE to another disk")
+    largest = storage.largest_file(place)
+    raw = largest >= 500 * TIB
+    yield Fact(
+        "largest file", f"{largest / TIB:.0f}TiB" + ("" if raw else "; 500 TB disks are qcow2"), raw,
+        "500 TB disks are not raw: mkfs must not discard (-K), and QEMU keeps tables",
+        "put LAB_STATE on XFS or btrfs, or (root) up --storage pool",
+    )
+    direct = storage.direct_io(place)
+    yield Fact("O_DIRECT", "yes: cache=none" if direct else "no: cache=writeback", direct, "guests' disks go through the host's page cache", "put LAB_STATE on ext4, XFS or btrfs")
+
+
+def _accel(wish: str, deadline: Deadline) -> Iterator[Fact]:
+    found = None
+    with contextlib.suppress(LabError):
+        found = image.existing("debian12", deadline)
+    if found is None:
+        yield Fact("image", "debian12 is not built", False, "no guest starts", "lab.py image build debian12")
+        yield Fact("accelerator", "not probed: that takes the image's kernel")
+        return
+    yield Fact("image", f"{found.name} {found.id}")
+    try:
+        probe = accel.choose(wish, found.file("vmlinuz"), deadline)
+        yield Fact("accelerator", f"{probe.accel}: {probe.reason}", probe.accel == "kvm" or wish == "tcg", "emulation: 10 to 50 times slower, times mean nothing", "a host with working KVM")
+    except LabError as error:
+        yield Fact("accelerator", str(error), False, "no guest starts as asked", "--accel auto", needed=True)

@@ -1,0 +1,68 @@
+"""The error tree. Every error is one line for a person: what, where, and what to do about it.
+
+Here: the classes and their exit statuses. Not here: printing (cli, plugin) or deciding (judge).
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """Exit statuses of lab.py: the three outcomes of the house never share one."""
+
+    HOLDS = 0
+    DOES_NOT_HOLD = 1
+    LAB_ERROR = 2
+    CANNOT_TELL = 3
+
+
+class LabError(Exception):
+    """Ours to mend, or the user's input: never a statement about a kernel.
+
+    `evidence` is text for a reader who wants more than the line (a console's tail, a command's stderr).
+    """
+
+    status = Exit.LAB_ERROR
+
+    def __init__(self, message: str, *, evidence: str = "") -> None:
+        super().__init__(message)
+        self.evidence = evidence
+
+
+class InputError(LabError):
+    """A file or an argument that a person wrote is wrong; nothing was created."""
+
+
+class HostError(LabError):
+    """The host lacks something: libvirt, memory, disk, a port, a program."""
+
+
+class CommandFailed(LabError):
+    """A command on the host ended with a status other than 0."""
+
+
+class DeadlinePassed(LabError):
+    """A wait ended because its deadline passed."""
+
+
+class Cancelled(LabError):
+    """Somebody asked us to stop; clean up and go."""
+
+
+class GuestError(LabError):
+    """A guest did not do what was asked of it, and its console shows no oops."""
+
+
+class GuestLost(GuestError):
+    """The guest is gone or answers no more, and its console shows no oops."""
+
+
+class TopologyMismatch(GuestError):
+    """The guest is not the machine that was asked for; `evidence` sets both side by side."""
+
+
+class KernelOops(LabError):
+    """The guest's kernel panicked or oopsed: a finding about the kernel, not a lab error."""
+
+    status = Exit.DOES_NOT_HOLD

@@ -1,0 +1,197 @@
+"""The hypervisor, through libvirt: the only module that imports it.
+
+A domain without the lab's mark in its metadata is not ours: never listed, never touched. Domains are
+transient, so one that ended has left nothing behind in libvirt.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import libvirt
+
+from numalab.domain import PREFIX, read_mark
+from numalab.errors import HostError
+from numalab.model import KIB, MIB
+from numalab.proc import Deadline, run
+
+ANSWER_SECONDS = 20.0
+"""A libvirt that has not answered by then does not answer."""
+HEADROOM = 512 * MIB
+"""Host memory left to QEMU itself and to everything else when a guest is admitted."""
+
+T = TypeVar("T")
+libvirt.registerErrorHandler(lambda _context, _error: None, None)  # errors are raised; nothing is printed
+
+
+def default_uri() -> str:
+    """Rootless: the user's own session. root has no session of its own in libvirt, only the system instance."""
+    return "qemu:///system" if os.geteuid() == 0 else "qemu:///session"
+
+
+@dataclass(frozen=True)
+class Host:
+    """A connection to one hypervisor."""
+
+    uri: str
+    connection: Any
+
+    @property
+    def owner(self) -> tuple[int, int] | None:
+        """Under the system instance QEMU runs as whoever owns the lab's files, so that these stay theirs."""
+        return (os.getuid(), os.getgid()) if self.uri.endswith("/system") else None
+
+    def guests(self) -> dict[str, dict[str, str]]:
+        """The lab's running guests: name -> mark."""
+        found = {}
+        for domain in answer(self.uri, self.connection.listAllDomains):
+            try:
+                mark = read_mark(domain.XMLDesc())
+            except libvirt.libvirtError:
+                continue  # it ended while we looked
+            if mark and domain.name() == PREFIX + mark["name"]:
+                found[mark["name"]] = mark
+        return found
+
+    def create(self, xml: str) -> None:
+        """Start a transient domain. Raises HostError with libvirt's or QEMU's last line."""
+        try:
+            answer(self.uri, lambda: self.connection.createXML(xml, 0), seconds=60.0)
+        except libvirt.libvirtError as error:
+            lines = [line for line in str(error).splitlines() if line.strip()]
+            raise HostError(f"libvirt does not start the guest: {lines[-1]}", evidence=str(error)) from error
+
+    def running(self, guest: str) -> bool:
+        """Whether the guest's domain is there."""
+        return self._domain(guest) is not None
+
+    def stop(self, guest: str, deadline: Deadline, *, grace: float = 0.0) -> None:
+        """End a guest: asked (ACPI power button) for `grace` seconds, then made to. No error if it is gone."""
+        domain = self._domain(guest)
+        if domain is None:
+            return
+        if read_mark(domain.XMLDesc()) is None:
+            raise HostError(f"domain {PREFIX}{guest} does not carry the lab's mark: not touched")
+        try:
+            if grace:
+                domain.shutdown()
+                soon = deadline.within(grace)
+                while soon.remaining() and self.running(guest):
+                    soon.pause(0.2)
+            if self.running(guest):
+                domain.destroy()
+        except libvirt.libvirtError:
+            if self.running(guest):
+                raise
+
+    def free_memory(self) -> int:
+        """Bytes that a new guest may have: what the host has free or can free, less what running guests
+        were promised and have not touched yet, less HEADROOM."""
+        stats = answer(self.uri, lambda: self.connection.getMemoryStats(libvirt.VIR_NODE_MEMORY_STATS_ALL_CELLS))
+        free = (stats["free"] + stats.get("cached", 0) + stats.get("buffers", 0)) * KIB
+        for name in self.guests():
+            domain = self._domain(name)
+            if domain is not None:
+                try:
+                    free -= max(0, domain.maxMemory() - domain.memoryStats().get("rss", 0)) * KIB
+                except libvirt.libvirtError:
+                    continue
+        return max(0, free - HEADROOM)
+
+    def version(self) -> str:
+        """libvirt's version, '9.0.0'."""
+        number = int(self.connection.getLibVersion())
+        return f"{number // 1000000}.{number // 1000 % 1000}.{number % 1000}"
+
+    def console_argv(self, guest: str) -> list[str]:
+        """The virsh words that open a guest's interactive console (hvc0)."""
+        return ["virsh", "-c", self.uri, "console", "--devname", "console1", PREFIX + guest]
+
+    def _domain(self, guest: str) -> Any:
+        try:
+            return answer(self.uri, lambda: self.connection.lookupByName(PREFIX + guest))
+        except libvirt.libvirtError as error:
+            if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
+                return None
+            raise HostError(f"libvirt at {self.uri}: {error}") from error
+
+
+def answer(uri: str, call: Callable[[], T], *, seconds: float = ANSWER_SECONDS) -> T:
+    """What a libvirt call returns, or a HostError when it has not by then: a stopped libvirtd answers nobody."""
+    box: list[T | BaseException] = []
+
+    def work() -> None:
+        try:
+            box.append(call())
+        except BaseException as error:  # handed to the caller below
+            box.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if not box:
+        raise HostError(f"libvirt at {uri} does not answer for {seconds:.0f} s: is its libvirtd stopped or overloaded?")
+    if isinstance(box[0], BaseException):
+        raise box[0]
+    return box[0]
+
+
+def connect(uri: str | None, deadline: Deadline) -> Host:
+    """Open a connection; where root has no init that runs libvirtd, start it. Raises HostError."""
+    uri = uri or default_uri()
+    local_system = uri == "qemu:///system" and os.geteuid() == 0
+    if local_system and not Path("/run/systemd/system").exists() and not Path("/run/libvirt/libvirt-sock").exists():
+        _start_daemons(deadline)
+    try:
+        return Host(uri, answer(uri, lambda: libvirt.open(uri)))
+    except libvirt.libvirtError as error:
+        if local_system and not Path("/run/systemd/system").exists() and "Connection refused" in str(error):
+            _start_daemons(deadline)  # the socket of one that was killed
+            return Host(uri, answer(uri, lambda: libvirt.open(uri)))
+        hint = "usermod -aG libvirt YOU, or use qemu:///session" if "denied" in str(error) else "lab.py doctor tells more"
+        raise HostError(f"libvirt at {uri}: {error}: {hint}") from error
+
+
+def _start_daemons(deadline: Deadline) -> None:
+    """virtlogd writes the console logs, libvirtd does the rest; both stay, as an init would have them."""
+    os.makedirs("/run/libvirt", exist_ok=True)
+    _kvm_group()
+    for daemon, pid in (("virtlogd", "/run/virtlogd.pid"), ("libvirtd", "/run/libvirtd.pid")):
+        path = shutil.which(daemon, path="/usr/sbin:/usr/bin")
+        if not path:
+            raise HostError(f"{daemon} is not installed: apt-get install libvirt-daemon-system")
+        if not _lives(Path(pid)):
+            run([path, "-d"], deadline=deadline)
+    until = time.monotonic() + 10
+    while not Path("/run/libvirt/libvirt-sock").exists() and time.monotonic() < until:
+        deadline.pause(0.1)
+
+
+def _kvm_group() -> None:
+    """Give /dev/kvm the group and mode that udev would (root:kvm 0660), where no udev runs.
+
+    libvirtd (root) can open a device of mode 0600, the QEMU that it asks (user libvirt-qemu) cannot; libvirt
+    9.0 takes that for KVM having come or gone and asks QEMU again at every look-up, 3 s each, many a domain.
+    """
+    device = Path("/dev/kvm")
+    if device.exists() and device.stat().st_gid == 0 and stat.S_IMODE(device.stat().st_mode) == 0o600:
+        with contextlib.suppress(OSError, LookupError):
+            shutil.chown(device, group="kvm")
+            device.chmod(0o660)
+
+
+def _lives(pid_file: Path) -> bool:
+    """Whether the daemon that wrote this PID file still runs."""
+    try:
+        return Path(f"/proc/{int(pid_file.read_text())}").exists()
+    except (OSError, ValueError):
+        return False

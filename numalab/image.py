@@ -1,0 +1,276 @@
+"""Guest images: mmdebstrap makes a base disk, Packer boots it and Ansible puts it in order.
+
+An image is found by the hash of its inputs, so it is rebuilt when, and only when, one of them changed.
+Not here: overlays (storage) and what a running guest needs (provision).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import tarfile
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from numalab import accel, state
+from numalab.catalog import ROOT, find, load
+from numalab.domain import TCG_MODEL
+from numalab.errors import CommandFailed, HostError, InputError
+from numalab.log import step
+from numalab.model import GIB, MIB, Accel, Name, Size, Value, jsonable
+from numalab.proc import Deadline, need, run
+from numalab.provision import ansible
+
+FORMAT = 1
+"""Counts up when this module makes another image from the same files."""
+ROOT_START = 2 * MIB
+"""Where the root partition begins; before it the GPT and a BIOS boot partition for GRUB."""
+PARTITION = "6e756d61-6c61-4b00-8000-000000000001"
+"""The root partition's PARTUUID in every image of the lab: a kernel without initrd finds its root by it."""
+BUILD_SECONDS = 40 * 60.0
+
+
+class ImageRecipe(Value):
+    """images/NAME.yml. Beside it stands NAME.pkr.hcl, the Packer template."""
+
+    description: str
+    suite: Annotated[str, Field(pattern="^[a-z]+$")]
+    disk: Annotated[Size, Field(ge=2 * GIB)]
+    playbook: str
+    packages: tuple[Annotated[str, Field(pattern="^[a-z0-9][a-z0-9.+-]+$")], ...]
+
+
+class Image(Value):
+    """A finished image; its folder holds disk.qcow2, vmlinuz, initrd.img, config, host_key.pub."""
+
+    name: Name
+    id: str
+    """The hash of all inputs, 16 hexadecimal digits; in every result that used the image."""
+    directory: str
+    root: str
+    """What the kernel's root= must say."""
+    disk_bytes: int
+    inputs: dict[str, str]
+
+    def file(self, name: str) -> Path:
+        """The path of one of the image's files."""
+        return Path(self.directory) / name
+
+
+def recipe(name: str) -> ImageRecipe:
+    """images/NAME.yml, checked."""
+    found = load(ImageRecipe, find("images", name))
+    if not (ROOT / "playbooks" / found.playbook).is_file():
+        raise InputError(f"images/{name}.yml: playbook: there is no playbooks/{found.playbook}")
+    return found
+
+
+def inputs(name: str, base: Path | None, deadline: Deadline) -> dict[str, str]:
+    """Everything that the image depends on -> its hash."""
+    files = [ROOT / "images" / f"{name}.yml", ROOT / "images" / f"{name}.pkr.hcl", ROOT / "playbooks" / recipe(name).playbook]
+    files += sorted(path for path in (ROOT / "playbooks/roles/guest").rglob("*") if path.is_file())
+    found = {str(path.relative_to(ROOT)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    found["ssh key"] = hashlib.sha256(state.ssh_key(deadline).with_suffix(".pub").read_bytes()).hexdigest()
+    found["format"] = str(FORMAT)
+    if base:
+        try:
+            with base.open("rb") as handle:
+                found["base"] = hashlib.file_digest(handle, "sha256").hexdigest()
+        except OSError as error:
+            raise InputError(f"--base {base}: {error.strerror}") from error
+    return found
+
+
+def _id(found: dict[str, str]) -> str:
+    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def existing(name: str, deadline: Deadline, base: Path | None = None) -> Image | None:
+    """The image, if one with just these inputs was built and is whole."""
+    place = state.folder("images", name) / _id(inputs(name, base, deadline))
+    if not place.is_dir():
+        return None
+    try:
+        image = Image.model_validate_json((place / "manifest.json").read_text())
+        size = image.file("disk.qcow2").stat().st_size
+    except (OSError, ValueError) as error:
+        raise HostError(f"image {name}: {place} is broken ({error}): lab.py image build --force {name}") from error
+    if size != image.disk_bytes:
+        raise HostError(f"image {name}: {place}/disk.qcow2 has {size} bytes, not {image.disk_bytes}: lab.py image build --force {name}")
+    return image
+
+
+def require(name: str, deadline: Deadline) -> Image:
+    """The image, or a HostError that says how to get it."""
+    found = existing(name, deadline)
+    if found is None:
+        raise HostError(f"image {name} is not built, or its inputs changed: lab.py image build {name}")
+    return found
+
+
+def build(name: str, *, accelerator: str, deadline: Deadline, base: Path | None = None, force: bool = False) -> Image:
+    """Build an image unless it is there. `base` is a bootable cloud image with cloud-init to start from."""
+    with state.lock(f"image-{name}", deadline):
+        found = inputs(name, base, deadline)
+        place = state.folder("images", name) / _id(found)
+        if force:
+            shutil.rmtree(place, ignore_errors=True)
+        elif ready := existing(name, deadline, base):
+            return ready
+        with state.making(place) as scratch:
+            what = recipe(name)
+            if base:
+                which, extra = accelerator if accelerator != "auto" else "tcg", _cloud_init(scratch, deadline)
+                disk, root = base, "LABEL=cloudimg-rootfs"
+            else:
+                start = _base(name, what, deadline)
+                disk, root = start / "base.qcow2", f"PARTUUID={PARTITION}"
+                which = accel.choose(accelerator, start / "vmlinuz", deadline).accel.value
+                extra = [["-kernel", str(start / "vmlinuz")], ["-initrd", str(start / "initrd.img")],
+                         ["-append", f"root={root} rw console=ttyS0 net.ifnames=0"]]
+            _packer(name, what, disk, scratch, which, extra, deadline)
+            if base:
+                root = (scratch / "root").read_text().strip()
+            manifest = Image(
+                name=name, id=place.name, directory=str(place), root=root, inputs=found,
+                disk_bytes=(scratch / "disk.qcow2").stat().st_size,
+            )
+            (scratch / "manifest.json").write_text(json.dumps(jsonable(manifest), indent=1))
+        return manifest
+
+
+def _base(name: str, what: ImageRecipe, deadline: Deadline) -> Path:
+    """The folder of the base disk that an image starts from: kept, since a playbook changes more often
+    than a package list."""
+    key = state.ssh_key(deadline).with_suffix(".pub").read_text()
+    about = json.dumps([jsonable(what), FORMAT, key, *(f"{k}={v}" for k, v in _overlay_files(deadline).items())])
+    place = state.folder("bases") / f"{name}-{hashlib.sha256(about.encode()).hexdigest()[:16]}"
+    if not place.is_dir():
+        for old in place.parent.glob(f"{name}-*"):
+            shutil.rmtree(old, ignore_errors=True)
+        with state.making(place) as scratch:
+            _base_disk(what, scratch, deadline)
+    return place
+
+
+def _base_disk(what: ImageRecipe, scratch: Path, deadline: Deadline) -> None:
+    """mmdebstrap -> tar -> ext4 in a GPT disk -> base.qcow2; vmlinuz and initrd.img come along. No root needed."""
+    tar, tree, raw, disk = scratch / "base.tar", scratch / "tree", scratch / "base.raw", scratch / "base.qcow2"
+    with step(f"base file system: mmdebstrap {what.suite}, {len(what.packages)} packages"):
+        run(_mmdebstrap(what, scratch, tar, deadline), deadline=deadline, log=_log("mmdebstrap"))
+    with step("base disk"):
+        # fakeroot: who is not root keeps owners and modes in its file, and mke2fs reads them from there.
+        tree.mkdir(mode=0o755)
+        fake = [] if os.geteuid() == 0 else [need("fakeroot", "fakeroot"), "-i", scratch / "fakeroot", "-s", scratch / "fakeroot", "--"]
+        (scratch / "fakeroot").touch()
+        run([*fake, "tar", "-C", tree, "--numeric-owner", "-xf", tar], deadline=deadline)
+        (tree / "dev").mkdir()  # --skip=output/dev: its nodes need root, and the kernel mounts devtmpfs here
+        with raw.open("wb") as handle:
+            handle.truncate(what.disk)
+        table = f"label: gpt\nstart=1MiB, size=1MiB, type=21686148-6449-6E6F-744E-656564454649\nstart={ROOT_START // MIB}MiB, uuid={PARTITION}\n"
+        run([need("sfdisk", "fdisk"), "-q", raw], deadline=deadline, input=table.encode())
+        # No lazy initialization: it would write to the disk in the background of the first measurements.
+        blocks = (what.disk - ROOT_START - MIB) // 4096
+        run([*fake, need("mke2fs", "e2fsprogs"), "-q", "-F", "-t", "ext4", "-L", "lab", "-d", tree, "-i", "65536",
+             "-E", f"offset={ROOT_START},lazy_itable_init=0,lazy_journal_init=0", raw, str(blocks)], deadline=deadline)
+        run([need("qemu-img", "qemu-utils"), "convert", "-O", "qcow2", raw, disk], deadline=deadline)
+        with tarfile.open(tar) as archive:
+            for member in archive:
+                kind = Path(member.name).name.split("-")[0]
+                if member.isfile() and Path(member.name).parent.name == "boot" and kind in ("vmlinuz", "initrd.img"):
+                    source = archive.extractfile(member)
+                    assert source is not None  # a regular file
+                    (scratch / kind).write_bytes(source.read())
+        shutil.rmtree(tree)
+        shutil.rmtree(scratch / "overlay")
+        for leftover in (tar, raw, scratch / "fakeroot"):
+            leftover.unlink()
+    return disk
+
+
+def _overlay_files(deadline: Deadline) -> dict[str, str]:
+    """What the base needs to boot and to be reached, by path.
+
+    The initrd is made to measure (MODULES=list): a stock one takes TCG longer to unpack than all the rest
+    of the boot.
+    """
+    return {
+        "etc/initramfs-tools/conf.d/lab": "MODULES=list\nCOMPRESS=lz4\n",
+        "etc/initramfs-tools/modules": "virtio_pci\nvirtio_blk\next4\n",
+        "etc/fstab": f"PARTUUID={PARTITION} / ext4 errors=remount-ro,noatime 0 1\n",
+        "etc/hostname": "lab\n",
+        "etc/systemd/network/10-lab.network": (ROOT / "playbooks/roles/guest/files/lab.network").read_text(),
+        "root/.ssh/authorized_keys": state.ssh_key(deadline).with_suffix(".pub").read_text(),
+    }
+
+
+def _mmdebstrap(what: ImageRecipe, scratch: Path, tar: Path, deadline: Deadline) -> list[str | Path]:
+    overlay = scratch / "overlay"
+    for name, text in _overlay_files(deadline).items():
+        path = overlay / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    for path in [overlay, *overlay.rglob("*")]:
+        if path.is_dir():
+            path.chmod(0o700 if path.name in ("root", ".ssh") else 0o755)
+    return [
+        need("setpriv", "util-linux"), "--pdeathsig", "TERM", "--",
+        need("mmdebstrap", "mmdebstrap"), "--variant=minbase", "--format=tar", "--skip=output/dev",
+        '--aptopt=Acquire::Languages "none"', "--dpkgopt=path-exclude=/usr/share/man/*",
+        "--dpkgopt=path-exclude=/usr/share/doc/*", "--dpkgopt=path-exclude=/usr/share/locale/*",
+        f"--include={','.join(what.packages)}", f"--essential-hook=sync-in {overlay} /",
+        "--customize-hook=systemctl --root=$1 enable systemd-networkd.service",
+        what.suite, tar,
+    ]
+
+
+def _log(name: str) -> Path:
+    """Where a build's output goes: outlives the build's scratch folder, replaced by the next build's."""
+    path = state.folder("logs") / f"{name}.log"
+    path.unlink(missing_ok=True)
+    return path
+
+
+def _cloud_init(scratch: Path, deadline: Deadline) -> list[list[str]]:
+    """Let a cloud image's cloud-init (NoCloud over HTTP, from Packer) admit the lab's key to root."""
+    seed = scratch / "seed"
+    seed.mkdir()
+    key = state.ssh_key(deadline).with_suffix(".pub").read_text().strip()
+    (seed / "meta-data").write_text("instance-id: numalab\n")
+    (seed / "user-data").write_text(f"#cloud-config\ndisable_root: false\nusers:\n  - name: root\n    ssh_authorized_keys: ['{key}']\n")
+    return [["-smbios", "type=1,serial=ds=nocloud-net;s=http://{{ .HTTPIP }}:{{ .HTTPPort }}/"]]
+
+
+def _packer(name: str, what: ImageRecipe, disk: Path, scratch: Path, which: str, boot: list[list[str]], deadline: Deadline) -> None:
+    """Boot the base under Packer, provision it, keep the disk. """
+    out = scratch / "packer"
+    form = json.loads(run([need("qemu-img", "qemu-utils"), "info", "--output=json", disk], deadline=deadline).stdout)["format"]
+    provision = {"guest_packages": list(what.packages), "guest_out": str(scratch), "guest_update_cache": (scratch / "seed").exists()}
+    variables: dict[str, object] = {
+        "base": str(disk), "base_format": form, "out": str(out), "accelerator": which,
+        "cpu": "host" if which == Accel.KVM else TCG_MODEL, "boot": [*boot, ["-serial", f"file:{_log(f'console-{name}')}"]],
+        "http": str(scratch / "seed") if (scratch / "seed").exists() else "",
+        "ssh_key": str(state.ssh_key(deadline)), "playbook": str(ROOT / "playbooks" / what.playbook),
+        "ansible": ansible("ansible-playbook"), "ansible_vars": json.dumps(provision), "timeout": "20m",
+    }
+    # Lists must be given as JSON in a file; on the command line 1.6.6 takes them for strings.
+    (scratch / "vars.pkrvars.json").write_text(json.dumps(variables))
+    with step(f"guest image: Packer and Ansible under {which}"):
+        log = _log(f"packer-{name}")
+        try:
+            run([need("setpriv", "util-linux"), "--pdeathsig", "TERM", "--", need("packer", "packer"), "build", "-color=false",
+                 "-var-file", scratch / "vars.pkrvars.json", ROOT / "images" / f"{name}.pkr.hcl"],
+                deadline=deadline, log=log,
+                env={"PACKER_CACHE_DIR": str(scratch / "cache"), "CHECKPOINT_DISABLE": "1", "PACKER_CONFIG_DIR": str(scratch / "config")})
+        except CommandFailed as error:
+            # Packer's last line never says why; Ansible's and its own errors stand before it.
+            said = re.findall(r"^.*(?:fatal:|failed:|Error:|error:).*$", log.read_text(errors="replace"), re.MULTILINE)
+            raise CommandFailed(f"image {name}: {said[0].strip()[:300] if said else error} (all of it: {log})", evidence=error.evidence) from error
+    (out / "disk.qcow2").rename(scratch / "disk.qcow2")
+    for leftover in (out, scratch / "cache", scratch / "config"):
+        shutil.rmtree(leftover, ignore_errors=True)

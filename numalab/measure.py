@@ -1,0 +1,125 @@
+"""Workloads measured: phases run in a guest, counters taken at each edge, all of it kept.
+
+A workload is one file, testcases/workloads/NAME.py, with a docstring, PARAMS (a pydantic value for each
+SizeClass) and `phases(params)`; C sources, if any, stand beside it. It never talks to a guest itself.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import platform
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+from numalab import accel, catalog, console, counters, record, shell, state, topology
+from numalab.errors import GuestError, InputError, LabError
+from numalab.guest import Guest
+from numalab.log import step
+from numalab.model import Phase, PhaseResult, Run, SizeClass, Value, check_name, jsonable
+from numalab.proc import Deadline
+
+INSIDE = "/run/numalab-inside.py"
+WORKLOADS = "testcases/workloads"
+
+
+def workloads() -> list[str]:
+    """What can be run, by name."""
+    return catalog.names(WORKLOADS, ".py")
+
+
+def load(name: str) -> ModuleType:
+    """testcases/workloads/NAME.py, imported. Raises InputError."""
+    try:
+        path = catalog.ROOT / WORKLOADS / f"{check_name(name)}.py"
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    spec = importlib.util.spec_from_file_location(f"numalab_workload_{name}", path) if path.is_file() else None
+    if spec is None or spec.loader is None:
+        raise InputError(f"there is no workload {name}: there are {', '.join(workloads())}")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def run(guest: Guest, workload: str, size: SizeClass, deadline: Deadline, *, progress: Callable[[PhaseResult], None] | None = None) -> tuple[Run, Path]:
+    """Run a workload to its end. Returns the Run and its folder.
+
+    A phase that fails, a lost guest or a passed limit raises, after the folder was written with the error
+    in it and the console log beside: evidence stays, but never half a result.
+    """
+    module = load(workload)
+    params: Value = module.PARAMS[size]
+    result = Run(
+        id=f"{state.stamp()}-{workload}-{guest.record.spec.topology_name}-{guest.record.spec.boot.name}-{os.getpid()}".replace("/", "_"),
+        workload=workload, size=size, params=jsonable(params), started=state.stamp(), host=_host(guest, deadline),
+        guest=jsonable(guest.record), release="", cmdline="",
+    )
+    folder = state.folder("runs") / result.id
+    folder.mkdir()
+    error: LabError | None = None
+    try:
+        result = result.model_copy(update=_prepare(guest, folder, deadline))
+        for index, phase in enumerate(module.phases(params)):
+            with step(f"{workload}: {phase.name}", who=guest.name):
+                done = _phase(guest, folder, index, phase, deadline)
+            result = result.model_copy(update={"phases": (*result.phases, done)})
+            if progress:
+                progress(done)
+    except LabError as broke:
+        error = broke
+        raise
+    finally:
+        log = console.read(guest.console_log)
+        result = result.model_copy(update={
+            "console_warnings": tuple(console.warnings(log)),
+            "error": "" if error is None else str(error),
+        })
+        shutil.copy(guest.directory / "domain.xml", folder)
+        (folder / "console.log").write_text(log)
+        record.write(result, folder)
+    return result, folder
+
+
+def _prepare(guest: Guest, folder: Path, deadline: Deadline) -> dict[str, str]:
+    """Put the guest-side runner there; ask who the guest is."""
+    source = Path(__file__).with_name("inside.py").read_bytes()
+    shell.succeed(guest, f"cat > {INSIDE}", deadline=deadline, input=source)
+    (folder / "topology.txt").write_text(topology.table(guest.verify(deadline)) + "\n")
+    release, _, cmdline = shell.succeed(guest, "uname -r; cat /proc/cmdline", deadline=deadline).strip().partition("\n")
+    return {"release": release, "cmdline": cmdline}
+
+
+def _phase(guest: Guest, folder: Path, index: int, phase: Phase, deadline: Deadline) -> PhaseResult:
+    """One phase, measured in the guest; GuestError when its command fails or outlives its limit."""
+    about = {"command": phase.command, "files": counters.FILES, "limit": phase.limit_seconds}
+    text = shell.succeed(
+        guest, ["python3", INSIDE], deadline=deadline.within(phase.limit_seconds + 60), input=json.dumps(about).encode()
+    )
+    told = json.loads(text)
+    record.write_phase(
+        folder, index, phase.name, {"before": told["before"], "after": told["after"]},
+        {"stdout": told["stdout"], "stderr": told["stderr"]},
+    )
+    if told["timed_out"]:
+        raise GuestError(f"phase {phase.name}: took more than its limit of {phase.limit_seconds:.0f} s", evidence=told["stderr"][-4000:])
+    if told["status"]:
+        said = (told["stderr"].strip() or told["stdout"].strip() or "no output").splitlines()[-1]
+        raise GuestError(f"phase {phase.name}: exit status {told['status']}: {said}", evidence=told["stdout"][-2000:] + told["stderr"][-2000:])
+    return PhaseResult(
+        phase=phase, status=told["status"], elapsed=told["elapsed"], user=told["user"], system=told["system"],
+        counters=counters.phase(told["before"], told["after"]), guest_load=told["load"], host_load=os.getloadavg()[0],
+    )
+
+
+def _host(guest: Guest, deadline: Deadline) -> dict[str, str]:
+    """What must be alike between runs that are compared, and what helps to doubt one."""
+    model = next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")), "")
+    return {
+        "machine": platform.node(), "kernel": platform.release(), "cpu": model, "cpus": str(os.cpu_count()),
+        "qemu": accel.qemu_version(deadline), "libvirt": guest.host.version(), "uri": guest.host.uri,
+        "load at start": f"{os.getloadavg()[0]:.2f}",
+    }

@@ -1,0 +1,274 @@
+"""The values that everything else is made of: frozen, keyword-only, units in names or types.
+
+Sizes are bytes (int) once parsed; in files and arguments they carry a binary unit (512MiB, 500T). The
+rules that make a value possible at all stand here; where it came from (a file, a line) is `catalog`'s.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from enum import StrEnum
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
+
+KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
+_UNITS = {"": 1, "K": KIB, "M": MIB, "G": GIB, "T": TIB, "P": 1 << 50}
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,39}")
+MAX_VCPUS = 255
+"""xAPIC ids end here; more needs an interrupt-remapping IOMMU that the lab does not give its guests."""
+LOCAL_DISTANCE = 10
+"""ACPI 6.5, 5.2.17: the SLIT's diagonal; every other entry is larger, 255 says "not reachable"."""
+
+
+def parse_size(text: object) -> int:
+    """'512MiB', '4G', '500T' -> bytes. Units are binary, as in truncate(1) and xfs_io(8)."""
+    if isinstance(text, str):
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:([KMGTP])(?:iB)?|B)", text.strip())
+        if match:
+            return int(Decimal(match[1]) * _UNITS[match[2] or ""])
+    raise ValueError(f"{text!r} is not a size: write a number and a binary unit, such as 512MiB, 4G or 500T")
+
+
+def show_size(size: int) -> str:
+    """Bytes -> the shortest exact text: 3584MiB, 500TiB."""
+    unit, scale = next((unit, scale) for unit, scale in reversed(_UNITS.items()) if scale == 1 or (size and size % scale == 0))
+    return f"{size // scale}{unit}{'iB' if unit else 'B'}"
+
+
+def parse_cpus(text: object) -> tuple[int, ...]:
+    """'0-3,8' -> (0, 1, 2, 3, 8): the kernel's cpulist format; '' is no CPU."""
+    if isinstance(text, int) and not isinstance(text, bool):
+        text = str(text)
+    if not isinstance(text, str) or not re.fullmatch(r"(\d+(-\d+)?(,\d+(-\d+)?)*)?", text):
+        raise ValueError(f"{text!r} is not a CPU list such as 0-3,8")
+    cpus: list[int] = []
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        if int(last or first) < int(first) or int(last or first) > 4096:
+            raise ValueError(f"{part!r} is not a range of CPUs")
+        cpus.extend(range(int(first), int(last or first) + 1))
+    return tuple(cpus)
+
+
+def show_cpus(cpus: tuple[int, ...]) -> str:
+    """(0, 1, 2, 3, 8) -> '0-3,8'."""
+    runs: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if runs and runs[-1][1] == cpu - 1:
+            runs[-1][1] = cpu
+        else:
+            runs.append([cpu, cpu])
+    return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in runs)
+
+
+def check_name(text: str) -> str:
+    """The one validator of names that reach a path, XML or a command line; returns the name."""
+    if not _NAME.fullmatch(text):
+        raise ValueError(f"{text!r} is not a name: 1 to 40 of a-z 0-9 . _ - and first a letter or digit")
+    return text
+
+
+Size = Annotated[int, BeforeValidator(parse_size), PlainSerializer(show_size, when_used="json")]
+Cpus = Annotated[tuple[int, ...], BeforeValidator(parse_cpus), PlainSerializer(show_cpus, when_used="json")]
+Name = Annotated[str, BeforeValidator(lambda text: check_name(str(text)))]
+
+
+class Value(BaseModel):
+    """Frozen; unknown keys are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Accel(StrEnum):
+    """What runs the guest's instructions."""
+
+    KVM = "kvm"
+    TCG = "tcg"
+
+
+class SizeClass(StrEnum):
+    """How large a workload is: for two emulated cores, or the seed's own."""
+
+    QUICK = "quick"
+    FULL = "full"
+
+
+class Node(Value):
+    """One NUMA node as the firmware tells of it (SRAT); latency and bandwidth go to the HMAT."""
+
+    cpus: Cpus = ()
+    memory: Size = 0
+    latency_ns: int | None = Field(default=None, gt=0, le=65534)
+    bandwidth_mibs: int | None = Field(default=None, gt=0)
+
+
+class Disk(Value):
+    """A data disk. The guest finds it as /dev/disk/by-id/virtio-NAME; `sparse` ones take no host space."""
+
+    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9]{1,20}$")]  # 20: virtio-blk's serial
+    size: Annotated[Size, Field(ge=MIB)]
+
+
+class Topology(Value):
+    """A machine: vCPUs, memory, nodes with distances or fake nodes, disks. Memory is in bytes.
+
+    `nodes` empty is UMA. `fake` is the kernel's own numa=fake=N on a UMA machine. `distances[i][j]` is
+    from node i to node j; absent, it is 10 on the diagonal and 20 elsewhere, as the kernel assumes.
+    `machine` is QEMU's: where RAM splits below 4 GiB differs (topology.low_memory), hence the zones.
+    """
+
+    description: str
+    source: str = ""
+    machine: Annotated[str, Field(pattern="^(q35|pc)$")] = "q35"
+    vcpus: Annotated[int, Field(ge=1, le=MAX_VCPUS, strict=True)]
+    sockets: Annotated[int, Field(ge=1, strict=True)] = 1
+    memory: Annotated[Size, Field(ge=256 * MIB)]
+    nodes: tuple[Node, ...] = ()
+    distances: tuple[tuple[Annotated[int, Field(strict=True)], ...], ...] = ()
+    fake: Annotated[int, Field(ge=2, le=32, strict=True)] | None = None
+    disks: tuple[Disk, ...] = ()
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        for check in (self._check_cpus, self._check_memory, self._check_distances, self._check_rest):
+            check()
+        return self
+
+    def _check_cpus(self) -> None:
+        owner: dict[int, int] = {}
+        for index, node in enumerate(self.nodes):
+            for cpu in node.cpus:
+                if cpu in owner:
+                    raise ValueError(f"nodes: vCPU {cpu} is in node {owner[cpu]} and again in node {index}")
+                if cpu >= self.vcpus:
+                    raise ValueError(f"nodes: node {index} has vCPU {cpu}, but there are only {self.vcpus} (0-{self.vcpus - 1})")
+                owner[cpu] = index
+        missing = tuple(cpu for cpu in range(self.vcpus) if cpu not in owner)
+        if self.nodes and missing:
+            raise ValueError(f"nodes: vCPU {show_cpus(missing)} is in no node")
+        if self.vcpus % self.sockets:
+            raise ValueError(f"sockets: {self.vcpus} vCPUs do not divide into {self.sockets} sockets")
+
+    def _check_memory(self) -> None:
+        for index, node in enumerate(self.nodes):
+            if node.memory % MIB:
+                raise ValueError(f"nodes: node {index}'s memory is not a whole number of MiB")
+            if not node.memory and not node.cpus:
+                raise ValueError(f"nodes: node {index} has neither CPUs nor memory")
+        total = sum(node.memory for node in self.nodes)
+        if self.nodes and total != self.memory:
+            raise ValueError(f"memory: is {show_size(self.memory)}, but the nodes' add up to {show_size(total)}")
+
+    def _check_distances(self) -> None:
+        if not self.distances:
+            return
+        count = len(self.nodes)
+        if len(self.distances) != count or any(len(row) != count for row in self.distances):
+            raise ValueError(f"distances: must be a full table of {count} rows of {count} (QEMU refuses an asymmetric one with gaps)")
+        for i, row in enumerate(self.distances):
+            for j, distance in enumerate(row):
+                if i == j and distance != LOCAL_DISTANCE:
+                    raise ValueError(f"distances: node {i} to itself is {distance}; ACPI has it {LOCAL_DISTANCE}")
+                if i != j and not LOCAL_DISTANCE < distance < 255:
+                    raise ValueError(f"distances: node {i} to {j} is {distance}; remote ones are 11 to 254")
+
+    def _check_rest(self) -> None:
+        if self.fake and self.nodes:
+            raise ValueError("fake: numa=fake splits a machine without nodes; drop `nodes` or `fake`")
+        names = [disk.name for disk in self.disks]
+        if doubles := {name for name in names if names.count(name) > 1}:
+            raise ValueError(f"disks: {sorted(doubles)[0]} is there twice")
+        hmat = [(node.latency_ns is None, node.bandwidth_mibs is None) for node in self.nodes if node.memory]
+        if len({flag for pair in hmat for flag in pair}) > 1:
+            raise ValueError("nodes: latency_ns and bandwidth_mibs go on every node with memory, or on none")
+
+
+class DiskFile(Value):
+    """A disk's file on the host, as QEMU is to open it."""
+
+    path: str
+    format: Annotated[str, Field(pattern="^(raw|qcow2)$")]
+    serial: str
+    direct: bool
+    """cache=none: the host's file system supports O_DIRECT."""
+
+
+class Boot(Value):
+    """What the guest boots: a kernel straight from the host's files, or (kernel None) its own GRUB."""
+
+    name: str
+    kernel: str | None = None
+    initrd: str | None = None
+    cmdline: str = ""
+
+
+class GuestSpec(Value):
+    """Everything that a domain's XML is made of."""
+
+    name: Name
+    uuid: str
+    topology: Topology
+    topology_name: str
+    accel: Accel
+    boot: Boot
+    disks: tuple[DiskFile, ...]
+    ssh_port: Annotated[int, Field(ge=1, le=65535)]
+    directory: str
+    """The guest's folder on the host: overlays, console log, domain XML."""
+    owner: tuple[int, int] | None = None
+    """uid and gid to run QEMU as under the system instance of libvirt; None under a session."""
+
+
+class Phase(Value):
+    """One step of a workload: a shell command run in the guest between two snapshots of its counters."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")]
+    command: str
+    limit_seconds: Annotated[float, Field(gt=0)]
+    measured: bool = True
+    """Whether its counters are a result; preparation is recorded too, but not shown as one."""
+
+
+class PhaseResult(Value):
+    """What a phase did. Times in seconds; `counters` are differences by source (vmstat, node0.vmstat, …)."""
+
+    phase: Phase
+    status: int
+    elapsed: float
+    user: float
+    system: float
+    counters: dict[str, dict[str, int]]
+    guest_load: float
+    host_load: float
+
+
+class Run(Value):
+    """One workload on one fresh guest: where, on what, how it ended. Raw snapshots stand beside it."""
+
+    id: str
+    workload: str
+    size: SizeClass
+    params: dict[str, Any]
+    started: str
+    host: dict[str, str]
+    guest: dict[str, Any]
+    release: str
+    cmdline: str
+    phases: tuple[PhaseResult, ...] = ()
+    console_warnings: tuple[str, ...] = ()
+    error: str = ""
+    """Why it broke; a run with an error is evidence, never a data point."""
+
+    def phase(self, name: str) -> PhaseResult:
+        """The result of a phase; KeyError when it did not run."""
+        for result in self.phases:
+            if result.phase.name == name:
+                return result
+        raise KeyError(name)
+
+
+def jsonable(value: BaseModel) -> dict[str, Any]:
+    """A value as plain JSON data: what goes to disk beside a run."""
+    return value.model_dump(mode="json")

@@ -1,0 +1,66 @@
+"""How steps look: a live line for each step under way on a terminal, plain lines in a pipe."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+
+class Progress(logging.Handler):
+    """Shows the steps of logger "numalab" on standard error while it is entered."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self._console = Console(stderr=True, highlight=False, soft_wrap=True)
+        self._running: dict[tuple[int, str], tuple[str, str, float]] = {}
+        self._changing = threading.Lock()
+        self._live = Live(self, console=self._console, transient=True, refresh_per_second=8) if self._console.is_terminal else None
+        self._spinner = Spinner("dots")
+
+    def __enter__(self) -> Self:
+        logger = logging.getLogger("numalab")
+        logger.setLevel(logging.DEBUG)
+        logger.propagate = False
+        logger.addHandler(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        logging.getLogger("numalab").removeHandler(self)
+        if self._live and self._live.is_started:
+            self._live.stop()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """One step's begin or end, or a note."""
+        about = {"step": record.getMessage(), "who": "", "state": "note", "seconds": 0.0} | vars(record)
+        who, what, state = str(about["who"]), str(about["step"]), str(about["state"])
+        key = (record.thread or 0, what)
+        with self._changing:
+            if state == "begin":
+                self._running[key] = (who, what, time.monotonic())
+            else:
+                self._running.pop(key, None)
+            if self._live and self._running and not self._live.is_started:
+                self._live.start()
+            if self._live and not self._running and self._live.is_started:
+                self._live.stop()
+        if state != "begin":
+            mark = {"done": ("✓", "green"), "failed": ("✗", "red"), "note": ("!", "yellow")}[state]
+            seconds = f"{about['seconds']:8.1f} s  " if state != "note" else " " * 12
+            self._console.print(Text.assemble(mark, f" {seconds}{who + ': ' if who else ''}{what}"))
+
+    def __rich__(self) -> Table:
+        """The steps under way, each with the seconds it has taken so far."""
+        table = Table.grid(padding=(0, 1))
+        with self._changing:
+            for who, what, since in self._running.values():
+                table.add_row(self._spinner, f"{time.monotonic() - since:8.0f} s ", f"{who + ': ' if who else ''}{what}")
+        return table

@@ -1,0 +1,152 @@
+"""Commands in a guest: the Shell protocol, its one primitive `execute`, and SSH as its one real form.
+
+Thin layers on the primitive (`succeed`, `fail`, `wait_until_succeeds`) are functions here, so that a
+fake in a unit test needs the primitive only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import socket
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from numalab.errors import CommandFailed, DeadlinePassed, GuestError, GuestLost
+from numalab.proc import Deadline, Result, need, run
+
+ALIVE_SECONDS, ALIVE_COUNT = 5, 4
+"""A guest that answers no SSH keep-alive for 20 s is lost; a busy one under emulation was seen to take 6 s."""
+GRACE_SECONDS = 10.0
+SSH_FAILED, TIMED_OUT = 255, 124
+
+
+class Shell(Protocol):
+    """Something that runs a command line in a guest."""
+
+    def execute(self, command: str, *, deadline: Deadline, input: bytes | None = None) -> Result:
+        """Run a shell command as root. The status is the command's own; raises when the guest is lost,
+        its kernel oopses, or the deadline passes (the command is ended in the guest then)."""
+        ...
+
+
+def quote(command: str | Sequence[str]) -> str:
+    """A command line from a line or from an argv."""
+    return command if isinstance(command, str) else shlex.join(command)
+
+
+def succeed(shell: Shell, command: str | Sequence[str], *, deadline: Deadline, input: bytes | None = None) -> str:
+    """The command's standard output; CommandFailed when its status is not 0."""
+    line = quote(command)
+    result = shell.execute(line, deadline=deadline, input=input)
+    if result.status:
+        said = (result.stderr.strip() or result.stdout.strip() or "no output").splitlines()[-1]
+        raise CommandFailed(f"in the guest: {line[:200]}: exit status {result.status}: {said}", evidence=result.stderr)
+    return result.stdout
+
+
+def fail(shell: Shell, command: str | Sequence[str], *, deadline: Deadline) -> Result:
+    """The result of a command that must not succeed; GuestError when it does."""
+    line = quote(command)
+    result = shell.execute(line, deadline=deadline)
+    if not result.status:
+        raise GuestError(f"in the guest: {line[:200]}: succeeded, but should fail")
+    return result
+
+
+def wait_until_succeeds(shell: Shell, command: str, *, deadline: Deadline, every: float = 0.5) -> str:
+    """Try again until the command succeeds; DeadlinePassed names it when it never does."""
+    while (result := shell.execute(command, deadline=deadline)).status:
+        deadline.check(f"waiting in the guest for: {command}")
+        deadline.pause(every)
+    return result.stdout
+
+
+@dataclass(frozen=True)
+class Ssh:
+    """SSH to a guest over a forwarded port, through one connection that all commands share.
+
+    `watch` is asked several times a second while a command runs, and may raise (console, domain).
+    `via` is a hop ([user@]host) for a guest on another hypervisor.
+    """
+
+    guest: str
+    port: int
+    key: Path
+    known_hosts: Path
+    host: str = "127.0.0.1"
+    via: str = ""
+    watch: Callable[[], None] | None = None
+
+    @property
+    def control(self) -> Path:
+        """The shared connection's socket: in a short, private folder, since a socket's path ends at 107 characters."""
+        base = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()) / f"numalab-{os.getuid()}"
+        base.mkdir(mode=0o700, exist_ok=True)
+        return base / hashlib.sha256(f"{self.known_hosts} {self.port}".encode()).hexdigest()[:16]
+
+    def options(self) -> list[str]:
+        """The -o arguments that ssh, scp and Ansible share."""
+        pairs = {
+            "User": "root", "IdentityFile": self.key, "IdentitiesOnly": "yes", "BatchMode": "yes",
+            "UserKnownHostsFile": self.known_hosts, "GlobalKnownHostsFile": "/dev/null", "StrictHostKeyChecking": "yes",
+            "HostKeyAlias": "numalab", "LogLevel": "ERROR", "ConnectTimeout": 20,
+            "ServerAliveInterval": ALIVE_SECONDS, "ServerAliveCountMax": ALIVE_COUNT,
+            "ControlMaster": "auto", "ControlPath": self.control, "ControlPersist": "yes",
+        }
+        if self.via:
+            pairs["ProxyJump"] = self.via
+        return [word for key, value in pairs.items() for word in ("-o", f"{key}={value}")]
+
+    def argv(self, *words: str) -> list[str]:
+        """ssh to the guest, with further words (options, then a command line)."""
+        return [need("ssh", "openssh-client"), "-F", "none", *self.options(), "-p", str(self.port), *words]
+
+    def execute(self, command: str, *, deadline: Deadline, input: bytes | None = None) -> Result:
+        """See Shell. The guest's own timeout(1) ends the command there when the deadline passes."""
+        limit = max(1.0, deadline.remaining())
+        words = f"exec timeout -k 5 {limit:.1f} sh -c {shlex.quote(command)}"
+        result = run(
+            self.argv("-T", self.host, words), deadline=deadline.grace(GRACE_SECONDS), check=False, input=input, watch=self.watch,
+        )
+        if result.status == TIMED_OUT and not deadline.remaining():
+            raise DeadlinePassed(f"guest {self.guest}: {command[:200]}: the time limit passed")
+        if result.status == SSH_FAILED and not self.connected(deadline):
+            if self.watch:
+                self.watch()
+            raise GuestLost(f"guest {self.guest}: SSH is lost: {result.stderr.strip() or 'the connection ended'}")
+        return result
+
+    def connected(self, deadline: Deadline) -> bool:
+        """Whether the shared connection stands."""
+        return run(self.argv("-O", "check", self.host), deadline=deadline.grace(GRACE_SECONDS), check=False).status == 0
+
+    def disconnect(self, deadline: Deadline) -> None:
+        """Close the shared connection, if there is one."""
+        if self.control.exists():
+            run(self.argv("-O", "exit", self.host), deadline=deadline.grace(GRACE_SECONDS), check=False)
+
+    def copy(self, *, source: str, target: str, deadline: Deadline) -> None:
+        """scp -r with `guest:` standing for the guest in either path."""
+        words = [path.replace("guest:", f"{self.host}:", 1) if path.startswith("guest:") else path for path in (source, target)]
+        run([need("scp", "openssh-client"), "-F", "none", "-q", "-r", *self.options(), "-P", str(self.port), *words],
+            deadline=deadline, watch=self.watch)
+
+    def wait(self, deadline: Deadline) -> None:
+        """Until sshd answers: QEMU takes the connection at once and holds it, so the event is sshd's greeting."""
+        while True:
+            deadline.check(f"guest {self.guest}: waiting for SSH on port {self.port}")
+            if self.watch:
+                self.watch()
+            try:
+                with socket.create_connection((self.host, self.port), timeout=1.0) as greeting:
+                    greeting.settimeout(1.0)
+                    if greeting.recv(4) == b"SSH-":
+                        return
+            except OSError:
+                pass
+            deadline.pause(0.1)

@@ -1,0 +1,106 @@
+"""The state directory: images, guests, runs, caches; and the locks on them.
+
+    images/NAME/HASH/     finished images      guests/NAME/   running guests: overlays, console, XML
+    runs/ID/              run records          cache/         probes     ssh/   the lab's key pair
+
+What is being made stands in a folder `.making-PID-…` beside its place and is renamed when whole, so a
+half-made thing is never used, and `gc` knows by the PID whether its maker lives.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from numalab.errors import HostError
+from numalab.proc import Deadline, need, run
+
+
+def directory() -> Path:
+    """LAB_STATE, or numalab under XDG_STATE_HOME; made (0700) when absent."""
+    text = os.environ.get("LAB_STATE") or f"{os.environ.get('XDG_STATE_HOME') or '~/.local/state'}/numalab"
+    path = Path(text).expanduser().absolute()
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise HostError(f"state directory {path}: {error.strerror}: set LAB_STATE to one that can be written") from error
+    return path
+
+
+def folder(*parts: str) -> Path:
+    """A folder in the state directory, made when absent."""
+    path = directory().joinpath(*parts)
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return path
+
+
+@contextmanager
+def lock(name: str, deadline: Deadline) -> Iterator[None]:
+    """Held by one process at a time; the kernel lets go of it when its holder dies, however that was."""
+    with (folder("locks") / name).open("a") as handle:
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                deadline.check(f"waiting for another lab.py that holds {handle.name}")
+                deadline.pause(0.2)
+        yield
+
+
+@contextmanager
+def making(place: Path) -> Iterator[Path]:
+    """A scratch folder that becomes `place` when the block ends well, and vanishes when it does not."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    scratch = place.parent / f".making-{os.getpid()}-{place.name}"
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(mode=0o700)
+    try:
+        yield scratch
+        if place.exists():
+            shutil.rmtree(place)
+        scratch.rename(place)
+    except OSError as error:
+        raise HostError(f"{place}: {error}") from error
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def abandoned() -> list[Path]:
+    """Scratch folders whose maker is gone."""
+    return [path for path in directory().glob("**/.making-*") if not alive(int(path.name.split("-")[1]))]
+
+
+def alive(pid: int) -> bool:
+    """Whether a process with this id exists and is not a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def started(pid: int) -> int:
+    """When a process began, in clock ticks since boot: with its id, who it is. 0 when there is none."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    except OSError:
+        return 0
+
+
+def ssh_key(deadline: Deadline) -> Path:
+    """The lab's private key; made once. The public half stands beside it with .pub."""
+    path = folder("ssh") / "id_ed25519"
+    with lock("ssh-key", deadline):
+        if not path.exists():
+            run([need("ssh-keygen", "openssh-client"), "-q", "-t", "ed25519", "-N", "", "-C", "numalab", "-f", path], deadline=deadline)
+    return path
+
+
+def stamp() -> str:
+    """UTC, sortable, fit for a file name: 20261121T121005."""
+    return time.strftime("%Y%m%dT%H%M%S", time.gmtime())

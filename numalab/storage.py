@@ -1,0 +1,145 @@
+"""Disks on the host: overlays over images, sparse data disks, and the XFS pool on a loop device.
+
+What a file system can hold is tried with truncate(2), never looked up in a table. Nothing here is
+written ahead: a 500 TB disk takes a few MiB of host space.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from enum import StrEnum
+from pathlib import Path
+
+from numalab import state
+from numalab.errors import HostError, InputError
+from numalab.log import step
+from numalab.model import MIB, TIB, Disk, DiskFile, show_size
+from numalab.proc import Deadline, need, run
+
+QCOW2_MOST = 2048 * TIB
+"""64 KiB clusters and an L1 table of 32 MiB at most (QEMU's docs/interop/qcow2.txt and block/qcow2.h)."""
+POOL_SIZE = 2 * TIB
+"""The pool's own file is sparse too; XFS on it holds files of up to 8 EiB."""
+ROOM = 2048 * MIB
+"""Free host space that a guest's overlays must find: an overlay grows as the guest writes."""
+
+
+class Form(StrEnum):
+    """How a data disk is kept; auto takes raw where the file system can hold one, else qcow2."""
+
+    AUTO = "auto"
+    RAW = "raw"
+    QCOW2 = "qcow2"
+    POOL = "pool"
+
+
+def largest_file(folder: Path) -> int:
+    """Bytes of the largest (sparse) file that the folder's file system can hold, to the MiB below."""
+    with tempfile.TemporaryFile(dir=folder) as probe:
+        low, high = 0, (1 << 63) // MIB - 1
+        while low < high:
+            middle = (low + high + 1) // 2
+            try:
+                os.ftruncate(probe.fileno(), middle * MIB)
+                low = middle
+            except OSError:
+                high = middle - 1
+        os.ftruncate(probe.fileno(), 0)
+    return low * MIB
+
+
+def direct_io(folder: Path) -> bool:
+    """Whether files in the folder open with O_DIRECT, as QEMU's cache=none needs."""
+    with tempfile.NamedTemporaryFile(dir=folder) as probe:
+        try:
+            os.close(os.open(probe.name, os.O_RDWR | os.O_DIRECT))
+        except OSError:
+            return False
+    return True
+
+
+def check_room(folder: Path) -> None:
+    """HostError when the disk is too full for a guest's overlays."""
+    free = shutil.disk_usage(folder).free
+    if free < ROOM:
+        raise HostError(f"{folder}: {free // MIB}MiB free, a guest needs {ROOM // MIB}MiB: lab.py gc, or set LAB_STATE to a larger disk")
+
+
+def overlay(image: Path, target: Path, deadline: Deadline) -> DiskFile:
+    """A qcow2 that takes what a guest writes, over an image that nobody changes."""
+    run([need("qemu-img", "qemu-utils"), "create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", image, target], deadline=deadline)
+    return DiskFile(path=str(target), format="qcow2", serial="root", direct=direct_io(target.parent))
+
+
+def check_size(disk: Disk, folder: Path, form: Form) -> Form:
+    """The form that this disk will have: AUTO decided, and an InputError when it cannot hold the size."""
+    most = largest_file(folder) if form in (Form.AUTO, Form.RAW) else 0
+    if form is Form.AUTO:
+        form = Form.RAW if disk.size <= most else Form.QCOW2
+    if form is Form.RAW and disk.size > most:
+        raise InputError(f"disk {disk.name}: {show_size(disk.size)} raw, but files in {folder} end at {most / TIB:.0f}TiB: use --storage qcow2 or pool")
+    if form is Form.QCOW2 and disk.size > QCOW2_MOST:
+        raise InputError(f"disk {disk.name}: {show_size(disk.size)}, but a qcow2 ends at {show_size(QCOW2_MOST)}: use --storage pool, or raw on XFS")
+    return form
+
+
+def create(disk: Disk, folder: Path, form: Form, deadline: Deadline) -> DiskFile:
+    """A sparse data disk in a guest's folder (or, for the pool, in the pool and removed with the guest)."""
+    form = check_size(disk, folder, form)
+    if form is Form.QCOW2:
+        path = folder / f"{disk.name}.qcow2"
+        run([need("qemu-img", "qemu-utils"), "create", "-q", "-f", "qcow2", path, str(disk.size)], deadline=deadline)
+        return DiskFile(path=str(path), format="qcow2", serial=disk.name, direct=direct_io(folder))
+    where = pool(deadline) if form is Form.POOL else folder
+    path = where / f"{folder.name}-{disk.name}.raw" if form is Form.POOL else folder / f"{disk.name}.raw"
+    path.touch(0o600, exist_ok=False)
+    if _file_system(where, deadline) == "xfs":
+        # As in the seed; an extent size must be set while the file is empty.
+        run([need("xfs_io", "xfsprogs"), "-c", "extsize 1m", path], deadline=deadline)
+    try:
+        os.truncate(path, disk.size)
+    except OSError as error:
+        path.unlink()
+        raise InputError(f"disk {disk.name}: {show_size(disk.size)} in {where}: {error.strerror}") from error
+    return DiskFile(path=str(path), format="raw", serial=disk.name, direct=direct_io(where))
+
+
+def _file_system(folder: Path, deadline: Deadline) -> str:
+    return run(["stat", "-f", "-c", "%T", folder], deadline=deadline).stdout.strip()
+
+
+def pool(deadline: Deadline) -> Path:
+    """The mounted pool: XFS in a sparse file on a loop device; made and mounted on first use, as root."""
+    place, backing = state.folder("pool"), state.directory() / "pool.xfs"
+    with state.lock("pool", deadline):
+        if place.is_mount():
+            return place
+        if os.geteuid() != 0:
+            raise HostError("--storage pool needs root for its loop mount; qcow2 does not")
+        with step("storage pool: XFS on a loop device"):
+            if not backing.exists():
+                fresh = backing.with_suffix(".making")
+                with fresh.open("wb") as handle:
+                    handle.truncate(min(POOL_SIZE, largest_file(state.directory())))
+                run([need("mkfs.xfs", "xfsprogs"), "-q", "-f", "-K", fresh], deadline=deadline)
+                fresh.rename(backing)
+            run(["mount", "-o", "loop", backing, place], deadline=deadline)
+    return place
+
+
+def drop_pool_disks(guest: str) -> None:
+    """Remove what a guest had in the pool."""
+    for path in (state.directory() / "pool").glob(f"{guest}-*.raw"):
+        path.unlink(missing_ok=True)
+
+
+def release_pool(deadline: Deadline) -> bool:
+    """Unmount the pool when nothing is in it; whether that was so."""
+    place = state.directory() / "pool"
+    if not place.is_mount() or any(place.iterdir()):
+        return False
+    run(["umount", place], deadline=deadline)
+    (state.directory() / "pool.xfs").unlink(missing_ok=True)
+    return True

@@ -1,0 +1,234 @@
+"""Topologies as pure arithmetic: scaling one, what a guest must show of it, and whether it does.
+
+What the guest says is text (`PROBE` is the command that prints it); what it must say follows from the
+Topology alone. Here too: no libvirt, no guest.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from numalab.errors import InputError
+from numalab.model import GIB, LOCAL_DISTANCE, MIB, Node, Topology, jsonable, parse_cpus, show_cpus, show_size
+
+PAGE = 4096
+NODE_TOLERANCE = 0.02
+"""A node may differ from what was asked by this share, or by SLACK, whichever is more."""
+SLACK = 8 * MIB
+"""Firmware holes and reserved ranges below 1 MiB and at the end of RAM; kernels' "present" leaves them out."""
+FAKE_SLACK = 64 * MIB
+"""numa=fake rounds to 32 MiB (FAKE_NODE_MIN_SIZE in arch/x86/mm/numa_emulation.c), at either end."""
+REMOTE_DISTANCE = 20
+"""The kernel's and libvirt's own value for two nodes when no table says otherwise."""
+LEAST_NODE = 128 * MIB
+"""No node is scaled below this: an x86 memory block, and what the kernel needs to put its own things in."""
+
+PROBE = (
+    "cd /sys/devices/system/node && grep -Hs . online node*/cpulist node*/distance "
+    "node*/access0/initiators/read_latency node*/access0/initiators/read_bandwidth; cat /proc/zoneinfo"
+)
+"""One shell command in the guest whose output `found` reads."""
+
+
+def scale(topology: Topology, *, memory: int | None = None, vcpus: int | None = None) -> Topology:
+    """The same shape with other totals: each node keeps its share, to the MiB and the vCPU.
+
+    Every node that has CPUs keeps at least one, every node that has memory at least LEAST_NODE. Raises
+    InputError when the shape cannot be kept.
+    """
+    memory = topology.memory if memory is None else memory
+    vcpus = topology.vcpus if vcpus is None else vcpus
+    mem_shares = [node.memory for node in topology.nodes]
+    cpu_shares = [len(node.cpus) for node in topology.nodes]
+    if memory % MIB:
+        raise InputError(f"--memory: {memory} bytes is not a whole number of MiB")
+    if vcpus < sum(map(bool, cpu_shares)):
+        raise InputError(f"--vcpus {vcpus}: {sum(map(bool, cpu_shares))} nodes of this topology have CPUs, one each is the least")
+    if memory < (least := LEAST_NODE * max(1, topology.fake or sum(map(bool, mem_shares)))):
+        raise InputError(f"--memory: this topology needs {least // MIB}MiB at least ({LEAST_NODE // MIB}MiB a node)")
+    mems = [m * MIB for m in _apportion(memory // MIB, mem_shares, least=LEAST_NODE // MIB)]
+    counts = _apportion(vcpus, cpu_shares, least=1)
+    nodes, first = [], 0
+    for node, mem, count in zip(topology.nodes, mems, counts, strict=True):
+        # Scaled vCPUs are renumbered node by node; unscaled ones keep the numbers that the file gives.
+        cpus = node.cpus if vcpus == topology.vcpus else tuple(range(first, first + count))
+        first += count
+        nodes.append(jsonable(node) | {"cpus": show_cpus(cpus), "memory": show_size(mem)})
+    sockets = topology.sockets
+    while vcpus % sockets:
+        sockets -= 1
+    try:
+        return Topology.model_validate(jsonable(topology) | {"memory": show_size(memory), "vcpus": vcpus, "nodes": nodes, "sockets": sockets})
+    except ValueError as error:
+        raise InputError(f"this topology cannot be scaled to {vcpus} vCPUs and {memory // MIB}MiB: {error}") from error
+
+
+def _apportion(total: int, shares: list[int], *, least: int) -> list[int]:
+    """Split a whole number by shares (largest remainder); a share of 0 gets 0, any other `least` or more."""
+    whole = sum(shares)
+    if not whole:
+        return [0] * len(shares)
+    exact = [Fraction(total * share, whole) for share in shares]
+    parts = [max(least, int(value)) if value else 0 for value in exact]
+    rest = sorted((i for i, share in enumerate(shares) if share), key=lambda i: exact[i] - parts[i], reverse=True)
+    while (gap := total - sum(parts)) != 0:
+        if gap > 0:
+            for i in rest[:gap]:
+                parts[i] += 1
+        else:
+            largest = max(range(len(parts)), key=lambda i: parts[i])
+            parts[largest] += max(gap, least - parts[largest])
+            if parts[largest] == least:
+                break
+    return parts
+
+
+@dataclass(frozen=True)
+class View:
+    """A machine as a guest shows it: by node its CPUs, and by node and zone the pages that are present.
+
+    `distances` by node pair; `latency_ns` and `bandwidth_mibs` by node, from the best initiator's HMAT
+    entries (sysfs access0), absent where there are none.
+    """
+
+    nodes: tuple[int, ...]
+    cpus: dict[int, tuple[int, ...]]
+    zones: dict[tuple[int, str], int]
+    distances: dict[tuple[int, int], int]
+    latency_ns: dict[int, int] = field(default_factory=dict)
+    bandwidth_mibs: dict[int, int] = field(default_factory=dict)
+
+    def memory(self, node: int) -> int:
+        """Bytes present in all zones of a node."""
+        return sum(size for (owner, _), size in self.zones.items() if owner == node)
+
+
+def low_memory(machine: str, memory: int) -> int:
+    """Bytes of RAM that QEMU's x86 machines put below 4 GiB; the rest begins at 4 GiB.
+
+    From QEMU's hw/i386/pc_piix.c and pc_q35.c (7.2): from 3.5 GiB on pc splits at 3 GiB, from 2.75 GiB
+    on q35 splits at 2 GiB.
+    """
+    most, split = {"pc": (3584 * MIB, 3 * GIB), "q35": (2816 * MIB, 2 * GIB)}[machine]
+    return split if memory >= most else memory
+
+
+def asked(topology: Topology) -> View:
+    """What a guest with this topology must show."""
+    if topology.fake:
+        share = topology.memory // topology.fake
+        sizes = [share] * topology.fake
+        # Every fake node shows all CPUs of the physical node that it was cut from, at the distance of
+        # that node to itself (arch/x86/mm/numa_emulation.c).
+        cpus = {i: tuple(range(topology.vcpus)) for i in range(topology.fake)}
+        table = [[LOCAL_DISTANCE] * topology.fake for _ in range(topology.fake)]
+    else:
+        nodes = topology.nodes or (Node(cpus=show_cpus(tuple(range(topology.vcpus))), memory=show_size(topology.memory)),)
+        sizes = [node.memory for node in nodes]
+        cpus = {i: node.cpus for i, node in enumerate(nodes)}
+        table = [list(row) for row in topology.distances] or [
+            [LOCAL_DISTANCE if i == j else REMOTE_DISTANCE for j in range(len(nodes))] for i in range(len(nodes))
+        ]
+    zones: dict[tuple[int, str], int] = defaultdict(int)
+    start, low = 0, low_memory(topology.machine, topology.memory)
+    for index, size in enumerate(sizes):
+        for zone, first, last in (("DMA", 0, 16 * MIB), ("DMA32", 16 * MIB, low), ("Normal", low, topology.memory)):
+            if (part := min(start + size, last) - max(start, first)) > 0:
+                zones[index, zone] = part
+        start += size
+    return View(
+        nodes=tuple(range(len(sizes))), cpus=cpus, zones=dict(zones),
+        distances={(i, j): distance for i, row in enumerate(table) for j, distance in enumerate(row)},
+        latency_ns={i: node.latency_ns for i, node in enumerate(topology.nodes) if node.latency_ns},
+        bandwidth_mibs={i: node.bandwidth_mibs for i, node in enumerate(topology.nodes) if node.bandwidth_mibs},
+    )
+
+
+def found(text: str) -> View:
+    """The output of PROBE -> what the guest is."""
+    cpus: dict[int, tuple[int, ...]] = {}
+    distances: dict[tuple[int, int], int] = {}
+    hmat: dict[str, dict[int, int]] = {"latency": {}, "bandwidth": {}}
+    online = re.search(r"^online:(\S+)$", text, re.MULTILINE)
+    nodes = parse_cpus(online[1]) if online else (0,)  # without CONFIG_NUMA there is no such folder
+    for node, key, value in re.findall(r"^node(\d+)/(?:access0/initiators/)?(\w+):(.*)$", text, re.MULTILINE):
+        if key == "cpulist":
+            cpus[int(node)] = parse_cpus(value.strip())
+        elif key == "distance":
+            # The kernel prints one entry for each node that is online, in their order.
+            distances |= {(int(node), other): int(d) for other, d in zip(nodes, value.split(), strict=True)}
+        elif int(value):
+            hmat[key.removeprefix("read_")][int(node)] = int(value)
+    zones: dict[tuple[int, str], int] = {}
+    for node, zone, body in re.findall(r"^Node (\d+), zone +(\w+)\n((?: .*\n)*)", text, re.MULTILINE):
+        present = re.search(r"^ +present +(\d+)$", body, re.MULTILINE)
+        if present and int(present[1]):
+            zones[int(node), zone] = int(present[1]) * PAGE
+    for node in nodes:
+        cpus.setdefault(node, ())
+    return View(nodes, cpus, zones, distances, hmat["latency"], hmat["bandwidth"])
+
+
+@dataclass(frozen=True)
+class Row:
+    """One thing compared: its name, both sides as text, and whether they agree."""
+
+    what: str
+    asked: str
+    found: str
+    agrees: bool
+
+
+def compare(want: View, have: View, *, fake: bool = False) -> list[Row]:
+    """Everything asked beside everything found, node by node."""
+    rows = [Row("nodes", show_cpus(want.nodes), show_cpus(have.nodes), want.nodes == have.nodes)]
+    slack = FAKE_SLACK if fake else SLACK
+    for node in sorted({*want.nodes, *have.nodes}):
+        mine, theirs = want.cpus.get(node), have.cpus.get(node)
+        rows.append(Row(f"node {node} CPUs", _cpus(mine), _cpus(theirs), mine == theirs))
+        rows.append(_sizes(f"node {node} memory", want.memory(node), have.memory(node), slack))
+        for zone in ("DMA", "DMA32", "Normal", "Movable"):
+            mine_z, theirs_z = want.zones.get((node, zone), 0), have.zones.get((node, zone), 0)
+            if mine_z or theirs_z:
+                rows.append(_sizes(f"node {node} zone {zone}", mine_z, theirs_z, slack))
+        others = sorted({*want.nodes, *have.nodes})
+        row_w = [want.distances.get((node, other)) for other in others]
+        row_h = [have.distances.get((node, other)) for other in others]
+        rows.append(Row(f"node {node} distances", _words(row_w), _words(row_h), row_w == row_h))
+        for what, w, h in (("latency ns", want.latency_ns, have.latency_ns), ("bandwidth MiB/s", want.bandwidth_mibs, have.bandwidth_mibs)):
+            if node in w or node in h:
+                rows.append(Row(f"node {node} {what}", str(w.get(node, "none")), str(h.get(node, "none")), w.get(node) == h.get(node)))
+    return rows
+
+
+def _cpus(cpus: tuple[int, ...] | None) -> str:
+    return "no node" if cpus is None else show_cpus(cpus) or "none"
+
+
+def _words(values: list[int | None]) -> str:
+    return " ".join("-" if value is None else str(value) for value in values)
+
+
+def _sizes(what: str, want: int, have: int, slack: int) -> Row:
+    near = abs(want - have) <= max(slack, NODE_TOLERANCE * want) and bool(want) == bool(have)
+    return Row(what, f"{want / MIB:.0f} MiB", f"{have / MIB:.0f} MiB", near)
+
+
+def table(rows: list[Row]) -> str:
+    """Both sides in columns; what differs is marked."""
+    widths = [max(len(text) for text in column) for column in zip(*((r.what, r.asked, r.found) for r in rows), strict=True)]
+    lines = [f"  {'':{widths[0]}}  {'asked':{widths[1]}}  found"]
+    lines += [f"{' ' if r.agrees else '!'} {r.what:{widths[0]}}  {r.asked:{widths[1]}}  {r.found}".rstrip() for r in rows]
+    return "\n".join(lines)
+
+
+def largest(topology: Topology, memory: int) -> Topology | None:
+    """The largest scaling of a topology that fits into `memory` bytes; None when none does."""
+    size = memory // (256 * MIB) * (256 * MIB)
+    try:
+        return scale(topology, memory=min(size, topology.memory))
+    except (InputError, ValueError):
+        return None
