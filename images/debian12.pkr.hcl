@@ -12,8 +12,8 @@ variable "boot" { type = list(list(string)) } # further QEMU arguments: kernel o
 variable "http" { type = string }             # folder served to cloud-init ("": none)
 variable "ssh_key" { type = string }
 variable "playbook" { type = string }
-variable "ansible" { type = string }          # ansible-playbook of the lab's environment
-variable "ansible_vars" { type = string }     # JSON
+variable "ansible" { type = string }      # ansible-playbook of the lab's environment
+variable "ansible_vars" { type = string } # JSON
 variable "timeout" { type = string }
 
 source "qemu" "debian12" {

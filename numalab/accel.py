@@ -71,7 +71,7 @@ def _cached(kernel: Path, deadline: Deadline) -> Probe:
 
 def try_kvm(kernel: Path, deadline: Deadline) -> tuple[Accel, str]:
     """Boot `kernel` under KVM to user space. Returns what to use and why."""
-    if not os.path.exists("/dev/kvm"):
+    if not Path("/dev/kvm").exists():
         return Accel.TCG, "there is no /dev/kvm (no virtualization, or the kvm module is not loaded)"
     if not os.access("/dev/kvm", os.R_OK | os.W_OK):
         return Accel.TCG, "/dev/kvm may not be opened: join the group kvm (usermod -aG kvm YOU)"

@@ -27,7 +27,7 @@ from numalab.domain import PREFIX
 from numalab.errors import Cancelled, DeadlinePassed, Exit, InputError, LabError
 from numalab.guest import Guest, Request
 from numalab.host import connect
-from numalab.model import SizeClass, check_name, parse_size
+from numalab.model import Disk, SizeClass, Topology, check_name, parse_size
 from numalab.proc import Deadline
 from numalab.progress import Progress
 
@@ -82,7 +82,9 @@ def size_option(option: str, text: str | None) -> int | None:
 
 @app.command()
 def up(
-    topologies: Annotated[list[str], typer.Option("--topology", "-t", metavar="T", help="name in topologies/, or a path; repeat it for several guests")] = ["4socket"],  # noqa: B006
+    topologies: Annotated[
+        list[str], typer.Option("--topology", "-t", metavar="T", help="name in topologies/, or a path; repeat it for several guests")
+    ] = ["4socket"],  # noqa: B006
     name: Annotated[list[str] | None, typer.Option("--name", "-n", metavar="N", help="one for each topology; default: the topology's")] = None,
     kernel_name: Annotated[str, typer.Option("--kernel", metavar="K", help="name in kernels/")] = "debian",
     memory: Annotated[str | None, typer.Option("--memory", metavar="SIZE", help="scale to this total, keeping the shape")] = None,
@@ -97,10 +99,11 @@ def up(
     timeout: Annotated[float, typer.Option(help="seconds until an unfinished up is given up")] = guests.UP_SECONDS,
 ) -> None:
     """Bring up guests, and verify each one's topology from inside."""
-    requests = _requests(topologies, name or [], dict(
-        kernel_name=kernel_name, image_name=image_name, append=append, wish=_accel(accelerator), ssh_port=ssh_port,
-        form=storage.Form(one_of(storage.Form, "--storage", form)),
-    ), size_option("--memory", memory), vcpus, disk or [])
+    common: dict[str, object] = {
+        "kernel_name": kernel_name, "image_name": image_name, "append": append, "wish": _accel(accelerator),
+        "ssh_port": ssh_port, "form": one_of(storage.Form, "--storage", form),
+    }
+    requests = _requests(topologies, name or [], common, size_option("--memory", memory), vcpus, disk or [])
     deadline = limit(timeout)
     host = connect(uri, deadline)
     with ThreadPoolExecutor(len(requests)) as pool:
@@ -135,10 +138,7 @@ def _requests(topologies: list[str], given: list[str], common: dict[str, object]
     found: list[Request] = []
     for index, text in enumerate(topologies):
         shape = topology.scale(_with_disks(catalog.topology(text), disks), memory=memory, vcpus=vcpus)
-        if given:
-            who = given[index]
-        else:
-            who = guests.fresh_name(text, {request.name for request in found})
+        who = given[index] if given else guests.fresh_name(text, {request.name for request in found})
         try:
             check_name(who)
             if len(topologies) > 1 and who in {request.name for request in found}:
@@ -149,13 +149,13 @@ def _requests(topologies: list[str], given: list[str], common: dict[str, object]
     return found
 
 
-def _with_disks(shape: topology.Topology, texts: list[str]) -> topology.Topology:
+def _with_disks(shape: Topology, texts: list[str]) -> Topology:
     """Further data disks: SIZE alone names the disk after it (500T -> 500T)."""
     disks = {disk.name: disk for disk in shape.disks}
     for text in texts:
         name, _, size = text.rpartition("=")
         try:
-            disk = topology.Disk.model_validate({"name": name or size, "size": size})
+            disk = Disk.model_validate({"name": name or size, "size": size})
         except ValueError as error:
             raise InputError(f"--disk {text}: {str(error).splitlines()[2].strip().partition(' [')[0].removeprefix('Value error, ')}") from error
         # A topology's disk of that very size is the one that was meant.
@@ -168,7 +168,7 @@ def _with_disks(shape: topology.Topology, texts: list[str]) -> topology.Topology
 @app.command("list")
 def list_guests() -> None:
     """The lab's guests: name, state, topology, size, kernel, accelerator, SSH port."""
-    rows = [("NAME", "STATE", "TOPOLOGY", "VCPUS", "MEMORY", "KERNEL", "ACCEL", "PORT")]
+    rows: list[tuple[str, ...]] = [("NAME", "STATE", "TOPOLOGY", "VCPUS", "MEMORY", "KERNEL", "ACCEL", "PORT")]
     running: dict[str, set[str]] = {}
     for name in guests.names():
         try:
@@ -180,7 +180,8 @@ def list_guests() -> None:
             running[found.uri] = set(connect(found.uri, limit(MINUTE)).guests())
         spec = found.spec
         life = ("running" if found.ready else "starting") if name in running[found.uri] else "lost"
-        rows.append((name, life, spec.topology_name, str(spec.topology.vcpus), f"{spec.topology.memory >> 20}M", spec.boot.name, spec.accel, str(spec.ssh_port)))
+        size = (str(spec.topology.vcpus), f"{spec.topology.memory >> 20}M")
+        rows.append((name, life, spec.topology_name, *size, spec.boot.name, spec.accel, str(spec.ssh_port)))
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for row in rows:
         typer.echo("  ".join(f"{text:{width}}" for text, width in zip(row, widths, strict=True)).rstrip())
@@ -311,7 +312,10 @@ def run(
         guest, fresh = reach(on), False
     else:
         shape = topology.scale(catalog.topology(topology_name), memory=size_option("--memory", memory), vcpus=vcpus)
-        request = Request(name=guests.fresh_name(f"run-{workload}", set()), topology_name=topology_name, shape=shape, kernel_name=kernel_name, wish=_accel(accelerator))
+        request = Request(
+            name=guests.fresh_name(f"run-{workload}"), topology_name=topology_name, shape=shape,
+            kernel_name=kernel_name, wish=_accel(accelerator),
+        )
         deadline = limit(guests.UP_SECONDS)
         guest, fresh = guests.up(request, connect(uri, deadline), deadline), True
     try:

@@ -52,6 +52,7 @@ class Watch:
         self.path, self.guest, self._seen = path, guest, 0
 
     def __call__(self) -> None:
+        """Look once."""
         try:
             with self.path.open("rb") as log:
                 log.seek(self._seen)

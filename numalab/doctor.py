@@ -73,13 +73,19 @@ def _libvirt(uri: str | None, deadline: Deadline) -> Iterator[Fact]:
         return
     yield Fact("libvirt", f"{host.version()} at {host.uri}")
     free = host.free_memory()
-    yield Fact("memory", f"{free // MIB}MiB free for guests", free >= LEAST_MEMORY, "only scaled-down topologies fit", "end other programs, or up --memory", needed=False)
+    yield Fact(
+        "memory", f"{free // MIB}MiB free for guests", free >= LEAST_MEMORY,
+        "only scaled-down topologies fit", "end other programs, or up --memory",
+    )
 
 
 def _disk() -> Iterator[Fact]:
     place = state.directory()
     free = shutil.disk_usage(place).free
-    yield Fact("state", f"{place}: {free // GIB}GiB free", free >= LEAST_DISK, f"an image's build needs {LEAST_DISK // GIB}GiB", "free some, or set LAB_STATE to another disk")
+    yield Fact(
+        "state", f"{place}: {free // GIB}GiB free", free >= LEAST_DISK,
+        f"an image's build needs {LEAST_DISK // GIB}GiB", "free some, or set LAB_STATE to another disk",
+    )
     largest = storage.largest_file(place)
     raw = largest >= 500 * TIB
     yield Fact(
@@ -88,7 +94,10 @@ def _disk() -> Iterator[Fact]:
         "put LAB_STATE on XFS or btrfs, or (root) up --storage pool",
     )
     direct = storage.direct_io(place)
-    yield Fact("O_DIRECT", "yes: cache=none" if direct else "no: cache=writeback", direct, "guests' disks go through the host's page cache", "put LAB_STATE on ext4, XFS or btrfs")
+    yield Fact(
+        "O_DIRECT", "yes: cache=none" if direct else "no: cache=writeback", direct,
+        "guests' disks go through the host's page cache", "put LAB_STATE on ext4, XFS or btrfs",
+    )
 
 
 def _accel(wish: str, deadline: Deadline) -> Iterator[Fact]:
@@ -102,6 +111,9 @@ def _accel(wish: str, deadline: Deadline) -> Iterator[Fact]:
     yield Fact("image", f"{found.name} {found.id}")
     try:
         probe = accel.choose(wish, found.file("vmlinuz"), deadline)
-        yield Fact("accelerator", f"{probe.accel}: {probe.reason}", probe.accel == "kvm" or wish == "tcg", "emulation: 10 to 50 times slower, times mean nothing", "a host with working KVM")
+        yield Fact(
+            "accelerator", f"{probe.accel}: {probe.reason}", probe.accel == "kvm" or wish == "tcg",
+            "emulation: times mean nothing, and everything takes longer", "a host with working KVM",
+        )
     except LabError as error:
         yield Fact("accelerator", str(error), False, "no guest starts as asked", "--accel auto", needed=True)

@@ -7,8 +7,11 @@ QEMU namespace: the forwarded SSH port of QEMU's user network (libvirt's passt b
 
 from __future__ import annotations
 
+from typing import Any
+
 from lxml import etree
-from lxml.builder import E, ElementMaker
+from lxml.builder import E as _E
+from lxml.builder import ElementMaker
 
 from numalab.model import KIB, MIB, Accel, DiskFile, GuestSpec, Node, Topology, show_cpus
 
@@ -20,8 +23,11 @@ PREFIX = "numalab-"
 TCG_MODEL = "Nehalem"
 """Fastest to boot under TCG of those measured (6.3 s; qemu64 7.6 s, max 8.3 s), and it has x2APIC."""
 
-_Lab = ElementMaker(namespace=LAB, nsmap={"numalab": LAB})
-_Qemu = ElementMaker(namespace=QEMU)
+# lxml's builder makes an element of any name from an attribute, which no stub can type.
+E: Any = _E
+_Lab: Any = ElementMaker(namespace=LAB, nsmap={"numalab": LAB})
+_Qemu: Any = ElementMaker(namespace=QEMU)
+Element = etree._Element
 
 
 def domain_xml(spec: GuestSpec) -> str:
@@ -49,14 +55,14 @@ def domain_xml(spec: GuestSpec) -> str:
     return etree.tostring(root, pretty_print=True, encoding="unicode")
 
 
-def _mark(spec: GuestSpec) -> etree._Element:
+def _mark(spec: GuestSpec) -> Element:
     return _Lab.guest(
         name=spec.name, topology=spec.topology_name, kernel=spec.boot.name, accel=spec.accel.value,
         directory=spec.directory, port=str(spec.ssh_port),
     )
 
 
-def _os(spec: GuestSpec) -> etree._Element:
+def _os(spec: GuestSpec) -> Element:
     os = E.os(E.type("hvm", arch="x86_64", machine=spec.topology.machine))
     if spec.boot.kernel:
         os.append(E.kernel(spec.boot.kernel))
@@ -68,7 +74,7 @@ def _os(spec: GuestSpec) -> etree._Element:
     return os
 
 
-def _cpu(spec: GuestSpec) -> etree._Element:
+def _cpu(spec: GuestSpec) -> Element:
     topology = spec.topology
     if spec.accel is Accel.KVM:
         cpu = E.cpu(mode="host-passthrough", check="none", migratable="off")
@@ -83,7 +89,7 @@ def _cpu(spec: GuestSpec) -> etree._Element:
     return cpu
 
 
-def _cell(topology: Topology, index: int, node: Node) -> etree._Element:
+def _cell(topology: Topology, index: int, node: Node) -> Element:
     cell = E.cell(id=str(index), memory=str(node.memory // KIB), unit="KiB")
     if node.cpus:
         cell.set("cpus", show_cpus(node.cpus))
@@ -93,7 +99,7 @@ def _cell(topology: Topology, index: int, node: Node) -> etree._Element:
     return cell
 
 
-def _interconnects(topology: Topology) -> etree._Element:
+def _interconnects(topology: Topology) -> Element:
     """HMAT: every initiator (a node with CPUs) reaches a node's memory as that node says."""
     entries = []
     for initiator, source in enumerate(topology.nodes):
@@ -106,7 +112,7 @@ def _interconnects(topology: Topology) -> etree._Element:
     return E.interconnects(*entries)
 
 
-def _devices(spec: GuestSpec) -> etree._Element:
+def _devices(spec: GuestSpec) -> Element:
     """Disks, two consoles, a random source; no graphics, no balloon, no USB unless a case asks."""
     log = E.log(file=f"{spec.directory}/console.log", append="on")
     return E.devices(
@@ -122,7 +128,7 @@ def _devices(spec: GuestSpec) -> etree._Element:
     )
 
 
-def _disk(index: int, disk: DiskFile) -> etree._Element:
+def _disk(index: int, disk: DiskFile) -> Element:
     driver = {"name": "qemu", "type": disk.format, "discard": "unmap"}
     driver["cache"] = "none" if disk.direct else "writeback"
     return E.disk(
@@ -134,7 +140,7 @@ def _disk(index: int, disk: DiskFile) -> etree._Element:
     )
 
 
-def _network(spec: GuestSpec) -> etree._Element:
+def _network(spec: GuestSpec) -> Element:
     # The slot is free on both machines and far from those that libvirt hands out from the low end.
     bus = "pcie.0" if spec.topology.machine == "q35" else "pci.0"
     words = (

@@ -81,14 +81,17 @@ class Guest:
 
     @property
     def name(self) -> str:
+        """The guest's name."""
         return self.record.spec.name
 
     @property
     def directory(self) -> Path:
+        """Its folder on the host."""
         return Path(self.record.spec.directory)
 
     @property
     def console_log(self) -> Path:
+        """All that its kernel printed."""
         return self.directory / "console.log"
 
     def watch(self) -> None:

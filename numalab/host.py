@@ -105,7 +105,7 @@ class Host:
                     free -= max(0, domain.maxMemory() - domain.memoryStats().get("rss", 0)) * KIB
                 except libvirt.libvirtError:
                     continue
-        return max(0, free - HEADROOM)
+        return max(0, int(free) - HEADROOM)
 
     def version(self) -> str:
         """libvirt's version, '9.0.0'."""
@@ -163,7 +163,7 @@ def connect(uri: str | None, deadline: Deadline) -> Host:
 
 def _start_daemons(deadline: Deadline) -> None:
     """virtlogd writes the console logs, libvirtd does the rest; both stay, as an init would have them."""
-    os.makedirs("/run/libvirt", exist_ok=True)
+    Path("/run/libvirt").mkdir(exist_ok=True)
     _kvm_group()
     for daemon, pid in (("virtlogd", "/run/virtlogd.pid"), ("libvirtd", "/run/libvirtd.pid")):
         path = shutil.which(daemon, path="/usr/sbin:/usr/bin")

@@ -166,7 +166,7 @@ def _base_disk(what: ImageRecipe, scratch: Path, deadline: Deadline) -> None:
     with step("base disk"):
         # fakeroot: who is not root keeps owners and modes in its file, and mke2fs reads them from there.
         tree.mkdir(mode=0o755)
-        fake = [] if os.geteuid() == 0 else [need("fakeroot", "fakeroot"), "-i", scratch / "fakeroot", "-s", scratch / "fakeroot", "--"]
+        fake: list[str | Path] = [] if os.geteuid() == 0 else [need("fakeroot", "fakeroot"), "-i", scratch / "fakeroot", "-s", scratch / "fakeroot", "--"]
         (scratch / "fakeroot").touch()
         run([*fake, "tar", "-C", tree, "--numeric-owner", "-xf", tar], deadline=deadline)
         (tree / "dev").mkdir()  # --skip=output/dev: its nodes need root, and the kernel mounts devtmpfs here
@@ -190,7 +190,6 @@ def _base_disk(what: ImageRecipe, scratch: Path, deadline: Deadline) -> None:
         shutil.rmtree(scratch / "overlay")
         for leftover in (tar, raw, scratch / "fakeroot"):
             leftover.unlink()
-    return disk
 
 
 def _overlay_files(deadline: Deadline) -> dict[str, str]:

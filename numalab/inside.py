@@ -23,9 +23,9 @@ KEEP = 256 * 1024  # bytes of each stream that come back: its end
 def snapshot(patterns: list[str]) -> dict[str, str]:
     """The text of every file that the patterns match; one that vanishes meanwhile is left out."""
     found = {}
-    for path in sorted(name for pattern in patterns for name in glob.glob(pattern)):
+    for path in sorted(name for pattern in patterns for name in glob.glob(pattern)):  # noqa: PTH207
         try:
-            with open(path) as handle:
+            with open(path) as handle:  # noqa: PTH123
                 found[path] = handle.read()
         except OSError:
             continue

@@ -36,6 +36,7 @@ class Deadline:
 
     @classmethod
     def after(cls, seconds: float, cancel: threading.Event | None = None) -> Deadline:
+        """A deadline `seconds` from now."""
         return cls(time.monotonic() + seconds, cancel or threading.Event())
 
     def within(self, seconds: float) -> Deadline:

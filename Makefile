@@ -1,0 +1,70 @@
+# make demo and make test are all that a person needs on a bare Debian 12; both set up what is missing.
+# State (images, guests, runs) goes to LAB_STATE, or ~/.local/state/numalab.
+
+VENV := .venv
+LAB := ./lab.py
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
+
+# Programs and libraries of the host, and why.
+APT := python3 python3-venv \
+	gcc libc6-dev python3-dev pkg-config libvirt-dev \
+	qemu-system-x86 qemu-utils seabios \
+	libvirt-daemon-system libvirt-clients \
+	packer mmdebstrap fakeroot uidmap fdisk e2fsprogs xfsprogs \
+	openssh-client busybox-static cpio \
+	libxml2-utils shellcheck
+# python3-dev to pkg-config: pip builds libvirt-python against libvirt-dev
+# libvirt-clients: virsh console, virt-xml-validate (with libxml2-utils)
+# packer to xfsprogs: images and disks;  busybox-static, cpio: the accelerator's probe
+# shellcheck: make lint
+
+YAMLLINT := {extends: default, rules: {line-length: {max: 160}, document-start: disable, braces: {max-spaces-inside: 0}, truthy: {check-keys: false}}}
+
+.PHONY: demo test setup packages image lint unit vm matrix clean
+
+demo: image
+	$(LAB) up --topology 4socket --memory 4G --vcpus 8 --name demo
+	$(LAB) run xfsrepair --on demo --size quick
+	@echo "the guest is still up: $(LAB) ssh demo; end it with $(LAB) down demo"
+
+test: setup lint unit image vm matrix
+
+setup: packages $(VENV)/.done
+
+packages:
+	@missing=$$(for package in $(APT); do \
+		dpkg-query -W -f '$${db:Status-Status}' $$package 2>/dev/null | grep -qx installed || echo $$package; done); \
+	if [ -n "$$missing" ]; then \
+		echo "set-up installs Debian packages:" $$missing; \
+		$(SUDO) apt-get update -qq && \
+		$(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $$missing >/dev/null; \
+	fi
+
+$(VENV)/.done: pyproject.toml
+	@echo "set-up installs the Python packages of pyproject.toml into $(VENV)"
+	/usr/bin/python3 -m venv $(VENV)
+	$(VENV)/bin/pip install -q --disable-pip-version-check -e '.[dev]'
+	touch $@
+
+image: setup
+	$(LAB) image build debian12
+
+lint: setup
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy numalab lab.py tests testcases
+	$(VENV)/bin/yamllint -s -d "$(YAMLLINT)" images kernels playbooks topologies
+	$(VENV)/bin/ansible-lint -q --offline playbooks
+	shellcheck .ci/run
+	@for template in images/*.pkr.hcl; do packer fmt -check $$template >/dev/null || { echo "$$template: packer fmt"; exit 1; }; done
+
+unit: setup
+	$(VENV)/bin/pytest tests/unit
+
+vm: image
+	$(VENV)/bin/pytest tests/vm
+
+matrix: image
+	$(VENV)/bin/pytest testcases --size quick
+
+clean:
+	rm -rf $(VENV)

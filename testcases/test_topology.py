@@ -1,0 +1,17 @@
+"""Every topology boots, and is from inside what was asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+from numalab import catalog, topology
+from numalab.guest import Guest
+from numalab.proc import Deadline
+
+
+@pytest.mark.minutes(5)
+@pytest.mark.parametrize("guest", [pytest.mark.topology(name).mark for name in catalog.names("topologies")], ids=catalog.names("topologies"), indirect=True)
+def test_topology_is_as_asked(guest: Guest, deadline: Deadline) -> None:
+    rows = guest.verify(deadline)
+    assert all(row.agrees for row in rows), topology.table(rows)
+    assert {f"node {node} CPUs" for node in topology.asked(guest.record.spec.topology).nodes} <= {row.what for row in rows}

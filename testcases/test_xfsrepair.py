@@ -1,0 +1,20 @@
+"""xfs_repair on 500 TB, as the 2015 thread ran it: clean at the end, and pages move between nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from numalab.model import Run
+
+
+@pytest.mark.minutes(30)
+@pytest.mark.topology("4socket", memory="4G", vcpus=4)
+def test_repair_migrates_pages(run: Callable[[str], Run]) -> None:
+    result = run("xfsrepair")
+    repairs = [phase for phase in result.phases if phase.phase.name.startswith("repair-")]
+    assert len(repairs) == 4
+    assert result.phase("check").status == 0, "xfs_repair -n: the file system is not clean"
+    for counter in ("numa_pte_updates", "numa_hint_faults", "numa_pages_migrated"):
+        assert sum(phase.counters["vmstat"][counter] for phase in repairs) > 0, counter
