@@ -18,7 +18,7 @@ APT := python3 python3-venv \
 # packer to xfsprogs: images and disks;  busybox-static, cpio: the accelerator's probe
 # shellcheck: make lint
 
-YAMLLINT := {extends: default, rules: {line-length: {max: 160}, document-start: disable, braces: {max-spaces-inside: 0}, truthy: {check-keys: false}}}
+YAMLLINT := {extends: default, rules: {line-length: {max: 160}, document-start: disable, comments: {min-spaces-from-content: 1}, braces: {max-spaces-inside: 0}, truthy: {check-keys: false}}}
 
 .PHONY: demo test setup packages image lint unit vm matrix clean
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import platform
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,7 +17,8 @@ from numalab import state
 from numalab.errors import DeadlinePassed, HostError, LabError
 from numalab.log import step
 from numalab.model import Accel, Value
-from numalab.proc import Deadline, need, run
+from numalab.proc import Deadline, need
+from numalab.where import HERE, Where
 
 PROBE_SECONDS = 15.0
 """A kernel under working KVM is in user space within 2 s on slow hardware; a hung one never is."""
@@ -33,35 +33,34 @@ class Probe(Value):
     key: str
 
 
-def qemu() -> str:
-    """QEMU's x86-64 emulator, or a HostError with the package's name."""
-    return need("qemu-system-x86_64", "qemu-system-x86")
+QEMU = ("qemu-system-x86_64", "qemu-system-x86")
+"""QEMU's x86-64 emulator, and the package that has it."""
 
 
-def qemu_version(deadline: Deadline) -> str:
+def qemu_version(deadline: Deadline, where: Where = HERE) -> str:
     """'7.2.22': as QEMU tells it."""
-    return run([qemu(), "--version"], deadline=deadline).stdout.split("version ")[1].split()[0].rstrip(",")
+    return where.run([where.program(*QEMU), "--version"], deadline=deadline).stdout.split("version ")[1].split()[0].rstrip(",")
 
 
-def choose(wish: str, kernel: Path, deadline: Deadline) -> Probe:
+def choose(wish: str, kernel: Path, deadline: Deadline, where: Where = HERE) -> Probe:
     """The accelerator to use: `wish` is kvm, tcg or auto. A wished KVM that does not boot is an error."""
     if wish == "tcg":
         return Probe(accel=Accel.TCG, reason="asked for", key="")
-    probe = _cached(kernel, deadline)
+    probe = _cached(kernel, deadline, where)
     if wish == "kvm" and probe.accel is not Accel.KVM:
         raise HostError(f"--accel kvm: {probe.reason}; use --accel tcg or auto")
     return probe
 
 
-def _cached(kernel: Path, deadline: Deadline) -> Probe:
+def _cached(kernel: Path, deadline: Deadline, where: Where) -> Probe:
     digest = hashlib.sha256(kernel.read_bytes()).hexdigest()[:16]
-    device = f"{os.access('/dev/kvm', os.R_OK | os.W_OK)}"
-    key = f"{platform.release()} {qemu_version(deadline)} {digest} {device}"
+    release = where.run(["uname", "-r"], deadline=deadline).stdout.strip()
+    key = f"{where.ssh} {release} {qemu_version(deadline, where)} {digest} {_device(where, deadline)}".strip()
     cache = state.folder("cache") / "accel.json"
     known = json.loads(cache.read_text()) if cache.exists() else {}
     if key not in known:
         with step("accelerator: does a kernel boot under KVM?"):
-            accel, reason = try_kvm(kernel, deadline)
+            accel, reason = try_kvm(kernel, deadline, where)
         known[key] = {"accel": accel, "reason": reason, "key": key}
         fresh = cache.with_suffix(f".{os.getpid()}")
         fresh.write_text(json.dumps(known, indent=1))
@@ -69,14 +68,23 @@ def _cached(kernel: Path, deadline: Deadline) -> Probe:
     return Probe.model_validate(known[key])
 
 
-def try_kvm(kernel: Path, deadline: Deadline) -> tuple[Accel, str]:
+def _device(where: Where, deadline: Deadline) -> str:
+    """/dev/kvm for whoever we are: 'usable', 'closed' or 'none'."""
+    if not where.ssh:
+        return "usable" if os.access("/dev/kvm", os.R_OK | os.W_OK) else "closed" if Path("/dev/kvm").exists() else "none"
+    script = "test -e /dev/kvm || { echo none; exit; }; test -r /dev/kvm -a -w /dev/kvm && echo usable || echo closed"
+    return where.run(["sh", "-c", script], deadline=deadline).stdout.strip()
+
+
+def try_kvm(kernel: Path, deadline: Deadline, where: Where = HERE) -> tuple[Accel, str]:
     """Boot `kernel` under KVM to user space. Returns what to use and why."""
-    if not Path("/dev/kvm").exists():
+    device = _device(where, deadline)
+    if device == "none":
         return Accel.TCG, "there is no /dev/kvm (no virtualization, or the kvm module is not loaded)"
-    if not os.access("/dev/kvm", os.R_OK | os.W_OK):
+    if device == "closed":
         return Accel.TCG, "/dev/kvm may not be opened: join the group kvm (usermod -aG kvm YOU)"
     try:
-        seconds = boot(kernel, ["-accel", "kvm", "-cpu", "host"], deadline.within(PROBE_SECONDS))
+        seconds = boot(kernel, ["-accel", "kvm", "-cpu", "host"], deadline.within(PROBE_SECONDS), where)
     except DeadlinePassed:
         deadline.check("probing the accelerator")
         return Accel.TCG, f"/dev/kvm opens, but {kernel.name} does not reach user space under it in {PROBE_SECONDS:.0f} s"
@@ -85,12 +93,13 @@ def try_kvm(kernel: Path, deadline: Deadline) -> tuple[Accel, str]:
     return Accel.KVM, f"{kernel.name} reached user space in {seconds:.1f} s"
 
 
-def boot(kernel: Path, accel: Sequence[str], deadline: Deadline) -> float:
+def boot(kernel: Path, accel: Sequence[str], deadline: Deadline, where: Where = HERE) -> float:
     """Boot a kernel with nothing but busybox. Returns seconds until QEMU ended; raises when it never spoke."""
     initrd = state.folder("cache") / "probe.cpio"
     initrd.write_bytes(probe_cpio())
-    result = run(
-        [qemu(), "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-serial", "stdio",
+    where.push([kernel, initrd], deadline)
+    result = where.run(
+        [where.program(*QEMU), "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-serial", "stdio",
          "-m", "512", "-smp", "2", *accel, "-kernel", kernel, "-initrd", initrd,
          "-append", "console=ttyS0 panic=-1 quiet"],
         deadline=deadline,

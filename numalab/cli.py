@@ -99,6 +99,7 @@ def up(
     timeout: Annotated[float, typer.Option(help="seconds until an unfinished up is given up")] = guests.UP_SECONDS,
 ) -> None:
     """Bring up guests, and verify each one's topology from inside."""
+    kernel.recipe(kernel_name)
     common: dict[str, object] = {
         "kernel_name": kernel_name, "image_name": image_name, "append": append, "wish": _accel(accelerator),
         "ssh_port": ssh_port, "form": one_of(storage.Form, "--storage", form),
@@ -201,7 +202,7 @@ def status(name: GuestName) -> None:
     facts |= {f"disk {disk.serial}": f"{disk.path} ({disk.format}, cache={'none' if disk.direct else 'writeback'})" for disk in spec.disks}
     for key, value in facts.items():
         typer.echo(f"{key:13} {value}")
-    for line in console.warnings(console.read(guest.console_log)):
+    for line in console.warnings(guest.console_text()):
         typer.echo(f"console       {line}")
     typer.echo(topology.table(guest.verify(limit(2 * MINUTE))))
 
@@ -247,7 +248,8 @@ def open_console(
 ) -> None:
     """The guest's console (leave with Ctrl-]); the kernel's whole log is on disk."""
     if log:
-        sys.stdout.write(console.read(Path(guests.read(name).spec.directory) / "console.log"))
+        found = guests.read(name)
+        sys.stdout.write(Guest(found, connect(found.uri, limit(MINUTE))).console_text())
         return
     guest = reach(name)
     typer.echo(f"kernel log: {guest.console_log}", err=True)

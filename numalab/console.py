@@ -7,9 +7,12 @@ person's interactive console (lab.py console uses hvc0).
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from numalab.errors import KernelOops
+from numalab.proc import Deadline
+from numalab.where import HERE
 
 TAIL_LINES = 60
 
@@ -27,19 +30,6 @@ WARNING = re.compile(
 )
 
 
-def read(path: Path) -> str:
-    """The console log so far, '' when there is none yet."""
-    try:
-        return path.read_text(errors="replace")
-    except FileNotFoundError:
-        return ""
-
-
-def tail(path: Path, lines: int = TAIL_LINES) -> str:
-    """The end of the log, for an error's evidence."""
-    return "\n".join(read(path).splitlines()[-lines:])
-
-
 def warnings(text: str) -> list[str]:
     """Lines that do not end a run but belong to its evidence."""
     return [line for line in text.splitlines() if WARNING.search(line)]
@@ -48,20 +38,18 @@ def warnings(text: str) -> list[str]:
 class Watch:
     """Looks at what a console log has grown by since the last look; raises KernelOops on an oops."""
 
-    def __init__(self, path: Path, guest: str) -> None:
+    def __init__(self, path: Path, guest: str, more: Callable[[int], bytes] | None = None) -> None:
+        """`more(offset)` reads the log from an offset on; by default from `path`."""
         self.path, self.guest, self._seen = path, guest, 0
+        self._more = more or (lambda offset: HERE.read(path, offset, Deadline.after(60)))
 
     def __call__(self) -> None:
         """Look once."""
-        try:
-            with self.path.open("rb") as log:
-                log.seek(self._seen)
-                fresh = log.read().decode(errors="replace")
-        except FileNotFoundError:
-            return
-        # Only whole lines count as seen: half of one may be the beginning of the word.
-        whole = fresh[: fresh.rfind("\n") + 1]
+        raw = self._more(self._seen)
+        fresh = raw.decode(errors="replace")
         if match := OOPS.search(fresh):
             line = next(line for line in fresh[max(0, match.start() - 200):].splitlines() if OOPS.search(line))
-            raise KernelOops(f"guest {self.guest}: its kernel says: {line.strip()} (all of it: {self.path})", evidence=tail(self.path))
-        self._seen += len(whole.encode(errors="replace"))
+            evidence = "\n".join(self._more(0).decode(errors="replace").splitlines()[-TAIL_LINES:])
+            raise KernelOops(f"guest {self.guest}: its kernel says: {line.strip()} (all of it: {self.path})", evidence=evidence)
+        # Only whole lines count as seen: half of one may be the beginning of the word.
+        self._seen += raw.rfind(b"\n") + 1

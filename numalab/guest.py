@@ -24,6 +24,7 @@ from numalab.host import Host
 from numalab.log import note, step
 from numalab.model import MIB, Boot, GuestSpec, Name, Topology, Value, check_name, jsonable, show_size
 from numalab.proc import Deadline, Result
+from numalab.where import of_uri
 
 UP_SECONDS = 300.0
 """From nothing to verified; the slowest seen under emulation on two cores, 16 vCPUs and Debian's kernel, took 75 s."""
@@ -63,7 +64,7 @@ def ssh_to(record: Record, watch: Callable[[], None] | None = None) -> shell.Ssh
     """SSH to the guest of a record."""
     return shell.Ssh(
         guest=record.spec.name, port=record.spec.ssh_port, key=state.folder("ssh") / "id_ed25519",
-        known_hosts=Path(record.spec.directory) / "known_hosts", watch=watch,
+        known_hosts=Path(record.spec.directory) / "known_hosts", via=of_uri(record.uri).ssh, watch=watch,
     )
 
 
@@ -76,7 +77,7 @@ class Guest:
     extra_watch: list[Callable[[], None]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._console = console.Watch(self.console_log, self.name)
+        self._console = console.Watch(self.console_log, self.name, self._more_console)
         self.ssh = ssh_to(self.record, self.watch)
 
     @property
@@ -94,6 +95,19 @@ class Guest:
         """All that its kernel printed."""
         return self.directory / "console.log"
 
+    def _more_console(self, offset: int) -> bytes:
+        return self.host.where.read(self.console_log, offset, Deadline.after(60))
+
+    def console_text(self) -> str:
+        """The console log so far."""
+        return self._more_console(0).decode(errors="replace")
+
+    def console_tail(self) -> str:
+        """Its end, for an error's evidence; '' when its machine cannot be asked any more."""
+        with contextlib.suppress(LabError):
+            return "\n".join(self.console_text().splitlines()[-console.TAIL_LINES:])
+        return ""
+
     def watch(self) -> None:
         """Raise KernelOops when the console shows one, GuestLost when the domain is gone."""
         self._console()
@@ -101,14 +115,14 @@ class Guest:
             more()
         if not self.host.running(self.name):
             self._console()  # its last words
-            raise GuestLost(f"guest {self.name}: its domain is gone: QEMU ended, or somebody destroyed it", evidence=console.tail(self.console_log))
+            raise GuestLost(f"guest {self.name}: its domain is gone: QEMU ended, or somebody destroyed it", evidence=self.console_tail())
 
     def execute(self, command: str, *, deadline: Deadline, input: bytes | None = None) -> Result:
         """See Shell."""
         try:
             return self.ssh.execute(command, deadline=deadline, input=input)
         except GuestLost as error:
-            error.evidence = error.evidence or console.tail(self.console_log)
+            error.evidence = error.evidence or self.console_tail()
             raise
 
     def verify(self, deadline: Deadline) -> list[topology.Row]:
@@ -127,8 +141,7 @@ class Guest:
             self.ssh.disconnect(deadline)
         self.host.stop(self.name, deadline.grace(20))
         self.ssh.control.unlink(missing_ok=True)
-        storage.drop_pool_disks(self.name)
-        shutil.rmtree(self.directory, ignore_errors=True)
+        _remove(self.directory, self.host, deadline.grace(20))
 
     def save(self) -> None:
         """Write the record, whole or not at all."""
@@ -154,11 +167,20 @@ def up(request: Request, host: Host, deadline: Deadline) -> Guest:
         return guest
     except BaseException as error:
         if isinstance(error, GuestError) and not error.evidence:
-            error.evidence = console.tail(place / "console.log")
+            error.evidence = guest.console_tail() if guest else ""
         if guest is not None:
             guest.down(Deadline.after(60))
-        shutil.rmtree(place, ignore_errors=True)
+        _remove(place, host, Deadline.after(60))
         raise
+
+
+def _remove(place: Path, host: Host, deadline: Deadline) -> None:
+    """All files of a guest, here and on its hypervisor."""
+    storage.drop_pool_disks(place.name)
+    if host.where.ssh:
+        with contextlib.suppress(LabError):
+            host.where.run(["rm", "-rf", "--", place], deadline=deadline, check=False)
+    shutil.rmtree(place, ignore_errors=True)
 
 
 def _claim(name: str) -> Path:
@@ -175,23 +197,28 @@ def _claim(name: str) -> Path:
 
 def _prepare(request: Request, host: Host, place: Path, deadline: Deadline) -> Guest:
     """Everything short of starting it: image, kernel, accelerator, disks."""
+    where = host.where
     base = image.require(request.image_name, deadline)
     boot = kernel.resolve(request.kernel_name, base)
     if not boot.kernel:
         raise HostError(f"kernel {request.kernel_name}: nothing to boot")
-    probe = accel.choose(request.wish, Path(boot.kernel), deadline)
-    storage.check_room(place)
+    probe = accel.choose(request.wish, Path(boot.kernel), deadline, where)
+    if where.ssh:
+        where.run(["mkdir", "-p", "-m", "700", place], deadline=deadline)
+        with step(f"files to {where.ssh}", who=request.name):
+            where.push([base.file("disk.qcow2"), *(Path(path) for path in (boot.kernel, boot.initrd) if path)], deadline)
+    storage.check_room(place, where)
     for disk in request.shape.disks:
-        storage.check_size(disk, place, request.form)
+        storage.check_size(disk, place, request.form, where)
     words = [f"root={base.root} rw console=ttyS0,115200 net.ifnames=0 systemd.hostname={request.name}"]
     words += [f"numa=fake={request.shape.fake}"] if request.shape.fake else []
     words += [request.append] if request.append else []
-    disks = [storage.overlay(base.file("disk.qcow2"), place / "root.qcow2", deadline)]
-    disks += [storage.create(disk, place, request.form, deadline) for disk in request.shape.disks]
+    disks = [storage.overlay(base.file("disk.qcow2"), place / "root.qcow2", deadline, where)]
+    disks += [storage.create(disk, place, request.form, deadline, where) for disk in request.shape.disks]
     spec = GuestSpec(
         name=request.name, uuid=str(uuid.uuid4()), topology=request.shape, topology_name=request.topology_name,
         accel=probe.accel, boot=Boot(**boot.model_dump() | {"cmdline": " ".join(words)}), disks=tuple(disks),
-        ssh_port=request.ssh_port or free_port(), directory=str(place), owner=host.owner,
+        ssh_port=request.ssh_port or free_port(), directory=str(place), owner=host.owner(deadline),
     )
     record = Record(
         spec=spec, uri=host.uri, image=base.name, image_id=base.id, kernel_hash=kernel.digest(boot),
@@ -300,8 +327,7 @@ def collect(host: Host, deadline: Deadline) -> list[str]:
             continue
         if running.get(name, {}).get("directory") == str(place):
             host.stop(name, deadline)
-        storage.drop_pool_disks(name)
-        shutil.rmtree(place, ignore_errors=True)
+        _remove(place, host, deadline)
         removed.append(f"guest {name}: " + ("it was lost" if record and record.ready else "its up did not end"))
     for name, mark in running.items():
         place = Path(mark["directory"])

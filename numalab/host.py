@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import libvirt
 
@@ -23,6 +24,7 @@ from numalab.domain import PREFIX, read_mark
 from numalab.errors import HostError
 from numalab.model import KIB, MIB
 from numalab.proc import Deadline, run
+from numalab.where import Where, of_uri
 
 ANSWER_SECONDS = 20.0
 """A libvirt that has not answered by then does not answer."""
@@ -46,9 +48,13 @@ class Host:
     connection: Any
 
     @property
-    def owner(self) -> tuple[int, int] | None:
+    def where(self) -> Where:
+        """The machine that guests run on."""
+        return of_uri(self.uri)
+
+    def owner(self, deadline: Deadline) -> tuple[int, int] | None:
         """Under the system instance QEMU runs as whoever owns the lab's files, so that these stay theirs."""
-        return (os.getuid(), os.getgid()) if self.uri.endswith("/system") else None
+        return self.where.owner(deadline) if urlsplit(self.uri).path == "/system" else None
 
     def guests(self) -> dict[str, dict[str, str]]:
         """The lab's running guests: name -> mark."""

@@ -203,7 +203,7 @@ def _overlay_files(deadline: Deadline) -> dict[str, str]:
         "etc/initramfs-tools/modules": "virtio_pci\nvirtio_blk\next4\n",
         "etc/fstab": f"PARTUUID={PARTITION} / ext4 errors=remount-ro,noatime 0 1\n",
         "etc/hostname": "lab\n",
-        "etc/systemd/network/10-lab.network": (ROOT / "playbooks/roles/guest/files/lab.network").read_text(),
+        "etc/systemd/network/10-lab.network": (ROOT / "playbooks/roles/guest/files/root/etc/systemd/network/10-lab.network").read_text(),
         "root/.ssh/authorized_keys": state.ssh_key(deadline).with_suffix(".pub").read_text(),
     }
 

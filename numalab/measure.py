@@ -73,7 +73,7 @@ def run(guest: Guest, workload: str, size: SizeClass, deadline: Deadline, *, pro
         error = broke
         raise
     finally:
-        log = console.read(guest.console_log)
+        log = guest.console_text()
         result = result.model_copy(update={
             "console_warnings": tuple(console.warnings(log)),
             "error": "" if error is None else str(error),
@@ -120,6 +120,6 @@ def _host(guest: Guest, deadline: Deadline) -> dict[str, str]:
     model = next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")), "")
     return {
         "machine": platform.node(), "kernel": platform.release(), "cpu": model, "cpus": str(os.cpu_count()),
-        "qemu": accel.qemu_version(deadline), "libvirt": guest.host.version(), "uri": guest.host.uri,
+        "qemu": accel.qemu_version(deadline, guest.host.where), "libvirt": guest.host.version(), "uri": guest.host.uri,
         "load at start": f"{os.getloadavg()[0]:.2f}",
     }

@@ -7,17 +7,17 @@ fake in a unit test needs the primitive only.
 from __future__ import annotations
 
 import hashlib
-import os
 import shlex
 import socket
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from numalab import state
 from numalab.errors import CommandFailed, DeadlinePassed, GuestError, GuestLost
 from numalab.proc import Deadline, Result, need, run
+from numalab.where import Where
 
 ALIVE_SECONDS, ALIVE_COUNT = 5, 4
 """A guest that answers no SSH keep-alive for 20 s is lost; a busy one under emulation was seen to take 6 s."""
@@ -71,7 +71,7 @@ class Ssh:
     """SSH to a guest over a forwarded port, through one connection that all commands share.
 
     `watch` is asked several times a second while a command runs, and may raise (console, domain).
-    `via` is a hop ([user@]host) for a guest on another hypervisor.
+    `via` is the hypervisor ([user@]host[:port]) that a guest on another machine is reached through.
     """
 
     guest: str
@@ -84,10 +84,8 @@ class Ssh:
 
     @property
     def control(self) -> Path:
-        """The shared connection's socket: in a short, private folder, since a socket's path ends at 107 characters."""
-        base = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()) / f"numalab-{os.getuid()}"
-        base.mkdir(mode=0o700, exist_ok=True)
-        return base / hashlib.sha256(f"{self.known_hosts} {self.port}".encode()).hexdigest()[:16]
+        """The shared connection's socket."""
+        return state.sockets() / hashlib.sha256(f"{self.known_hosts} {self.port}".encode()).hexdigest()[:16]
 
     def options(self) -> list[str]:
         """The -o arguments that ssh, scp and Ansible share."""
@@ -99,7 +97,7 @@ class Ssh:
             "ControlMaster": "auto", "ControlPath": self.control, "ControlPersist": "yes",
         }
         if self.via:
-            pairs["ProxyJump"] = self.via
+            pairs["ProxyCommand"] = shlex.join(Where(self.via).tunnel())
         return [word for key, value in pairs.items() for word in ("-o", f"{key}={value}")]
 
     def argv(self, *words: str) -> list[str]:
@@ -142,11 +140,18 @@ class Ssh:
             deadline.check(f"guest {self.guest}: waiting for SSH on port {self.port}")
             if self.watch:
                 self.watch()
-            try:
-                with socket.create_connection((self.host, self.port), timeout=1.0) as greeting:
-                    greeting.settimeout(1.0)
-                    if greeting.recv(4) == b"SSH-":
-                        return
-            except OSError:
-                pass
+            if self._greets(deadline):
+                return
             deadline.pause(0.1)
+
+    def _greets(self, deadline: Deadline) -> bool:
+        """Whether an SSH server speaks first at the other end."""
+        if self.via:
+            words = Where(self.via).argv(["timeout", "2", "bash", "-c", f"head -c 4 < /dev/tcp/{self.host}/{self.port}"])
+            return run(words, deadline=deadline, check=False).stdout == "SSH-"
+        try:
+            with socket.create_connection((self.host, self.port), timeout=1.0) as greeting:
+                greeting.settimeout(1.0)
+                return greeting.recv(4) == b"SSH-"
+        except OSError:
+            return False

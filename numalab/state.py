@@ -12,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -99,6 +100,15 @@ def ssh_key(deadline: Deadline) -> Path:
         if not path.exists():
             run([need("ssh-keygen", "openssh-client"), "-q", "-t", "ed25519", "-N", "", "-C", "numalab", "-f", path], deadline=deadline)
     return path
+
+
+def sockets() -> Path:
+    """A short, private folder for sockets: a socket's path ends at 107 characters."""
+    base = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()) / f"numalab-{os.getuid()}"
+    base.mkdir(mode=0o700, exist_ok=True)
+    if base.stat().st_uid != os.getuid():
+        raise HostError(f"{base}: belongs to somebody else: set XDG_RUNTIME_DIR to a folder of your own")
+    return base
 
 
 def stamp() -> str:

@@ -17,6 +17,7 @@ from numalab.errors import HostError, InputError
 from numalab.log import step
 from numalab.model import MIB, TIB, Disk, DiskFile, show_size
 from numalab.proc import Deadline, need, run
+from numalab.where import HERE, Where
 
 QCOW2_MOST = 2048 * TIB
 """64 KiB clusters and an L1 table of 32 MiB at most (QEMU's docs/interop/qcow2.txt and block/qcow2.h)."""
@@ -35,8 +36,13 @@ class Form(StrEnum):
     POOL = "pool"
 
 
-def largest_file(folder: Path) -> int:
-    """Bytes of the largest (sparse) file that the folder's file system can hold, to the MiB below."""
+def largest_file(folder: Path, where: Where = HERE) -> int:
+    """Bytes of the largest (sparse) file that the folder's file system can hold: to the MiB below here, to the
+    power of two below on another machine."""
+    if where.ssh:
+        sizes = " ".join(str(1 << power) for power in range(62, 29, -1))
+        script = f'f=$(mktemp -p "$1"); for s in {sizes}; do truncate -s $s "$f" 2>/dev/null && echo $s && break; done; rm -f "$f"'
+        return int(where.run(["sh", "-c", script, "sh", folder], deadline=Deadline.after(60)).stdout or "0")
     with tempfile.TemporaryFile(dir=folder) as probe:
         low, high = 0, (1 << 63) // MIB - 1
         while low < high:
@@ -50,8 +56,11 @@ def largest_file(folder: Path) -> int:
     return low * MIB
 
 
-def direct_io(folder: Path) -> bool:
+def direct_io(folder: Path, where: Where = HERE) -> bool:
     """Whether files in the folder open with O_DIRECT, as QEMU's cache=none needs."""
+    if where.ssh:
+        script = 'f=$(mktemp -p "$1"); dd if=/dev/zero of="$f" bs=4096 count=1 oflag=direct 2>/dev/null; s=$?; rm -f "$f"; exit $s'
+        return where.run(["sh", "-c", script, "sh", folder], deadline=Deadline.after(60), check=False).status == 0
     with tempfile.NamedTemporaryFile(dir=folder) as probe:
         try:
             os.close(os.open(probe.name, os.O_RDWR | os.O_DIRECT))
@@ -60,22 +69,26 @@ def direct_io(folder: Path) -> bool:
     return True
 
 
-def check_room(folder: Path) -> None:
+def check_room(folder: Path, where: Where = HERE) -> None:
     """HostError when the disk is too full for a guest's overlays."""
-    free = shutil.disk_usage(folder).free
+    if where.ssh:
+        free = int(where.run(["df", "-B1", "--output=avail", folder], deadline=Deadline.after(60)).stdout.split()[1])
+    else:
+        free = shutil.disk_usage(folder).free
     if free < ROOM:
         raise HostError(f"{folder}: {free // MIB}MiB free, a guest needs {ROOM // MIB}MiB: lab.py gc, or set LAB_STATE to a larger disk")
 
 
-def overlay(image: Path, target: Path, deadline: Deadline) -> DiskFile:
+def overlay(image: Path, target: Path, deadline: Deadline, where: Where = HERE) -> DiskFile:
     """A qcow2 that takes what a guest writes, over an image that nobody changes."""
-    run([need("qemu-img", "qemu-utils"), "create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", image, target], deadline=deadline)
-    return DiskFile(path=str(target), format="qcow2", serial="root", direct=direct_io(target.parent))
+    words: list[str | Path] = [where.program("qemu-img", "qemu-utils"), "create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", image, target]
+    where.run(words, deadline=deadline)
+    return DiskFile(path=str(target), format="qcow2", serial="root", direct=direct_io(target.parent, where))
 
 
-def check_size(disk: Disk, folder: Path, form: Form) -> Form:
+def check_size(disk: Disk, folder: Path, form: Form, where: Where = HERE) -> Form:
     """The form that this disk will have: AUTO decided, and an InputError when it cannot hold the size."""
-    most = largest_file(folder) if form in (Form.AUTO, Form.RAW) else 0
+    most = largest_file(folder, where) if form in (Form.AUTO, Form.RAW) else 0
     if form is Form.AUTO:
         form = Form.RAW if disk.size <= most else Form.QCOW2
     if form is Form.RAW and disk.size > most:
@@ -85,29 +98,26 @@ def check_size(disk: Disk, folder: Path, form: Form) -> Form:
     return form
 
 
-def create(disk: Disk, folder: Path, form: Form, deadline: Deadline) -> DiskFile:
+def create(disk: Disk, folder: Path, form: Form, deadline: Deadline, where: Where = HERE) -> DiskFile:
     """A sparse data disk in a guest's folder (or, for the pool, in the pool and removed with the guest)."""
-    form = check_size(disk, folder, form)
+    form = check_size(disk, folder, form, where)
+    if form is Form.POOL and where.ssh:
+        raise InputError(f"--storage pool is for this machine's own disks, not for those of {where.ssh}")
     if form is Form.QCOW2:
         path = folder / f"{disk.name}.qcow2"
-        run([need("qemu-img", "qemu-utils"), "create", "-q", "-f", "qcow2", path, str(disk.size)], deadline=deadline)
-        return DiskFile(path=str(path), format="qcow2", serial=disk.name, direct=direct_io(folder))
-    where = pool(deadline) if form is Form.POOL else folder
-    path = where / f"{folder.name}-{disk.name}.raw" if form is Form.POOL else folder / f"{disk.name}.raw"
-    path.touch(0o600, exist_ok=False)
-    if _file_system(where, deadline) == "xfs":
+        where.run([where.program("qemu-img", "qemu-utils"), "create", "-q", "-f", "qcow2", path, str(disk.size)], deadline=deadline)
+        return DiskFile(path=str(path), format="qcow2", serial=disk.name, direct=direct_io(folder, where))
+    place = pool(deadline) if form is Form.POOL else folder
+    path = place / f"{folder.name}-{disk.name}.raw" if form is Form.POOL else folder / f"{disk.name}.raw"
+    where.run(["install", "-m", "600", "/dev/null", path], deadline=deadline)
+    if where.run(["stat", "-f", "-c", "%T", place], deadline=deadline).stdout.strip() == "xfs":
         # As in the seed; an extent size must be set while the file is empty.
-        run([need("xfs_io", "xfsprogs"), "-c", "extsize 1m", path], deadline=deadline)
-    try:
-        os.truncate(path, disk.size)
-    except OSError as error:
-        path.unlink()
-        raise InputError(f"disk {disk.name}: {show_size(disk.size)} in {where}: {error.strerror}") from error
-    return DiskFile(path=str(path), format="raw", serial=disk.name, direct=direct_io(where))
-
-
-def _file_system(folder: Path, deadline: Deadline) -> str:
-    return run(["stat", "-f", "-c", "%T", folder], deadline=deadline).stdout.strip()
+        where.run([where.program("xfs_io", "xfsprogs"), "-c", "extsize 1m", path], deadline=deadline)
+    result = where.run(["truncate", "-s", str(disk.size), path], deadline=deadline, check=False)
+    if result.status:
+        where.run(["rm", "-f", path], deadline=deadline)
+        raise InputError(f"disk {disk.name}: {show_size(disk.size)}: {result.stderr.strip()}")
+    return DiskFile(path=str(path), format="raw", serial=disk.name, direct=direct_io(place, where))
 
 
 def pool(deadline: Deadline) -> Path:

@@ -1,0 +1,108 @@
+"""Where a command runs and a file lies: on this machine, or on a hypervisor that is reached by SSH.
+
+Everything that the edges do on a hypervisor goes through a Where, so that a guest on another host is made
+by the same code. A folder has the same path on both sides.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from numalab import state
+from numalab.errors import HostError, InputError
+from numalab.proc import Deadline, Result, need, run
+
+CONNECT_SECONDS = 15
+
+
+@dataclass(frozen=True)
+class Where:
+    """A machine: `ssh` is its [user@]host[:port], '' is this one."""
+
+    ssh: str = ""
+
+    def _ssh(self, program: str) -> list[str]:
+        """ssh or scp to the machine, with the user's own configuration, over one shared connection."""
+        name = hashlib.sha256(self.ssh.encode()).hexdigest()[:16]
+        words = [need(program, "openssh-client"), "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_SECONDS}",
+                 "-o", "ControlMaster=auto", "-o", "ControlPersist=60", "-o", f"ControlPath={state.sockets()}/host-{name}"]
+        _, _, port = self.ssh.rpartition("@")[2].partition(":")
+        return [*words, "-P" if program == "scp" else "-p", port] if port else words
+
+    @property
+    def host(self) -> str:
+        """[user@]host, without the port."""
+        user, at, host = self.ssh.rpartition("@")
+        return user + at + host.partition(":")[0]
+
+    def argv(self, words: Sequence[str | Path]) -> list[str]:
+        """The argv to run here for a program there."""
+        plain = [str(word) for word in words]
+        return [*self._ssh("ssh"), self.host, shlex.join(plain)] if self.ssh else plain
+
+    def tunnel(self) -> list[str]:
+        """ssh's ProxyCommand: its standard streams become a connection to %h:%p as seen from there."""
+        return [*self._ssh("ssh"), "-W", "%h:%p", self.host]
+
+    def run(self, words: Sequence[str | Path], *, deadline: Deadline, check: bool = True, watch: Callable[[], None] | None = None) -> Result:
+        """Run a program there; see proc.run."""
+        result = run(self.argv(words), deadline=deadline, check=check and not self.ssh, watch=watch)
+        if self.ssh and result.status == 255:
+            raise HostError(f"{self.ssh}: not reached by SSH: {result.stderr.strip() or 'no answer'}")
+        if check and result.status:
+            said = (result.stderr.strip() or result.stdout.strip() or "no output").splitlines()[-1]
+            raise HostError(f"on {self.ssh}: {shlex.join(str(word) for word in words)[:200]}: exit status {result.status}: {said}", evidence=result.stderr)
+        return result
+
+    def program(self, name: str, package: str) -> str:
+        """A program's name there; here, its path or a HostError with the package."""
+        return name if self.ssh else need(name, package)
+
+    def push(self, paths: Iterable[Path], deadline: Deadline) -> None:
+        """Make sure that files of ours are there, at the same paths. A file of the same size is taken for the same:
+        what is pushed is named by its content's hash."""
+        for path in paths if self.ssh else ():
+            there = self.run(["stat", "-c", "%s", path], deadline=deadline, check=False).stdout.strip()
+            if there == str(path.stat().st_size):
+                continue
+            self.run(["mkdir", "-p", "-m", "700", path.parent], deadline=deadline)
+            run([*self._ssh("scp"), "-q", path, f"{self.host}:{path}.part"], deadline=deadline)
+            self.run(["mv", f"{path}.part", path], deadline=deadline)
+
+    def read(self, path: Path, offset: int, deadline: Deadline) -> bytes:
+        """A file's bytes from an offset on; b'' when it is not there (yet)."""
+        if self.ssh:
+            return self.run(["tail", "-c", f"+{offset + 1}", path], deadline=deadline, check=False).stdout.encode()
+        try:
+            with path.open("rb") as handle:
+                handle.seek(offset)
+                return handle.read()
+        except FileNotFoundError:
+            return b""
+
+    def owner(self, deadline: Deadline) -> tuple[int, int]:
+        """uid and gid of whoever we are there."""
+        if not self.ssh:
+            return os.getuid(), os.getgid()
+        uid, gid = self.run(["sh", "-c", "id -u; id -g"], deadline=deadline).stdout.split()
+        return int(uid), int(gid)
+
+
+HERE = Where()
+
+
+def of_uri(uri: str) -> Where:
+    """The machine of a libvirt URI. A guest's disks must get there, so only SSH leads to another one."""
+    parts = urlsplit(uri)
+    transport = parts.scheme.partition("+")[2]
+    if not parts.hostname or transport == "unix":
+        return HERE
+    if transport != "ssh":
+        raise InputError(f"--connect {uri}: guests' disks are made over SSH: use qemu+ssh://{parts.netloc}/system")
+    return Where(parts.netloc)

@@ -1,0 +1,108 @@
+"""Text of kernels from 3.19 to 6.18 -> counters; what is derived agrees with what the seeds published."""
+
+from __future__ import annotations
+
+import pytest
+
+from numalab.counters import NUMA_ROWS, derived, difference, parse, phase, short
+from tests.unit.makers import recorded
+
+NODE0 = "/sys/devices/system/node/node0"
+
+
+@pytest.mark.parametrize(("kernel", "count", "some", "absent"), [
+    ("3.19", 13, {"numa_hit": 5163221, "numa_pages_migrated": 1228114, "pgmigrate_fail": 0}, {"pgfault", "numa_huge_pmd_updates"}),
+    ("6.1", 173, {"numa_pte_updates": 88793, "numa_huge_pte_updates": 25, "numa_hint_faults": 40861}, {"numa_task_migrated", "zswpin"}),
+    ("6.18", 192, {"numa_hit": 179143020, "numa_hint_faults": 0}, {"nr_unstable"}),
+])
+def test_parse(kernel: str, count: int, some: dict[str, int], absent: set[str]) -> None:
+    found = parse(recorded(f"vmstat-{kernel}.txt"))
+    assert len(found) == count
+    assert found | some == found
+    assert not absent & set(found)
+
+
+def test_every_line_of_a_kernel_is_a_counter() -> None:
+    for name in ("vmstat-6.1.txt", "vmstat-6.18.txt", "node0.vmstat-6.1.txt", "node0.numastat-6.1.txt"):
+        assert len(parse(recorded(name))) == len(recorded(name).splitlines())
+
+
+@pytest.mark.parametrize(("text", "counters"), [
+    ("", {}), ("a 1\nb -2\n", {"a": 1, "b": -2}), ("a 1", {"a": 1}), ("Node 0, zone DMA\n  pages free 3\nflags: 4\n a 5\nb 6 kB\nc\nd 0x7\ne 8\n", {"e": 8}),
+])
+def test_other_lines_are_passed_over(text: str, counters: dict[str, int]) -> None:
+    assert parse(text) == counters
+
+
+def test_absent_is_absent() -> None:
+    """A counter that only one side has (a module came or went) has no difference, and is not 0."""
+    assert difference({"a": 1, "gone": 5}, {"a": 4, "new": 7}) == {"a": 3}
+    assert difference({"level": 9}, {"level": 2}) == {"level": -7}
+    assert difference(parse(recorded("vmstat-3.19.txt")), parse(recorded("vmstat-6.1.txt"))).keys() == parse(recorded("vmstat-3.19.txt")).keys()
+
+
+def test_phase() -> None:
+    before = {"/proc/vmstat": "numa_hit 5\nonly_before 1\n", f"{NODE0}/vmstat": "nr_free_pages 9\n", f"{NODE0}/numastat": "other_node 3\n", "/gone": "a 1\n"}
+    after = {"/proc/vmstat": "numa_hit 8\n", f"{NODE0}/vmstat": "nr_free_pages 4\n", f"{NODE0}/numastat": "other_node 3\n", "/new": "a 1\n"}
+    assert phase(before, after) == {"vmstat": {"numa_hit": 3}, "node0.vmstat": {"nr_free_pages": -5}, "node0.numastat": {"other_node": 0}}
+
+
+@pytest.mark.parametrize(("path", "name"), [
+    ("/proc/vmstat", "vmstat"), (f"{NODE0}/vmstat", "node0.vmstat"), ("/sys/devices/system/node/node12/numastat", "node12.numastat"),
+    ("node0.vmstat", "node0.vmstat"),
+])
+def test_short(path: str, name: str) -> None:
+    assert short(path) == name
+
+
+def test_derived_by_hand() -> None:
+    assert derived({"numa_pte_updates": 1000, "numa_huge_pte_updates": 3, "numa_hint_faults": 8, "numa_hint_faults_local": 3}) == {
+        "page_range_updates": 2536, "hint_local_percent": 37.5,
+    }
+    found = derived(parse(recorded("vmstat-6.1.txt")))
+    assert found["page_range_updates"] == 101593  # 88793 + 512 × 25
+    assert found["hint_local_percent"] == pytest.approx(20.7165, abs=1e-4)  # 8465 of 40861
+
+
+@pytest.mark.parametrize(("vmstat", "keys"), [
+    ({}, set()),
+    ({"numa_pte_updates": 5}, set()),
+    ({"numa_huge_pte_updates": 5}, set()),
+    ({"numa_pte_updates": 0, "numa_huge_pte_updates": 0}, {"page_range_updates"}),
+    ({"numa_hint_faults": 0, "numa_hint_faults_local": 0}, set()),
+    ({"numa_hint_faults": 5}, set()),
+    ({"numa_hint_faults": 5, "numa_hint_faults_local": 0}, {"hint_local_percent"}),
+])
+def test_what_is_derived_from_the_absent_is_absent(vmstat: dict[str, int], keys: set[str]) -> None:
+    assert set(derived(vmstat)) == keys
+
+
+def published() -> list[tuple[str, dict[str, int]]]:
+    """Each column of the seeds' NUMA blocks: its title and number, and the counters behind its rows."""
+    keys, columns = dict(NUMA_ROWS), []
+    for block in recorded("published.txt").split("# ")[1:]:
+        title, *lines = block.strip().splitlines()
+        rows = [(keys[line[:24].strip()], line[24:].split()) for line in lines]
+        columns += [(f"{title} [{i}]", {key: int(values[i]) for key, values in rows}) for i in range(len(rows[0][1]))]
+    return columns
+
+
+def test_published_blocks_are_whole() -> None:
+    assert [len(column) for _, column in published()] == [11] * 3 + [7] * 3 + [7] * 2 + [8] * 2
+
+
+@pytest.mark.parametrize(("title", "column"), published(), ids=[title for title, _ in published()])
+def test_published(title: str, column: dict[str, int]) -> None:
+    """The seeds' ranges are base + 512 × huge to the last digit; their percentages are cut off, not rounded (37.73 is 37)."""
+    ours = derived({key: value for key, value in column.items() if key.startswith("numa_")})
+    assert ours["page_range_updates"] == column["page_range_updates"]
+    assert int(ours["hint_local_percent"]) == column["hint_local_percent"]
+
+
+@pytest.mark.parametrize(("kernel", "percent"), [("3.19", 26.4184), ("4.0-rc1", 26.6419), ("4.0-rc4", 28.0359), ("3.19-ptedirty", 26.9884)])
+def test_posted(kernel: str, percent: float) -> None:
+    """Dave Chinner's counters: no huge pages, every migrated page a NUMA one."""
+    found = parse(recorded(f"vmstat-{kernel}.txt"))
+    assert derived(found)["page_range_updates"] == found["numa_pte_updates"]
+    assert derived(found)["hint_local_percent"] == pytest.approx(percent, abs=1e-4)
+    assert found["pgmigrate_success"] == found["numa_pages_migrated"]

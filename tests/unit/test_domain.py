@@ -1,0 +1,114 @@
+"""Domain XML against golden files: what a change of the package does to it is seen in their diff."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+import pytest
+from lxml import etree
+
+from numalab import catalog
+from numalab.domain import LAB, PREFIX, domain_xml, read_mark
+from numalab.model import Accel, Boot, GuestSpec
+from tests.unit.makers import BOOT, GOLDEN, spec
+
+# Emulated ones are a session's, the others the system instance's, which is told whose files they are.
+CASES = {f"{name}-{accel}": spec(name, accel=accel, owner=(1000, 1001) if accel is Accel.KVM else None)
+         for name in catalog.names("topologies") for accel in Accel}
+CASES["grub-tcg"] = spec("uma-2g", boot=Boot(name="own"))
+CASES["noinitrd-tcg"] = spec("uma-2g", boot=BOOT.model_copy(update={"initrd": None}))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_golden(name: str, pytestconfig: pytest.Config) -> None:
+    path, text = GOLDEN / f"{name}.xml", domain_xml(CASES[name])
+    if pytestconfig.getoption("--rewrite-golden"):
+        path.write_text(text)
+    assert path.exists(), "a new topology: pytest --rewrite-golden, and read what it wrote"
+    assert text == path.read_text(), "if this is meant: pytest --rewrite-golden, and read the diff"
+
+
+def test_no_golden_is_left_over() -> None:
+    assert {path.stem for path in GOLDEN.glob("*.xml")} == set(CASES)
+
+
+def test_libvirts_schema_takes_every_golden() -> None:
+    validate = shutil.which("virt-xml-validate")
+    if not validate or not shutil.which("xmllint"):
+        pytest.skip("virt-xml-validate is not installed: apt-get install libvirt-clients libxml2-utils")
+    for path in sorted(GOLDEN.glob("*.xml")):
+        done = subprocess.run([validate, path, "domain"], capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def find(given: GuestSpec, path: str) -> list[dict[str, str]]:
+    """The attributes of all elements at a path."""
+    return [{str(key): str(value) for key, value in node.attrib.items()} for node in etree.fromstring(domain_xml(given).encode()).findall(path)]
+
+
+def test_emulated_and_not() -> None:
+    assert find(CASES["4socket-tcg"], ".") == [{"type": "qemu"}]
+    assert find(CASES["4socket-kvm"], ".") == [{"type": "kvm"}]
+    assert find(CASES["4socket-kvm"], "cpu")[0]["mode"] == "host-passthrough"
+    assert find(CASES["4socket-tcg"], "cpu")[0]["mode"] == "custom"
+
+
+def test_distances() -> None:
+    want = [str(value) for row in catalog.topology("4socket").distances for value in row]
+    assert [found["value"] for found in find(CASES["4socket-tcg"], "cpu/numa/cell/distances/sibling")] == want
+
+
+def test_tiers() -> None:
+    found = find(CASES["tiers-tcg"], "cpu/numa/interconnects/latency")
+    assert [(entry["initiator"], entry["target"], entry["value"]) for entry in found] == [("0", "0", "80"), ("0", "1", "250")]
+
+
+def test_disks() -> None:
+    given = CASES["fakenuma-tcg"]
+    assert [found["dev"] for found in find(given, "devices/disk/target")] == ["vda", "vdb", "vdc", "vdd"]
+    assert [found["cache"] for found in find(given, "devices/disk/driver")] == ["none", "writeback", "writeback", "writeback"]
+    serials = [element.text for element in etree.fromstring(domain_xml(given).encode()).findall("devices/disk/serial")]
+    assert serials == ["root", "test", "scratch", "500TB"]
+
+
+def test_ssh_is_forwarded_on_loopback_only() -> None:
+    assert "hostfwd=tcp:127.0.0.1:2222-:22" in domain_xml(CASES["4socket-tcg"])
+
+
+def test_owner() -> None:
+    assert [find(CASES[name], "seclabel") for name in ("4socket-tcg", "4socket-kvm")] == [[], [{"type": "static", "model": "dac", "relabel": "no"}]]
+
+
+def test_mark() -> None:
+    assert read_mark(domain_xml(CASES["4socket-tcg"])) == {
+        "name": "golden", "topology": "4socket", "kernel": "debian", "accel": "tcg", "directory": "/lab/guests/golden", "port": "2222",
+    }
+    assert f"<name>{PREFIX}golden</name>" in domain_xml(CASES["4socket-tcg"])
+
+
+@pytest.mark.parametrize("xml", [
+    "<domain><name>numalab-mine</name></domain>", "<domain><metadata/></domain>", "<domain><metadata><guest name='a'/></metadata></domain>",
+    "<domain><metadata><x:guest xmlns:x='urn:other' name='a'/></metadata></domain>", f"<domain><numalab:guest xmlns:numalab='{LAB}' name='a'/></domain>",
+    "<?xml version='1.0' encoding='UTF-8'?><domain/>",
+])
+def test_no_mark(xml: str) -> None:
+    assert read_mark(xml) is None
+
+
+@pytest.mark.parametrize("name", ["<name/>", "a&b", 'a"b', "a/b", "a b", "a'"])
+def test_xml_in_a_name_does_not_get_in(name: str) -> None:
+    with pytest.raises(ValueError, match="is not a name"):
+        spec(name=name)
+
+
+def test_xml_in_other_texts_stays_text() -> None:
+    shape = catalog.topology("uma-2g").model_copy(update={"description": "</description><x/>&"})
+    boot = BOOT.model_copy(update={"cmdline": "a=\"<b>\" & 'c'", "name": '"><x/>'})
+    given = spec(shape, boot=boot, directory="/a&b/<c>")
+    root = etree.fromstring(domain_xml(given).encode())
+    assert not root.findall(".//x")
+    assert root.findtext("os/cmdline") == boot.cmdline
+    mark = read_mark(domain_xml(given))
+    assert mark is not None
+    assert (mark["kernel"], mark["directory"]) == (boot.name, "/a&b/<c>")

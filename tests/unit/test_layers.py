@@ -1,0 +1,77 @@
+"""The house: imports go only downwards, the edges stay at the edge, and only the front door speaks."""
+
+from __future__ import annotations
+
+import ast
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import numalab
+
+PACKAGE = Path(numalab.__file__).parent
+LAYERS = (
+    ("tools", {"errors", "log", "proc", "state"}),
+    ("values", {"model"}),
+    ("pure", {"catalog", "console", "counters", "domain", "record", "report", "topology", "workload"}),
+    ("edges", {"accel", "doctor", "guest", "host", "image", "kernel", "provision", "shell", "storage"}),
+    ("measuring", {"measure"}),
+    ("front", {"cli", "plugin", "progress"}),
+)
+ALONE = {"inside"}
+"""Runs in the guest, where numalab is not."""
+HEIGHT = {module: height for height, (_, modules) in enumerate(LAYERS) for module in modules}
+MODULES = sorted(path.stem for path in PACKAGE.glob("*.py") if path.stem != "__init__")
+
+
+def tree(module: str) -> ast.Module:
+    return ast.parse((PACKAGE / f"{module}.py").read_text())
+
+
+def imports(module: str) -> set[str]:
+    """Everything that a module imports, by its full name; inside functions too."""
+    found: set[str] = set()
+    for node in ast.walk(tree(module)):
+        if isinstance(node, ast.Import):
+            found |= {name.name for name in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{module}: write numalab.X, not a relative import"
+            found |= {f"{node.module}.{name.name}" for name in node.names}
+    return found
+
+
+def ours(module: str) -> set[str]:
+    """The modules of the package that a module imports."""
+    return {name.split(".")[1] for name in imports(module) if name.startswith("numalab.")}
+
+
+def test_every_module_has_its_place() -> None:
+    assert set(MODULES) == set(HEIGHT) | ALONE, "place new modules in LAYERS, and take out those that are gone"
+
+
+@pytest.mark.parametrize("module", sorted(HEIGHT))
+def test_imports_go_downwards(module: str) -> None:
+    above = {name for name in ours(module) if HEIGHT[name] > HEIGHT[module]}
+    assert not above, f"{module} imports {above} from a higher layer"
+
+
+def test_no_cycles() -> None:
+    TopologicalSorter({module: ours(module) for module in MODULES}).prepare()  # raises CycleError
+
+
+@pytest.mark.parametrize("module", sorted(ALONE))
+def test_alone(module: str) -> None:
+    assert not ours(module)
+
+
+def test_libvirt_is_imported_in_host_alone() -> None:
+    assert [module for module in MODULES if any(name.split(".")[0] == "libvirt" for name in imports(module))] == ["host"]
+
+
+@pytest.mark.parametrize("module", sorted(set(MODULES) - {"cli", "plugin"}))
+def test_nobody_else_prints_or_exits(module: str) -> None:
+    calls = {ast.unparse(node.func) for node in ast.walk(tree(module)) if isinstance(node, ast.Call)}
+    raised = {ast.unparse(node.exc) for node in ast.walk(tree(module)) if isinstance(node, ast.Raise) and node.exc}
+    assert not calls & {"print", "exit", "quit", "sys.exit", "os._exit", "typer.echo", "sys.stdout.write", "sys.stderr.write"}
+    assert not {text for text in raised if text.startswith("SystemExit")}

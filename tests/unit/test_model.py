@@ -1,0 +1,122 @@
+"""Sizes, CPU lists, names, and what no topology can be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from numalab import catalog
+from numalab.model import GIB, KIB, MIB, TIB, GuestSpec, Run, Topology, check_name, jsonable, parse_cpus, parse_size, show_cpus, show_size
+from tests.unit.makers import spec
+
+UMA: dict[str, Any] = {"description": "one node", "vcpus": 4, "memory": "2GiB"}
+
+
+@pytest.mark.parametrize(("text", "size"), [
+    ("512MiB", 512 * MIB), ("4G", 4 * GIB), ("4 GiB", 4 * GIB), ("500T", 500 * TIB), ("500TiB", 500 * TIB), ("1.5G", 1536 * MIB),
+    ("4K", 4 * KIB), ("7B", 7), (" 1M ", MIB), ("2P", 2048 * TIB), ("0B", 0),
+])
+def test_sizes(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["512", 512, "", "G", "4g", "4GB", "4 kB", "-1G", "1e3M", "4GiBs", "1,5G", None, True, 4.0, [4]])
+def test_sizes_need_a_binary_unit(text: object) -> None:
+    with pytest.raises(ValueError, match="is not a size: write a number and a binary unit"):
+        parse_size(text)
+
+
+@given(st.integers(0, 1 << 60))
+def test_sizes_come_back(size: int) -> None:
+    assert parse_size(show_size(size)) == size
+
+
+@pytest.mark.parametrize(("size", "text"), [(0, "0B"), (1, "1B"), (3584 * MIB, "3584MiB"), (500 * TIB, "500TiB"), (1025 * KIB, "1025KiB")])
+def test_sizes_are_shown_short(size: int, text: str) -> None:
+    assert show_size(size) == text
+
+
+@pytest.mark.parametrize(("text", "cpus"), [("0-3,8", (0, 1, 2, 3, 8)), ("", ()), ("5", (5,)), (5, (5,)), ("7-7", (7,)), ("0,2,4", (0, 2, 4))])
+def test_cpu_lists(text: object, cpus: tuple[int, ...]) -> None:
+    assert parse_cpus(text) == cpus
+
+
+@pytest.mark.parametrize("text", ["3-0", "0-", "-3", "0,,1", "0-3,", "a", "0 1", "0x1", "0-3:2/4", None, True, 1.5, (0, 1)])
+def test_no_cpu_lists(text: object) -> None:
+    with pytest.raises(ValueError, match="is not a"):
+        parse_cpus(text)
+
+
+@given(st.sets(st.integers(0, 254)))
+def test_cpu_lists_come_back(cpus: set[int]) -> None:
+    assert parse_cpus(show_cpus(tuple(cpus))) == tuple(sorted(cpus))
+
+
+def test_cpu_lists_are_sets() -> None:
+    """The kernel prints them sorted, so ours must be too, or verification compares unlike with unlike."""
+    assert parse_cpus("2-3,0-1") == (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize("name", ["a", "4socket", "6.1-slowscan-before", "x" * 40, "a_b"])
+def test_names(name: str) -> None:
+    assert check_name(name) == name
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "a b", "<name/>", "&amp;", "../up", ".", "..", "-n", "x" * 41, "A", "a\n", "é", "a;b", "a\0", "'"])
+def test_no_names(name: str) -> None:
+    with pytest.raises(ValueError, match="is not a name"):
+        check_name(name)
+
+
+@pytest.mark.parametrize(("change", "reason"), [
+    ({"vcpus": 0}, "vcpus"), ({"vcpus": 256}, "vcpus"), ({"vcpus": "4"}, "vcpus"), ({"vcpus": True}, "vcpus"),
+    ({"sockets": 3}, "4 vCPUs do not divide into 3 sockets"), ({"memory": "128MiB"}, "memory"), ({"machine": "microvm"}, "machine"),
+    ({"fake": 1}, "fake"), ({"fake": 33}, "fake"), ({"distances": [[10]]}, "full table of 0 rows"),
+    ({"disks": [{"name": "a/b", "size": "1G"}]}, "disks.0.name"), ({"disks": [{"name": "x" * 21, "size": "1G"}]}, "disks.0.name"),
+    ({"disks": [{"name": "a", "size": "1B"}]}, "disks.0.size"),
+    ({"nodes": [{"cpus": "0-3", "memory": "1GiB"}, {}], "memory": "1GiB"}, "node 1 has neither CPUs nor memory"),
+    ({"nodes": [{"cpus": "0-3", "memory": "1048577K"}]}, "not a whole number of MiB"),
+    ({"nodes": [{"cpus": "0-4", "memory": "2GiB"}]}, r"node 0 has vCPU 4, but there are only 4 \(0-3\)"),
+    ({"nodes": [{"cpus": "0-3", "memory": "1GiB", "latency_ns": 80, "bandwidth_mibs": 1}, {"memory": "1GiB"}]}, "or on none"),
+    ({"nodes": [{"cpus": "0-3", "memory": "2GiB", "latency_ns": 80}]}, "or on none"),
+    ({"nodes": [{"cpus": "0-3", "memory": "1GiB"}, {"memory": "1GiB"}], "distances": [[11, 20], [20, 10]]}, "node 0 to itself is 11"),
+    ({"nodes": [{"cpus": "0-3", "memory": "1GiB"}, {"memory": "1GiB"}], "distances": [[10, 20], [255, 10]]}, "node 1 to 0 is 255"),
+    ({"nodes": [{"cpus": "0-3", "memory": "1GiB"}, {"memory": "1GiB"}], "distances": [[10, 20], [10, 10]]}, "node 1 to 0 is 10"),
+])
+def test_impossible_topologies(change: dict[str, Any], reason: str) -> None:
+    Topology.model_validate(UMA)
+    with pytest.raises(ValueError, match=reason):
+        Topology.model_validate(UMA | change)
+
+
+def test_an_asymmetric_full_table_is_possible() -> None:
+    nodes = [{"cpus": "0-3", "memory": "1GiB"}, {"memory": "1GiB"}]
+    assert Topology.model_validate(UMA | {"nodes": nodes, "distances": [[10, 17], [28, 10]]}).distances == ((10, 17), (28, 10))
+
+
+@pytest.mark.parametrize("text", ["a\x01b", "a\x00b", "a\ufffeb"])
+def test_a_description_fits_into_xml(text: str) -> None:
+    """It goes into the domain's <description>, where control characters cannot stand."""
+    with pytest.raises(ValueError, match="description"):
+        Topology.model_validate(UMA | {"description": text})
+
+
+def test_values_are_frozen() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        catalog.topology("4socket").vcpus = 3
+
+
+@pytest.mark.parametrize("name", catalog.names("topologies"))
+def test_values_survive_json(name: str) -> None:
+    shape = catalog.topology(name)
+    assert Topology.model_validate(jsonable(shape)) == shape
+    assert GuestSpec.model_validate(jsonable(spec(name, owner=(1, 2)))) == spec(name, owner=(1, 2))
+
+
+def test_a_phase_that_did_not_run() -> None:
+    run = Run(id="a", workload="w", size="quick", params={}, started="", host={}, guest={}, release="", cmdline="")  # type: ignore[arg-type]
+    with pytest.raises(KeyError, match="repair"):
+        run.phase("repair")

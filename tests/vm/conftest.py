@@ -1,0 +1,100 @@
+"""Tests that use a real libvirt: each in a state directory of its own that borrows the built images."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from numalab import state
+from numalab.catalog import ROOT
+from numalab.host import connect
+from numalab.proc import Deadline
+
+PATIENCE = 240.0
+"""Seconds after which a test of ours gives up; nothing here is expected to come near it."""
+
+
+@dataclass
+class Command:
+    """lab.py as a user types it, with this test's state."""
+
+    state: Path
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {**os.environ, "LAB_STATE": str(self.state), "COLUMNS": "200"}
+
+    def __call__(self, *words: str, timeout: float = PATIENCE) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([ROOT / "lab.py", *words], env=self.env, capture_output=True, text=True, timeout=timeout, check=False)
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        child = subprocess.Popen([ROOT / "lab.py", *words], env=self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.started.append(child)
+        return child
+
+    def guests(self) -> set[str]:
+        """Folders of guests in this test's state."""
+        return {path.name for path in (self.state / "guests").glob("*")}
+
+    def domains(self) -> set[str]:
+        """Running domains whose folder is in this test's state."""
+        marks = connect(None, Deadline.after(60)).guests()
+        return {name for name, mark in marks.items() if Path(mark["directory"]).is_relative_to(self.state)}
+
+    def processes(self) -> list[str]:
+        """Command lines of QEMU and build tools that name this test's state."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                words = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            except OSError:
+                continue
+            if str(self.state) in words and ("qemu" in words or "packer" in words or "mmdebstrap" in words or "ssh" in words):
+                found.append(words)
+        return found
+
+    def clean(self) -> bool:
+        """Whether nothing of a guest is left: no folder, domain or process."""
+        return not (self.guests() or self.domains() or self.processes())
+
+
+@pytest.fixture
+def lab_py(tmp_path: Path) -> Iterator[Command]:
+    """lab.py with a fresh state directory; whatever a failed test left running is ended afterwards."""
+    real = state.directory()
+    place = tmp_path / "state"
+    place.mkdir()
+    for shared in ("images", "ssh", "bases", "kernels"):
+        if (real / shared).exists():
+            (place / shared).symlink_to(real / shared)
+    command = Command(place)
+    yield command
+    for child in command.started:
+        if child.poll() is None:
+            child.kill()
+        child.communicate()
+    command("down", "--all")
+    command("gc")
+
+
+def until(condition: Callable[[], object], what: str, seconds: float = PATIENCE) -> None:
+    """Wait for something that another process does."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"never happened: {what}"
+        time.sleep(0.2)
+
+
+def interrupt(child: subprocess.Popen[str], kind: signal.Signals) -> tuple[int, str]:
+    """Send a signal; the status and standard error of what follows."""
+    child.send_signal(kind)
+    _, said = child.communicate(timeout=PATIENCE)
+    return child.returncode, said

@@ -1,0 +1,149 @@
+"""A guest's life by the command line: up, used, down; interrupted, killed, panicked and hung."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from numalab.provision import ansible
+from tests.vm.conftest import Command, interrupt, until
+
+SMALL = ("--topology", "uma-2g", "--memory", "512M", "--vcpus", "1")
+
+
+def up(lab_py: Command, name: str, *words: str) -> None:
+    result = lab_py("up", *SMALL, "--name", name, *words)
+    assert result.returncode == 0, result.stderr
+
+
+def test_used_as_a_person_would(lab_py: Command, tmp_path: Path) -> None:
+    up(lab_py, "one", "--append", "numalab.word=yes")
+    assert "one" in lab_py("list").stdout
+    assert "topology" in lab_py("status", "one").stdout
+    told = json.loads(lab_py("exec", "one", "--json", "--", "sh", "-c", "echo out; echo err >&2; exit 7").stdout)
+    assert (told["status"], told["stdout"], told["stderr"], told["timed_out"]) == (7, "out\n", "err\n", False)
+    assert lab_py("exec", "one", "--", "sh", "-c", "exit 255").returncode == 255
+    assert lab_py("exec", "one", "--timeout", "2", "--", "sleep", "100").returncode == 124
+    assert lab_py("exec", "one", "--", "pgrep", "sleep").returncode == 1, "the command outlived its time limit"
+    assert "numalab.word=yes" in lab_py("exec", "one", "--", "cat", "/proc/cmdline").stdout
+    assert "Linux version" in lab_py("console", "one", "--log").stdout
+
+    (tmp_path / "to").write_text("there and back")
+    assert lab_py("put", "one", str(tmp_path / "to"), "/root/to").returncode == 0
+    assert lab_py("get", "one", "/root/to", str(tmp_path / "back")).returncode == 0
+    assert (tmp_path / "back").read_text() == "there and back"
+
+    inventory = lab_py("inventory").stdout.strip()
+    ping = subprocess.run([ansible("ansible"), "-i", "inventory.ini", "-i", inventory, "guests", "-m", "ansible.builtin.ping"],
+                          capture_output=True, text=True, timeout=120, check=False)
+    assert ping.returncode == 0, ping.stdout + ping.stderr
+    assert "one | SUCCESS" in ping.stdout
+
+    for path in lab_py.state.rglob("*"):
+        if path.is_file() and path.name in ("known_hosts", "id_ed25519"):
+            assert path.stat().st_mode & 0o077 == 0, path
+    assert lab_py("down", "one").returncode == 0
+    assert lab_py.clean()
+
+
+def test_two_at_once(lab_py: Command) -> None:
+    result = lab_py("up", "-t", "uma-2g", "-t", "uma-2g", "--memory", "512M", "--vcpus", "1")
+    assert result.returncode == 0, result.stderr
+    assert lab_py.domains() == {"uma-2g", "uma-2g-2"}
+    assert lab_py("down", "--all").returncode == 0
+    assert lab_py.clean()
+
+
+def test_interrupted_up_leaves_nothing(lab_py: Command) -> None:
+    child = lab_py.start("up", *SMALL, "--name", "one")
+    until(lab_py.domains, "the domain runs")
+    code, said = interrupt(child, signal.SIGINT)
+    assert code == 130
+    assert "cancelled" in said
+    assert "Traceback" not in said
+    assert lab_py.clean()
+
+
+def test_killed_up_is_mended_by_gc(lab_py: Command) -> None:
+    child = lab_py.start("up", *SMALL, "--name", "one")
+    until(lab_py.domains, "the domain runs")
+    interrupt(child, signal.SIGKILL)
+    assert lab_py.domains() == {"one"}
+    result = lab_py("gc")
+    assert result.returncode == 0
+    assert "guest one" in result.stdout
+    assert lab_py.clean()
+
+
+def test_gc_leaves_a_running_guest_alone(lab_py: Command) -> None:
+    up(lab_py, "one")
+    assert "one" not in lab_py("gc").stdout
+    assert lab_py("exec", "one", "--", "true").returncode == 0
+
+
+def test_panic_is_a_finding_with_the_console(lab_py: Command) -> None:
+    up(lab_py, "one")
+    begin = time.monotonic()
+    result = lab_py("exec", "one", "--", "sh", "-c", "sleep 1; echo c > /proc/sysrq-trigger; sleep 1000")
+    assert time.monotonic() - begin < 60, "the panic was not noticed, only the time limit"
+    assert result.returncode == 125
+    assert "its kernel says" in result.stderr
+    assert "sysrq" in result.stderr.lower()
+
+
+def test_dead_qemu_is_a_lost_guest(lab_py: Command) -> None:
+    up(lab_py, "one")
+    child = lab_py.start("exec", "one", "--", "sleep", "1000")
+    time.sleep(2)
+    os.kill(_qemu(lab_py), signal.SIGKILL)
+    _, said = child.communicate(timeout=60)
+    assert child.returncode == 125
+    assert "its domain is gone" in said or "SSH is lost" in said
+    assert "lost" in lab_py("list").stdout
+    assert "guest one: it was lost" in lab_py("gc").stdout
+    assert lab_py.clean()
+
+
+def test_hung_guest_is_lost(lab_py: Command) -> None:
+    up(lab_py, "one")
+    child = lab_py.start("exec", "one", "--", "sleep", "1000")
+    time.sleep(2)
+    os.kill(_qemu(lab_py), signal.SIGSTOP)
+    try:
+        _, said = child.communicate(timeout=120)
+    finally:
+        os.kill(_qemu(lab_py), signal.SIGCONT)
+    assert child.returncode == 125
+    assert "SSH is lost" in said
+
+
+def test_wrong_topology_fails_up(lab_py: Command) -> None:
+    """mem=256M hides memory that was asked for: up must see that from inside, and show both sides."""
+    result = lab_py("up", *SMALL, "--name", "one", "--append", "mem=256M")
+    assert result.returncode == 2
+    assert "not the topology that was asked for: node 0 memory" in result.stderr
+    assert "512 MiB" in result.stderr
+    assert lab_py.clean()
+
+
+def test_kernel_without_root_is_reported(lab_py: Command) -> None:
+    result = lab_py("up", *SMALL, "--name", "one", "--append", "init=/nowhere panic=0 root=/dev/vda2 rootfstype=ext4 break=no")
+    assert result.returncode in (1, 2)
+    assert "one" in result.stderr
+    assert lab_py.clean()
+
+
+def _qemu(lab_py: Command) -> int:
+    """The process of the test's one guest."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes()
+        except OSError:
+            continue
+        if b"qemu-system" in words.split(b"\0")[0] and str(lab_py.state).encode() in words:
+            return int(path.parent.name)
+    raise AssertionError("no QEMU runs for this test")
