@@ -96,7 +96,8 @@ def existing(name: str, deadline: Deadline, base: Path | None = None) -> Image |
     if not place.is_dir():
         return None
     try:
-        image = Image.model_validate_json((place / "manifest.json").read_text())
+        # Where it stands now: a state directory may be moved.
+        image = Image.model_validate_json((place / "manifest.json").read_text()).model_copy(update={"directory": str(place)})
         size = image.file("disk.qcow2").stat().st_size
     except (OSError, ValueError) as error:
         raise HostError(f"image {name}: {place} is broken ({error}): lab.py image build --force {name}") from error

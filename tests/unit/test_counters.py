@@ -12,8 +12,8 @@ NODE0 = "/sys/devices/system/node/node0"
 
 @pytest.mark.parametrize(("kernel", "count", "some", "absent"), [
     ("3.19", 13, {"numa_hit": 5163221, "numa_pages_migrated": 1228114, "pgmigrate_fail": 0}, {"pgfault", "numa_huge_pmd_updates"}),
-    ("6.1", 173, {"numa_pte_updates": 88793, "numa_huge_pte_updates": 25, "numa_hint_faults": 40861}, {"numa_task_migrated", "zswpin"}),
-    ("6.18", 192, {"numa_hit": 179143020, "numa_hint_faults": 0}, {"nr_unstable"}),
+    ("6.1", 173, {"numa_pte_updates": 88793, "numa_huge_pte_updates": 25, "numa_hint_faults": 40861}, {"numa_task_migrated", "nr_free_pages_blocks"}),
+    ("6.18", 192, {"numa_hit": 179143020, "numa_hint_faults": 0}, {"nr_bounce", "nr_writeback_temp"}),
 ])
 def test_parse(kernel: str, count: int, some: dict[str, int], absent: set[str]) -> None:
     found = parse(recorded(f"vmstat-{kernel}.txt"))

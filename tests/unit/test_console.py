@@ -1,0 +1,141 @@
+"""The kernel's word on its console: what ends a run, what only belongs to its evidence, and nothing missed in between."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from numalab import console
+from numalab.console import OOPS, WARNING, Watch
+from numalab.errors import KernelOops
+
+OOPSES = [
+    "[   12.345678] Kernel panic - not syncing: VFS: Unable to mount root fs on unknown-block(0,0)",
+    "[    1.234567] VFS: Unable to mount root fs on unknown-block(254,1)",
+    "[   99.000000] Kernel panic - not syncing: Attempted to kill init! exitcode=0x0000000b",
+    "[    2.000000] BUG: kernel NULL pointer dereference, address: 0000000000000008",
+    "[    2.000001] BUG: unable to handle page fault for address: ffffdead00000000",
+    "[    2.000002] Oops: 0000 [#1] PREEMPT SMP NOPTI",
+    "[    2.000003] general protection fault, probably for non-canonical address 0xdead000000000108: 0000 [#1] PREEMPT SMP",
+    "[    2.000004] general protection fault: 0000 [#1] SMP",
+    "[    2.000005] kernel BUG at mm/huge_memory.c:1353!",
+    "[    2.000006] invalid opcode: 0000 [#1] PREEMPT SMP NOPTI",
+    "[    2.000007] BUG: Bad page state in process xfs_repair  pfn:12345",
+    "[    2.000008] BUG: Bad rss-counter state mm:00000000 type:MM_ANONPAGES val:1",
+    "[    2.000009] BUG: KASAN: use-after-free in do_numa_page+0x1/0x2",
+    "[    2.000010] stack segment: 0000 [#1] SMP",
+    "[    2.000011] PANIC: double fault: 0000 [#1] SMP",
+]
+WARNINGS = [
+    "[   60.000000] watchdog: BUG: soft lockup - CPU#3 stuck for 26s! [xfs_repair:1234]",
+    "[   60.000001] BUG: workqueue lockup - pool cpus=3 node=1 flags=0x0 nice=0 stuck for 33s!",
+    "[   60.000002] rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:",
+    "[   60.000003] rcu: INFO: rcu_sched self-detected stall on CPU",
+    "[   60.000004] WARNING: CPU: 1 PID: 99 at kernel/sched/fair.c:1609 task_numa_fault+0x1/0x2",
+    "[   60.000005] INFO: task xfs_repair:1234 blocked for more than 120 seconds.",
+    "[   60.000006] Out of memory: Killed process 1234 (xfs_repair) total-vm:1kB",
+    "[   60.000007] xfs_repair invoked oom-killer: gfp_mask=0x0\n[   60.000008] oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null)",
+]
+PLAIN = [
+    "[    0.000000] Linux version 6.1.0-56-amd64 (debian-kernel@lists.debian.org)",
+    "[    0.000001] Command line: root=PARTUUID=1 oops=panic panic=-1",
+    "[    5.000000] EXT4-fs (vda2): mounted filesystem with ordered data mode.",
+    "[    5.000001] systemd[1]: Started Debugging.",
+    "[    6.000000] XFS (vdb): Mounting V5 Filesystem",
+    # A user's program, not the kernel: arch/x86/kernel/traps.c, show_signal().
+    "[    7.000000] traps: stress-ng[1234] general protection fault ip:7f0000001234 sp:7ffe00000000 error:0 in libc.so.6[7f0000000000+155000]",
+    "[    7.000001] traps: stress-ng[1234] trap invalid opcode ip:55d5 sp:7ffe error:0",
+    "[    7.000002] xfs_repair[1234]: segfault at 8 ip 000055d5 sp 00007ffe error 4 in xfs_repair[55d5+1000]",
+]
+
+
+@pytest.mark.parametrize("line", OOPSES)
+def test_oopses(line: str) -> None:
+    assert OOPS.search(line)
+
+
+@pytest.mark.parametrize("line", WARNINGS)
+def test_warnings(line: str) -> None:
+    assert not OOPS.search(line)
+    assert WARNING.search(line)
+    assert console.warnings(f"{PLAIN[0]}\n{line}\n{PLAIN[1]}\n") == [line.splitlines()[-1]]
+
+
+@pytest.mark.parametrize("line", PLAIN)
+def test_plain_lines(line: str) -> None:
+    assert not OOPS.search(line)
+    assert not WARNING.search(line)
+
+
+class Log:
+    """A console log that grows, and the watch on it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.watch = Watch(path, "g")
+
+    def grows(self, text: str | bytes) -> None:
+        with self.path.open("ab") as handle:
+            handle.write(text if isinstance(text, bytes) else text.encode())
+        self.watch()
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    return Log(tmp_path / "console.log")
+
+
+def test_watch_sees_growth(log: Log) -> None:
+    log.watch()  # no log yet
+    for line in [*PLAIN, *WARNINGS]:
+        log.grows(f"{line}\r\n")
+    with pytest.raises(KernelOops, match="guest g: its kernel says: .*kernel BUG at mm") as caught:
+        log.grows(f"{PLAIN[2]}\r\n[ 2.0] kernel BUG at mm/memory.c:1!\r\n{PLAIN[3]}\r\n")
+    assert str(log.path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert "kernel BUG at" in caught.value.evidence
+    assert PLAIN[3] in caught.value.evidence
+
+
+def test_watch_does_not_look_twice(log: Log) -> None:
+    with pytest.raises(KernelOops):
+        log.grows(f"{OOPSES[0]}\n")
+    again = Log(log.path)
+    with pytest.raises(KernelOops):
+        again.watch()
+    log.path.write_bytes(b"x" * 2000 + b"\n")
+    again = Log(log.path)
+    again.watch()
+    again.grows(f"{PLAIN[0]}\n")
+
+
+@pytest.mark.parametrize("cut", range(len(OOPSES[5]) + 1))
+def test_an_oops_in_two_halves(cut: int, log: Log) -> None:
+    line = f"{OOPSES[5]}\n"
+    with pytest.raises(KernelOops):  # in one look or the other
+        for half in (line[:cut], line[cut:]):
+            log.grows(half)
+
+
+@pytest.mark.parametrize("cut", range(len(WARNINGS[0])))
+def test_a_warning_in_two_halves(cut: int, log: Log) -> None:
+    """"BUG: " may be the first half of "BUG: soft lockup", which is none."""
+    for half in (WARNINGS[0][:cut], f"{WARNINGS[0][cut:]}\n"):
+        log.grows(half)
+
+
+def test_noise_on_the_line_hides_nothing(log: Log) -> None:
+    """Bytes that are no UTF-8, whole or cut in two, must not put the watch past what it has read."""
+    log.grows(b"\xff\xfe\x80" * 50 + b"\n")
+    log.grows(b"\xe2\x82")
+    log.grows(b"\xac\n")
+    with pytest.raises(KernelOops):
+        log.grows(f"{OOPSES[3]}\n")
+
+
+def test_tail(log: Log) -> None:
+    assert console.tail(log.path) == console.read(log.path) == ""
+    log.grows("".join(f"line {n}\n" for n in range(100)) + "half")
+    assert console.tail(log.path, 3) == "line 98\nline 99\nhalf"
+    assert len(console.tail(log.path).splitlines()) == console.TAIL_LINES

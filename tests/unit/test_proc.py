@@ -1,0 +1,166 @@
+"""Programs on the host: run to their end, however that comes, with nothing left of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from numalab.errors import Cancelled, CommandFailed, DeadlinePassed, HostError
+from numalab.proc import Deadline, need, run
+from numalab.state import alive
+
+FAMILY = "echo $$ >> pids; sh -c 'echo $$ >> pids; exec sleep 1000' & wait"
+"""A shell with a child; both note their ids."""
+STUBBORN = "echo $$ >> pids; sh -c 'trap \"\" TERM; echo $$ >> pids; exec sleep 1000' & wait"
+"""The same, with a child that does not mind being asked to end."""
+
+
+class Stop(Exception):
+    """What a watch of ours raises."""
+
+
+def gone(place: Path) -> bool:
+    """Whether the two processes that wrote their ids have ended, at the latest in a moment."""
+    pids = [int(word) for word in (place / "pids").read_text().split()]
+    assert len(pids) == 2
+    end = time.monotonic() + 5
+    while any(map(alive, pids)) and time.monotonic() < end:
+        time.sleep(0.01)
+    left = [pid for pid in pids if alive(pid)]
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    return not left
+
+
+def until_both(place: Path, then: Callable[[], None]) -> Callable[[], None]:
+    """A watch that acts once both processes are there."""
+    def watch() -> None:
+        if (place / "pids").exists() and len((place / "pids").read_text().split()) == 2:
+            then()
+
+    return watch
+
+
+def stop() -> None:
+    raise Stop
+
+
+def test_status_and_streams(deadline: Deadline) -> None:
+    result = run(["sh", "-c", "echo out; echo err >&2; exit 3"], deadline=deadline, check=False)
+    assert (result.status, result.stdout, result.stderr) == (3, "out\n", "err\n")
+    assert result.argv == ("sh", "-c", "echo out; echo err >&2; exit 3")
+    assert run(["sh", "-c", "kill -9 $$"], deadline=deadline, check=False).status == -9
+
+
+@pytest.mark.parametrize(("script", "said"), [
+    ("echo first >&2; echo why >&2; echo >&2; exit 3", "exit status 3: why"), ("echo only out; exit 1", "exit status 1: only out"), ("exit 2", "exit status 2: no output"),
+])
+def test_a_failure_says_why(script: str, said: str, deadline: Deadline) -> None:
+    with pytest.raises(CommandFailed, match=f"{said}$") as caught:
+        run(["sh", "-c", script], deadline=deadline)
+    assert str(caught.value).startswith("sh -c ")
+    assert "\n" not in str(caught.value)
+
+
+def test_input_environment_and_folder(tmp_path: Path, deadline: Deadline) -> None:
+    result = run(["sh", "-c", "cat; echo $COLOUR; pwd"], deadline=deadline, input=b"fed\n", env={"COLOUR": "blue"}, cwd=tmp_path)
+    assert result.stdout == f"fed\nblue\n{tmp_path.resolve()}\n"
+    assert run(["cat"], deadline=deadline).stdout == "", "without input, a program reads none of ours"
+
+
+def test_much_output(deadline: Deadline) -> None:
+    """More than any pipe holds, on both streams at once; and what is no UTF-8 is still text."""
+    script = "import sys; [(sys.stdout.write('o' * 9999), sys.stderr.write('e' * 9999)) for _ in range(300)]; sys.stdout.buffer.write(b'\\xff')"
+    result = run([sys.executable, "-c", script], deadline=deadline)
+    assert (len(result.stdout), len(result.stderr)) == (2999701, 2999700)
+    assert result.stdout.endswith("\ufffd")
+
+
+def test_log(tmp_path: Path, deadline: Deadline) -> None:
+    log = tmp_path / "log"
+    log.write_text("before\n")
+    result = run(["sh", "-c", "echo out; echo err >&2"], deadline=deadline, log=log)
+    assert log.read_text() == "before\nout\nerr\n"
+    assert (result.stdout, result.stderr) == ("", "")
+    with pytest.raises(CommandFailed, match=f"exit status 1: why .all of it: {log}") as caught:
+        run(["sh", "-c", "echo why; exit 1"], deadline=deadline, log=log)
+    assert caught.value.evidence.endswith("err\nwhy\n")
+
+
+def test_a_missing_program(tmp_path: Path, deadline: Deadline) -> None:
+    with pytest.raises(HostError, match="no-such-program is not installed"):
+        run(["no-such-program"], deadline=deadline)
+    with pytest.raises(HostError, match="no-such-program is not installed: apt-get install a-package"):
+        need("no-such-program", "a-package")
+    assert Path(need("sh", "dash")).is_absolute()
+
+
+def test_a_missing_folder_is_no_missing_program(tmp_path: Path, deadline: Deadline) -> None:
+    with pytest.raises((HostError, OSError)) as caught:
+        run(["true"], deadline=deadline, cwd=tmp_path / "gone")
+    assert "not installed" not in str(caught.value)
+
+
+@pytest.mark.parametrize("script", [FAMILY, STUBBORN], ids=["family", "stubborn"])
+def test_watch_ends_all(script: str, tmp_path: Path, deadline: Deadline) -> None:
+    with pytest.raises(Stop):
+        run(["sh", "-c", script], deadline=deadline, cwd=tmp_path, watch=until_both(tmp_path, stop))
+    assert gone(tmp_path)
+
+
+def test_cancel_ends_all(tmp_path: Path, deadline: Deadline) -> None:
+    with pytest.raises(Cancelled, match="sh -c .*: cancelled"):
+        run(["sh", "-c", FAMILY], deadline=deadline, cwd=tmp_path, watch=until_both(tmp_path, deadline.cancel.set))
+    assert gone(tmp_path)
+
+
+def test_the_deadline_ends_all(tmp_path: Path) -> None:
+    with pytest.raises(DeadlinePassed, match="sh -c .*: the time limit passed"):
+        run(["sh", "-c", FAMILY], deadline=Deadline.after(1), cwd=tmp_path)
+    assert gone(tmp_path)
+
+
+def test_an_end_leaves_no_children(tmp_path: Path, deadline: Deadline) -> None:
+    """As run() promises: however the wait ends, the program and its children are gone afterwards."""
+    run(["sh", "-c", "echo $$ >> pids; sh -c 'echo $$ >> pids; exec sleep 1000' & until [ $(wc -l < pids) = 2 ]; do :; done"], deadline=deadline, cwd=tmp_path)
+    assert gone(tmp_path)
+
+
+def test_a_passed_deadline_starts_no_wait(deadline: Deadline) -> None:
+    with pytest.raises(DeadlinePassed):
+        run(["sleep", "1000"], deadline=Deadline.after(0))
+    deadline.cancel.set()
+    with pytest.raises(Cancelled):
+        run(["sleep", "1000"], deadline=deadline)
+
+
+def test_deadlines() -> None:
+    far, passed = Deadline.after(1000), Deadline.after(-1)
+    assert 900 < far.remaining() <= 1000
+    assert passed.remaining() == 0
+    assert far.within(10).remaining() <= 10
+    assert far.within(5000).at == far.at
+    assert far.grace(10).at == far.at + 10
+    assert 9 < passed.grace(10).remaining() <= 10
+    assert all(other.cancel is far.cancel for other in (far.within(1), far.grace(1)))
+    far.check("this")
+    passed.pause(1000)  # returns at once, or this test never ends
+    with pytest.raises(DeadlinePassed, match="that: the time limit passed"):
+        passed.check("that")
+    far.cancel.set()
+    far.pause(1000)
+    with pytest.raises(Cancelled, match="this: cancelled"):
+        far.check("this")
+
+
+def test_cancel_is_shared() -> None:
+    cancel = threading.Event()
+    assert Deadline.after(1, cancel).cancel is cancel
+    assert Deadline.after(1).cancel is not Deadline.after(1).cancel

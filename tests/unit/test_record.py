@@ -1,0 +1,84 @@
+"""Runs on disk: what was written is read again, counters made anew from the raw snapshots."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from numalab import record
+from numalab.errors import InputError
+from numalab.model import Phase, PhaseResult, Run, SizeClass, jsonable
+from tests.unit.makers import spec
+
+BEFORE = {"/proc/vmstat": "numa_hit 5\nold 1\n", "/sys/devices/system/node/node0/vmstat": "nr_free_pages 9\n"}
+AFTER = {"/proc/vmstat": "numa_hit 8\nnew 1\n", "/sys/devices/system/node/node0/vmstat": "nr_free_pages 4\n"}
+RAW = {"vmstat": {"numa_hit": 3}, "node0.vmstat": {"nr_free_pages": -5}}
+
+
+def result(name: str) -> PhaseResult:
+    return PhaseResult(
+        phase=Phase(name=name, command="true", limit_seconds=60), status=0, elapsed=1.5, user=0.5, system=0.25, counters=RAW, guest_load=1, host_load=2,
+    )
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """A run of two phases, written to tmp_path."""
+    made = Run(
+        id="r", workload="w", size=SizeClass.QUICK, params={"files": 3}, started="20150307T152000", host={"cpu": "x"},
+        guest={"spec": jsonable(spec())}, release="6.1", cmdline="quiet", phases=(result("first"), result("second")), console_warnings=("WARNING: CPU",),
+    )
+    for index, phase in enumerate(made.phases):
+        record.write_phase(tmp_path, index, phase.phase.name, {"before": BEFORE, "after": AFTER}, {"stdout": "out\n", "stderr": ""})
+    record.write(made, tmp_path)
+    return made
+
+
+def test_round_trip(run: Run, tmp_path: Path) -> None:
+    assert record.read(tmp_path) == run
+    assert sorted(str(path.relative_to(tmp_path)) for path in (tmp_path / "phases" / "00-first").rglob("*") if path.is_file()) == [
+        "phases/00-first/after/node0.vmstat", "phases/00-first/after/vmstat", "phases/00-first/before/node0.vmstat", "phases/00-first/before/vmstat",
+        "phases/00-first/stderr", "phases/00-first/stdout",
+    ]
+    assert not list(tmp_path.glob("*.new"))
+
+
+def test_differences_are_made_anew(run: Run, tmp_path: Path) -> None:
+    text = (tmp_path / "run.json").read_text()
+    (tmp_path / "run.json").write_text(text.replace('"numa_hit": 3', '"numa_hit": 77'))
+    assert "77" in (tmp_path / "run.json").read_text()
+    (tmp_path / "phases" / "01-second" / "after" / "vmstat").write_text("numa_hit 105\n")
+    again = record.read(tmp_path)
+    assert again.phase("first").counters == RAW
+    assert again.phase("second").counters == RAW | {"vmstat": {"numa_hit": 100}}
+
+
+def break_json(folder: Path) -> None:
+    (folder / "run.json").write_text("{")
+
+
+def break_key(folder: Path) -> None:
+    (folder / "run.json").write_text((folder / "run.json").read_text().replace('"workload"', '"werk"'))
+
+
+def lose_json(folder: Path) -> None:
+    (folder / "run.json").unlink()
+
+
+def lose_edge(folder: Path) -> None:
+    for path in (folder / "phases" / "01-second" / "after").iterdir():
+        path.unlink()
+    (folder / "phases" / "01-second" / "after").rmdir()
+
+
+def spoil(folder: Path) -> None:
+    (folder / "phases" / "00-first" / "before" / "vmstat").write_bytes(b"\xff")
+
+
+@pytest.mark.parametrize("harm", [break_json, break_key, lose_json, lose_edge, spoil])
+def test_a_broken_folder_is_no_run(harm: object, run: Run, tmp_path: Path) -> None:
+    assert callable(harm)
+    harm(tmp_path)
+    with pytest.raises(InputError, match=f"^{tmp_path}: not a run: "):
+        record.read(tmp_path)

@@ -1,0 +1,185 @@
+"""Commands in a guest: the thin layers on a fake, and SSH's words and endings on a fake ssh."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from numalab.errors import Cancelled, CommandFailed, DeadlinePassed, GuestError, GuestLost, KernelOops
+from numalab.proc import Deadline
+from numalab.shell import Ssh, fail, quote, succeed, wait_until_succeeds
+from tests.unit.makers import FakeShell
+
+SOCKET_PATH = 107
+"""unix(7): sun_path, less its terminating zero."""
+SSH_SUFFIX = len(".") + 16
+"""What OpenSSH appends while it makes the socket (mux.c: muxserver_listen)."""
+Program = Callable[[str, str], Path]
+
+
+def says(status: int, out: str = "", err: str = "") -> FakeShell:
+    return FakeShell(lambda _command, _input: (status, out, err))
+
+
+@pytest.fixture
+def ssh(tmp_path: Path) -> Ssh:
+    return Ssh(guest="g", port=2222, key=tmp_path / "key", known_hosts=tmp_path / "known_hosts")
+
+
+def test_quote() -> None:
+    assert quote("a | b") == "a | b"
+    assert quote(["echo", "a b", "$c"]) == "echo 'a b' '$c'"
+
+
+def test_succeed(deadline: Deadline) -> None:
+    shell = FakeShell(lambda command, input: (0, f"{command} {input!r}", "noise"))
+    assert succeed(shell, ["cat", "a b"], deadline=deadline, input=b"x") == "cat 'a b' b'x'"
+
+
+@pytest.mark.parametrize(("out", "err", "said"), [("out\n", "first\nwhy\n", "why"), ("a\nb\n", "", "b"), ("", "\n", "no output")])
+def test_succeed_that_does_not(out: str, err: str, said: str, deadline: Deadline) -> None:
+    with pytest.raises(CommandFailed, match=f"^in the guest: false: exit status 7: {said}$") as caught:
+        succeed(says(7, out, err), "false", deadline=deadline)
+    assert caught.value.evidence == err
+
+
+def test_fail(deadline: Deadline) -> None:
+    assert fail(says(5, "out"), "x", deadline=deadline).status == 5
+    with pytest.raises(GuestError, match="in the guest: x: succeeded, but should fail"):
+        fail(says(0), "x", deadline=deadline)
+
+
+def test_wait_until_succeeds(deadline: Deadline) -> None:
+    answers = iter([(1, "", ""), (255, "", ""), (0, "at last", "")])
+    shell = FakeShell(lambda _command, _input: next(answers))
+    assert wait_until_succeeds(shell, "x", deadline=deadline, every=0) == "at last"
+    assert shell.asked == ["x"] * 3
+
+
+def test_wait_until_it_never_does() -> None:
+    with pytest.raises(DeadlinePassed, match="waiting in the guest for: x"):
+        wait_until_succeeds(says(1), "x", deadline=Deadline.after(0))
+
+
+def test_options(ssh: Ssh) -> None:
+    words = ssh.options()
+    assert words[::2] == ["-o"] * (len(words) // 2)
+    pairs = dict(word.split("=", 1) for word in words[1::2])
+    assert pairs | {
+        "IdentityFile": str(ssh.key), "UserKnownHostsFile": str(ssh.known_hosts), "StrictHostKeyChecking": "yes", "BatchMode": "yes",
+        "ControlPath": str(ssh.control), "User": "root", "IdentitiesOnly": "yes",
+    } == pairs
+    assert "ProxyJump" not in pairs
+    assert "ProxyJump=me@hop" in Ssh(guest="g", port=1, key=ssh.key, known_hosts=ssh.known_hosts, via="me@hop").options()
+
+
+def test_argv(ssh: Ssh) -> None:
+    words = ssh.argv("-T", ssh.host, "true")
+    assert Path(words[0]).name == "ssh"
+    assert words[1:3] == ["-F", "none"], "a person's own configuration has no say"
+    assert words[-5:] == ["-p", "2222", "-T", "127.0.0.1", "true"]
+
+
+@pytest.mark.parametrize("runtime", ["/run/user/4294967295", ""])
+def test_the_control_socket_is_private_and_short(runtime: str, ssh: Ssh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[Path, int]] = []
+    monkeypatch.setattr(Path, "mkdir", lambda path, mode=0o777, **_: made.append((path, mode)))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
+    monkeypatch.setattr("tempfile.tempdir", "/tmp")
+    assert len(str(ssh.control)) + SSH_SUFFIX <= SOCKET_PATH
+    assert made == [(ssh.control.parent, 0o700)] * len(made)
+    others = [Ssh(guest="g", port=port, key=ssh.key, known_hosts=hosts) for port, hosts in ((2223, ssh.known_hosts), (2222, tmp_path / "other"))]
+    assert len({ssh.control, *(other.control for other in others)}) == 3
+
+
+def test_a_runtime_folder_that_is_not_there(ssh: Ssh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """sudo -E and containers leave XDG_RUNTIME_DIR set to a folder that nobody made."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "gone"))
+    assert ssh.control.parent.is_dir()
+
+
+def test_execute(ssh: Ssh, program: Program, deadline: Deadline) -> None:
+    program("ssh", 'cat; for word; do last=$word; done; echo "$last"; echo err >&2; exit 7')
+    result = ssh.execute("echo 'a b'", deadline=deadline, input=b"fed ")
+    assert result.stdout.startswith("fed exec timeout -k 5 ")
+    assert result.stdout.endswith(""" sh -c 'echo '"'"'a b'"'"''\n""")
+    assert (result.status, result.stderr) == (7, "err\n")
+
+
+@pytest.mark.parametrize("status", [0, 7, 124, 137])
+def test_a_status_is_the_commands_own(status: int, ssh: Ssh, program: Program, deadline: Deadline) -> None:
+    """Even timeout(1)'s 124 and a killed command's 137, as long as there was time left."""
+    program("ssh", f"exit {status}")
+    assert ssh.execute("x", deadline=deadline).status == status
+
+
+@pytest.mark.parametrize("status", [124, 137])
+def test_the_guests_timeout_ended_it(status: int, ssh: Ssh, program: Program) -> None:
+    """124 from timeout(1), or 137 when the command minded only its SIGKILL (-k)."""
+    program("ssh", f"exit {status}")
+    with pytest.raises(DeadlinePassed, match="guest g: sleep 9: the time limit passed"):
+        ssh.execute("sleep 9", deadline=Deadline.after(0))
+
+
+def test_ssh_is_lost(ssh: Ssh, program: Program, deadline: Deadline) -> None:
+    program("ssh", "echo 'Connection reset' >&2; exit 255")
+    with pytest.raises(GuestLost, match="guest g: SSH is lost: Connection reset"):
+        ssh.execute("x", deadline=deadline)
+
+
+def test_255_is_the_commands_own_while_the_connection_stands(ssh: Ssh, program: Program, deadline: Deadline) -> None:
+    program("ssh", 'case "$*" in *"-O check"*) exit 0;; esac; exit 255')
+    assert ssh.execute("x", deadline=deadline).status == 255
+
+
+def test_an_oops_is_why_ssh_is_lost(tmp_path: Path, program: Program, deadline: Deadline) -> None:
+    def watch() -> None:
+        raise KernelOops("oops")
+
+    program("ssh", "exit 255")
+    with pytest.raises(KernelOops):
+        Ssh(guest="g", port=1, key=tmp_path, known_hosts=tmp_path, watch=watch).execute("x", deadline=deadline)
+
+
+def test_cancel_ends_a_command(tmp_path: Path, program: Program, deadline: Deadline) -> None:
+    program("ssh", "exec sleep 1000")
+    with pytest.raises(Cancelled):
+        Ssh(guest="g", port=1, key=tmp_path, known_hosts=tmp_path, watch=deadline.cancel.set).execute("x", deadline=deadline)
+
+
+@pytest.mark.parametrize(("source", "target", "words"), [
+    ("a", "guest:/b c", "a 127.0.0.1:/b c"), ("guest:/a", "b", "127.0.0.1:/a b"), ("my-guest:x", "guest:guest:y", "my-guest:x 127.0.0.1:guest:y"),
+])
+def test_copy(source: str, target: str, words: str, ssh: Ssh, program: Program, tmp_path: Path, deadline: Deadline) -> None:
+    program("scp", f'echo "$*" > {tmp_path}/words')
+    ssh.copy(source=source, target=target, deadline=deadline)
+    said = (tmp_path / "words").read_text()
+    assert said.startswith("-F none -q -r -o ")
+    assert said.endswith(f" -P 2222 {words}\n")
+
+
+def test_copy_fails(ssh: Ssh, program: Program, deadline: Deadline) -> None:
+    program("scp", "echo 'No such file' >&2; exit 1")
+    with pytest.raises(CommandFailed, match="exit status 1: No such file"):
+        ssh.copy(source="a", target="guest:/b", deadline=deadline)
+
+
+def test_disconnect(ssh: Ssh, program: Program, tmp_path: Path, deadline: Deadline) -> None:
+    program("ssh", f'echo "$*" > {tmp_path}/words; exit 255')
+    ssh.disconnect(deadline)
+    assert not (tmp_path / "words").exists(), "there was no connection"
+    ssh.control.touch()
+    ssh.disconnect(deadline)
+    assert "-O exit 127.0.0.1" in (tmp_path / "words").read_text()
+
+
+def test_wait_ends_with_the_watch(tmp_path: Path, deadline: Deadline) -> None:
+    def watch() -> None:
+        raise GuestLost("gone")
+
+    with pytest.raises(GuestLost):
+        Ssh(guest="g", port=1, key=tmp_path, known_hosts=tmp_path, watch=watch).wait(deadline)
+    with pytest.raises(DeadlinePassed, match="guest g: waiting for SSH on port 1"):
+        Ssh(guest="g", port=1, key=tmp_path, known_hosts=tmp_path).wait(Deadline.after(0))

@@ -1,0 +1,134 @@
+"""The state directory: where it is, who may write to it, and what half-made things become."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from numalab import state
+from numalab.errors import DeadlinePassed, HostError
+from numalab.proc import Deadline
+
+
+def dead_pid() -> int:
+    """The id of a process that has just ended."""
+    child = subprocess.Popen(["true"])
+    child.wait()
+    return child.pid
+
+
+def test_lab_state_is_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAB_STATE", str(tmp_path / "a" / "b"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
+    assert state.directory() == tmp_path / "a" / "b"
+    assert state.directory().stat().st_mode & 0o777 == 0o700
+    assert not (tmp_path / "xdg").exists()
+
+
+def test_then_xdg_then_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LAB_STATE")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
+    assert state.directory() == tmp_path / "xdg" / "numalab"
+    monkeypatch.delenv("XDG_STATE_HOME")
+    assert state.directory() == tmp_path / "home" / ".local" / "state" / "numalab"
+
+
+def test_a_relative_one_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LAB_STATE", "here")
+    assert state.directory() == tmp_path / "here"
+
+
+def test_one_that_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("LAB_STATE", str(tmp_path / "file" / "state"))
+    with pytest.raises(HostError, match="set LAB_STATE to one that can be written"):
+        state.directory()
+
+
+def test_folder(lab_state: Path) -> None:
+    assert state.folder("a", "b") == lab_state / "a" / "b"
+    assert state.folder("a", "b").is_dir()
+
+
+def test_lock_excludes_another_process(lab_state: Path, deadline: Deadline) -> None:
+    script = "import sys\nfrom numalab import state\nfrom numalab.proc import Deadline\nwith state.lock('one', Deadline.after(60)):\n print('held', flush=True)\n input()\n"
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == "held\n"
+            with state.lock("other", deadline):
+                pass
+            with pytest.raises(DeadlinePassed, match="another lab.py that holds .*/locks/one"), state.lock("one", Deadline.after(0)):
+                pass
+        finally:
+            holder.kill()
+            holder.wait()
+        with state.lock("one", deadline):  # kill -9 lets go of it
+            pass
+
+
+def test_lock_is_let_go_after_an_error(deadline: Deadline) -> None:
+    with pytest.raises(KeyError), state.lock("one", deadline):
+        raise KeyError
+    with state.lock("one", Deadline.after(0)):
+        pass
+
+
+def test_making(lab_state: Path) -> None:
+    place = lab_state / "images" / "x"
+    with state.making(place) as scratch:
+        (scratch / "file").write_text("new")
+        assert not place.exists()
+        assert scratch.parent == place.parent, "or the rename could not be atomic"
+    assert (place / "file").read_text() == "new"
+    assert list(place.parent.iterdir()) == [place]
+
+
+@pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt, SystemExit])
+def test_what_fails_is_not_made(error: type[BaseException], lab_state: Path) -> None:
+    place = lab_state / "images" / "x"
+    place.mkdir(parents=True)
+    (place / "file").write_text("old")
+    with pytest.raises(error), state.making(place) as scratch:
+        (scratch / "file").write_text("half")
+        raise error
+    assert (place / "file").read_text() == "old"
+    assert list(place.parent.iterdir()) == [place]
+
+
+def test_a_full_disk_is_the_hosts_error(lab_state: Path) -> None:
+    with pytest.raises(HostError, match="images/x: .*No space left"), state.making(lab_state / "images" / "x"):
+        raise OSError(28, "No space left on device")
+
+
+def test_abandoned(lab_state: Path) -> None:
+    mine, theirs, dead = (lab_state / "images" / f".making-{pid}-x" for pid in (os.getpid(), os.getppid(), dead_pid()))
+    for path in (mine, theirs, dead):
+        path.mkdir(parents=True)
+    assert state.abandoned() == [dead]
+
+
+def test_alive_and_started() -> None:
+    assert state.alive(os.getpid())
+    assert state.started(os.getpid()) >= state.started(os.getppid()) > 0
+    gone = dead_pid()
+    assert (state.alive(gone), state.started(gone)) == (False, 0)
+    zombie = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
+    assert not state.alive(zombie.pid)
+    zombie.wait()
+
+
+def test_ssh_key_is_made_once(lab_state: Path, deadline: Deadline) -> None:
+    assert state.ssh_key(deadline).read_text() == "private\n", "the one that is there is kept"
+
+
+def test_stamp() -> None:
+    assert len(state.stamp()) == 15
+    assert state.stamp()[8] == "T"
