@@ -442,12 +442,10 @@ def _command(call: Callable[..., object]) -> int:
     except typer.Abort:
         raise Cancelled("cancelled") from None
     except Exception as error:
-        import click
-
-        if isinstance(error, click.ClickException):
-            error.show()
-            return Exit.LAB_ERROR
-        raise
+        # Bad usage: click's exceptions, which typer has a copy of since 0.2x; their classes differ, their form does not.
+        if not hasattr(error, "format_message"):
+            raise
+        raise InputError(f"{error.format_message()} (--help tells more)") from None
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> None:

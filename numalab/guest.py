@@ -19,7 +19,7 @@ from pathlib import Path
 
 from numalab import accel, console, image, kernel, shell, state, storage, topology
 from numalab.domain import domain_xml
-from numalab.errors import GuestError, GuestLost, HostError, InputError, LabError, TopologyMismatch
+from numalab.errors import GuestLost, HostError, InputError, LabError, TopologyMismatch
 from numalab.host import Host
 from numalab.log import note, step
 from numalab.model import MIB, Boot, GuestSpec, Name, Topology, Value, check_name, jsonable, show_size
@@ -166,7 +166,7 @@ def up(request: Request, host: Host, deadline: Deadline) -> Guest:
         guest.save()
         return guest
     except BaseException as error:
-        if isinstance(error, GuestError) and not error.evidence:
+        if isinstance(error, LabError) and not error.evidence:
             error.evidence = guest.console_tail() if guest else ""
         if guest is not None:
             guest.down(Deadline.after(60))

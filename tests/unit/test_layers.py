@@ -14,8 +14,8 @@ PACKAGE = Path(numalab.__file__).parent
 LAYERS = (
     ("tools", {"errors", "log", "proc", "state"}),
     ("values", {"model"}),
-    ("pure", {"catalog", "console", "counters", "domain", "record", "report", "topology", "workload"}),
-    ("edges", {"accel", "doctor", "guest", "host", "image", "kernel", "provision", "shell", "storage"}),
+    ("pure", {"catalog", "counters", "domain", "record", "report", "topology", "workload"}),
+    ("edges", {"accel", "console", "doctor", "guest", "host", "image", "kernel", "provision", "shell", "storage", "where"}),
     ("measuring", {"measure"}),
     ("front", {"cli", "plugin", "progress"}),
 )

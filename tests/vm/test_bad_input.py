@@ -133,7 +133,8 @@ def test_port_taken(lab_py: Command) -> None:
 
 
 def test_usage(lab_py: Command) -> None:
-    assert lab_py("up", "--colour", "blue").returncode == 2
+    refused(lab_py, lab_py("up", "--colour", "blue"), "--colour")
+    refused(lab_py, lab_py("fly"), "fly")
     assert lab_py("exec", "nobody", "--", "true").returncode == 125
     refused(lab_py, lab_py("status", "nobody"), "there is no guest nobody")
     refused(lab_py, lab_py("run", "nothing"), "nothing", "xfsrepair")

@@ -130,10 +130,19 @@ def test_wrong_topology_fails_up(lab_py: Command) -> None:
     assert lab_py.clean()
 
 
-def test_kernel_without_root_is_reported(lab_py: Command) -> None:
-    result = lab_py("up", *SMALL, "--name", "one", "--append", "init=/nowhere panic=0 root=/dev/vda2 rootfstype=ext4 break=no")
-    assert result.returncode in (1, 2)
-    assert "one" in result.stderr
+def test_kernel_that_panics_at_boot(lab_py: Command) -> None:
+    """No initrd, no root: the panic ends `up` at once, as a finding with the console's end."""
+    result = lab_py("up", *SMALL, "--name", "one", "--append", "rdinit=/nowhere root=/dev/nowhere")
+    assert result.returncode == 1, result.stderr
+    assert "Kernel panic" in result.stderr
+    assert lab_py.clean()
+
+
+def test_guest_that_never_answers(lab_py: Command) -> None:
+    result = lab_py("up", *SMALL, "--name", "one", "--append", "root=/dev/nowhere", "--timeout", "40")
+    assert result.returncode == 2, result.stderr
+    assert "waiting for SSH" in result.stderr
+    assert "Linux version" in result.stderr or "root device" in result.stderr, "the console's end is not shown"
     assert lab_py.clean()
 
 

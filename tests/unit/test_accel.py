@@ -1,0 +1,166 @@
+"""The accelerator is tried: here on a QEMU of ours that works, hangs, fails or ends without a word."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from numalab import accel, state
+from numalab.errors import Cancelled, HostError
+from numalab.model import Accel
+from numalab.proc import Deadline
+
+Program = Callable[[str, str], Path]
+VERSION = 'if [ "$1" = --version ]; then echo "QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7)"; exit; fi\n'
+WORKS = f"{VERSION}echo tried >> $0.log; echo '[ 1.0] Run /init'; echo '{accel.WORD}'"
+FAILS = f"{VERSION}echo tried >> $0.log; echo 'failed to initialize kvm' >&2; exit 1"
+HANGS = f"{VERSION}exec sleep 1000"
+
+
+@pytest.fixture
+def kernel(tmp_path: Path, program: Program, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A kernel file on a host with a usable /dev/kvm and a busybox."""
+    program("busybox", "exit")
+    monkeypatch.setattr(accel, "_device", lambda *_: "usable")
+    path = tmp_path / "vmlinuz"
+    path.write_bytes(b"kernel")
+    return path
+
+
+def tries(qemu: Path) -> int:
+    """How often the fake QEMU was started with a kernel."""
+    log = qemu.with_name(f"{qemu.name}.log")
+    return len(log.read_text().splitlines()) if log.exists() else 0
+
+
+def test_it_works(kernel: Path, program: Program, deadline: Deadline) -> None:
+    program("qemu-system-x86_64", WORKS)
+    kind, reason = accel.try_kvm(kernel, deadline)
+    assert kind is Accel.KVM
+    assert reason.startswith("vmlinuz reached user space in ")
+
+
+@pytest.mark.parametrize(("script", "reason"), [
+    (FAILS, "QEMU fails under KVM: .*failed to initialize kvm"),
+    (f"{VERSION}echo Booting the kernel", "the kernel ended before user space: Booting the kernel"),
+    (f"{VERSION}", "the kernel ended before user space: it said nothing"),
+])
+def test_it_fails(script: str, reason: str, kernel: Path, program: Program, deadline: Deadline) -> None:
+    program("qemu-system-x86_64", script)
+    kind, said = accel.try_kvm(kernel, deadline)
+    assert kind is Accel.TCG
+    assert re.search(reason, said)
+
+
+def test_it_hangs(kernel: Path, program: Program, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+    """As a KVM in software does."""
+    program("qemu-system-x86_64", HANGS)
+    monkeypatch.setattr(accel, "PROBE_SECONDS", 0.3)
+    kind, reason = accel.try_kvm(kernel, deadline)
+    assert kind is Accel.TCG
+    assert "vmlinuz does not reach user space under it" in reason
+
+
+def test_cancelled_is_not_tcg(kernel: Path, program: Program, deadline: Deadline) -> None:
+    program("qemu-system-x86_64", HANGS)
+    deadline.cancel.set()
+    with pytest.raises(Cancelled):
+        accel.choose("auto", kernel, deadline)
+    assert not (state.folder("cache") / "accel.json").exists()
+
+
+def test_a_lack_is_not_kept(kernel: Path, program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+    """Without busybox nothing can be said about KVM; once it is installed, something can."""
+    program("qemu-system-x86_64", WORKS)
+    program("uname", "echo 6.1")
+    (tmp_path / "bin" / "busybox").unlink()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    with contextlib.suppress(HostError):
+        accel.choose("auto", kernel, deadline)
+    program("busybox", "exit")
+    assert accel.choose("auto", kernel, deadline).accel is Accel.KVM
+
+
+@pytest.mark.parametrize(("device", "reason"), [("none", "there is no /dev/kvm"), ("closed", "/dev/kvm may not be opened: join the group kvm")])
+def test_no_device(device: str, reason: str, kernel: Path, program: Program, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+    qemu = program("qemu-system-x86_64", WORKS)
+    monkeypatch.setattr(accel, "_device", lambda *_: device)
+    kind, said = accel.try_kvm(kernel, deadline)
+    assert (kind, tries(qemu)) == (Accel.TCG, 0)
+    assert said.startswith(reason)
+
+
+def test_the_answer_is_kept(kernel: Path, program: Program, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+    qemu = program("qemu-system-x86_64", WORKS)
+    first = accel.choose("auto", kernel, deadline)
+    assert first.accel is Accel.KVM
+    assert (accel.choose("auto", kernel, deadline), tries(qemu)) == (first, 1)
+    assert accel.choose("kvm", kernel, deadline) == first
+    program("qemu-system-x86_64", FAILS.replace("7.2.22", "9.2.1"))
+    assert (accel.choose("auto", kernel, deadline).accel, tries(qemu)) == (Accel.TCG, 2), "another QEMU"
+    kernel.write_bytes(b"another")
+    program("qemu-system-x86_64", WORKS)
+    assert (accel.choose("auto", kernel, deadline).accel, tries(qemu)) == (Accel.KVM, 3), "another kernel"
+    monkeypatch.setattr(accel, "_device", lambda *_: "none")
+    assert accel.choose("auto", kernel, deadline).accel is Accel.TCG, "another device"
+    kernel.write_bytes(b"kernel")
+    monkeypatch.setattr(accel, "_device", lambda *_: "usable")
+    assert (accel.choose("auto", kernel, deadline), tries(qemu)) == (first, 3), "the first again"
+    assert len(json.loads((state.folder("cache") / "accel.json").read_text())) == 4
+
+
+def test_wishes(kernel: Path, program: Program, deadline: Deadline) -> None:
+    qemu = program("qemu-system-x86_64", FAILS)
+    assert accel.choose("tcg", kernel, deadline).accel is Accel.TCG
+    assert tries(qemu) == 0, "nobody asked"
+    with pytest.raises(HostError, match="--accel kvm: QEMU fails under KVM: .*use --accel tcg or auto"):
+        accel.choose("kvm", kernel, deadline)
+
+
+@pytest.mark.parametrize("text", ["QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)", "QEMU emulator version 9.2.1, Copyright"])
+def test_qemu_version(text: str, program: Program, deadline: Deadline) -> None:
+    program("qemu-system-x86_64", f"echo '{text}'")
+    assert accel.qemu_version(deadline) == text.split()[3].rstrip(",")
+
+
+def members(archive: bytes) -> dict[str, tuple[int, int, bytes]]:
+    """A newc archive's members: name -> (mode, device, content), read as the kernel does (init/initramfs.c)."""
+    found, at = {}, 0
+    while True:
+        assert archive[at:at + 6] == b"070701"
+        fields = [int(archive[at + 6 + 8 * i:at + 14 + 8 * i], 16) for i in range(13)]
+        mode, size, device, length = fields[1], fields[6], fields[9] << 8 | fields[10], fields[11]
+        name = archive[at + 110:at + 110 + length]
+        assert name[-1:] == b"\0"
+        body = (at + 110 + length + 3) & ~3
+        if name == b"TRAILER!!!\0":
+            assert len(archive) % 4 == 0
+            return found
+        found[name[:-1].decode()] = (mode, device, archive[body:body + size])
+        at = (body + size + 3) & ~3
+
+
+def test_probe_cpio(program: Program) -> None:
+    busybox = program("busybox", "exit # of a length that is not a multiple of four")
+    found = members(accel.probe_cpio())
+    assert list(found) == ["bin", "dev", "dev/console", "bin/busybox", "init"]
+    assert found["dev/console"] == (0o020600, 0x0501, b"")
+    assert found["bin/busybox"] == (0o100755, 0, busybox.read_bytes())
+    assert found["init"][2].startswith(b"#!/bin/busybox sh\n")
+    assert accel.WORD.encode() in found["init"][2]
+
+
+def test_cpio_reads_it(program: Program) -> None:
+    if not shutil.which("cpio"):
+        pytest.skip("cpio is not installed: apt-get install cpio")
+    program("busybox", "exit")
+    listed = subprocess.run(["cpio", "-it", "--quiet"], input=accel.probe_cpio(), capture_output=True, check=True, timeout=60)
+    assert listed.stdout.decode().split() == ["bin", "dev", "dev/console", "bin/busybox", "init"]
+    assert not listed.stderr

@@ -1,0 +1,162 @@
+"""Images are found by their inputs, used whole or not at all, and every lack names its mend."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from numalab import catalog, image, state
+from numalab.errors import CommandFailed, HostError, InputError
+from numalab.image import FORMAT, Image
+from numalab.model import jsonable
+from numalab.proc import Deadline
+
+NAME = "debian12"
+FILES = {"disk.qcow2": b"QFI\xfb of a size", "vmlinuz": b"kernel", "initrd.img": b"initrd", "host_key.pub": b"key\n", "config": b"CONFIG_NUMA=y\n"}
+
+
+@pytest.fixture(autouse=True)
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout of the test's own, whose files may be changed."""
+    root = tmp_path / "checkout"
+    for folder in ("images", "playbooks"):
+        shutil.copytree(catalog.ROOT / folder, root / folder)
+    monkeypatch.setattr(catalog, "ROOT", root)
+    monkeypatch.setattr(image, "ROOT", root)
+    return root
+
+
+def built(deadline: Deadline, base: Path | None = None) -> Path:
+    """A whole image with the inputs of now, as a build leaves it. Its folder."""
+    found = image.inputs(NAME, base, deadline)
+    place = state.folder("images", NAME) / image._id(found)
+    place.mkdir()
+    for name, body in FILES.items():
+        (place / name).write_bytes(body)
+    about = Image(name=NAME, id=place.name, directory=str(place), root="PARTUUID=1", disk_bytes=len(FILES["disk.qcow2"]), inputs=found)
+    (place / "manifest.json").write_text(json.dumps(jsonable(about)))
+    return place
+
+
+def test_inputs_are_the_files_that_matter(deadline: Deadline) -> None:
+    found = image.inputs(NAME, None, deadline)
+    assert {f"images/{NAME}.yml", f"images/{NAME}.pkr.hcl", "playbooks/guest.yml", "ssh key", "format"} <= set(found)
+    assert any(name.startswith("playbooks/roles/guest/tasks/") for name in found)
+    assert any(name.startswith("playbooks/roles/guest/files/") for name in found)
+    assert found["format"] == str(FORMAT)
+    assert "base" not in found
+
+
+@pytest.mark.parametrize("path", [
+    f"images/{NAME}.yml", f"images/{NAME}.pkr.hcl", "playbooks/guest.yml", "playbooks/roles/guest/tasks/main.yml", "playbooks/roles/guest/files/new",
+])
+def test_a_changed_input_is_another_image(path: str, checkout: Path, deadline: Deadline) -> None:
+    place = built(deadline)
+    assert image.require(NAME, deadline).id == place.name
+    with (checkout / path).open("a") as handle:
+        handle.write("\n# changed\n")
+    assert image.existing(NAME, deadline) is None
+    with pytest.raises(HostError, match=f"image {NAME} is not built, or its inputs changed: lab.py image build {NAME}"):
+        image.require(NAME, deadline)
+
+
+def test_another_key_is_another_image(lab_state: Path, deadline: Deadline) -> None:
+    built(deadline)
+    (lab_state / "ssh" / "id_ed25519.pub").write_text("another\n")
+    assert image.existing(NAME, deadline) is None
+
+
+@pytest.mark.parametrize("path", ["images/other.yml", "playbooks/kernel.yml", "playbooks/roles/kernel/tasks/main.yml", "README.md"])
+def test_what_is_no_input_changes_nothing(path: str, checkout: Path, deadline: Deadline) -> None:
+    place = built(deadline)
+    (checkout / path).parent.mkdir(parents=True, exist_ok=True)
+    (checkout / path).write_text("anything: else\n")
+    for file in (checkout / "playbooks").rglob("*"):
+        file.touch()
+    assert image.require(NAME, deadline).id == place.name
+
+
+def test_base(tmp_path: Path, deadline: Deadline) -> None:
+    base = tmp_path / "cloud.qcow2"
+    with pytest.raises(InputError, match=f"--base {base}: No such file"):
+        image.existing(NAME, deadline, base)
+    base.write_bytes(b"one")
+    first = image.inputs(NAME, base, deadline)
+    base.write_bytes(b"two")
+    assert len({first["base"], image.inputs(NAME, base, deadline)["base"]}) == 2
+    assert {key: value for key, value in first.items() if key != "base"} == image.inputs(NAME, None, deadline)
+
+
+def test_an_image_over_a_cloud_image_is_one_that_up_finds(tmp_path: Path, deadline: Deadline) -> None:
+    """`image build --base FILE` is of use only if `up` boots what it built."""
+    (tmp_path / "cloud.qcow2").write_bytes(b"cloud")
+    place = built(deadline, tmp_path / "cloud.qcow2")
+    assert image.require(NAME, deadline).id == place.name
+
+
+def test_a_moved_state_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+    place = built(deadline)
+    shutil.move(state.directory(), tmp_path / "moved")
+    monkeypatch.setenv("LAB_STATE", str(tmp_path / "moved"))
+    assert image.require(NAME, deadline).file("disk.qcow2") == tmp_path / "moved" / "images" / NAME / place.name / "disk.qcow2"
+
+
+@pytest.mark.parametrize("harm", ["truncate disk.qcow2", "unlink disk.qcow2", "truncate manifest.json", "unlink manifest.json",
+                                  "unlink vmlinuz", "unlink initrd.img", "unlink host_key.pub"])
+def test_a_broken_image_names_its_mend(harm: str, deadline: Deadline) -> None:
+    what, name = harm.split()
+    path = built(deadline) / name
+    if what == "unlink":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:-1])
+    for ask in (image.existing, image.require):
+        with pytest.raises(HostError, match=f"lab.py image build --force {NAME}"):
+            ask(NAME, deadline)
+
+
+def test_a_half_made_image_is_none(deadline: Deadline) -> None:
+    place = built(deadline)
+    place.rename(place.with_name(f".making-1-{place.name}"))
+    assert image.existing(NAME, deadline) is None
+
+
+def test_a_build_that_fails_leaves_nothing(monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+    def packer(*_: object) -> None:
+        scratch = next(state.folder("images", NAME).glob(".making-*"))
+        (scratch / "disk.qcow2").write_bytes(b"half")
+        raise CommandFailed("packer")
+
+    monkeypatch.setattr(image, "_base", lambda *_: state.folder("bases"))
+    monkeypatch.setattr(image, "_packer", packer)
+    with pytest.raises(CommandFailed):
+        image.build(NAME, accelerator="tcg", deadline=deadline)
+    assert list(state.folder("images", NAME).iterdir()) == []
+
+
+def test_a_build_is_done_once(monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+    built_by: list[Path] = []
+
+    def packer(_name: str, _what: object, _disk: object, scratch: Path, *_: object) -> None:
+        (scratch / "disk.qcow2").write_bytes(b"disk")
+        for name in ("vmlinuz", "initrd.img", "host_key.pub"):
+            (scratch / name).write_bytes(b"x")
+        built_by.append(scratch)
+
+    monkeypatch.setattr(image, "_base", lambda *_: state.folder("bases"))
+    monkeypatch.setattr(image, "_packer", packer)
+    first = image.build(NAME, accelerator="tcg", deadline=deadline)
+    assert image.build(NAME, accelerator="tcg", deadline=deadline) == image.require(NAME, deadline) == first
+    assert len(built_by) == 1
+    assert image.build(NAME, accelerator="tcg", deadline=deadline, force=True) == first
+    assert len(built_by) == 2
+
+
+def test_a_playbook_that_is_not_there(checkout: Path) -> None:
+    path = checkout / "images" / f"{NAME}.yml"
+    path.write_text(path.read_text().replace("playbook: guest.yml", "playbook: gone.yml"))
+    with pytest.raises(InputError, match=f"{NAME}.yml: playbook: there is no playbooks/gone.yml"):
+        image.recipe(NAME)

@@ -1,0 +1,50 @@
+"""Kernels by name: what boots from where, and what is said when it cannot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from numalab import catalog, kernel
+from numalab.errors import HostError, InputError
+from numalab.image import Image
+from numalab.model import Boot
+
+IMAGE = Image(name="debian12", id="0" * 16, directory="/images/x", root="PARTUUID=1", disk_bytes=1, inputs={})
+
+
+def write(tmp_path: Path, source: str) -> str:
+    path = tmp_path / "mine.yml"
+    path.write_text(f"description: mine\nsource: {source}\n")
+    return str(path)
+
+
+def test_the_images_own() -> None:
+    assert kernel.resolve("debian", IMAGE) == Boot(name="debian", kernel="/images/x/vmlinuz", initrd="/images/x/initrd.img")
+
+
+def test_prebuilt(tmp_path: Path) -> None:
+    name = write(tmp_path, f"{{prebuilt: {{bzimage: {tmp_path}/bzImage}}}}")
+    with pytest.raises(InputError, match=f"source.prebuilt.bzimage: there is no {tmp_path}/bzImage"):
+        kernel.resolve(name, IMAGE)
+    (tmp_path / "bzImage").write_bytes(b"kernel")
+    boot = kernel.resolve(name, IMAGE)
+    assert (boot.kernel, boot.initrd) == (f"{tmp_path}/bzImage", None)
+    first = kernel.digest(boot)
+    (tmp_path / "bzImage").write_bytes(b"another")
+    assert kernel.digest(boot) != first
+
+
+@pytest.mark.parametrize("source", ["{}", "{debian-image: true, git: {url: x}}", "{debian-image: false}"])
+def test_exactly_one_source(source: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"mine\.yml:2: source: exactly one source must be given"):
+        kernel.recipe(write(tmp_path, source))
+
+
+@pytest.mark.parametrize("name", catalog.names("kernels"))
+def test_every_kernel_boots_or_says_why_not(name: str) -> None:
+    try:
+        assert kernel.resolve(name, IMAGE).kernel
+    except (HostError, InputError) as error:
+        assert name in str(error)  # noqa: PT017

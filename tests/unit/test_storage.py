@@ -1,0 +1,132 @@
+"""Disks on the host: which form a size takes on which file system, and that sparse ones are."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from numalab import state, storage
+from numalab.errors import HostError, InputError
+from numalab.model import GIB, MIB, TIB, Disk
+from numalab.proc import Deadline
+from numalab.storage import Form
+
+EXT4, XFS = 16 * TIB - MIB, (1 << 63) - MIB
+"""What the largest file is on either, to the MiB."""
+
+
+def disk(size: str, name: str = "data") -> Disk:
+    return Disk.model_validate({"name": name, "size": size})
+
+
+@pytest.fixture
+def ends_at(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    monkeypatch.setattr(storage, "largest_file", lambda *_: request.param)
+
+
+def fits(path: Path, size: int) -> bool:
+    try:
+        os.truncate(path, size)
+    except OSError:
+        return False
+    return True
+
+
+def test_largest_file(tmp_path: Path) -> None:
+    largest = storage.largest_file(tmp_path)
+    probe = tmp_path / "probe"
+    probe.touch()
+    assert largest % MIB == 0
+    assert largest >= 4 * GIB - MIB, "no file system of these days ends below"
+    assert fits(probe, largest)
+    assert largest + MIB >= 1 << 63 or not fits(probe, largest + MIB)
+    probe.unlink()
+    assert not list(tmp_path.glob("tmp*"))
+
+
+@pytest.mark.parametrize("ends_at", [EXT4], indirect=True)
+@pytest.mark.parametrize(("size", "form", "becomes"), [
+    ("10G", Form.AUTO, Form.RAW), ("500T", Form.AUTO, Form.QCOW2), ("500T", Form.QCOW2, Form.QCOW2), ("2P", Form.AUTO, Form.QCOW2),
+    ("10G", Form.QCOW2, Form.QCOW2), ("10G", Form.RAW, Form.RAW), ("5P", Form.POOL, Form.POOL),
+])
+@pytest.mark.usefixtures("ends_at")
+def test_on_ext4(size: str, form: Form, becomes: Form, tmp_path: Path) -> None:
+    assert storage.check_size(disk(size), tmp_path, form) is becomes
+
+
+@pytest.mark.parametrize("ends_at", [XFS], indirect=True)
+@pytest.mark.parametrize("size", ["500T", "3P"])
+@pytest.mark.usefixtures("ends_at")
+def test_on_xfs(size: str, tmp_path: Path) -> None:
+    assert storage.check_size(disk(size), tmp_path, Form.AUTO) is Form.RAW
+
+
+@pytest.mark.parametrize("ends_at", [EXT4], indirect=True)
+@pytest.mark.parametrize(("size", "form", "reason"), [
+    ("500T", Form.RAW, "500TiB raw, but files in .* end at 16TiB: use --storage qcow2 or pool"),
+    ("3000T", Form.AUTO, "3000TiB, but a qcow2 ends at 2PiB: use --storage pool"),
+    ("3000T", Form.QCOW2, "3000TiB, but a qcow2 ends at 2PiB: use --storage pool"),
+])
+@pytest.mark.usefixtures("ends_at")
+def test_refused(size: str, form: Form, reason: str, tmp_path: Path, deadline: Deadline) -> None:
+    with pytest.raises(InputError, match=f"^disk data: {reason}"):
+        storage.check_size(disk(size), tmp_path, form)
+    with pytest.raises(InputError, match=f"^disk data: {reason}"):
+        storage.create(disk(size), tmp_path, form, deadline)
+    assert not list(tmp_path.glob("data*"))
+
+
+def test_a_raw_disk_is_sparse_and_private(tmp_path: Path, deadline: Deadline) -> None:
+    made = storage.create(disk("3G"), tmp_path, Form.RAW, deadline)
+    about = Path(made.path).stat()
+    assert (made.path, made.format, made.serial) == (str(tmp_path / "data.raw"), "raw", "data")
+    assert (about.st_size, about.st_mode & 0o777) == (3 * GIB, 0o600)
+    assert about.st_blocks * 512 < MIB
+
+
+@pytest.mark.parametrize("ends_at", [EXT4], indirect=True)
+@pytest.mark.usefixtures("ends_at")
+def test_500_terabytes_on_ext4(tmp_path: Path, deadline: Deadline) -> None:
+    if not shutil.which("qemu-img"):
+        pytest.skip("qemu-img is not installed: apt-get install qemu-utils")
+    made = storage.create(disk("500T"), tmp_path, Form.AUTO, deadline)
+    base = storage.overlay(Path(made.path), tmp_path / "root.qcow2", deadline)
+    assert (made.format, made.serial, base.format, base.serial) == ("qcow2", "data", "qcow2", "root")
+    about = json.loads(subprocess.run(["qemu-img", "info", "--output=json", base.path], capture_output=True, check=True, timeout=60).stdout)
+    assert (about["virtual-size"], about["format"], about["backing-filename"]) == (500 * TIB, "qcow2", made.path)
+    assert Path(made.path).stat().st_blocks * 512 < 64 * MIB
+
+
+def test_direct_io_leaves_nothing(tmp_path: Path) -> None:
+    assert storage.direct_io(tmp_path) in (True, False)
+    assert not list(tmp_path.glob("tmp*"))
+
+
+@pytest.mark.parametrize(("free", "enough"), [(storage.ROOM, True), (storage.ROOM - 1, False)])
+def test_room(free: int, enough: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1 << 40, 0, free))
+    if enough:
+        storage.check_room(tmp_path)
+    else:
+        with pytest.raises(HostError, match="2047MiB free, a guest needs 2048MiB: lab.py gc, or set LAB_STATE"):
+            storage.check_room(tmp_path)
+
+
+def test_a_guest_drops_its_own_pool_disks_only() -> None:
+    """`up` names a second guest of a topology NAME-2, so a guest's name may begin with another's."""
+    pool = state.folder("pool")
+    for name in ("a-500TB.raw", "a-scratch.raw", "a-2-500TB.raw", "ab-500TB.raw"):
+        (pool / name).touch()
+    storage.drop_pool_disks("a")
+    assert {path.name for path in pool.iterdir()} == {"a-2-500TB.raw", "ab-500TB.raw"}
+
+
+def test_a_pool_that_is_not_mounted_is_not_released(deadline: Deadline) -> None:
+    (state.directory() / "pool.xfs").touch()
+    assert storage.release_pool(deadline) is False
+    assert (state.directory() / "pool.xfs").exists()
