@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from numalab import state
-from numalab.errors import DeadlinePassed, HostError, LabError
+from numalab.errors import CommandFailed, DeadlinePassed, HostError
 from numalab.log import step
 from numalab.model import Accel, Value
 from numalab.proc import Deadline, need
@@ -88,7 +88,7 @@ def try_kvm(kernel: Path, deadline: Deadline, where: Where = HERE) -> tuple[Acce
     except DeadlinePassed:
         deadline.check("probing the accelerator")
         return Accel.TCG, f"/dev/kvm opens, but {kernel.name} does not reach user space under it in {PROBE_SECONDS:.0f} s"
-    except LabError as error:
+    except CommandFailed as error:
         return Accel.TCG, f"QEMU fails under KVM: {str(error).partition(': exit status ')[2] or error}"
     return Accel.KVM, f"{kernel.name} reached user space in {seconds:.1f} s"
 
@@ -105,7 +105,7 @@ def boot(kernel: Path, accel: Sequence[str], deadline: Deadline, where: Where = 
         deadline=deadline,
     )
     if WORD not in result.stdout:
-        raise HostError(f"{kernel}: the kernel ended before user space: {result.stdout.strip()[-200:] or 'it said nothing'}")
+        raise CommandFailed(f"{kernel}: the kernel ended before user space: {result.stdout.strip()[-200:] or 'it said nothing'}")
     return result.seconds
 
 

@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedBase
-from ruamel.yaml.error import MarkedYAMLError
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.reader import ReaderError
 
 from numalab.errors import InputError
 from numalab.model import Topology, check_name
@@ -47,10 +48,14 @@ def load(kind: type[M], path: Path) -> M:
     try:
         data = YAML().load(path.read_text())
     except MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 0
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise InputError(f"{path}:{line}: not YAML: {error.problem}") from error
+    except ReaderError as error:
+        raise InputError(f"{path}:{path.read_text()[:error.position].count(chr(10)) + 1}: not YAML: {error.reason}") from error
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: {error}") from error
+    except (YAMLError, ValueError) as error:  # such as a date that there is not
+        raise InputError(f"{path}:1: not YAML: {str(error).splitlines()[0]}") from error
     if not isinstance(data, dict):
         raise InputError(f"{path}:1: must be a mapping of keys to values")
     try:

@@ -19,7 +19,7 @@ TAIL_LINES = 60
 # A soft lockup or an RCU stall is no oops: under emulation a vCPU that waits for a host core looks just
 # the same from inside (seen with 16 vCPUs on 2 cores), so it is a warning that is kept, not an end.
 OOPS = re.compile(
-    r"Kernel panic - not syncing|Oops(: |\[)|general protection fault|kernel BUG at |"
+    r"Kernel panic - not syncing|Oops(: |\[)|general protection fault[:,]|kernel BUG at |"
     r"BUG: (?!soft lockup|workqueue lockup)|invalid opcode: |stack segment: |double fault: |"
     r"VFS: Unable to mount root|Attempted to kill init"
 )
@@ -46,10 +46,10 @@ class Watch:
     def __call__(self) -> None:
         """Look once."""
         raw = self._more(self._seen)
+        raw = raw[: raw.rfind(b"\n") + 1]  # half a line may yet become a harmless one
         fresh = raw.decode(errors="replace")
         if match := OOPS.search(fresh):
             line = next(line for line in fresh[max(0, match.start() - 200):].splitlines() if OOPS.search(line))
             evidence = "\n".join(self._more(0).decode(errors="replace").splitlines()[-TAIL_LINES:])
             raise KernelOops(f"guest {self.guest}: its kernel says: {line.strip()} (all of it: {self.path})", evidence=evidence)
-        # Only whole lines count as seen: half of one may be the beginning of the word.
-        self._seen += raw.rfind(b"\n") + 1
+        self._seen += len(raw)

@@ -168,9 +168,12 @@ def up(request: Request, host: Host, deadline: Deadline) -> Guest:
     except BaseException as error:
         if isinstance(error, LabError) and not error.evidence:
             error.evidence = guest.console_tail() if guest else ""
-        if guest is not None:
-            guest.down(Deadline.after(60))
-        _remove(place, host, Deadline.after(60))
+        try:
+            if guest is not None:
+                guest.down(Deadline.after(60))
+            _remove(place, host, Deadline.after(60))
+        except LabError as also:  # why it failed matters more
+            note(f"not all is cleaned up ({also}): lab.py gc", who=request.name)
         raise
 
 
@@ -362,9 +365,9 @@ def _stale_images(deadline: Deadline) -> list[Path]:
     gone = []
     for folder in state.folder("images").iterdir():
         with contextlib.suppress(LabError):
-            current = image.existing(folder.name, deadline)
+            current = {built.id for built in image.valid(folder.name, deadline)}
             for place in folder.iterdir():
-                if current and place.name not in {current.id, *used} and not place.name.startswith("."):
+                if current and place.name not in current | used and not place.name.startswith("."):
                     shutil.rmtree(place, ignore_errors=True)
                     gone.append(place)
     return gone

@@ -6,6 +6,7 @@ Not here: overlays (storage) and what a running guest needs (provision).
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -32,6 +33,8 @@ ROOT_START = 2 * MIB
 """Where the root partition begins; before it the GPT and a BIOS boot partition for GRUB."""
 PARTITION = "6e756d61-6c61-4b00-8000-000000000001"
 """The root partition's PARTUUID in every image of the lab: a kernel without initrd finds its root by it."""
+FILES = ("disk.qcow2", "vmlinuz", "initrd.img", "host_key.pub")
+"""What an image needs to be booted and reached."""
 BUILD_SECONDS = 40 * 60.0
 
 
@@ -91,18 +94,40 @@ def _id(found: dict[str, str]) -> str:
 
 
 def existing(name: str, deadline: Deadline, base: Path | None = None) -> Image | None:
-    """The image, if one with just these inputs was built and is whole."""
-    place = state.folder("images", name) / _id(inputs(name, base, deadline))
-    if not place.is_dir():
-        return None
+    """The image, if one with just these inputs was built and is whole.
+
+    Without `base` an image over any cloud image will do; of several, the one that `build` was last asked for.
+    """
+    found = valid(name, deadline, base)
+    return max(found, key=lambda image: image.file("manifest.json").stat().st_mtime, default=None)
+
+
+def valid(name: str, deadline: Deadline, base: Path | None = None) -> list[Image]:
+    """All images whose inputs are those of now. HostError when one of them is broken."""
+    wanted = inputs(name, base, deadline)
+    found = []
+    for place in state.folder("images", name).iterdir():
+        if place.name == _id(wanted):
+            found.append(_whole(name, place))
+        elif base is None and not place.name.startswith("."):
+            with contextlib.suppress(OSError, ValueError):
+                about = json.loads((place / "manifest.json").read_text())["inputs"]
+                if about.pop("base", None) and about == wanted:
+                    found.append(_whole(name, place))
+    return found
+
+
+def _whole(name: str, place: Path) -> Image:
+    """A finished image's manifest, its files looked at. HostError when something is missing or truncated."""
+    mend = f"lab.py image build --force {name}"
     try:
         # Where it stands now: a state directory may be moved.
         image = Image.model_validate_json((place / "manifest.json").read_text()).model_copy(update={"directory": str(place)})
-        size = image.file("disk.qcow2").stat().st_size
+        size = min(image.file(needed).stat().st_size for needed in FILES) and image.file("disk.qcow2").stat().st_size
     except (OSError, ValueError) as error:
-        raise HostError(f"image {name}: {place} is broken ({error}): lab.py image build --force {name}") from error
+        raise HostError(f"image {name}: {place} is broken ({str(error).splitlines()[0]}): {mend}") from error
     if size != image.disk_bytes:
-        raise HostError(f"image {name}: {place}/disk.qcow2 has {size} bytes, not {image.disk_bytes}: lab.py image build --force {name}")
+        raise HostError(f"image {name}: {place}/disk.qcow2 has {size} bytes, not {image.disk_bytes}: {mend}")
     return image
 
 
@@ -121,8 +146,9 @@ def build(name: str, *, accelerator: str, deadline: Deadline, base: Path | None 
         place = state.folder("images", name) / _id(found)
         if force:
             shutil.rmtree(place, ignore_errors=True)
-        elif ready := existing(name, deadline, base):
-            return ready
+        elif place.is_dir():
+            (place / "manifest.json").touch()  # the one that `existing` takes from now on
+            return _whole(name, place)
         with state.making(place) as scratch:
             what = recipe(name)
             if base:

@@ -11,7 +11,7 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
 
 KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
 _UNITS = {"": 1, "K": KIB, "M": MIB, "G": GIB, "T": TIB, "P": 1 << 50}
@@ -49,7 +49,7 @@ def parse_cpus(text: object) -> tuple[int, ...]:
         if int(last or first) < int(first) or int(last or first) > 4096:
             raise ValueError(f"{part!r} is not a range of CPUs")
         cpus.extend(range(int(first), int(last or first) + 1))
-    return tuple(cpus)
+    return tuple(sorted(set(cpus)))
 
 
 def show_cpus(cpus: tuple[int, ...]) -> str:
@@ -73,6 +73,16 @@ def check_name(text: str) -> str:
 Size = Annotated[int, BeforeValidator(parse_size), PlainSerializer(show_size, when_used="json")]
 Cpus = Annotated[tuple[int, ...], BeforeValidator(parse_cpus), PlainSerializer(show_cpus, when_used="json")]
 Name = Annotated[str, BeforeValidator(lambda text: check_name(str(text)))]
+
+
+def _printable(text: str) -> str:
+    """A line that may go into XML, a table or a terminal."""
+    if not text.isprintable():
+        raise ValueError(f"{text!r} has characters that cannot be printed on one line")
+    return text
+
+
+Line = Annotated[str, AfterValidator(_printable)]
 
 
 class Value(BaseModel):
@@ -119,8 +129,8 @@ class Topology(Value):
     `machine` is QEMU's: where RAM splits below 4 GiB differs (topology.low_memory), hence the zones.
     """
 
-    description: str
-    source: str = ""
+    description: Line
+    source: Line = ""
     machine: Annotated[str, Field(pattern="^(q35|pc)$")] = "q35"
     vcpus: Annotated[int, Field(ge=1, le=MAX_VCPUS, strict=True)]
     sockets: Annotated[int, Field(ge=1, strict=True)] = 1

@@ -5,6 +5,7 @@ Never a shell string. Not here: commands inside a guest (shell).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import shlex
@@ -112,8 +113,9 @@ def run(
                 words, stdin=feed, stdout=sink or out, stderr=sink or err, cwd=cwd,
                 env={**os.environ, **(env or {})}, start_new_session=True,
             )
-        except FileNotFoundError as error:
-            raise HostError(f"{words[0]} is not installed") from error
+        except OSError as error:
+            what = f"{words[0]} is not installed" if isinstance(error, FileNotFoundError) and error.filename == words[0] else str(error)
+            raise HostError(f"{shown}: {what}") from error
         finally:
             if sink:
                 sink.close()
@@ -151,12 +153,14 @@ def _wait(child: subprocess.Popen[bytes], shown: str, deadline: Deadline, watch:
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """End a child that still runs, and its process group: asked first, then told."""
-    for kind in (signal.SIGTERM, signal.SIGKILL):
-        if child.poll() is not None:
-            return
-        os.killpg(child.pid, kind)
-        try:
+    """End a child that still runs, and whatever is left of its process group: asked first, then told.
+
+    A daemon that it started is in a session of its own, and stays.
+    """
+    if child.poll() is None:
+        os.killpg(child.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(10)
-        except subprocess.TimeoutExpired:
-            continue
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()

@@ -26,7 +26,8 @@ def summary(run: Run) -> str:
         rows.append((title, *(f"{getattr(result, field):.2f}" for result in phases)))
     for title, key in counters.NUMA_ROWS:
         values = [{**result.counters.get("vmstat", {}), **counters.derived(result.counters.get("vmstat", {}))}.get(key) for result in phases]
-        rows.append((title, *(ABSENT if value is None else f"{value:.0f}" for value in values)))
+        # Cut off, not rounded: so the seeds' tables have it (37.7 % local is 37).
+        rows.append((title, *(ABSENT if value is None else f"{int(value)}" for value in values)))
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     body = [f"{row[0]:{widths[0]}}  " + "  ".join(f"{text:>{width}}" for text, width in zip(row[1:], widths[1:], strict=True)) for row in rows]
     return "\n".join([*head, "", *(line.rstrip() for line in body)])

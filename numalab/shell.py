@@ -22,7 +22,9 @@ from numalab.where import Where
 ALIVE_SECONDS, ALIVE_COUNT = 5, 4
 """A guest that answers no SSH keep-alive for 20 s is lost; a busy one under emulation was seen to take 6 s."""
 GRACE_SECONDS = 10.0
-SSH_FAILED, TIMED_OUT = 255, 124
+SSH_FAILED = 255
+TIMED_OUT = (124, 137)
+"""timeout(1)'s own status, and what it passes on when the command had to be killed."""
 
 
 class Shell(Protocol):
@@ -111,7 +113,7 @@ class Ssh:
         result = run(
             self.argv("-T", self.host, words), deadline=deadline.grace(GRACE_SECONDS), check=False, input=input, watch=self.watch,
         )
-        if result.status == TIMED_OUT and not deadline.remaining():
+        if result.status in TIMED_OUT and not deadline.remaining():
             raise DeadlinePassed(f"guest {self.guest}: {command[:200]}: the time limit passed")
         if result.status == SSH_FAILED and not self.connected(deadline):
             if self.watch:

@@ -104,7 +104,8 @@ def ssh_key(deadline: Deadline) -> Path:
 
 def sockets() -> Path:
     """A short, private folder for sockets: a socket's path ends at 107 characters."""
-    base = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()) / f"numalab-{os.getuid()}"
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    base = Path(runtime if Path(runtime).is_dir() and runtime else tempfile.gettempdir()) / f"numalab-{os.getuid()}"
     base.mkdir(mode=0o700, exist_ok=True)
     if base.stat().st_uid != os.getuid():
         raise HostError(f"{base}: belongs to somebody else: set XDG_RUNTIME_DIR to a folder of your own")

@@ -107,8 +107,9 @@ def create(disk: Disk, folder: Path, form: Form, deadline: Deadline, where: Wher
         path = folder / f"{disk.name}.qcow2"
         where.run([where.program("qemu-img", "qemu-utils"), "create", "-q", "-f", "qcow2", path, str(disk.size)], deadline=deadline)
         return DiskFile(path=str(path), format="qcow2", serial=disk.name, direct=direct_io(folder, where))
-    place = pool(deadline) if form is Form.POOL else folder
-    path = place / f"{folder.name}-{disk.name}.raw" if form is Form.POOL else folder / f"{disk.name}.raw"
+    place = pool(deadline) / folder.name if form is Form.POOL else folder
+    place.mkdir(exist_ok=True)
+    path = place / f"{disk.name}.raw"
     where.run(["install", "-m", "600", "/dev/null", path], deadline=deadline)
     if where.run(["stat", "-f", "-c", "%T", place], deadline=deadline).stdout.strip() == "xfs":
         # As in the seed; an extent size must be set while the file is empty.
@@ -141,8 +142,7 @@ def pool(deadline: Deadline) -> Path:
 
 def drop_pool_disks(guest: str) -> None:
     """Remove what a guest had in the pool."""
-    for path in (state.directory() / "pool").glob(f"{guest}-*.raw"):
-        path.unlink(missing_ok=True)
+    shutil.rmtree(state.directory() / "pool" / guest, ignore_errors=True)
 
 
 def release_pool(deadline: Deadline) -> bool:

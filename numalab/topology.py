@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from dataclasses import dataclass, field
-from fractions import Fraction
+
+from pydantic import ValidationError
 
 from numalab.errors import InputError
 from numalab.model import GIB, LOCAL_DISTANCE, MIB, Node, Topology, jsonable, parse_cpus, show_cpus, show_size
@@ -58,31 +59,34 @@ def scale(topology: Topology, *, memory: int | None = None, vcpus: int | None = 
         first += count
         nodes.append(jsonable(node) | {"cpus": show_cpus(cpus), "memory": show_size(mem)})
     sockets = topology.sockets
-    while vcpus % sockets:
+    while vcpus > 0 and vcpus % sockets:
         sockets -= 1
     try:
         return Topology.model_validate(jsonable(topology) | {"memory": show_size(memory), "vcpus": vcpus, "nodes": nodes, "sockets": sockets})
-    except ValueError as error:
-        raise InputError(f"this topology cannot be scaled to {vcpus} vCPUs and {memory // MIB}MiB: {error}") from error
+    except ValidationError as error:
+        reason = error.errors(include_url=False)[0]
+        raise InputError(f"this topology cannot be scaled to {vcpus} vCPUs and {memory // MIB}MiB: "
+                         f"{'.'.join(map(str, reason['loc']))} {reason['msg']}".replace("  ", " ")) from error
 
 
 def _apportion(total: int, shares: list[int], *, least: int) -> list[int]:
-    """Split a whole number by shares (largest remainder); a share of 0 gets 0, any other `least` or more."""
-    whole = sum(shares)
-    if not whole:
-        return [0] * len(shares)
-    exact = [Fraction(total * share, whole) for share in shares]
-    parts = [max(least, int(value)) if value else 0 for value in exact]
-    rest = sorted((i for i, share in enumerate(shares) if share), key=lambda i: exact[i] - parts[i], reverse=True)
-    while (gap := total - sum(parts)) != 0:
-        if gap > 0:
-            for i in rest[:gap]:
-                parts[i] += 1
-        else:
-            largest = max(range(len(parts)), key=lambda i: parts[i])
-            parts[largest] += max(gap, least - parts[largest])
-            if parts[largest] == least:
-                break
+    """Split a whole number by shares (largest remainder); a share of 0 gets 0, any other `least` or more.
+
+    `total` is at least `least` for each share that is not 0.
+    """
+    parts = [0] * len(shares)
+    free = {i for i, share in enumerate(shares) if share}
+    while low := {i for i in free if total * shares[i] < least * sum(shares[j] for j in free)}:
+        for i in low:
+            parts[i] = least
+        total -= least * len(low)
+        free -= low
+    whole = sum(shares[i] for i in free)
+    for i in free:
+        parts[i] = total * shares[i] // whole
+    left = total - sum(parts[i] for i in free)
+    for i in sorted(free, key=lambda i: (-(total * shares[i] % whole), i))[:left]:
+        parts[i] += 1
     return parts
 
 
@@ -159,7 +163,7 @@ def found(text: str) -> View:
             cpus[int(node)] = parse_cpus(value.strip())
         elif key == "distance":
             # The kernel prints one entry for each node that is online, in their order.
-            distances |= {(int(node), other): int(d) for other, d in zip(nodes, value.split(), strict=True)}
+            distances |= {(int(node), other): int(d) for other, d in zip(nodes, value.split(), strict=False)}
         elif int(value):
             hmat[key.removeprefix("read_")][int(node)] = int(value)
     zones: dict[tuple[int, str], int] = {}

@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from numalab import state
-from numalab.errors import HostError, InputError
+from numalab.errors import CommandFailed, HostError, InputError
 from numalab.proc import Deadline, Result, need, run
 
 CONNECT_SECONDS = 15
@@ -57,7 +57,7 @@ class Where:
             raise HostError(f"{self.ssh}: not reached by SSH: {result.stderr.strip() or 'no answer'}")
         if check and result.status:
             said = (result.stderr.strip() or result.stdout.strip() or "no output").splitlines()[-1]
-            raise HostError(f"on {self.ssh}: {shlex.join(str(word) for word in words)[:200]}: exit status {result.status}: {said}", evidence=result.stderr)
+            raise CommandFailed(f"on {self.ssh}: {shlex.join(str(word) for word in words)[:200]}: exit status {result.status}: {said}", evidence=result.stderr)
         return result
 
     def program(self, name: str, package: str) -> str:

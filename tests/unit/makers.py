@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 from numalab import catalog, state
+from numalab.domain import read_mark
 from numalab.guest import Record
-from numalab.model import Accel, Boot, DiskFile, GuestSpec, Topology
+from numalab.host import Host
+from numalab.model import GIB, Accel, Boot, DiskFile, GuestSpec, Topology
 from numalab.proc import Deadline, Result
+from numalab.where import HERE as THIS_MACHINE
 
-HERE = Path(__file__).resolve().parent
-RECORDED = HERE.parent / "recorded"
-GOLDEN = HERE.parent / "golden"
+TESTS = Path(__file__).resolve().parent.parent
+RECORDED = TESTS / "recorded"
+GOLDEN = TESTS / "golden"
 BOOT = Boot(name="debian", kernel="/lab/images/vmlinuz", initrd="/lab/images/initrd.img", cmdline="root=/dev/vda2 rw console=ttyS0,115200")
 
 
@@ -57,3 +61,52 @@ class FakeShell:
         self.asked.append(command)
         status, out, err = self.says(command, input)
         return Result((command,), status, out, err, 0.0)
+
+
+class FakeHost:
+    """A hypervisor that starts nothing: domains are marks in a dict."""
+
+    uri = "test:///fake"
+    where = THIS_MACHINE
+
+    def __init__(self, free: int = 64 * GIB) -> None:
+        self.free = free
+        self.domains: dict[str, dict[str, str]] = {}
+        self.stopped: list[str] = []
+        self.refuses: Exception | None = None
+
+    def owner(self, deadline: Deadline) -> None:
+        """As under a session."""
+
+    def guests(self) -> dict[str, dict[str, str]]:
+        """The lab's domains."""
+        return dict(self.domains)
+
+    def create(self, xml: str) -> None:
+        """Start one, or refuse."""
+        if self.refuses:
+            raise self.refuses
+        mark = read_mark(xml)
+        assert mark is not None
+        self.domains[mark["name"]] = mark
+
+    def running(self, guest: str) -> bool:
+        """Whether it is there."""
+        return guest in self.domains
+
+    def stop(self, guest: str, deadline: Deadline, *, grace: float = 0.0) -> None:
+        """End it."""
+        self.stopped.append(guest)
+        self.domains.pop(guest, None)
+
+    def free_memory(self) -> int:
+        """Bytes."""
+        return self.free
+
+    def version(self) -> str:
+        """Of libvirt."""
+        return "9.0.0"
+
+    def real(self) -> Host:
+        """For the type checker, a Host."""
+        return cast(Host, self)

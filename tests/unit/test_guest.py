@@ -1,0 +1,313 @@
+"""A guest's life on a hypervisor that starts nothing: all of it or none of it, and gc touches only what is nobody's."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from numalab import accel, catalog, guest, image, shell, state, storage, topology
+from numalab.errors import GuestError, GuestLost, HostError, InputError, KernelOops, LabError, TopologyMismatch
+from numalab.guest import Guest, Request
+from numalab.image import Image
+from numalab.model import GIB, MIB, Accel, DiskFile, Topology, jsonable
+from numalab.proc import Deadline, Result
+from tests.unit.makers import FakeHost, record, recorded
+
+SHAPE = topology.scale(catalog.topology("4socket"), memory=4 * GIB, vcpus=8)
+Break = Callable[[pytest.MonkeyPatch, FakeHost], None]
+
+
+def request(name: str = "g", *, shape: Topology = SHAPE, append: str = "", ssh_port: int | None = None) -> Request:
+    return Request(name=name, topology_name="4socket", shape=shape, wish="tcg", append=append, ssh_port=ssh_port)
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHost:
+    """A host with an image, on which every step of `up` works."""
+    place = tmp_path / "image"
+    place.mkdir()
+    for name in ("disk.qcow2", "vmlinuz", "initrd.img", "host_key.pub"):
+        (place / name).write_text(f"{name}\n")
+    base = Image(name="debian12", id="0" * 16, directory=str(place), root="PARTUUID=1", disk_bytes=1, inputs={})
+
+    def overlay(_image: Path, target: Path, *_: object) -> DiskFile:
+        target.touch()
+        return DiskFile(path=str(target), format="qcow2", serial="root", direct=False)
+
+    def execute(self: shell.Ssh, command: str, *, deadline: Deadline, input: bytes | None = None) -> Result:
+        return Result((command,), 0, recorded("probe-4socket-6.1.txt") if command == topology.PROBE else "", "", 0.0)
+
+    monkeypatch.setattr(image, "require", lambda *_: base)
+    monkeypatch.setattr(storage, "largest_file", lambda *_: 1 << 60)
+    monkeypatch.setattr(storage, "check_room", lambda *_: None)
+    monkeypatch.setattr(storage, "overlay", overlay)
+    monkeypatch.setattr(storage, "create", lambda disk, place, *_: overlay(place, place / f"{disk.name}.raw").model_copy(update={"serial": disk.name}))
+    monkeypatch.setattr(shell.Ssh, "wait", lambda *_: None)
+    monkeypatch.setattr(shell.Ssh, "execute", execute)
+    return FakeHost()
+
+
+def raises(error: BaseException) -> Callable[..., object]:
+    def call(*_: object, **__: object) -> object:
+        raise error
+
+    return call
+
+
+def test_up_and_down(host: FakeHost, deadline: Deadline) -> None:
+    made = guest.up(request(append="quiet"), host.real(), deadline)
+    found = guest.read("g")
+    assert found == made.record
+    assert (found.ready, found.spec.accel, found.image_id, found.maker) == (True, Accel.TCG, "0" * 16, os.getpid())
+    assert found.spec.boot.cmdline.startswith("root=PARTUUID=1 rw ")
+    assert found.spec.boot.cmdline.endswith(" systemd.hostname=g quiet")
+    assert [disk.serial for disk in found.spec.disks] == ["root", "500TB"]
+    assert (made.directory / "known_hosts").read_text() == "numalab host_key.pub\n"
+    assert (made.directory / "known_hosts").stat().st_mode & 0o777 == 0o600
+    assert 'name="g"' in (made.directory / "domain.xml").read_text()
+    assert set(host.domains) == {"g"}
+    made.down(deadline)
+    made.down(deadline)
+    assert (guest.names(), host.domains, made.directory.exists()) == ([], {}, False)
+
+
+def test_fake_nodes_are_the_kernels(host: FakeHost, deadline: Deadline, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Guest, "verify", lambda *_: [])
+    made = guest.up(request(shape=catalog.topology("fakenuma")), host.real(), deadline)
+    assert "numa=fake=4" in made.record.spec.boot.cmdline.split()
+
+
+@pytest.mark.parametrize(("target", "name", "error"), [
+    (image, "require", HostError("image debian12 is not built")),
+    (accel, "choose", HostError("--accel kvm")),
+    (storage, "check_room", HostError("full")),
+    (storage, "overlay", HostError("qemu-img")),
+    (storage, "create", InputError("disk too large")),
+    (FakeHost, "create", HostError("libvirt does not start the guest")),
+    (FakeHost, "free_memory", HostError("libvirt does not answer")),
+    (shell.Ssh, "wait", GuestLost("SSH is lost")),
+    (shell.Ssh, "wait", KernelOops("panic")),
+    (shell.Ssh, "execute", GuestLost("SSH is lost")),
+    (Guest, "verify", TopologyMismatch("not the topology", evidence="table")),
+    (shell.Ssh, "wait", KeyboardInterrupt()),
+    (Guest, "save", OSError(28, "No space left on device")),
+], ids=lambda value: value if isinstance(value, str) else getattr(value, "__name__", type(value).__name__).rpartition(".")[2])
+def test_up_fails_and_leaves_nothing(
+    target: object, name: str, error: BaseException, host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline,
+) -> None:
+    monkeypatch.setattr(target, name, raises(error))
+    with pytest.raises(type(error)) as caught:
+        guest.up(request(), host.real(), deadline)
+    assert caught.value is error
+    assert (guest.names(), host.domains) == ([], {})
+    assert not list(state.folder("guests").iterdir())
+
+
+@pytest.mark.parametrize("name", ["wait", "execute"])
+def test_what_was_started_is_stopped(name: str, host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+    monkeypatch.setattr(shell.Ssh, name, raises(GuestLost("lost")))
+    with pytest.raises(GuestLost):
+        guest.up(request(), host.real(), deadline)
+    assert host.stopped == ["g"]
+
+
+def test_an_error_brings_the_console(host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+    def wait(self: shell.Ssh, _: Deadline) -> None:
+        (self.known_hosts.parent / "console.log").write_text("[ 1.0] its last words\n")
+        raise GuestError("no boot")
+
+    monkeypatch.setattr(shell.Ssh, "wait", wait)
+    with pytest.raises(GuestError) as caught:
+        guest.up(request(), host.real(), deadline)
+    assert caught.value.evidence == "[ 1.0] its last words"
+
+
+def test_another_machine_than_asked_for(host: FakeHost, deadline: Deadline) -> None:
+    with pytest.raises(TopologyMismatch, match="guest g: not the topology that was asked for: node 0 CPUs, ") as caught:
+        guest.up(request(shape=topology.scale(SHAPE, vcpus=16)), host.real(), deadline)
+    assert "! node 0 CPUs" in caught.value.evidence
+    assert (guest.names(), host.domains) == ([], {})
+
+
+def test_why_up_failed_is_said_even_if_cleaning_up_fails(host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+    """A libvirt that died takes the guest with it: the first error is the news. gc does the rest."""
+    monkeypatch.setattr(shell.Ssh, "wait", raises(GuestLost("its domain is gone")))
+    monkeypatch.setattr(FakeHost, "stop", raises(HostError("libvirt does not answer")))
+    with pytest.raises(LabError, match="its domain is gone"):
+        guest.up(request(), host.real(), deadline)
+
+
+def test_a_taken_name(host: FakeHost, deadline: Deadline) -> None:
+    made = guest.up(request(), host.real(), deadline)
+    with pytest.raises(InputError, match="a guest called g is there: lab.py down g, or another --name"):
+        guest.up(request(), host.real(), deadline)
+    assert (guest.read("g"), set(host.domains), host.stopped) == (made.record, {"g"}, [])
+
+
+def test_a_taken_port(host: FakeHost, deadline: Deadline) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(InputError, match=f"--ssh-port {port}: the port is taken"):
+            guest.up(request(ssh_port=port), host.real(), deadline)
+    assert (guest.names(), host.domains) == ([], {})
+
+
+def test_a_port_that_is_taken_meanwhile(host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+    ports = iter([2001, 2002])
+    monkeypatch.setattr(guest, "free_port", lambda: next(ports))
+    create = host.create
+
+    def once(xml: str) -> None:
+        if 'port="2001"' in xml:
+            raise HostError("QEMU", evidence="Could not set up host forwarding rule 'tcp:127.0.0.1:2001-:22'")
+        create(xml)
+
+    monkeypatch.setattr(host, "create", once)
+    made = guest.up(request(), host.real(), deadline)
+    assert (made.record.spec.ssh_port, made.ssh.port, guest.read("g").spec.ssh_port) == (2002, 2002, 2002)
+
+
+def test_watch(host: FakeHost, deadline: Deadline) -> None:
+    made = guest.up(request(), host.real(), deadline)
+    made.watch()
+    made.console_log.write_text("[ 1.0] fine\n")
+    made.watch()
+    host.domains.clear()
+    with pytest.raises(GuestLost, match="guest g: its domain is gone") as caught:
+        made.watch()
+    assert caught.value.evidence == "[ 1.0] fine"
+    made.console_log.write_text("[ 1.0] fine\n[ 2.0] Kernel panic - not syncing: why")
+    with pytest.raises(KernelOops):  # the reason comes first, even as a half line of a machine that is gone
+        made.watch()
+
+
+@pytest.mark.parametrize(("free", "said"), [
+    (16 * GIB - 1, "16GiB of memory asked, 16383MiB free on the host: --memory 16128M is the largest of this shape that fits"),
+    (511 * MIB, "16GiB of memory asked, 511MiB free on the host: not even the smallest of this shape fits"),
+])
+def test_admit_refuses(free: int, said: str) -> None:
+    shape, host = catalog.topology("4socket"), FakeHost(free)
+    with pytest.raises(HostError) as caught:
+        guest.admit(shape, host.real())
+    assert str(caught.value) == said
+    if fits := topology.largest(shape, free):
+        guest.admit(fits, host.real())
+
+
+def test_admit() -> None:
+    guest.admit(catalog.topology("4socket"), FakeHost(16 * GIB).real())
+
+
+def test_fresh_name(lab_state: Path) -> None:
+    assert guest.fresh_name("4socket") == "4socket"
+    assert guest.fresh_name("/some/where/mine.yml") == "mine"
+    (lab_state / "guests" / "4socket").mkdir()
+    (lab_state / "guests" / "4socket-3").mkdir()
+    assert guest.fresh_name("4socket") == "4socket-2"
+    assert guest.fresh_name("4socket", {"4socket-2"}) == "4socket-4"
+
+
+def test_read(lab_state: Path) -> None:
+    with pytest.raises(InputError, match=r"there is no guest nobody \(there are: none\)"):
+        guest.read("nobody")
+    with pytest.raises(InputError, match="is not a name"):
+        guest.read("../x")
+    put("a")
+    assert guest.read("a") == record("a")
+    (lab_state / "guests" / "a" / "guest.json").write_text("{}")
+    with pytest.raises(HostError, match="guest.json: not a guest's record"):
+        guest.read("a")
+
+
+def put(name: str, *, host: FakeHost | None = None, maker: int | None = None, ready: bool = True, uri: str = FakeHost.uri, written: bool = True) -> Path:
+    """The folder of a guest as its maker left it; with a host, its domain too."""
+    maker = os.getpid() if maker is None else maker
+    place = state.folder("guests") / name
+    place.mkdir()
+    (place / "maker").write_text(f"{maker} {state.started(maker)}")
+    if written:
+        (place / "guest.json").write_text(json.dumps(jsonable(record(name, ready=ready, uri=uri, maker=maker)), indent=1))
+    if host:
+        host.domains[name] = {"name": name, "directory": str(place)}
+    return place
+
+
+@pytest.fixture
+def dead() -> int:
+    """The id of a process that is gone."""
+    child = subprocess.Popen(["true"])
+    child.wait()
+    return child.pid
+
+
+def test_gc_removes_what_a_dead_maker_left(lab_state: Path, dead: int, deadline: Deadline) -> None:
+    host = FakeHost()
+    put("claimed", maker=dead, written=False)
+    put("prepared", maker=dead, ready=False)
+    put("started", maker=dead, ready=False, host=host)
+    put("lost", maker=dead)
+    (lab_state / "guests" / "empty").mkdir()
+    gone = lab_state / "guests" / "gone"
+    host.domains["gone"] = {"name": "gone", "directory": str(gone)}
+    (lab_state / "images" / f".making-{dead}-x").mkdir(parents=True)
+    removed = guest.collect(host.real(), deadline)
+    assert sorted(removed) == [
+        "domain of gone: its folder is gone", "guest claimed: its up did not end", "guest empty: its up did not end", "guest lost: it was lost",
+        "guest prepared: its up did not end", "guest started: its up did not end", "half-made x",
+    ]
+    assert (guest.names(), host.domains, sorted(host.stopped)) == ([], {}, ["gone", "started"])
+    assert not list((lab_state / "images").iterdir())
+    assert guest.collect(host.real(), deadline) == []
+
+
+def test_gc_touches_nothing_else(lab_state: Path, dead: int, tmp_path: Path, deadline: Deadline) -> None:
+    host = FakeHost()
+    put("up", host=host, maker=dead)
+    put("made-now", maker=os.getpid(), ready=False, host=host)
+    put("claimed-now", maker=os.getpid(), written=False)
+    put("elsewhere", uri="qemu+ssh://other/system", maker=dead)
+    host.domains["foreign"] = {"name": "foreign", "directory": str(tmp_path / "another-lab" / "guests" / "foreign")}
+    (lab_state / "images" / f".making-{os.getpid()}-x").mkdir(parents=True)
+    (state.folder("pool") / "up-2-500TB.raw").touch()
+    (state.folder("runs") / "20150307T152000-xfsrepair").mkdir()
+    names, domains = guest.names(), dict(host.domains)
+    assert guest.collect(host.real(), deadline) == []
+    assert (guest.names(), host.domains, host.stopped) == (names, domains, [])
+    assert (lab_state / "images" / f".making-{os.getpid()}-x").exists()
+    assert (lab_state / "pool" / "up-2-500TB.raw").exists()
+    assert (lab_state / "runs" / "20150307T152000-xfsrepair").exists()
+
+
+def test_gc_knows_a_maker_by_more_than_its_number(deadline: Deadline) -> None:
+    """A process id that has been given to somebody else since is no maker of ours."""
+    place = put("g", ready=False)
+    (place / "maker").write_text(f"{os.getpid()} {state.started(os.getpid()) - 1}")
+    assert guest.collect(FakeHost().real(), deadline) == ["guest g: its up did not end"]
+
+
+def test_gc_leaves_a_domain_of_the_same_name_in_another_folder(dead: int, deadline: Deadline) -> None:
+    host = FakeHost()
+    put("g", maker=dead, ready=False)
+    host.domains["g"] = {"name": "g", "directory": "/another/lab/guests/g"}
+    assert guest.collect(host.real(), deadline) == ["guest g: its up did not end"]
+    assert (set(host.domains), host.stopped) == ({"g"}, [])
+
+
+def test_gc_keeps_images_that_are_used(lab_state: Path, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+    host = FakeHost()
+    put("g", host=host)
+    now = Image(name="debian12", id="f" * 16, directory="", root="", disk_bytes=1, inputs={})
+    monkeypatch.setattr(image, "existing", lambda *_: now)
+    for name in ("f" * 16, record("g").image_id, "e" * 16, ".making-1-x"):
+        (lab_state / "images" / "debian12" / name).mkdir(parents=True)
+    monkeypatch.setattr(state, "abandoned", list)
+    assert guest.collect(host.real(), deadline) == [f"image debian12/{'e' * 16}: no longer current, and no guest uses it"]
+    assert {path.name for path in (lab_state / "images" / "debian12").iterdir()} == {"f" * 16, "0" * 16, ".making-1-x"}

@@ -1,0 +1,47 @@
+"""The inventory that Ansible reads: every ready guest, reached with the very options that lab.py uses."""
+
+from __future__ import annotations
+
+import shlex
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from numalab import provision
+from numalab.errors import HostError
+from numalab.shell import Ssh
+
+
+def hosts(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = YAML(typ="safe").load(path.read_text())["guests"]["hosts"]
+    return found
+
+
+@pytest.mark.parametrize("via", ["", "me@hypervisor:2022"])
+def test_inventory(via: str, tmp_path: Path) -> None:
+    guests = [Ssh(guest=name, port=port, key=tmp_path / "key", known_hosts=tmp_path / name, via=via) for name, port in (("a", 2001), ("b", 2002))]
+    path = provision.write_inventory(guests)
+    assert path == provision.inventory_path()
+    found = hosts(path)
+    assert list(found) == ["a", "b"]
+    assert (found["b"]["ansible_host"], found["b"]["ansible_port"], found["b"]["ansible_user"]) == ("127.0.0.1", 2002, "root")
+    # Ansible splits them as a shell would (ansible.plugins.connection.ssh: shlex).
+    assert shlex.split(found["b"]["ansible_ssh_common_args"]) == guests[1].options()
+    assert not path.with_suffix(".new").exists()
+
+
+def test_no_guests() -> None:
+    assert hosts(provision.write_inventory([])) == {}
+
+
+def test_ansible_is_named_when_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(HostError, match="ansible-playbook is not installed: make setup"):
+        provision.ansible("ansible-playbook")
+    (tmp_path / "ansible-playbook").touch()
+    (tmp_path / "ansible-playbook").chmod(stat.S_IRWXU)
+    assert provision.ansible("ansible-playbook") == str(tmp_path / "ansible-playbook")
