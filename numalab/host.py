@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import shutil
-import stat
 import threading
 import time
 from collections.abc import Callable
@@ -170,7 +170,7 @@ def connect(uri: str | None, deadline: Deadline) -> Host:
 def _start_daemons(deadline: Deadline) -> None:
     """virtlogd writes the console logs, libvirtd does the rest; both stay, as an init would have them."""
     Path("/run/libvirt").mkdir(exist_ok=True)
-    _kvm_group()
+    _kvm_for_qemu()
     for daemon, pid in (("virtlogd", "/run/virtlogd.pid"), ("libvirtd", "/run/libvirtd.pid")):
         path = shutil.which(daemon, path="/usr/sbin:/usr/bin")
         if not path:
@@ -182,17 +182,19 @@ def _start_daemons(deadline: Deadline) -> None:
         deadline.pause(0.1)
 
 
-def _kvm_group() -> None:
-    """Give /dev/kvm the group and mode that udev would (root:kvm 0660), where no udev runs.
+def _kvm_for_qemu() -> None:
+    """Let libvirt's QEMU user open /dev/kvm, where no udev runs that would give the device its group.
 
-    libvirtd (root) can open a device of mode 0600, the QEMU that it asks (user libvirt-qemu) cannot; libvirt
-    9.0 takes that for KVM having come or gone and asks QEMU again at every look-up, 3 s each, many a domain.
+    libvirtd (root) can open it anyway, the QEMU that it asks cannot; libvirt 9.0 takes that for KVM having
+    come or gone and asks QEMU again at every look-up, 3 s each, twenty and more a domain.
     """
-    device = Path("/dev/kvm")
-    if device.exists() and device.stat().st_gid == 0 and stat.S_IMODE(device.stat().st_mode) == 0o600:
-        with contextlib.suppress(OSError, LookupError):
-            shutil.chown(device, group="kvm")
-            device.chmod(0o660)
+    device, name = Path("/dev/kvm"), "libvirt-qemu"
+    with contextlib.suppress(OSError, LookupError):
+        user, status = pwd.getpwnam(name), device.stat()
+        groups = os.getgrouplist(name, user.pw_gid)
+        mode = status.st_mode >> (6 if status.st_uid == user.pw_uid else 3 if status.st_gid in groups else 0)
+        if mode & 0o6 != 0o6:
+            shutil.chown(device, user=name)
 
 
 def _lives(pid_file: Path) -> bool:

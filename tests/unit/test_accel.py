@@ -120,7 +120,7 @@ def test_wishes(kernel: Path, program: Program, deadline: Deadline) -> None:
     qemu = program("qemu-system-x86_64", FAILS)
     assert accel.choose("tcg", kernel, deadline).accel is Accel.TCG
     assert tries(qemu) == 0, "nobody asked"
-    with pytest.raises(HostError, match="--accel kvm: QEMU fails under KVM: .*use --accel tcg or auto"):
+    with pytest.raises(HostError, match=r"--accel kvm: QEMU fails under KVM: .*use --accel tcg or auto"):
         accel.choose("kvm", kernel, deadline)
 
 
@@ -132,7 +132,8 @@ def test_qemu_version(text: str, program: Program, deadline: Deadline) -> None:
 
 def members(archive: bytes) -> dict[str, tuple[int, int, bytes]]:
     """A newc archive's members: name -> (mode, device, content), read as the kernel does (init/initramfs.c)."""
-    found, at = {}, 0
+    found: dict[str, tuple[int, int, bytes]] = {}
+    at = 0
     while True:
         assert archive[at:at + 6] == b"070701"
         fields = [int(archive[at + 6 + 8 * i:at + 14 + 8 * i], 16) for i in range(13)]

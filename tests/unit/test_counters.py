@@ -60,7 +60,7 @@ def test_derived_by_hand() -> None:
         "page_range_updates": 2536, "hint_local_percent": 37.5,
     }
     found = derived(parse(recorded("vmstat-6.1.txt")))
-    assert found["page_range_updates"] == 101593  # 88793 + 512 × 25
+    assert found["page_range_updates"] == 101593  # 88793 + 512 * 25
     assert found["hint_local_percent"] == pytest.approx(20.7165, abs=1e-4)  # 8465 of 40861
 
 

@@ -145,7 +145,7 @@ def test_why_up_failed_is_said_even_if_cleaning_up_fails(host: FakeHost, monkeyp
 
 def test_a_taken_name(host: FakeHost, deadline: Deadline) -> None:
     made = guest.up(request(), host.real(), deadline)
-    with pytest.raises(InputError, match="a guest called g is there: lab.py down g, or another --name"):
+    with pytest.raises(InputError, match=r"a guest called g is there: lab.py down g, or another --name"):
         guest.up(request(), host.real(), deadline)
     assert (guest.read("g"), set(host.domains), host.stopped) == (made.record, {"g"}, [])
 
@@ -223,7 +223,7 @@ def test_read(lab_state: Path) -> None:
     put("a")
     assert guest.read("a") == record("a")
     (lab_state / "guests" / "a" / "guest.json").write_text("{}")
-    with pytest.raises(HostError, match="guest.json: not a guest's record"):
+    with pytest.raises(HostError, match=r"guest\.json: not a guest's record"):
         guest.read("a")
 
 
@@ -276,13 +276,13 @@ def test_gc_touches_nothing_else(lab_state: Path, dead: int, tmp_path: Path, dea
     put("elsewhere", uri="qemu+ssh://other/system", maker=dead)
     host.domains["foreign"] = {"name": "foreign", "directory": str(tmp_path / "another-lab" / "guests" / "foreign")}
     (lab_state / "images" / f".making-{os.getpid()}-x").mkdir(parents=True)
-    (state.folder("pool") / "up-2-500TB.raw").touch()
+    (state.folder("pool", "up-2") / "500TB.raw").touch()
     (state.folder("runs") / "20150307T152000-xfsrepair").mkdir()
     names, domains = guest.names(), dict(host.domains)
     assert guest.collect(host.real(), deadline) == []
     assert (guest.names(), host.domains, host.stopped) == (names, domains, [])
     assert (lab_state / "images" / f".making-{os.getpid()}-x").exists()
-    assert (lab_state / "pool" / "up-2-500TB.raw").exists()
+    assert (lab_state / "pool" / "up-2" / "500TB.raw").exists()
     assert (lab_state / "runs" / "20150307T152000-xfsrepair").exists()
 
 
@@ -305,7 +305,7 @@ def test_gc_keeps_images_that_are_used(lab_state: Path, monkeypatch: pytest.Monk
     host = FakeHost()
     put("g", host=host)
     now = Image(name="debian12", id="f" * 16, directory="", root="", disk_bytes=1, inputs={})
-    monkeypatch.setattr(image, "existing", lambda *_: now)
+    monkeypatch.setattr(image, "valid", lambda *_: [now])
     for name in ("f" * 16, record("g").image_id, "e" * 16, ".making-1-x"):
         (lab_state / "images" / "debian12" / name).mkdir(parents=True)
     monkeypatch.setattr(state, "abandoned", list)

@@ -100,7 +100,7 @@ def test_version() -> None:
 def test_answer() -> None:
     assert answer("x", lambda: 7) == 7
     with pytest.raises(KeyError, match="why"):
-        answer("x", lambda: {}["why"])
+        answer("x", lambda: dict[str, int]()["why"])
 
 
 def test_silence_is_an_error() -> None:

@@ -118,6 +118,16 @@ def test_a_broken_image_names_its_mend(harm: str, deadline: Deadline) -> None:
             ask(NAME, deadline)
 
 
+@pytest.mark.parametrize("manifest", ["", "{}", "[]", '{"inputs": 3}'])
+def test_another_images_manifest_does_no_harm(manifest: str, deadline: Deadline) -> None:
+    """What an older lab, or a disk that was full, left in a folder that these inputs do not lead to."""
+    place = built(deadline)
+    old = place.with_name("0" * 16)
+    old.mkdir()
+    (old / "manifest.json").write_text(manifest)
+    assert image.require(NAME, deadline).id == place.name
+
+
 def test_a_half_made_image_is_none(deadline: Deadline) -> None:
     place = built(deadline)
     place.rename(place.with_name(f".making-1-{place.name}"))

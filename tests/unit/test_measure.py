@@ -13,7 +13,7 @@ from numalab import accel, catalog, measure, record, state, topology
 from numalab.errors import GuestError, GuestLost, InputError
 from numalab.guest import Guest
 from numalab.model import Phase, PhaseResult, SizeClass, jsonable
-from numalab.proc import Deadline, Result
+from numalab.proc import Deadline
 from tests.unit import makers
 from tests.unit.makers import FakeHost, FakeShell
 
@@ -94,7 +94,9 @@ def test_workloads_load(name: str) -> None:
         assert jsonable(module.PARAMS[size])
 
 
-@pytest.mark.parametrize(("name", "reason"), [("nothing", "there is no workload nothing: there are .*xfsrepair"), ("../plugin", "is not a name"), ("a b", "is not a name")])
+@pytest.mark.parametrize(("name", "reason"), [
+    ("nothing", "there is no workload nothing: there are .*xfsrepair"), ("../plugin", "is not a name"), ("a b", "is not a name"),
+])
 def test_no_workload(name: str, reason: str) -> None:
     with pytest.raises(InputError, match=reason):
         measure.load(name)
@@ -210,6 +212,7 @@ def test_an_interrupted_run_is_no_result(deadline: Deadline) -> None:
 
 def test_a_new_workload_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
     """No edit of the package: a file in testcases/workloads is all."""
+    guest = FakeGuest(lambda _: json.dumps(TOLD))
     monkeypatch.setattr(catalog, "ROOT", tmp_path)
     (tmp_path / measure.WORKLOADS).mkdir(parents=True)
     (tmp_path / measure.WORKLOADS / "mine.py").write_text(
@@ -217,5 +220,5 @@ def test_a_new_workload_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         'def phases(params):\n    return (Phase(name="only", command=f"true {params.n}", limit_seconds=9),)\n'
     )
     assert measure.workloads() == ["mine"]
-    run, _ = measure.run(FakeGuest(lambda _: json.dumps(TOLD)).real(), "mine", SizeClass.QUICK, deadline)
+    run, _ = measure.run(guest.real(), "mine", SizeClass.QUICK, deadline)
     assert [result.phase.command for result in run.phases] == ["true 1"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ def hosts(path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("via", ["", "me@hypervisor:2022"])
-def test_inventory(via: str, tmp_path: Path) -> None:
+def test_inventory(via: str, tmp_path: Path, program: Callable[[str, str], Path]) -> None:
+    program("ssh", "exit 255")
     guests = [Ssh(guest=name, port=port, key=tmp_path / "key", known_hosts=tmp_path / name, via=via) for name, port in (("a", 2001), ("b", 2002))]
     path = provision.write_inventory(guests)
     assert path == provision.inventory_path()

@@ -12,13 +12,17 @@ SLOWSCAN_V2 = {
     "numa_hit": 121929782, "numa_pte_updates": 117237258, "numa_huge_pte_updates": 52121, "numa_hint_faults": 87299060, "numa_hint_faults_local": 32939258,
 }
 
+PHASES: tuple[tuple[str, bool, dict[str, dict[str, int]]], ...] = (
+    ("mkfs", False, {}), ("repair", True, {"vmstat": SLOWSCAN_V2}), ("bare", True, {"vmstat": {"numa_hit": 0}}), ("none", True, {}),
+)
+
 
 def run(accel: Accel = Accel.TCG, *, error: str = "", warnings: tuple[str, ...] = ()) -> Run:
     """A run with one phase that counted as the seed's slowscan-v2 did, one that counted little, one that is no result."""
     phases = [
         PhaseResult(phase=Phase(name=name, command="true", limit_seconds=60, measured=measured), status=0, elapsed=12.345, user=2, system=1,
                     counters=counters, guest_load=0, host_load=0)
-        for name, measured, counters in (("mkfs", False, {}), ("repair", True, {"vmstat": SLOWSCAN_V2}), ("bare", True, {"vmstat": {"numa_hit": 0}}), ("none", True, {}))
+        for name, measured, counters in PHASES
     ]
     return Run(
         id="r", workload="xfsrepair", size=SizeClass.FULL, params={}, started="", host={}, guest={"spec": jsonable(spec(accel=accel))}, release="6.1.0",

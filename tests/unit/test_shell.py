@@ -24,7 +24,8 @@ def says(status: int, out: str = "", err: str = "") -> FakeShell:
 
 
 @pytest.fixture
-def ssh(tmp_path: Path) -> Ssh:
+def ssh(tmp_path: Path, program: Program) -> Ssh:
+    program("ssh", "echo 'no test has said what to do' >&2; exit 255")
     return Ssh(guest="g", port=2222, key=tmp_path / "key", known_hosts=tmp_path / "known_hosts")
 
 

@@ -13,6 +13,14 @@ from numalab import state
 from numalab.errors import DeadlinePassed, HostError
 from numalab.proc import Deadline
 
+HOLDER = """
+from numalab import state
+from numalab.proc import Deadline
+with state.lock("one", Deadline.after(60)):
+    print("held", flush=True)
+    input()
+"""
+
 
 def dead_pid() -> int:
     """The id of a process that has just ended."""
@@ -57,14 +65,13 @@ def test_folder(lab_state: Path) -> None:
 
 
 def test_lock_excludes_another_process(lab_state: Path, deadline: Deadline) -> None:
-    script = "import sys\nfrom numalab import state\nfrom numalab.proc import Deadline\nwith state.lock('one', Deadline.after(60)):\n print('held', flush=True)\n input()\n"
-    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+    with subprocess.Popen([sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         try:
             assert holder.stdout is not None
             assert holder.stdout.readline() == "held\n"
             with state.lock("other", deadline):
                 pass
-            with pytest.raises(DeadlinePassed, match="another lab.py that holds .*/locks/one"), state.lock("one", Deadline.after(0)):
+            with pytest.raises(DeadlinePassed, match=r"another lab.py that holds .*/locks/one"), state.lock("one", Deadline.after(0)):
                 pass
         finally:
             holder.kill()
@@ -95,15 +102,19 @@ def test_what_fails_is_not_made(error: type[BaseException], lab_state: Path) -> 
     place = lab_state / "images" / "x"
     place.mkdir(parents=True)
     (place / "file").write_text("old")
-    with pytest.raises(error), state.making(place) as scratch:
-        (scratch / "file").write_text("half")
-        raise error
+    def make() -> None:
+        with state.making(place) as scratch:
+            (scratch / "file").write_text("half")
+            raise error
+
+    with pytest.raises(error):
+        make()
     assert (place / "file").read_text() == "old"
     assert list(place.parent.iterdir()) == [place]
 
 
 def test_a_full_disk_is_the_hosts_error(lab_state: Path) -> None:
-    with pytest.raises(HostError, match="images/x: .*No space left"), state.making(lab_state / "images" / "x"):
+    with pytest.raises(HostError, match=r"images/x: .*No space left"), state.making(lab_state / "images" / "x"):
         raise OSError(28, "No space left on device")
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from numalab import catalog, topology
 from numalab.errors import InputError
-from numalab.model import GIB, MIB, Node, Topology, show_cpus, show_size
+from numalab.model import GIB, MIB, Topology, show_cpus, show_size
 from numalab.topology import LEAST_NODE, View, asked, compare, found, low_memory, scale
 from tests.unit.makers import recorded
 
@@ -50,7 +52,7 @@ def test_scaling_keeps_the_order(shape: Topology, more_mib: int) -> None:
     """A node is never made smaller than one that was smaller; nodes that were alike stay so, to the MiB."""
     got = scale(shape, memory=(max(256, LEAST * sum(bool(node.memory) for node in shape.nodes)) + more_mib) * MIB)
     sizes = sorted(zip((node.memory for node in shape.nodes), (node.memory for node in got.nodes), strict=True))
-    for (before, after), (next_before, next_after) in zip(sizes, sizes[1:], strict=False):
+    for (before, after), (next_before, next_after) in pairwise(sizes):
         assert after <= next_after
         assert before != next_before or next_after - after <= MIB
 
@@ -208,8 +210,7 @@ def test_another_table_is_a_mismatch_and_no_crash() -> None:
 @pytest.mark.parametrize(("mib", "agrees"), [(0, True), (8, True), (-20, True), (-21, False), (21, False)])
 def test_tolerance(mib: int, agrees: bool) -> None:
     """2 % of 1 GiB is 20.48 MiB."""
-    node = Node.model_validate({"cpus": "0-3", "memory": "1GiB"})
-    want = asked(Topology(description="one", vcpus=4, memory="1GiB", nodes=(node,)))  # type: ignore[arg-type]
+    want = asked(make([(4, 1024)]))
     have = View(want.nodes, want.cpus, want.zones | {(0, "DMA32"): want.zones[0, "DMA32"] + mib * MIB}, want.distances)
     assert [row.agrees for row in compare(want, have) if row.what == "node 0 memory"] == [agrees]
 

@@ -31,7 +31,8 @@ def test_only_ssh_leads_elsewhere(uri: str) -> None:
         of_uri(uri)
 
 
-def test_argv() -> None:
+def test_argv(program: Program) -> None:
+    program("ssh", "exit 255")
     assert HERE.argv(["a b", Path("/c")]) == ["a b", "/c"]
     words = THERE.argv(["a b", Path("/c")])
     assert words[-4:] == ["-p", "2022", "me@there", "'a b' /c"]
@@ -43,7 +44,7 @@ def test_run(program: Program, deadline: Deadline) -> None:
     program("ssh", ASIDE)
     assert THERE.run(["echo", "a  b"], deadline=deadline).stdout == "a  b\n"
     assert THERE.run(["sh", "-c", "exit 3"], deadline=deadline, check=False).status == 3
-    with pytest.raises(HostError, match="on me@there:2022: sh -c .*: exit status 3: why"):
+    with pytest.raises(CommandFailed, match=r"on me@there:2022: sh -c .*: exit status 3: why"):
         THERE.run(["sh", "-c", "echo why >&2; exit 3"], deadline=deadline)
     with pytest.raises(CommandFailed):
         HERE.run(["false"], deadline=deadline)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import time
 from pathlib import Path
 
+from numalab.catalog import ROOT
 from numalab.provision import ansible
 from tests.vm.conftest import Command, interrupt, until
 
@@ -144,6 +146,35 @@ def test_guest_that_never_answers(lab_py: Command) -> None:
     assert "waiting for SSH" in result.stderr
     assert "/dev/nowhere does not exist" in result.stderr, "the console's end is not shown"
     assert lab_py.clean()
+
+
+def test_console_is_a_login_on_hvc0(lab_py: Command) -> None:
+    """Typed at a terminal: a prompt without a password, a command, and Ctrl-] to leave."""
+    up(lab_py, "one")
+    ours, theirs = os.openpty()
+    child = subprocess.Popen([ROOT / "lab.py", "console", "one"], env=lab_py.env, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
+    os.close(theirs)
+    os.set_blocking(ours, False)
+    seen = b""
+
+    def shows(word: bytes, typed: bytes) -> bool:
+        nonlocal seen
+        with contextlib.suppress(BlockingIOError):
+            seen += os.read(ours, 65536)
+        if word not in seen:
+            os.write(ours, typed)
+            time.sleep(1)
+        return word in seen
+
+    try:
+        until(lambda: shows(b"root@one", b"\r"), "a prompt", 60)
+        until(lambda: shows(b"is 42.", b"echo is $((6*7)).\r"), "the command's output", 60)
+        os.write(ours, b"\x1d")
+        assert child.wait(30) == 0
+    finally:
+        child.kill()
+        child.wait()
+        os.close(ours)
 
 
 def _qemu(lab_py: Command) -> int:

@@ -1,0 +1,41 @@
+"""An SSH server for tests, on loopback: runs commands, forwards connections, takes one key.
+
+usage: sshd.py HOST_KEY AUTHORIZED_KEYS; prints its port.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import asyncssh
+
+
+class Server(asyncssh.SSHServer):
+    """Whoever has the key may do what we may."""
+
+    def connection_requested(self, dest_host: str, dest_port: int, orig_host: str, orig_port: int) -> bool:
+        return dest_host == "127.0.0.1"
+
+
+async def command(process: asyncssh.SSHServerProcess[bytes]) -> None:
+    """Run a session's command line with the shell, as sshd does."""
+    pipe = asyncio.subprocess.PIPE
+    child = await asyncio.create_subprocess_shell(process.command or "sh", stdin=pipe, stdout=pipe, stderr=pipe)
+    await process.redirect(stdin=child.stdin, stdout=child.stdout, stderr=child.stderr)
+    status = await child.wait()
+    await process.stdout.drain()
+    process.exit(status if status >= 0 else 255)
+
+
+async def main() -> None:
+    """Serve until killed."""
+    server = await asyncssh.create_server(
+        Server, "127.0.0.1", 0, server_host_keys=[sys.argv[1]], authorized_client_keys=sys.argv[2],
+        process_factory=command, sftp_factory=True, encoding=None,
+    )
+    print(server.get_port(), flush=True)
+    await server.wait_closed()
+
+
+asyncio.run(main())

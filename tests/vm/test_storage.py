@@ -1,0 +1,67 @@
+"""Sparse 500 TB disks in each form, and images that no run changes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from numalab import storage
+from numalab.model import TIB, Disk
+from numalab.proc import Deadline, run
+from numalab.storage import Form
+from tests.vm.conftest import Command
+
+SMALL = ("--topology", "uma-2g", "--memory", "512M", "--vcpus", "1", "--name", "one")
+MKFS = "mkfs.xfs -q -f -K -m crc=1,finobt=1 /dev/disk/by-id/virtio-500TB && blockdev --getsize64 /dev/disk/by-id/virtio-500TB"
+
+
+def space(folder: Path) -> int:
+    """Bytes that a folder's files really take."""
+    return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
+
+
+def check_500tb(lab_py: Command, form: str) -> None:
+    """Up with a 500 TB disk of this form; a file system on it; little space taken; nothing left."""
+    result = lab_py("up", *SMALL, "--disk", "500TB=500T", "--storage", form)
+    assert result.returncode == 0, result.stderr
+    made = lab_py("exec", "one", "--", "sh", "-c", MKFS)
+    assert made.returncode == 0, made.stderr
+    assert int(made.stdout) == 500 * TIB
+    assert space(lab_py.state / "guests") + space(lab_py.state / "pool") < 2 << 30
+    assert lab_py("down", "one").returncode == 0
+    assert lab_py.clean()
+
+
+def test_qcow2(lab_py: Command) -> None:
+    images = sorted((lab_py.state / "images").resolve().glob("*/*/disk.qcow2"))
+    before = [hashlib.sha256(path.read_bytes()).hexdigest() for path in images]
+    check_500tb(lab_py, "qcow2")
+    assert [hashlib.sha256(path.read_bytes()).hexdigest() for path in images] == before, "a run changed an image"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a loop mount needs root")
+def test_pool(lab_py: Command) -> None:
+    check_500tb(lab_py, "pool")
+    assert (lab_py.state / "pool").is_mount()
+    assert "storage pool" in lab_py("gc").stdout
+    assert not (lab_py.state / "pool").is_mount()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a loop mount needs root")
+def test_raw_disk_on_the_pool_has_the_seeds_extent_size(lab_py: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAB_STATE", str(lab_py.state))
+    deadline = Deadline.after(60)
+    folder = lab_py.state / "guests" / "two"
+    folder.mkdir(parents=True)
+    try:
+        disk = storage.create(Disk.model_validate({"name": "500TB", "size": "500TiB"}), folder, Form.POOL, deadline)
+        assert Path(disk.path).stat().st_size == 500 * TIB
+        assert "[1048576]" in run(["xfs_io", "-c", "extsize", disk.path], deadline=deadline).stdout
+        assert storage.largest_file(lab_py.state / "pool") > 500 * TIB
+    finally:
+        storage.drop_pool_disks("two")
+        folder.rmdir()
+        storage.release_pool(deadline)
