@@ -97,8 +97,7 @@ def run(
     """Run a program to its end.
 
     Its streams go to files (to `log`, both, if given), so that no pipe can fill up. `watch` is called
-    every POLL_SECONDS and may raise. However the wait ends, the program and its children are gone
-    afterwards. Raises CommandFailed (unless `check` is false), DeadlinePassed, Cancelled, HostError.
+    every POLL_SECONDS and may raise. A wait that ends early takes the program and its children along. Raises CommandFailed (unless `check` is false), DeadlinePassed, Cancelled, HostError.
     """
     words = tuple(str(word) for word in argv)
     shown = shlex.join(words)
@@ -153,14 +152,15 @@ def _wait(child: subprocess.Popen[bytes], shown: str, deadline: Deadline, watch:
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """End a child that still runs, and whatever is left of its process group: asked first, then told.
+    """End a child that still runs, and all of its process group: asked first, then told.
 
-    A daemon that it started is in a session of its own, and stays.
+    What a child that ended by itself left in the background stays: ssh's shared connection is such.
     """
-    if child.poll() is None:
-        os.killpg(child.pid, signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(10)
+    if child.returncode is not None:
+        return
+    os.killpg(child.pid, signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(10)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
     child.wait()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from typing import Any
 
 import asyncssh
 
@@ -18,13 +19,27 @@ class Server(asyncssh.SSHServer):
         return dest_host == "127.0.0.1"
 
 
+async def pump(source: Any, sink: Any) -> None:
+    """Bytes from one stream to the other until the first ends."""
+    while data := await source.read(65536):
+        sink.write(data)
+        await sink.drain()
+
+
 async def command(process: asyncssh.SSHServerProcess[bytes]) -> None:
     """Run a session's command line with the shell, as sshd does."""
     pipe = asyncio.subprocess.PIPE
     child = await asyncio.create_subprocess_shell(process.command or "sh", stdin=pipe, stdout=pipe, stderr=pipe)
-    await process.redirect(stdin=child.stdin, stdout=child.stdout, stderr=child.stderr)
+
+    async def feed() -> None:
+        assert child.stdin is not None
+        await pump(process.stdin, child.stdin)
+        child.stdin.close()
+
+    feeding = asyncio.create_task(feed())
+    await asyncio.gather(pump(child.stdout, process.stdout), pump(child.stderr, process.stderr))
     status = await child.wait()
-    await process.stdout.drain()
+    feeding.cancel()
     process.exit(status if status >= 0 else 255)
 
 
