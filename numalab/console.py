@@ -43,10 +43,10 @@ class Watch:
         self.path, self.guest, self._seen = path, guest, 0
         self._more = more or (lambda offset: HERE.read(path, offset, Deadline.after(60)))
 
-    def __call__(self) -> None:
-        """Look once."""
+    def __call__(self, *, last: bool = False) -> None:
+        """Look once. `last`: nothing more will come, so half a line counts too; else it may yet become a harmless one."""
         raw = self._more(self._seen)
-        raw = raw[: raw.rfind(b"\n") + 1]  # half a line may yet become a harmless one
+        raw = raw if last else raw[: raw.rfind(b"\n") + 1]
         fresh = raw.decode(errors="replace")
         if match := OOPS.search(fresh):
             line = next(line for line in fresh[max(0, match.start() - 200):].splitlines() if OOPS.search(line))

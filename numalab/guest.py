@@ -114,7 +114,7 @@ class Guest:
         for more in self.extra_watch:
             more()
         if not self.host.running(self.name):
-            self._console()  # its last words
+            self._console(last=True)
             raise GuestLost(f"guest {self.name}: its domain is gone: QEMU ended, or somebody destroyed it", evidence=self.console_tail())
 
     def execute(self, command: str, *, deadline: Deadline, input: bytes | None = None) -> Result:
@@ -330,6 +330,7 @@ def collect(host: Host, deadline: Deadline) -> list[str]:
             continue
         if running.get(name, {}).get("directory") == str(place):
             host.stop(name, deadline)
+            del running[name]
         _remove(place, host, deadline)
         removed.append(f"guest {name}: " + ("it was lost" if record and record.ready else "its up did not end"))
     for name, mark in running.items():

@@ -111,7 +111,7 @@ def valid(name: str, deadline: Deadline, base: Path | None = None) -> list[Image
             found.append(_whole(name, place))
         elif base is None and not place.name.startswith("."):
             with contextlib.suppress(OSError, ValueError):
-                about = json.loads((place / "manifest.json").read_text())["inputs"]
+                about = dict(Image.model_validate_json((place / "manifest.json").read_text()).inputs)
                 if about.pop("base", None) and about == wanted:
                     found.append(_whole(name, place))
     return found

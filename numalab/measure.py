@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 
 from numalab import accel, catalog, console, counters, record, shell, state, topology
-from numalab.errors import GuestError, InputError, LabError
+from numalab.errors import GuestError, InputError
 from numalab.guest import Guest
 from numalab.log import step
 from numalab.model import Phase, PhaseResult, Run, SizeClass, Value, check_name, jsonable
@@ -60,7 +60,7 @@ def run(guest: Guest, workload: str, size: SizeClass, deadline: Deadline, *, pro
     )
     folder = state.folder("runs") / result.id
     folder.mkdir()
-    error: LabError | None = None
+    error: BaseException | None = None
     try:
         result = result.model_copy(update=_prepare(guest, folder, deadline))
         for index, phase in enumerate(module.phases(params)):
@@ -69,14 +69,14 @@ def run(guest: Guest, workload: str, size: SizeClass, deadline: Deadline, *, pro
             result = result.model_copy(update={"phases": (*result.phases, done)})
             if progress:
                 progress(done)
-    except LabError as broke:
+    except BaseException as broke:  # Ctrl-C too: an interrupted run is no result either
         error = broke
         raise
     finally:
         log = guest.console_text()
         result = result.model_copy(update={
             "console_warnings": tuple(console.warnings(log)),
-            "error": "" if error is None else str(error),
+            "error": "" if error is None else str(error) or type(error).__name__,
         })
         shutil.copy(guest.directory / "domain.xml", folder)
         (folder / "console.log").write_text(log)
@@ -99,19 +99,23 @@ def _phase(guest: Guest, folder: Path, index: int, phase: Phase, deadline: Deadl
     text = shell.succeed(
         guest, ["python3", INSIDE], deadline=deadline.within(phase.limit_seconds + 60), input=json.dumps(about).encode()
     )
-    told = json.loads(text)
-    record.write_phase(
-        folder, index, phase.name, {"before": told["before"], "after": told["after"]},
-        {"stdout": told["stdout"], "stderr": told["stderr"]},
-    )
-    if told["timed_out"]:
+    try:
+        told = json.loads(text)
+        record.write_phase(
+            folder, index, phase.name, {"before": told["before"], "after": told["after"]},
+            {"stdout": told["stdout"], "stderr": told["stderr"]},
+        )
+        used = {key: told[key] for key in ("status", "timed_out", "elapsed", "user", "system", "load")}
+    except (ValueError, KeyError, TypeError) as broke:
+        raise GuestError(f"phase {phase.name}: the guest's answer is not whole ({broke!r})", evidence=text[-2000:]) from broke
+    if used["timed_out"]:
         raise GuestError(f"phase {phase.name}: took more than its limit of {phase.limit_seconds:.0f} s", evidence=told["stderr"][-4000:])
-    if told["status"]:
+    if used["status"]:
         said = (told["stderr"].strip() or told["stdout"].strip() or "no output").splitlines()[-1]
-        raise GuestError(f"phase {phase.name}: exit status {told['status']}: {said}", evidence=told["stdout"][-2000:] + told["stderr"][-2000:])
+        raise GuestError(f"phase {phase.name}: exit status {used['status']}: {said}", evidence=told["stdout"][-2000:] + told["stderr"][-2000:])
     return PhaseResult(
-        phase=phase, status=told["status"], elapsed=told["elapsed"], user=told["user"], system=told["system"],
-        counters=counters.phase(told["before"], told["after"]), guest_load=told["load"], host_load=os.getloadavg()[0],
+        phase=phase, status=used["status"], elapsed=used["elapsed"], user=used["user"], system=used["system"],
+        counters=counters.phase(told["before"], told["after"]), guest_load=used["load"], host_load=os.getloadavg()[0],
     )
 
 

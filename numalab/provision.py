@@ -7,6 +7,7 @@ writes for each of them.
 from __future__ import annotations
 
 import io
+import shlex
 import shutil
 import sys
 from collections.abc import Iterable
@@ -39,7 +40,7 @@ def write_inventory(guests: Iterable[Ssh]) -> Path:
         ssh.guest: {
             "ansible_host": ssh.host, "ansible_port": ssh.port, "ansible_user": "root",
             # Ansible shares no connection with lab.py: its own arguments come first, ours add the rest.
-            "ansible_ssh_common_args": " ".join(ssh.options()),
+            "ansible_ssh_common_args": shlex.join(ssh.options()),
             "ansible_python_interpreter": "/usr/bin/python3",
         }
         for ssh in guests

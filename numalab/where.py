@@ -6,6 +6,7 @@ by the same code. A folder has the same path on both sides.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import os
 import shlex
@@ -78,7 +79,8 @@ class Where:
     def read(self, path: Path, offset: int, deadline: Deadline) -> bytes:
         """A file's bytes from an offset on; b'' when it is not there (yet)."""
         if self.ssh:
-            return self.run(["tail", "-c", f"+{offset + 1}", path], deadline=deadline, check=False).stdout.encode()
+            script = f'tail -c "+{offset + 1}" "$1" 2>/dev/null | base64'
+            return base64.b64decode(self.run(["sh", "-c", script, "sh", path], deadline=deadline).stdout)
         try:
             with path.open("rb") as handle:
                 handle.seek(offset)

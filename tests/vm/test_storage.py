@@ -30,7 +30,8 @@ def check_500tb(lab_py: Command, form: str) -> None:
     made = lab_py("exec", "one", "--", "sh", "-c", MKFS)
     assert made.returncode == 0, made.stderr
     assert int(made.stdout) == 500 * TIB
-    assert space(lab_py.state / "guests") + space(lab_py.state / "pool") < 2 << 30
+    # mkfs zeroes a log of 2 GiB, which a raw file keeps as unwritten extents, and writes to each of 500 groups.
+    assert space(lab_py.state / "guests") + space(lab_py.state / "pool") < 4 << 30
     assert lab_py("down", "one").returncode == 0
     assert lab_py.clean()
 
