@@ -124,7 +124,7 @@ def _devices(spec: GuestSpec) -> Element:
         E.console(E.target(type="virtio", port="1"), type="pty"),
         E.input(type="keyboard", bus="ps2"), E.input(type="mouse", bus="ps2"),
         E.memballoon(model="none"),
-        E.rng(E.backend("/dev/urandom", model="random"), model="virtio"),
+        E.rng(E.backend(model="builtin"), model="virtio"),
     )
 
 

@@ -97,7 +97,8 @@ def run(
     """Run a program to its end.
 
     Its streams go to files (to `log`, both, if given), so that no pipe can fill up. `watch` is called
-    every POLL_SECONDS and may raise. A wait that ends early takes the program and its children along. Raises CommandFailed (unless `check` is false), DeadlinePassed, Cancelled, HostError.
+    every POLL_SECONDS and may raise. A wait that ends early takes the program and its children along.
+    Raises CommandFailed (unless `check` is false), DeadlinePassed, Cancelled, HostError.
     """
     words = tuple(str(word) for word in argv)
     shown = shlex.join(words)
