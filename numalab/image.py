@@ -153,18 +153,16 @@ def build(name: str, *, accelerator: str, deadline: Deadline, base: Path | None 
             what = recipe(name)
             if base:
                 which, extra = accelerator if accelerator != "auto" else "tcg", _cloud_init(scratch, deadline)
-                disk, root = base, "LABEL=cloudimg-rootfs"
+                disk = base
             else:
                 start = _base(name, what, deadline)
-                disk, root = start / "base.qcow2", f"PARTUUID={PARTITION}"
+                disk = start / "base.qcow2"
                 which = accel.choose(accelerator, start / "vmlinuz", deadline).accel.value
                 extra = [["-kernel", str(start / "vmlinuz")], ["-initrd", str(start / "initrd.img")],
-                         ["-append", f"root={root} rw console=ttyS0 net.ifnames=0"]]
+                         ["-append", f"root=PARTUUID={PARTITION} rw console=ttyS0 net.ifnames=0"]]
             _packer(name, what, disk, scratch, which, extra, deadline)
-            if base:
-                root = (scratch / "root").read_text().strip()
             manifest = Image(
-                name=name, id=place.name, directory=str(place), root=root, inputs=found,
+                name=name, id=place.name, directory=str(place), root=(scratch / "root").read_text().strip(), inputs=found,
                 disk_bytes=(scratch / "disk.qcow2").stat().st_size,
             )
             (scratch / "manifest.json").write_text(json.dumps(jsonable(manifest), indent=1))

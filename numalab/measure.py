@@ -6,6 +6,8 @@ SizeClass) and `phases(params)`; C sources, if any, stand beside it. It never ta
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import importlib.util
 import json
 import os
@@ -16,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 
 from numalab import accel, catalog, console, counters, record, shell, state, topology
-from numalab.errors import GuestError, InputError
+from numalab.errors import GuestError, InputError, LabError
 from numalab.guest import Guest
 from numalab.log import step
 from numalab.model import Phase, PhaseResult, Run, SizeClass, Value, check_name, jsonable
@@ -56,7 +58,7 @@ def run(guest: Guest, workload: str, size: SizeClass, deadline: Deadline, *, pro
     result = Run(
         id=f"{state.stamp()}-{workload}-{guest.record.spec.topology_name}-{guest.record.spec.boot.name}-{os.getpid()}".replace("/", "_"),
         workload=workload, size=size, params=jsonable(params), started=state.stamp(), host=_host(guest, deadline),
-        guest=jsonable(guest.record), release="", cmdline="",
+        guest=jsonable(guest.record), release="", cmdline="", inputs=_inputs(workload),
     )
     folder = state.folder("runs") / result.id
     folder.mkdir()
@@ -73,7 +75,9 @@ def run(guest: Guest, workload: str, size: SizeClass, deadline: Deadline, *, pro
         error = broke
         raise
     finally:
-        log = guest.console_text()
+        log = ""
+        with contextlib.suppress(LabError):  # a machine that is gone must not hide why
+            log = guest.console_text()
         result = result.model_copy(update={
             "console_warnings": tuple(console.warnings(log)),
             "error": "" if error is None else str(error) or type(error).__name__,
@@ -82,6 +86,12 @@ def run(guest: Guest, workload: str, size: SizeClass, deadline: Deadline, *, pro
         (folder / "console.log").write_text(log)
         record.write(result, folder)
     return result, folder
+
+
+def _inputs(workload: str) -> dict[str, str]:
+    """The workload's files and the guest-side runner -> SHA-256."""
+    files = [*sorted((catalog.ROOT / WORKLOADS).glob(f"{workload}.*")), Path(__file__).with_name("inside.py")]
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files if path.is_file()}
 
 
 def _prepare(guest: Guest, folder: Path, deadline: Deadline) -> dict[str, str]:

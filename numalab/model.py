@@ -264,6 +264,8 @@ class Run(Value):
     started: str
     host: dict[str, str]
     guest: dict[str, Any]
+    inputs: dict[str, str] = {}
+    """Files that the run depends on beside the guest's (which are in `guest`) -> their SHA-256."""
     release: str
     cmdline: str
     phases: tuple[PhaseResult, ...] = ()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from numalab import accel, state
-from numalab.errors import Cancelled, HostError
+from numalab.errors import Cancelled, DeadlinePassed, HostError
 from numalab.model import Accel
 from numalab.proc import Deadline
 
@@ -66,6 +66,14 @@ def test_it_hangs(kernel: Path, program: Program, monkeypatch: pytest.MonkeyPatc
     kind, reason = accel.try_kvm(kernel, deadline)
     assert kind is Accel.TCG
     assert "vmlinuz does not reach user space under it" in reason
+
+
+def test_no_time_left_is_not_tcg(kernel: Path, program: Program) -> None:
+    """Only a kernel that had its full time and did not come up speaks against KVM."""
+    program("qemu-system-x86_64", HANGS)
+    with pytest.raises(DeadlinePassed):
+        accel.choose("auto", kernel, Deadline.after(0.5))
+    assert not (state.folder("cache") / "accel.json").exists()
 
 
 def test_cancelled_is_not_tcg(kernel: Path, program: Program, deadline: Deadline) -> None:

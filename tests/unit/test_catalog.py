@@ -80,10 +80,12 @@ def test_no_mapping(tmp_path: Path, text: str) -> None:
         load(tmp_path, text)
 
 
-@pytest.mark.parametrize("body", [b"description: \xff\n", b"description: a\x01b\n", b"description: 2015-13-41\n"], ids=["utf-8", "control", "date"])
-def test_no_text(tmp_path: Path, body: bytes) -> None:
+@pytest.mark.parametrize(("body", "where"), [
+    (b"description: \xff\n", r"bad\.yml: "), (b"vcpus: 4\ndescription: a\x01b\n", r"bad\.yml:2: not YAML: "), (b"description: 2015-13-41\n", r"bad\.yml:1: "),
+], ids=["utf-8", "control", "date"])
+def test_no_text(tmp_path: Path, body: bytes, where: str) -> None:
     (tmp_path / "bad.yml").write_bytes(body)
-    with pytest.raises(InputError, match=r"bad\.yml"):
+    with pytest.raises(InputError, match=where):
         catalog.topology(str(tmp_path / "bad.yml"))
 
 

@@ -8,6 +8,7 @@ import socket
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,8 +54,8 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHost:
     return FakeHost()
 
 
-def raises(error: BaseException) -> Callable[..., object]:
-    def call(*_: object, **__: object) -> object:
+def raises(error: BaseException) -> Callable[..., Any]:
+    def call(*_: object, **__: object) -> Any:
         raise error
 
     return call
@@ -189,6 +190,13 @@ def test_watch(host: FakeHost, deadline: Deadline) -> None:
         made.watch()
 
 
+def test_a_sampler_may_watch_too(host: FakeHost, deadline: Deadline) -> None:
+    made = guest.up(request(), host.real(), deadline)
+    made.extra_watch.append(raises(GuestLost("seen by another")))
+    with pytest.raises(GuestLost, match="seen by another"):
+        made.watch()
+
+
 @pytest.mark.parametrize(("free", "said"), [
     (16 * GIB - 1, "16GiB of memory asked, 16383MiB free on the host: --memory 16128M is the largest of this shape that fits"),
     (511 * MIB, "16GiB of memory asked, 511MiB free on the host: not even the smallest of this shape fits"),
@@ -284,6 +292,20 @@ def test_gc_touches_nothing_else(lab_state: Path, dead: int, tmp_path: Path, dea
     assert (lab_state / "images" / f".making-{os.getpid()}-x").exists()
     assert (lab_state / "pool" / "up-2" / "500TB.raw").exists()
     assert (lab_state / "runs" / "20150307T152000-xfsrepair").exists()
+
+
+def test_gc_leaves_an_up_that_is_under_way(host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+    seen: list[list[str]] = []
+    for target, name in ((image, "require"), (storage, "create"), (shell.Ssh, "wait")):
+        before = getattr(target, name)
+
+        def meanwhile(*words: Any, before: Callable[..., Any] = before) -> Any:
+            seen.append(guest.collect(host.real(), deadline))
+            return before(*words)
+
+        monkeypatch.setattr(target, name, meanwhile)
+    guest.up(request(), host.real(), deadline)
+    assert seen == [[], [], []]
 
 
 def test_gc_knows_a_maker_by_more_than_its_number(deadline: Deadline) -> None:

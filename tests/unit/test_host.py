@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+import libvirt
 import pytest
 
 from numalab.domain import domain_xml
@@ -40,6 +41,13 @@ class Domain:
         return {"rss": self._rss // KIB}
 
 
+class NoDomain(libvirt.libvirtError):  # type: ignore[misc]
+    """As libvirt says that there is none."""
+
+    def get_error_code(self) -> int:
+        return int(libvirt.VIR_ERR_NO_DOMAIN)
+
+
 class Connection:
     """libvirt's, as far as Host asks."""
 
@@ -50,13 +58,16 @@ class Connection:
         return self.domains
 
     def lookupByName(self, name: str) -> Domain:
-        return next(domain for domain in self.domains if domain.name() == name)
+        for domain in self.domains:
+            if domain.name() == name:
+                return domain
+        raise NoDomain(name)
 
     def getMemoryStats(self, _cells: int) -> dict[str, int]:
         return {"total": 32 * GIB // KIB, "free": 8 * GIB // KIB, "cached": 3 * GIB // KIB, "buffers": GIB // KIB}
 
     def getLibVersion(self) -> int:
-        return 9_000_013
+        return 11_002_003
 
 
 def ours(name: str, *, rss: int = 0) -> Domain:
@@ -79,6 +90,22 @@ def test_stop(deadline: Deadline) -> None:
     assert mine.did == ["destroy"]
 
 
+def test_stop_asks_first(deadline: Deadline) -> None:
+    class Obedient(Domain):
+        def shutdown(self) -> None:
+            super().shutdown()
+            there.connection.domains.clear()
+
+    mine = Obedient("numalab-a", domain_xml(spec(name="a")))
+    there = host(mine)
+    there.stop("a", deadline, grace=60)
+    assert mine.did == ["shutdown"]
+    stubborn = ours("b")
+    host(stubborn).stop("b", deadline, grace=0.1)
+    assert stubborn.did == ["shutdown", "destroy"]
+    host().stop("gone", deadline)
+
+
 def test_what_is_not_marked_is_not_stopped(deadline: Deadline) -> None:
     theirs = Domain("numalab-a", "<domain/>")
     with pytest.raises(HostError, match="domain numalab-a does not carry the lab's mark: not touched"):
@@ -94,7 +121,7 @@ def test_free_memory() -> None:
 
 
 def test_version() -> None:
-    assert host().version() == "9.0.13"
+    assert host().version() == "11.2.3"
 
 
 def test_answer() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -152,7 +153,7 @@ def test_a_build_is_done_once(monkeypatch: pytest.MonkeyPatch, deadline: Deadlin
 
     def packer(_name: str, _what: object, _disk: object, scratch: Path, *_: object) -> None:
         (scratch / "disk.qcow2").write_bytes(b"disk")
-        for name in ("vmlinuz", "initrd.img", "host_key.pub"):
+        for name in ("vmlinuz", "initrd.img", "host_key.pub", "root"):
             (scratch / name).write_bytes(b"x")
         built_by.append(scratch)
 
@@ -163,6 +164,18 @@ def test_a_build_is_done_once(monkeypatch: pytest.MonkeyPatch, deadline: Deadlin
     assert len(built_by) == 1
     assert image.build(NAME, accelerator="tcg", deadline=deadline, force=True) == first
     assert len(built_by) == 2
+
+
+def test_of_several_cloud_images_the_last_asked_for_is_used(tmp_path: Path, deadline: Deadline) -> None:
+    bases = [tmp_path / "one.qcow2", tmp_path / "two.qcow2"]
+    places = []
+    for age, base in enumerate(bases):
+        base.write_text(base.name)
+        places.append(built(deadline, base))
+        os.utime(places[-1] / "manifest.json", (age, age))
+    assert image.require(NAME, deadline).id == places[1].name
+    image.build(NAME, accelerator="tcg", deadline=deadline, base=bases[0])
+    assert image.require(NAME, deadline).id == places[0].name
 
 
 def test_a_playbook_that_is_not_there(checkout: Path) -> None:

@@ -74,6 +74,6 @@ def test_time_limit(tmp_path: Path) -> None:
 def test_times_are_the_commands() -> None:
     told = inside("i=0; while [ $i -lt 30000 ]; do i=$((i+1)); done")
     assert told["user"] > 0
-    assert told["elapsed"] > 0
+    assert 0 < told["elapsed"] < 120
     assert told["system"] >= 0
     assert told["load"] >= 0

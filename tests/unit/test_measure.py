@@ -10,10 +10,10 @@ from typing import Any, cast
 import pytest
 
 from numalab import accel, catalog, measure, record, state, topology
-from numalab.errors import GuestError, GuestLost, InputError
+from numalab.errors import GuestError, GuestLost, HostError, InputError
 from numalab.guest import Guest
 from numalab.model import Phase, PhaseResult, SizeClass, jsonable
-from numalab.proc import Deadline
+from numalab.proc import Deadline, Result
 from tests.unit import makers
 from tests.unit.makers import FakeHost, FakeShell
 
@@ -34,12 +34,18 @@ class FakeGuest(FakeShell):
         super().__init__(self.answer)
         self.runner = says
         self.sent: list[dict[str, Any]] = []
+        self.patience: list[float] = []
         self.record = makers.record("g")
         self.name, self.host, self.directory = "g", FakeHost(), Path(self.record.spec.directory)
         self.directory.mkdir()
         (self.directory / "domain.xml").write_text("<domain/>\n")
         self.console_log = self.directory / "console.log"
         self.console_log.write_text(CONSOLE)
+
+    def execute(self, command: str, *, deadline: Deadline, input: bytes | None = None) -> Result:
+        """See FakeShell; notes how long one would wait for it."""
+        self.patience.append(deadline.remaining())
+        return super().execute(command, deadline=deadline, input=input)
 
     def answer(self, command: str, input: bytes | None) -> tuple[int, str, str]:
         """What each command of measure prints."""
@@ -200,6 +206,19 @@ def test_the_raw_side_of_a_failed_phase_is_kept(deadline: Deadline) -> None:
     assert (only_run() / "phases" / "01-fsmark" / "stderr").read_text() == "no space\n"
 
 
+def test_a_guest_whose_machine_is_gone_leaves_a_record_too(monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+    """With a hypervisor elsewhere, its console log goes when it goes; why the run broke must be written all the same."""
+    guest = FakeGuest(breaks_at("fsmark", lost))
+
+    def not_reached() -> str:
+        raise HostError("there: not reached by SSH")
+
+    monkeypatch.setattr(guest, "console_text", not_reached)
+    with pytest.raises(GuestLost, match="SSH is lost"):
+        measure.run(guest.real(), "xfsrepair", SizeClass.QUICK, deadline)
+    assert "SSH is lost" in record.read(only_run()).error
+
+
 def test_an_interrupted_run_is_no_result(deadline: Deadline) -> None:
     def stop(_: PhaseResult) -> None:
         raise KeyboardInterrupt
@@ -221,4 +240,5 @@ def test_a_new_workload_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     )
     assert measure.workloads() == ["mine"]
     run, _ = measure.run(guest.real(), "mine", SizeClass.QUICK, deadline)
+    assert 9 < guest.patience[-1] < 300, "the phase's own limit and some grace for the way there"
     assert [result.phase.command for result in run.phases] == ["true 1"]

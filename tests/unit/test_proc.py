@@ -70,6 +70,13 @@ def test_a_failure_says_why(script: str, said: str, deadline: Deadline) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_a_long_command_is_not_said_in_full(deadline: Deadline) -> None:
+    with pytest.raises(CommandFailed) as caught:
+        run(["sh", "-c", f"exit 1 # {'x' * 9999}"], deadline=deadline)
+    assert str(caught.value).startswith("sh -c 'exit 1 # xxx")
+    assert len(str(caught.value)) < 400
+
+
 def test_input_environment_and_folder(tmp_path: Path, deadline: Deadline) -> None:
     result = run(["sh", "-c", "cat; echo $COLOUR; pwd"], deadline=deadline, input=b"fed\n", env={"COLOUR": "blue"}, cwd=tmp_path)
     assert result.stdout == f"fed\nblue\n{tmp_path.resolve()}\n"
@@ -127,6 +134,16 @@ def test_the_deadline_ends_all(tmp_path: Path) -> None:
     with pytest.raises(DeadlinePassed, match=r"sh -c .*: the time limit passed"):
         run(["sh", "-c", FAMILY], deadline=Deadline.after(1), cwd=tmp_path)
     assert gone(tmp_path)
+
+
+def test_what_an_ended_program_left_in_the_background_stays(tmp_path: Path, deadline: Deadline) -> None:
+    """ssh's shared connection (ControlPersist) is such, and nobody waits for it."""
+    run(["sh", "-c", "sleep 1000 & echo $! > pid"], deadline=deadline, cwd=tmp_path)
+    pid = int((tmp_path / "pid").read_text())
+    try:
+        assert alive(pid)
+    finally:
+        os.kill(pid, signal.SIGKILL)
 
 
 def test_a_passed_deadline_starts_no_wait(deadline: Deadline) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -92,12 +94,6 @@ def test_the_control_socket_is_private_and_short(ssh: Ssh, tmp_path: Path) -> No
     assert len({ssh.control, *(other.control for other in others)}) == 3
 
 
-def test_a_runtime_folder_that_is_not_there(ssh: Ssh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """sudo -E and containers leave XDG_RUNTIME_DIR set to a folder that nobody made."""
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "gone"))
-    assert ssh.control.parent.is_dir()
-
-
 def test_execute(ssh: Ssh, program: Program, deadline: Deadline) -> None:
     program("ssh", 'cat; for word; do last=$word; done; echo "$last"; echo err >&2; exit 7')
     result = ssh.execute("echo 'a b'", deadline=deadline, input=b"fed ")
@@ -171,6 +167,27 @@ def test_disconnect(ssh: Ssh, program: Program, tmp_path: Path, deadline: Deadli
     ssh.control.touch()
     ssh.disconnect(deadline)
     assert "-O exit 127.0.0.1" in (tmp_path / "words").read_text()
+
+
+@pytest.mark.parametrize(("greeting", "answers"), [(b"SSH-2.0-OpenSSH_9.2p1\r\n", True), (b"HTTP/1.1 400\r\n", False), (b"", False)])
+def test_wait_is_for_the_greeting(greeting: bytes, answers: bool, tmp_path: Path) -> None:
+    """That the port takes a connection says nothing: QEMU does, long before there is an sshd."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        waiting = Ssh(guest="g", port=server.getsockname()[1], key=tmp_path, known_hosts=tmp_path)
+
+        def greet() -> None:
+            with server.accept()[0] as connection:
+                server.close()
+                connection.sendall(greeting)
+
+        thread = threading.Thread(target=greet, daemon=True)
+        thread.start()
+        if answers:
+            waiting.wait(Deadline.after(60))
+        else:
+            with pytest.raises(DeadlinePassed):
+                waiting.wait(Deadline.after(0.3))
+        thread.join(60)
 
 
 def test_wait_ends_with_the_watch(tmp_path: Path, deadline: Deadline) -> None:

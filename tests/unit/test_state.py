@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,14 @@ def test_making(lab_state: Path) -> None:
     assert list(place.parent.iterdir()) == [place]
 
 
+def test_what_is_made_again_replaces_the_old(lab_state: Path) -> None:
+    place = lab_state / "images" / "x"
+    for name in ("old", "new"):
+        with state.making(place) as scratch:
+            (scratch / name).touch()
+    assert [path.name for path in place.iterdir()] == ["new"]
+
+
 @pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt, SystemExit])
 def test_what_fails_is_not_made(error: type[BaseException], lab_state: Path) -> None:
     place = lab_state / "images" / "x"
@@ -136,8 +145,28 @@ def test_alive_and_started() -> None:
     zombie.wait()
 
 
-def test_ssh_key_is_made_once(lab_state: Path, deadline: Deadline) -> None:
+def test_ssh_key_is_made_once(lab_state: Path, program: Callable[[str, str], Path], deadline: Deadline) -> None:
+    program("ssh-keygen", 'for word; do last=$word; done; echo made >> "$last"')
     assert state.ssh_key(deadline).read_text() == "private\n", "the one that is there is kept"
+    (lab_state / "ssh" / "id_ed25519").unlink()
+    for _ in range(2):
+        assert state.ssh_key(deadline).read_text() == "made\n"
+
+
+@pytest.mark.parametrize("runtime", ["", "/no/such/folder"])
+def test_sockets_without_a_runtime_folder(runtime: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """sudo -E and containers leave XDG_RUNTIME_DIR set to a folder that nobody made."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert state.sockets() == tmp_path / f"numalab-{os.getuid()}"
+    assert state.sockets().stat().st_mode & 0o777 == 0o700
+
+
+def test_sockets_are_ours_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    stranger = os.getuid() + 1
+    monkeypatch.setattr(os, "getuid", lambda: stranger)
+    with pytest.raises(HostError, match="belongs to somebody else"):
+        state.sockets()
 
 
 def test_stamp() -> None:

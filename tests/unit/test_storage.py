@@ -81,6 +81,14 @@ def test_refused(size: str, form: Form, reason: str, tmp_path: Path, deadline: D
     assert not list(tmp_path.glob("data*"))
 
 
+@pytest.mark.parametrize("ends_at", [1 << 64], indirect=True)
+@pytest.mark.usefixtures("ends_at")
+def test_a_size_that_no_file_can_have_leaves_none(tmp_path: Path, deadline: Deadline) -> None:
+    with pytest.raises(InputError, match=r"^disk data: 9000PiB: "):
+        storage.create(disk("9000P"), tmp_path, Form.RAW, deadline)
+    assert not list(tmp_path.glob("data*"))
+
+
 def test_a_raw_disk_is_sparse_and_private(tmp_path: Path, deadline: Deadline) -> None:
     made = storage.create(disk("3G"), tmp_path, Form.RAW, deadline)
     about = Path(made.path).stat()

@@ -191,7 +191,9 @@ def test_what_differs_is_seen(old: str, new: str, wrong: set[str]) -> None:
 def test_a_missing_node_is_seen() -> None:
     text = recorded(PROBED).replace("online:0-3", "online:0-2").replace("node3/cpulist:6-7\n", "").replace("node3/distance:21 31 21 10\n", "")
     text = text.replace("10 21 31 21", "10 21 31").replace("21 10 21 31", "21 10 21").replace("31 21 10 21", "31 21 10").replace("Node 3, zone", "Node 9, zone")
-    wrong = {row.what for row in compare(the_guest()[0], found(text)) if not row.agrees}
+    rows = compare(the_guest()[0], found(text))
+    assert [row.found for row in rows if row.what in ("node 0 distances", "node 3 CPUs", "node 3 memory")] == ["10 21 31 -", "no node", "0 MiB"]
+    wrong = {row.what for row in rows if not row.agrees}
     assert {"nodes", "node 3 CPUs", "node 3 memory", "node 3 zone Normal", "node 0 distances"} <= wrong
 
 

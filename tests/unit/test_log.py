@@ -1,0 +1,36 @@
+"""Steps: begun, and done or failed, with whose they are; whoever shows them decides how."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from numalab.log import note, step
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[tuple[str, ...]]:
+    """Level, whose, what and state of every record."""
+    return [(record.levelname, *(str(vars(record)[key]) for key in ("who", "step", "state"))) for record in caplog.records]
+
+
+def test_a_step(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "numalab")
+    with step("boot", who="g"):
+        assert told(caplog) == [("DEBUG", "g", "boot", "begin")]
+    assert told(caplog)[1:] == [("INFO", "g", "boot", "done")]
+    assert caplog.messages[1].startswith("g: boot: ")
+    assert vars(caplog.records[1])["seconds"] >= 0
+
+
+def test_a_step_that_fails(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "numalab")
+    with pytest.raises(KeyError), step("boot"):
+        raise KeyError
+    assert told(caplog)[1:] == [("DEBUG", "", "boot", "failed")]
+
+
+def test_a_note(caplog: pytest.LogCaptureFixture) -> None:
+    note("emulated", who="g")
+    assert told(caplog) == [("WARNING", "g", "emulated", "note")]
+    assert caplog.messages == ["g: emulated"]

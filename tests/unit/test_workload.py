@@ -1,0 +1,20 @@
+"""What workloads share: a C file goes into the guest inside the command that compiles it."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from numalab.workload import compile_c
+
+
+def test_compile_c(program: Callable[[str, str], Path], tmp_path: Path) -> None:
+    program("gcc", f'echo "$*" > {tmp_path}/words; cat')
+    source = tmp_path / "work.c"
+    source.write_text("int main(void) { return '$HOME' + \"`x`\"[0]; }\n")
+    phase = compile_c(source, "/run/work", "-pthread")
+    done = subprocess.run(["sh", "-c", phase.command], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == source.read_text() + "\n", "as it is: no variable or command of the shell is put in"
+    assert (tmp_path / "words").read_text() == "-O2 -Wall -Wextra -Werror -pthread -x c - -o /run/work\n"
+    assert (phase.name, phase.measured) == ("compile-work", False)
