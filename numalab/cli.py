@@ -277,13 +277,13 @@ def down(
     everything: Annotated[bool, typer.Option("--all", help="all of the lab's guests")] = False,
 ) -> None:
     """End guests and remove all that they had."""
+    if not everything and not names:
+        raise InputError("down: which guest? (or --all)")
     for name in guests.names() if everything else names or []:
         found = guests.read(name)
         Guest(found, connect(found.uri, limit(MINUTE))).down(limit(MINUTE))
         typer.echo(f"{name} is down")
     inventory()
-    if not everything and not names:
-        raise InputError("down: which guest? (or --all)")
 
 
 @app.command()

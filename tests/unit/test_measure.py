@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -155,6 +156,10 @@ def test_run(deadline: Deadline) -> None:
     assert (run.phases[1].elapsed, run.phases[1].user, run.phases[1].system, run.phases[1].status) == (1.5, 0.5, 0.25, 0)
     assert (run.workload, run.size, run.release, run.cmdline, run.error) == ("xfsrepair", SizeClass.QUICK, "6.1.0-56-amd64", "root=x quiet", "")
     assert run.params["files"] == 1000
+    assert run.inputs == {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in (catalog.ROOT / measure.WORKLOADS / "xfsrepair.py", Path(measure.__file__).with_name("inside.py"))
+    }
     assert run.console_warnings == ("[ 2.0] watchdog: BUG: soft lockup - CPU#0 stuck",)
     assert (run.host["qemu"], run.host["libvirt"], run.host["uri"]) == ("7.2.22", "9.0.0", FakeHost.uri)
     assert run.guest == jsonable(guest.record)

@@ -10,6 +10,8 @@ import subprocess
 import time
 from pathlib import Path
 
+import pytest
+
 from numalab.catalog import ROOT
 from numalab.provision import ansible
 from tests.vm.conftest import Command, interrupt, until
@@ -79,6 +81,21 @@ def test_killed_up_is_mended_by_gc(lab_py: Command) -> None:
     assert result.returncode == 0
     assert "guest one" in result.stdout
     assert lab_py.clean()
+
+
+@pytest.mark.parametrize(("kind", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
+def test_ended_image_build_leaves_nothing(lab_py: Command, kind: signal.Signals, code: int) -> None:
+    """Ctrl-C cleans up by itself; after a kill -9 the tools end too, and gc removes what they made."""
+    for shared in ("images", "bases"):
+        (lab_py.state / shared).unlink(missing_ok=True)
+    child = lab_py.start("image", "build")
+    until(lambda: any("mmdebstrap" in words for words in lab_py.processes()), "mmdebstrap runs")
+    status, said = interrupt(child, kind)
+    assert status == code, said
+    until(lambda: not lab_py.processes(), "all tools have ended", 60)
+    if kind is signal.SIGKILL:
+        assert "half-made" in lab_py("gc").stdout
+    assert not [path for shared in ("images", "bases") for path in (lab_py.state / shared).glob("**/.making-*")]
 
 
 def test_gc_leaves_a_running_guest_alone(lab_py: Command) -> None:
