@@ -27,7 +27,7 @@ from numalab.model import GIB, MIB, Accel, Name, Size, Value, jsonable
 from numalab.proc import Deadline, need, run
 from numalab.provision import ansible
 
-FORMAT = 1
+FORMAT = 2
 """Counts up when this module makes another image from the same files."""
 ROOT_START = 2 * MIB
 """Where the root partition begins; before it the GPT and a BIOS boot partition for GRUB."""
@@ -242,12 +242,15 @@ def _mmdebstrap(what: ImageRecipe, scratch: Path, tar: Path, deadline: Deadline)
     for path in [overlay, *overlay.rglob("*")]:
         if path.is_dir():
             path.chmod(0o700 if path.name in ("root", ".ssh") else 0o755)
+    # Whoever builds it, sshd trusts only what is root's; sync-in keeps the numbers that the files have here.
+    ours = sorted({str(path) for name in _overlay_files(deadline) for path in (Path("/") / name, *(Path("/") / name).parents)})
     return [
         need("setpriv", "util-linux"), "--pdeathsig", "TERM", "--",
         need("mmdebstrap", "mmdebstrap"), "--variant=minbase", "--format=tar", "--skip=output/dev",
         '--aptopt=Acquire::Languages "none"', "--dpkgopt=path-exclude=/usr/share/man/*",
         "--dpkgopt=path-exclude=/usr/share/doc/*", "--dpkgopt=path-exclude=/usr/share/locale/*",
         f"--include={','.join(what.packages)}", f"--essential-hook=sync-in {overlay} /",
+        f"--essential-hook=chroot $1 chown -h root:root {' '.join(ours)}",
         "--customize-hook=systemctl --root=$1 enable systemd-networkd.service",
         what.suite, tar,
     ]
