@@ -25,7 +25,7 @@ OOPS = re.compile(
 )
 """Lines after which nothing that the guest counts means anything (kernel: arch/x86/kernel/dumpstack.c, kernel/panic.c, mm/fault.c)."""
 WARNING = re.compile(
-    r"WARNING: CPU|BUG: soft lockup|BUG: workqueue lockup|rcu: INFO: rcu_\w+ (self-)?detected|"
+    r"WARNING: (CPU|\S+:\d+ at )|BUG: soft lockup|BUG: workqueue lockup|rcu: INFO: rcu_\w+ (self-)?detected|"
     r"INFO: task .* blocked for more than|Out of memory: Killed process|oom-kill:"
 )
 

@@ -58,7 +58,7 @@ def domain_xml(spec: GuestSpec) -> str:
 def _mark(spec: GuestSpec) -> Element:
     return _Lab.guest(
         name=spec.name, topology=spec.topology_name, kernel=spec.boot.name, accel=spec.accel.value,
-        directory=spec.directory, port=str(spec.ssh_port),
+        directory=spec.directory, port=str(spec.ssh_port), lab=spec.lab,
     )
 
 

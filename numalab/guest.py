@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import shutil
 import socket
+import tempfile
 import uuid
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
@@ -24,7 +26,7 @@ from numalab.host import Host
 from numalab.log import note, step
 from numalab.model import MIB, Boot, GuestSpec, Name, Topology, Value, check_name, jsonable, show_size
 from numalab.proc import Deadline, Result
-from numalab.where import of_uri
+from numalab.where import HERE, Where, of_uri
 
 UP_SECONDS = 300.0
 """From nothing to verified; the slowest seen under emulation on two cores, 16 vCPUs and Debian's kernel, took 75 s."""
@@ -189,12 +191,14 @@ def _remove(place: Path, host: Host, deadline: Deadline) -> None:
 def _claim(name: str) -> Path:
     """The guest's folder, ours alone: making it is what makes a name taken."""
     place = state.folder("guests") / name
+    # It appears with its maker's name in it, so that no gc ever takes it for abandoned.
+    scratch = Path(tempfile.mkdtemp(prefix=".claim-", dir=place.parent))
+    (scratch / "maker").write_text(f"{os.getpid()} {state.started(os.getpid())}")
     try:
-        place.mkdir(mode=0o700)
-    except FileExistsError:
+        scratch.rename(place)
+    except OSError:
+        shutil.rmtree(scratch)
         raise InputError(f"a guest called {name} is there: lab.py down {name}, or another --name") from None
-    # From here on gc knows whose this is, even if nothing else gets written.
-    (place / "maker").write_text(f"{os.getpid()} {state.started(os.getpid())}")
     return place
 
 
@@ -221,7 +225,7 @@ def _prepare(request: Request, host: Host, place: Path, deadline: Deadline) -> G
     spec = GuestSpec(
         name=request.name, uuid=str(uuid.uuid4()), topology=request.shape, topology_name=request.topology_name,
         accel=probe.accel, boot=Boot(**boot.model_dump() | {"cmdline": " ".join(words)}), disks=tuple(disks),
-        ssh_port=request.ssh_port or free_port(), directory=str(place), owner=host.owner(deadline),
+        ssh_port=request.ssh_port or free_port(where), directory=str(place), lab=state.identity(), owner=host.owner(deadline),
     )
     record = Record(
         spec=spec, uri=host.uri, image=base.name, image_id=base.id, kernel_hash=kernel.digest(boot),
@@ -238,7 +242,8 @@ def _prepare(request: Request, host: Host, place: Path, deadline: Deadline) -> G
 
 def _start(guest: Guest, request: Request, deadline: Deadline) -> None:
     """Create the domain. One at a time over the whole host, so that two never count the same free memory."""
-    if request.ssh_port and not _port_free(request.ssh_port):
+    where = guest.host.where
+    if request.ssh_port and not where.ssh and not _port_free(request.ssh_port):
         raise InputError(f"--ssh-port {request.ssh_port}: the port is taken; choose another or leave it out")
     with state.lock("admission", deadline), step("start", who=request.name):
         admit(request.shape, guest.host)
@@ -252,7 +257,7 @@ def _start(guest: Guest, request: Request, deadline: Deadline) -> None:
                 # Between our look and QEMU's bind somebody else may take the port.
                 if "host forwarding rule" not in error.evidence or request.ssh_port or tries == PORT_TRIES - 1:
                     raise
-            spec = guest.record.spec.model_copy(update={"ssh_port": free_port()})
+            spec = guest.record.spec.model_copy(update={"ssh_port": free_port(where)})
             guest.record = guest.record.model_copy(update={"spec": spec})
             guest.save()
             guest.__post_init__()
@@ -267,8 +272,10 @@ def admit(asked: Topology, host: Host) -> None:
         raise HostError(f"{show_size(asked.memory)} of memory asked, {free // MIB}MiB free on the host: {most}")
 
 
-def free_port() -> int:
-    """A loopback port that nobody listens on just now."""
+def free_port(where: Where = HERE) -> int:
+    """A loopback port that nobody listens on just now; on another machine any one, which QEMU will refuse if it is taken."""
+    if where.ssh:
+        return random.randrange(20000, 32768)  # below the ports that the kernel hands out by itself
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -334,8 +341,7 @@ def collect(host: Host, deadline: Deadline) -> list[str]:
         _remove(place, host, deadline)
         removed.append(f"guest {name}: " + ("it was lost" if record and record.ready else "its up did not end"))
     for name, mark in running.items():
-        place = Path(mark["directory"])
-        if place.parent == state.folder("guests") and not place.exists():
+        if mark.get("lab") == state.identity() and not Path(mark["directory"]).exists():
             host.stop(name, deadline)
             removed.append(f"domain of {name}: its folder is gone")
     for path in state.abandoned():

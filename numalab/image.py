@@ -119,7 +119,7 @@ def valid(name: str, deadline: Deadline, base: Path | None = None) -> list[Image
 
 def _whole(name: str, place: Path) -> Image:
     """A finished image's manifest, its files looked at. HostError when something is missing or truncated."""
-    mend = f"lab.py image build --force {name}"
+    mend = f"lab.py image build --force {name} (with the --base that it was made from, if any)"
     try:
         # Where it stands now: a state directory may be moved.
         image = Image.model_validate_json((place / "manifest.json").read_text()).model_copy(update={"directory": str(place)})

@@ -8,6 +8,7 @@ are taken right at the command's edges, so that neither SSH nor this interpreter
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import json
 import os
@@ -44,7 +45,8 @@ def main() -> None:
         def end(_signal: int, _frame: object) -> None:
             nonlocal timed_out
             timed_out = True
-            os.killpg(child.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it ended in this very moment
+                os.killpg(child.pid, signal.SIGKILL)
 
         signal.signal(signal.SIGALRM, end)
         signal.setitimer(signal.ITIMER_REAL, about["limit"])

@@ -82,7 +82,8 @@ def run(guest: Guest, workload: str, size: SizeClass, deadline: Deadline, *, pro
             "console_warnings": tuple(console.warnings(log)),
             "error": "" if error is None else str(error) or type(error).__name__,
         })
-        shutil.copy(guest.directory / "domain.xml", folder)
+        with contextlib.suppress(OSError):
+            shutil.copy(guest.directory / "domain.xml", folder)
         (folder / "console.log").write_text(log)
         record.write(result, folder)
     return result, folder
@@ -90,7 +91,7 @@ def run(guest: Guest, workload: str, size: SizeClass, deadline: Deadline, *, pro
 
 def _inputs(workload: str) -> dict[str, str]:
     """The workload's files and the guest-side runner -> SHA-256."""
-    files = [*sorted((catalog.ROOT / WORKLOADS).glob(f"{workload}.*")), Path(__file__).with_name("inside.py")]
+    files = [*sorted((catalog.ROOT / WORKLOADS).glob(f"{workload}.*")), *(Path(__file__).with_name(name) for name in ("inside.py", "workload.py"))]
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files if path.is_file()}
 
 

@@ -138,7 +138,7 @@ class Topology(Value):
     nodes: tuple[Node, ...] = ()
     distances: tuple[tuple[Annotated[int, Field(strict=True)], ...], ...] = ()
     fake: Annotated[int, Field(ge=2, le=32, strict=True)] | None = None
-    disks: tuple[Disk, ...] = ()
+    disks: Annotated[tuple[Disk, ...], Field(max_length=25)] = ()  # vdb to vdz
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -227,6 +227,8 @@ class GuestSpec(Value):
     ssh_port: Annotated[int, Field(ge=1, le=65535)]
     directory: str
     """The guest's folder on the host: overlays, console log, domain XML."""
+    lab: str = ""
+    """Whose guest this is: state.identity() of the lab that made it; another lab's gc leaves it alone."""
     owner: tuple[int, int] | None = None
     """uid and gid to run QEMU as under the system instance of libvirt; None under a session."""
 

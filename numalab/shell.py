@@ -132,7 +132,8 @@ class Ssh:
 
     def copy(self, *, source: str, target: str, deadline: Deadline) -> None:
         """scp -r with `guest:` standing for the guest in either path."""
-        words = [path.replace("guest:", f"{self.host}:", 1) if path.startswith("guest:") else path for path in (source, target)]
+        # An absolute path is never taken for a host, whatever colons are in it.
+        words = [path.replace("guest:", f"{self.host}:", 1) if path.startswith("guest:") else str(Path(path).absolute()) for path in (source, target)]
         run([need("scp", "openssh-client"), "-F", "none", "-q", "-r", *self.options(), "-P", str(self.port), *words],
             deadline=deadline, watch=self.watch)
 

@@ -10,7 +10,10 @@ half-made thing is never used, and `gc` knows by the PID whether its maker lives
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
+import platform
+import re
 import shutil
 import tempfile
 import time
@@ -26,11 +29,22 @@ def directory() -> Path:
     """LAB_STATE, or numalab under XDG_STATE_HOME; made (0700) when absent."""
     text = os.environ.get("LAB_STATE") or f"{os.environ.get('XDG_STATE_HOME') or '~/.local/state'}/numalab"
     path = Path(text).expanduser().absolute()
+    if odd := re.search(r"[\s%\"'\\]", str(path)):
+        raise HostError(f"state directory {str(path)!r}: has {odd[0]!r} in it, which ssh's options cannot carry: set LAB_STATE to another")
     try:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise HostError(f"state directory {path}: {error.strerror}: set LAB_STATE to one that can be written") from error
     return path
+
+
+def identity() -> str:
+    """Which lab this is, among all that may share a hypervisor: this machine and this state directory."""
+    try:
+        machine = Path("/etc/machine-id").read_text().strip()
+    except OSError:
+        machine = ""
+    return hashlib.sha256(f"{machine or platform.node()} {directory()}".encode()).hexdigest()[:16]
 
 
 def folder(*parts: str) -> Path:
@@ -74,7 +88,8 @@ def making(place: Path) -> Iterator[Path]:
 
 def abandoned() -> list[Path]:
     """Scratch folders whose maker is gone."""
-    return [path for path in directory().glob("**/.making-*") if not alive(int(path.name.split("-")[1]))]
+    found = ((path, re.match(r"\.making-(\d+)-", path.name)) for path in directory().glob("**/.making-*"))
+    return [path for path, match in found if match and not alive(int(match[1]))]
 
 
 def alive(pid: int) -> bool:

@@ -82,7 +82,7 @@ def test_owner() -> None:
 
 def test_mark() -> None:
     assert read_mark(domain_xml(CASES["4socket-tcg"])) == {
-        "name": "golden", "topology": "4socket", "kernel": "debian", "accel": "tcg", "directory": "/lab/guests/golden", "port": "2222",
+        "name": "golden", "topology": "4socket", "kernel": "debian", "accel": "tcg", "directory": "/lab/guests/golden", "port": "2222", "lab": "",
     }
     assert f"<name>{PREFIX}golden</name>" in domain_xml(CASES["4socket-tcg"])
 

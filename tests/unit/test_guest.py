@@ -163,7 +163,7 @@ def test_a_taken_port(host: FakeHost, deadline: Deadline) -> None:
 
 def test_a_port_that_is_taken_meanwhile(host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
     ports = iter([2001, 2002])
-    monkeypatch.setattr(guest, "free_port", lambda: next(ports))
+    monkeypatch.setattr(guest, "free_port", lambda _where: next(ports))
     create = host.create
 
     def once(xml: str) -> None:
@@ -264,7 +264,7 @@ def test_gc_removes_what_a_dead_maker_left(lab_state: Path, dead: int, deadline:
     put("lost", maker=dead)
     (lab_state / "guests" / "empty").mkdir()
     gone = lab_state / "guests" / "gone"
-    host.domains["gone"] = {"name": "gone", "directory": str(gone)}
+    host.domains["gone"] = {"name": "gone", "directory": str(gone), "lab": state.identity()}
     (lab_state / "images" / f".making-{dead}-x").mkdir(parents=True)
     removed = guest.collect(host.real(), deadline)
     assert sorted(removed) == [
@@ -282,7 +282,8 @@ def test_gc_touches_nothing_else(lab_state: Path, dead: int, tmp_path: Path, dea
     put("made-now", maker=os.getpid(), ready=False, host=host)
     put("claimed-now", maker=os.getpid(), written=False)
     put("elsewhere", uri="qemu+ssh://other/system", maker=dead)
-    host.domains["foreign"] = {"name": "foreign", "directory": str(tmp_path / "another-lab" / "guests" / "foreign")}
+    host.domains["foreign"] = {"name": "foreign", "directory": str(tmp_path / "another-lab" / "guests" / "foreign"), "lab": "another"}
+    host.domains["twin"] = {"name": "twin", "directory": str(lab_state / "guests" / "twin"), "lab": "the same path on another machine"}
     (lab_state / "images" / f".making-{os.getpid()}-x").mkdir(parents=True)
     (state.folder("pool", "up-2") / "500TB.raw").touch()
     (state.folder("runs") / "20150307T152000-xfsrepair").mkdir()

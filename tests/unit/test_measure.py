@@ -158,7 +158,7 @@ def test_run(deadline: Deadline) -> None:
     assert run.params["files"] == 1000
     assert run.inputs == {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in (catalog.ROOT / measure.WORKLOADS / "xfsrepair.py", Path(measure.__file__).with_name("inside.py"))
+        for path in (catalog.ROOT / measure.WORKLOADS / "xfsrepair.py", *(Path(measure.__file__).with_name(name) for name in ("inside.py", "workload.py")))
     }
     assert run.console_warnings == ("[ 2.0] watchdog: BUG: soft lockup - CPU#0 stuck",)
     assert (run.host["qemu"], run.host["libvirt"], run.host["uri"]) == ("7.2.22", "9.0.0", FakeHost.uri)
