@@ -144,7 +144,8 @@ def test_cancel_ends_a_command(tmp_path: Path, program: Program, deadline: Deadl
 
 
 @pytest.mark.parametrize(("source", "target", "words"), [
-    ("/a", "guest:/b c", "/a 127.0.0.1:/b c"), ("guest:/a", "/b", "127.0.0.1:/a /b"), ("my-guest:x", "guest:guest:y", f"{Path.cwd()}/my-guest:x 127.0.0.1:guest:y"),
+    ("/a", "guest:/b c", "/a 127.0.0.1:/b c"),
+    ("guest:/a", "/b", "127.0.0.1:/a /b"), ("my-guest:x", "guest:guest:y", f"{Path.cwd()}/my-guest:x 127.0.0.1:guest:y"),
 ])
 def test_copy(source: str, target: str, words: str, ssh: Ssh, program: Program, tmp_path: Path, deadline: Deadline) -> None:
     program("scp", f'echo "$*" > {tmp_path}/words')
