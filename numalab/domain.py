@@ -62,8 +62,16 @@ def _mark(spec: GuestSpec) -> Element:
     )
 
 
+def _machine(topology: Topology) -> str:
+    """QEMU's machine type. With a memoryless node it is one of QEMU 5.0, the last with -numa node,mem=: for later
+    ones libvirt (9.0 does) makes a memory backend for each node, and QEMU refuses one of size 0."""
+    if all(node.memory for node in topology.nodes):
+        return topology.machine
+    return {"q35": "pc-q35-5.0", "pc": "pc-i440fx-5.0"}[topology.machine]
+
+
 def _os(spec: GuestSpec) -> Element:
-    os = E.os(E.type("hvm", arch="x86_64", machine=spec.topology.machine))
+    os = E.os(E.type("hvm", arch="x86_64", machine=_machine(spec.topology)))
     if spec.boot.kernel:
         os.append(E.kernel(spec.boot.kernel))
         if spec.boot.initrd:
