@@ -38,6 +38,8 @@ ROLE = ROOT / "playbooks/roles/kernel"
 TIMESTAMP = "Thu Jan  1 00:00:00 UTC 1970"
 """Of every build: what two builds of the same differ in would be no difference between kernels."""
 
+RESULT = ("bzImage", "config", "System.map", "build.log", "modules.tar")
+
 
 class Plan(Value):
     """All that a kernel is made of, as values."""
@@ -201,7 +203,8 @@ def configure(asked: Plan, deadline: Deadline) -> str:
 def _keep(asked: Plan, scratch: Path, seconds: float) -> Built:
     """What came back -> a finished kernel with its manifest."""
     with tarfile.open(scratch / "result.tar") as archive:
-        archive.extractall(scratch, filter="data")
+        # Not filter="data", which Debian 12's Python 3.11.2 does not know yet.
+        archive.extractall(scratch, members=[member for member in archive if member.isfile() and member.name in RESULT])
     (scratch / "result.tar").unlink()
     found = release(scratch / "bzImage")
     if not found.endswith(_local_version(asked.name)):

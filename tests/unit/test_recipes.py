@@ -90,7 +90,7 @@ def test_shipped_patches_say_what_they_do(path: Path) -> None:
     ('source: {debian-source: "6.1"}\nconfig: base\npatch: [a]\n', "patch: Extra inputs"),
     ("source: {debian-image: true}\napply: [a]\n", "apply: a kernel that is not built here"),
     ("source: {tarball: {url: https://example.org/l.tar}}\nconfig: base\n", "sha256: a URL needs the checksum"),
-    ("source: {tarball: {}}\nconfig: base\n", "give either path or url"),
+    ("source: {tarball: {path: a, url: file://b}}\nconfig: base\n", "give either path or url"),
     ("source: {tarball: {path: a, sha256: abc}}\nconfig: base\n", "source.tarball.sha256"),
     ("source: {git: {url: /linux}}\nconfig: base\n", "source.git.rev: Field required"),
     ("source: {git: {url: /linux, rev: --upload-pack=x}}\nconfig: base\n", "source.git.rev"),

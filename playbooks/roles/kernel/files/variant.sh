@@ -35,7 +35,7 @@ note_what_will_change() {
 # A make that was killed may have left half an object with a fresh date.
 drop_half_made() {
     [ -e busy ] || return 0
-    find . -path ./job -prune -o -type f -newer busy \( -name '*.o' -o -name '*.a' -o -name '*.ko' -o -name 'vmlinux*' \) -delete
+    find . -type f -newer busy \( -name '*.o' -o -name '*.a' -o -name '*.ko' -o -name 'vmlinux*' \) -delete
     rm busy
 }
 
