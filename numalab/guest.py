@@ -360,7 +360,10 @@ def collect(host: Host, deadline: Deadline) -> list[str]:
             host.stop(name, deadline)
             removed.append(f"domain of {name}: its folder is gone")
     for path in state.abandoned():
-        shutil.rmtree(path, ignore_errors=True)
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
         removed.append(f"half-made {path.name.split('-', 2)[2]}")
     removed += [f"image {path.parent.name}/{path.name}: no longer current, and no guest uses it" for path in _stale_images(deadline)]
     if storage.release_pool(deadline):

@@ -26,3 +26,8 @@ def lost(asked: str, config: str) -> list[str]:
         f"{name} (asked {value}, got {found.get(name, 'n')})"
         for name, value in options(asked).items() if found.get(name, "n") != value
     ]
+
+
+def has_modules(config: str) -> bool:
+    """Whether anything of a configuration is built as a module."""
+    return "m" in options(config).values()

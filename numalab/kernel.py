@@ -134,7 +134,10 @@ def plan(name: str, image: Image | None, deadline: Deadline, *, fetch: bool) -> 
     if DISTRIBUTION in what.config:
         if image is None:
             raise HostError(f"kernel {name} takes its configuration from the guest image: lab.py image build")
-        whole = image.file("config").read_text()
+        try:
+            whole = image.file("config").read_text()
+        except OSError as error:
+            raise HostError(f"kernel {name} takes its configuration from image {image.name}: {error}") from error
     return Plan(name=stem(name), tree=tree, config=asked, distribution=whole, patches=tuple(_patches(name, what, tree, deadline)), compiler=compiler)
 
 
@@ -177,11 +180,11 @@ def build(name: str, image: Image | None, deadline: Deadline) -> Built:
     with state.lock(f"kernel-{asked.tree.id}", deadline):
         if ready := existing(asked):
             return ready
-        configure(asked, deadline)
+        modules = kconfig.has_modules(configure(asked, deadline))
         with state.making(state.folder("kernels") / f"{asked.name}-{asked.key}") as scratch:
             begin = time.monotonic()
             with step(f"kernel {name}: built on {builder().host}"):
-                _play(asked, "build", scratch / "result.tar", deadline)
+                _play(asked, "build", scratch / "result.tar", deadline, modules=modules)
             return _keep(asked, scratch, time.monotonic() - begin)
 
 
@@ -223,13 +226,13 @@ def _local_version(name: str) -> str:
     return f"-numalab-{name}"
 
 
-def _play(asked: Plan, tag: str, out: Path, deadline: Deadline) -> None:
+def _play(asked: Plan, tag: str, out: Path, deadline: Deadline, *, modules: bool = False) -> None:
     """playbooks/kernel.yml for a plan. Raises InputError for a patch that does not apply."""
     who = builder()
     log = state.folder("logs") / f"kernel-{asked.name}-{tag}.log"
     job = out.with_name(f"{out.name}.job")
     try:
-        _job(asked, job)
+        _job(asked, job, modules)
         variables: dict[str, object] = {
             "kernel_source": asked.tree.id, "kernel_tarball": asked.tree.tarball, "kernel_build": asked.build, "kernel_job": str(job),
             "kernel_compiler": asked.compiler, "kernel_allconfig": not asked.distribution, "kernel_out": str(out),
@@ -248,11 +251,11 @@ def _play(asked: Plan, tag: str, out: Path, deadline: Deadline) -> None:
         job.unlink(missing_ok=True)
 
 
-def _job(asked: Plan, path: Path) -> None:
+def _job(asked: Plan, path: Path, modules: bool) -> None:
     """The tar that the builder works from."""
     arguments = [
         f"LOCALVERSION={_local_version(asked.name)}", "KBUILD_BUILD_VERSION=1", f"KBUILD_BUILD_TIMESTAMP={TIMESTAMP}",
-        f"KBUILD_BUILD_USER={asked.key}", "KBUILD_BUILD_HOST=numalab", "bzImage", *(["modules"] if asked.distribution else []),
+        f"KBUILD_BUILD_USER={asked.key}", "KBUILD_BUILD_HOST=numalab", "bzImage", *(["modules"] if modules else []),
     ]
     touched = sorted({file for patch in asked.patches for file in patches.touched(patch.text)})
     files = {

@@ -14,6 +14,7 @@ import pytest
 
 from numalab import catalog, kernel, provision, recipes, source, state
 from numalab.errors import Cancelled, CommandFailed, InputError
+from numalab.model import Boot
 from numalab.proc import Deadline
 
 MAKEFILE = """\
@@ -33,6 +34,10 @@ bzImage: $(O)/a.o $(O)/b.o
 	mkdir -p $(O)/arch/x86/boot
 	touch $(O)/System.map
 	python3 head.py 6.1.0$(LOCALVERSION) $(O)/a.o $(O)/b.o $(wildcard mm/*.h) > $(O)/arch/x86/boot/bzImage
+modules:
+modules_install:
+	mkdir -p $(INSTALL_MOD_PATH)/lib/modules/6.1.0$(LOCALVERSION)/kernel
+	touch $(INSTALL_MOD_PATH)/lib/modules/6.1.0$(LOCALVERSION)/kernel/m.ko
 """
 HEAD = """\
 import pathlib, struct, sys
@@ -66,7 +71,8 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     monkeypatch.setattr(provision, "INVENTORY", tmp_path / "inventory.ini")
     files = {f"linux/{name}": text for name, text in TREE.items()} | {"inventory.ini": "[builders]\nlocalhost ansible_connection=local\n"}
     files |= {f"kernels/patches/{name}/6.1/1.patch": HEADER.format(name) + text for name, text in PATCHES.items()}
-    files |= {"kernels/config/lean.config": "CONFIG_A=y\n", "kernels/config/lost.config": "CONFIG_LOST=y\nCONFIG_B=y\n"}
+    files |= {f"kernels/config/{name}.config": f"CONFIG_{option}\n" for name, option in (("lean", "A=y"), ("m", "M=m"))}
+    files |= {"kernels/config/lost.config": "CONFIG_LOST=y\nCONFIG_B=y\n"}
     for name, text in files.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -108,6 +114,15 @@ def test_stock_and_variants(lab: Callable[..., kernel.Built], monkeypatch: pytes
 
     monkeypatch.setattr(provision, "playbook", lambda *_, **__: pytest.fail("a known kernel was built again"))
     assert lab("both", "more", "adds") == both
+
+
+def test_modules(lab: Callable[..., kernel.Built], tmp_path: Path) -> None:
+    assert not lab("without").modules
+    built = lab("with", config="[lean, m]")
+    archive = kernel.modules(Boot(name=str(tmp_path / "kernels/with.yml"), kernel=str(built.file("bzImage"))), tmp_path)
+    assert archive is not None
+    with tarfile.open(archive) as opened:
+        assert "./6.1.0-numalab-with/kernel/m.ko" in opened.getnames()
 
 
 def test_a_patch_that_does_not_apply(lab: Callable[..., kernel.Built]) -> None:
