@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from numalab import catalog, kconfig, kernel, patches, recipes, source
+from numalab import catalog, cli_kernel, kconfig, kernel, patches, recipes, source
 from numalab.errors import HostError, InputError
+from numalab.image import Image
 from numalab.model import Boot
 from numalab.patches import Move, Patch
 from numalab.proc import Deadline
 from numalab.settle import pairs
 
+IMAGE = Image(name="debian12", id="0" * 16, directory="/images/x", root="PARTUUID=1", disk_bytes=1, inputs={})
 GOOD = """\
 Subject: mm: do less
 Set: less
@@ -247,3 +249,17 @@ def test_sources_that_are_not_there(kernels: Callable[..., Path], tmp_path: Path
 def test_settings_that_are_none(option: str, text: str) -> None:
     with pytest.raises(InputError, match=f"^{option} "):
         pairs(option, [text])
+
+
+def test_import(kernels: Callable[..., Path], tmp_path: Path) -> None:
+    kernels(**{"../m/modules.dep": ""})
+    cli_kernel.import_kernel("mine", bzimage(tmp_path / "k", "6.1.2-mine"), tmp_path / "m")
+    found = recipes.recipe("mine")
+    assert found.source.prebuilt == recipes.Prebuilt(bzimage=f"{tmp_path}/k", modules=f"{tmp_path}/m")
+    assert kernel.resolve("mine", IMAGE).release == "6.1.2-mine"
+    for name, file, said in (("mine", "k", "is there: choose another name"), ("../x", "k", "is not a name"), ("new", "m/modules.dep", "is not a bzImage")):
+        with pytest.raises(InputError, match=said):
+            cli_kernel.import_kernel(name, tmp_path / file)
+    with pytest.raises(InputError, match="--modules .*: there is no such"):
+        cli_kernel.import_kernel("new", tmp_path / "k", tmp_path / "none")
+    assert not (tmp_path / "kernels/new.yml").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 import tarfile
 import threading
 from collections.abc import Callable
@@ -227,6 +228,27 @@ def test_a_url(lab: Callable[..., kernel.Built], tmp_path: Path) -> None:
     assert not list(state.folder("downloads").iterdir())
     good = source._sha256(tmp_path / "linux.tar")
     assert lab("url", about=f"{{tarball: {{url: '{url}', sha256: '{good}'}}}}").release.endswith("-url")
+
+
+def test_a_builder_elsewhere(lab: Callable[..., kernel.Built], tmp_path: Path) -> None:
+    """Over SSH, into a folder of its own: source, configuration and patches go there, the kernel comes back."""
+    for name in ("host", "user"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / name], check=True)
+    words = [sys.executable, Path(__file__).with_name("sshd.py"), tmp_path / "host", tmp_path / "user.pub"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            (tmp_path / "inventory.ini").write_text(
+                f"[builders]\nfarm ansible_host=127.0.0.1 ansible_port={int(server.stdout.readline())} ansible_user=root "
+                f"ansible_ssh_private_key_file={tmp_path}/user kernel_root={tmp_path}/far ansible_python_interpreter={sys.executable} "
+                "ansible_ssh_common_args='-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null'\n")
+            built = lab("far", "more")
+        finally:
+            server.kill()
+    assert built.file("bzImage").read_bytes().endswith(b"one\nTWO\nthree\nb\n")
+    assert (tmp_path / "far/sources").is_dir()
+    assert not (tmp_path / "state/sources").exists()
+    assert lab("far", "more") == built, "a known kernel needs its builder"
 
 
 def _in_tree(program: str) -> list[int]:
