@@ -33,9 +33,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--stock", default="6.1")
     parser.add_argument("variants", nargs="*", default=["6.1-slowscan-before", "6.1-fairzone-before", "6.1-nodirty-before"])
+    parser.add_argument("--state", help="build here, where none of them is known yet, and keep what was built")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="numalab-benchmark-", dir="/var/tmp") as place:
-        environment = {**os.environ, "LAB_STATE": place}
+        environment = {**os.environ, "LAB_STATE": asked.state or place}
         print(f"load {os.getloadavg()[0]:.2f} at the start, {os.cpu_count()} CPUs", flush=True)
         full = timed(asked.stock, environment)
         print(f"{'full':8} {asked.stock:28} {full:8.2f} s", flush=True)

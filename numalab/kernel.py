@@ -57,13 +57,17 @@ class Plan(Value):
     @property
     def build(self) -> str:
         """Names the build tree: one for each source, configuration and compiler."""
-        return f"{self.tree.id}-{_hash(self.config, self.distribution, self.compiler)[:12]}"
+        return f"{self.tree.id}-{_hash(*self._options(), self.compiler)[:12]}"
 
     @property
     def key(self) -> str:
         """Names the result: equal keys are equal kernels."""
         changes = [f"{'-' if patch.reverse else '+'}{patch.text}" for patch in self.patches]
-        return _hash(str(FORMAT), self.name, self.tree.id, self.config, self.distribution, self.compiler, *changes)[:16]
+        return _hash(str(FORMAT), self.name, self.tree.id, *self._options(), self.compiler, *changes)[:16]
+
+    def _options(self) -> list[str]:
+        """What the configuration says; how it is written and explained does not matter."""
+        return [json.dumps(kconfig.options(text), sort_keys=True) for text in (self.config, self.distribution)]
 
 
 class Built(Value):

@@ -234,7 +234,7 @@ def test_a_builder_elsewhere(lab: Callable[..., kernel.Built], tmp_path: Path) -
     """Over SSH, into a folder of its own: source, configuration and patches go there, the kernel comes back."""
     for name in ("host", "user"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / name], check=True)
-    words = [sys.executable, Path(__file__).with_name("sshd.py"), tmp_path / "host", tmp_path / "user.pub"]
+    words: list[str | Path] = [sys.executable, Path(__file__).with_name("sshd.py"), tmp_path / "host", tmp_path / "user.pub"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None
