@@ -12,11 +12,12 @@ APT := python3 python3-venv \
 	libvirt-daemon-system libvirt-clients \
 	packer mmdebstrap fakeroot uidmap fdisk e2fsprogs xfsprogs \
 	openssh-client busybox-static cpio \
-	libxml2-utils shellcheck
+	libxml2-utils shellcheck \
+	make binutils bc bison flex libelf-dev libssl-dev xz-utils git
 # python3-dev to pkg-config: pip builds libvirt-python against libvirt-dev
 # libvirt-clients: virsh console, virt-xml-validate (with libxml2-utils)
 # packer to xfsprogs: images and disks;  busybox-static, cpio: the accelerator's probe
-# shellcheck: make lint
+# shellcheck: make lint;  make to git: kernels are built, from sources that apt-get download or git brings
 
 YAMLLINT := {extends: default, rules: {line-length: {max: 160}, document-start: disable, comments: {min-spaces-from-content: 1}, braces: {max-spaces-inside: 0}, truthy: {check-keys: false}}}
 
@@ -51,10 +52,11 @@ image: setup
 
 lint: setup
 	$(VENV)/bin/ruff check .
-	$(VENV)/bin/mypy numalab lab.py tests testcases
+	$(VENV)/bin/mypy numalab lab.py tests testcases benchmarks
 	$(VENV)/bin/yamllint -s -d "$(YAMLLINT)" images kernels playbooks topologies
 	$(VENV)/bin/ansible-lint -q --offline playbooks
-	shellcheck .ci/run
+	shellcheck .ci/run playbooks/roles/kernel/files/*.sh
+	shellcheck -s sh playbooks/roles/tuning/files/tune.sh
 	@for template in images/*.pkr.hcl; do packer fmt -check $$template >/dev/null || { echo "$$template: packer fmt"; exit 1; }; done
 
 unit: setup

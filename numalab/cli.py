@@ -16,17 +16,17 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, NoReturn
 
 import typer
 
-from numalab import catalog, console, doctor, image, kernel, measure, provision, record, report, storage, topology
+from numalab import catalog, cli_kernel, console, doctor, image, kernel, measure, provision, record, report, settle, storage, topology
 from numalab import guest as guests
 from numalab.domain import PREFIX
 from numalab.errors import Cancelled, DeadlinePassed, Exit, InputError, LabError
 from numalab.guest import Guest, Request
 from numalab.host import connect
+from numalab.interrupt import interrupt, limit
 from numalab.model import Disk, SizeClass, Topology, check_name, parse_size
 from numalab.proc import Deadline
 from numalab.progress import Progress
@@ -34,9 +34,8 @@ from numalab.progress import Progress
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
                   help="The lab for Linux memory-management regressions: guests with NUMA topologies, measured.")
 images = typer.Typer(no_args_is_help=True, help="Guest images: build and list them.")
-kernels = typer.Typer(no_args_is_help=True, help="Kernels: list and show them.")
 app.add_typer(images, name="image")
-app.add_typer(kernels, name="kernel")
+app.add_typer(cli_kernel.app, name="kernel")
 
 MINUTE = 60.0
 COMMAND_SECONDS = 24 * 3600.0
@@ -46,12 +45,6 @@ EXEC_TIMED_OUT, EXEC_LAB_ERROR = 124, 125
 Uri = Annotated[str | None, typer.Option("--connect", metavar="URI", help="libvirt connection; default: your session (root: the system's)")]
 AccelOption = Annotated[str, typer.Option("--accel", metavar="kvm|tcg|auto", help="auto tries whether a kernel really boots under KVM")]
 GuestName = Annotated[str, typer.Argument(metavar="N", help="a guest's name (see list)")]
-cancel = Deadline.after(0).cancel  # set by Ctrl-C; every deadline of this process shares it
-
-
-def limit(seconds: float) -> Deadline:
-    """A deadline that Ctrl-C ends at once."""
-    return Deadline.after(seconds, cancel)
 
 
 def reach(name: str) -> Guest:
@@ -64,7 +57,7 @@ def reach(name: str) -> Guest:
     return guest
 
 
-def one_of(kind: type[SizeClass] | type[storage.Form], option: str, text: str) -> str:
+def one_of(kind: type[SizeClass] | type[storage.Form] | type[guests.BootWay], option: str, text: str) -> str:
     """A word of an option that takes few, or an InputError with all of them."""
     words = [member.value for member in kind]
     if text not in words:
@@ -87,6 +80,7 @@ def up(
     ] = ["4socket"],  # noqa: B006
     name: Annotated[list[str] | None, typer.Option("--name", "-n", metavar="N", help="one for each topology; default: the topology's")] = None,
     kernel_name: Annotated[str, typer.Option("--kernel", metavar="K", help="name in kernels/")] = "debian",
+    boot: Annotated[str, typer.Option("--boot", metavar="direct|grub", help="grub: the kernel is installed in the guest, which starts it itself")] = "direct",
     memory: Annotated[str | None, typer.Option("--memory", metavar="SIZE", help="scale to this total, keeping the shape")] = None,
     vcpus: Annotated[int | None, typer.Option("--vcpus", metavar="N", help="scale to this many, keeping the shape")] = None,
     disk: Annotated[list[str] | None, typer.Option("--disk", metavar="[NAME=]SIZE", help="a further sparse disk, or another size of one (500TB=900T)")] = None,
@@ -102,13 +96,13 @@ def up(
     kernel.recipe(kernel_name)
     common: dict[str, object] = {
         "kernel_name": kernel_name, "image_name": image_name, "append": append, "wish": _accel(accelerator),
-        "ssh_port": ssh_port, "form": one_of(storage.Form, "--storage", form),
+        "ssh_port": ssh_port, "boot": one_of(guests.BootWay, "--boot", boot), "form": one_of(storage.Form, "--storage", form),
     }
     requests = _requests(topologies, name or [], common, size_option("--memory", memory), vcpus, disk or [])
     deadline = limit(timeout)
     host = connect(uri, deadline)
     with ThreadPoolExecutor(len(requests)) as pool:
-        futures = [pool.submit(guests.up, request, host, deadline) for request in requests]
+        futures = [pool.submit(settle.up, request, host, deadline) for request in requests]
         outcomes = [(future.exception(), future) for future in futures]
     inventory()
     for error, future in outcomes:
@@ -205,6 +199,23 @@ def status(name: GuestName) -> None:
     for line in console.warnings(guest.console_text()):
         typer.echo(f"console       {line}")
     typer.echo(topology.table(guest.verify(limit(2 * MINUTE))))
+
+
+@app.command("provision")
+def put_in_order(
+    name: GuestName,
+    sysctls: Annotated[list[str] | None, typer.Option("--set", metavar="SYSCTL=VALUE", help="such as kernel.numa_balancing=0")] = None,
+    knobs: Annotated[list[str] | None, typer.Option("--knob", metavar="KNOB=VALUE", help=f"of NUMA balancing: {', '.join(settle.KNOBS)}")] = None,
+    boot: Annotated[str | None, typer.Option("--boot", metavar="grub", help="install the guest's kernel in the guest and let GRUB start it")] = None,
+) -> None:
+    """Set sysctls and knobs of a running guest, and prove them by reading them back. A second time changes nothing."""
+    asked = settle.Order(sysctls=settle.pairs("--set", sysctls or []), knobs=settle.pairs("--knob", knobs or []))
+    guest = reach(name)
+    changed = settle.tune(guest, asked, limit(5 * MINUTE)).changed
+    if boot and one_of(guests.BootWay, "--boot", boot) == guests.BootWay.GRUB:
+        changed += settle.own_kernel(guest, limit(guests.UP_SECONDS))
+        inventory()
+    typer.echo(f"{name}: changed={changed}")
 
 
 @app.command()
@@ -319,7 +330,7 @@ def run(
             kernel_name=kernel_name, wish=_accel(accelerator),
         )
         deadline = limit(guests.UP_SECONDS)
-        guest, fresh = guests.up(request, connect(uri, deadline), deadline), True
+        guest, fresh = settle.up(request, connect(uri, deadline), deadline), True
     try:
         result, folder = measure.run(guest, workload, which, limit(COMMAND_SECONDS))
     finally:
@@ -371,19 +382,6 @@ def image_list() -> None:
         typer.echo(f"{name:12} {found.id if found else 'not built':16}  {image.recipe(name).description}")
 
 
-@kernels.command("list")
-def kernel_list() -> None:
-    """The kernels there are files for."""
-    for name in catalog.names("kernels"):
-        typer.echo(f"{name:28} {kernel.recipe(name).description}")
-
-
-@kernels.command("show")
-def kernel_show(name: Annotated[str, typer.Argument(metavar="K")]) -> None:
-    """One kernel's file, as the lab reads it."""
-    typer.echo(json.dumps(kernel.recipe(name).model_dump(mode="json", exclude_none=True, by_alias=True), indent=1))
-
-
 @app.command("topologies")
 def topology_list() -> None:
     """The topologies there are files for."""
@@ -420,8 +418,8 @@ def show_error(error: BaseException) -> None:
 
 def main() -> NoReturn:
     """lab.py: run a command and leave with its exit status."""
-    signal.signal(signal.SIGINT, _interrupt)
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGINT, interrupt)
+    signal.signal(signal.SIGTERM, interrupt)
     code: int = Exit.LAB_ERROR
     with Progress():
         try:
@@ -450,9 +448,3 @@ def _command(call: Callable[..., object]) -> int:
         if not hasattr(error, "format_message"):
             raise
         raise InputError(f"{error.format_message()} (--help tells more)") from None
-
-
-def _interrupt(_signal: int, _frame: FrameType | None) -> None:
-    """First Ctrl-C: every wait ends, everything is cleaned up. The second is Python's own."""
-    cancel.set()
-    signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -17,11 +17,12 @@ import uuid
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 
 from numalab import accel, console, image, kernel, shell, state, storage, topology
 from numalab.domain import domain_xml
-from numalab.errors import GuestLost, HostError, InputError, LabError, TopologyMismatch
+from numalab.errors import GuestError, GuestLost, HostError, InputError, LabError, TopologyMismatch
 from numalab.host import Host
 from numalab.log import note, step
 from numalab.model import MIB, Boot, GuestSpec, Name, Topology, Value, check_name, jsonable, show_size
@@ -33,6 +34,13 @@ UP_SECONDS = 300.0
 PORT_TRIES = 3
 
 
+class BootWay(StrEnum):
+    """Who starts the kernel: QEMU, from the host's files, or the guest's own GRUB."""
+
+    DIRECT = "direct"
+    GRUB = "grub"
+
+
 class Request(Value):
     """What a person asks of `up`."""
 
@@ -40,6 +48,7 @@ class Request(Value):
     topology_name: str
     shape: Topology
     kernel_name: str = "debian"
+    boot: BootWay = BootWay.DIRECT
     image_name: str = "debian12"
     append: str = ""
     wish: str = "auto"
@@ -137,6 +146,13 @@ class Guest:
             raise TopologyMismatch(f"guest {self.name}: not the topology that was asked for: {', '.join(wrong)}", evidence=topology.table(rows))
         return rows
 
+    def reach(self, deadline: Deadline) -> None:
+        """Wait until a first command ran over SSH: on the kernel that was asked for, or GuestError."""
+        self.ssh.wait(deadline)
+        found, asked = shell.succeed(self, "uname -r", deadline=deadline).strip(), self.record.spec.boot.release
+        if asked and found != asked:
+            raise GuestError(f"guest {self.name}: runs kernel {found}, but {self.record.spec.boot.name} is {asked}")
+
     def down(self, deadline: Deadline) -> None:
         """Stop the guest and remove all that it had. Safe to call in any state, and twice."""
         with contextlib.suppress(LabError):
@@ -158,10 +174,9 @@ def up(request: Request, host: Host, deadline: Deadline) -> Guest:
     guest = None
     try:
         guest = _prepare(request, host, place, deadline)
-        _start(guest, request, deadline)
+        start(guest, request, deadline)
         with step("boot", who=request.name):
-            guest.ssh.wait(deadline)
-            shell.succeed(guest, "true", deadline=deadline)
+            guest.reach(deadline)
         with step("topology verified from inside", who=request.name):
             guest.verify(deadline)
         guest.record = guest.record.model_copy(update={"ready": True})
@@ -240,7 +255,7 @@ def _prepare(request: Request, host: Host, place: Path, deadline: Deadline) -> G
     return guest
 
 
-def _start(guest: Guest, request: Request, deadline: Deadline) -> None:
+def start(guest: Guest, request: Request, deadline: Deadline) -> None:
     """Create the domain. One at a time over the whole host, so that two never count the same free memory."""
     where = guest.host.where
     if request.ssh_port and not where.ssh and not _port_free(request.ssh_port):
@@ -345,7 +360,10 @@ def collect(host: Host, deadline: Deadline) -> list[str]:
             host.stop(name, deadline)
             removed.append(f"domain of {name}: its folder is gone")
     for path in state.abandoned():
-        shutil.rmtree(path, ignore_errors=True)
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
         removed.append(f"half-made {path.name.split('-', 2)[2]}")
     removed += [f"image {path.parent.name}/{path.name}: no longer current, and no guest uses it" for path in _stale_images(deadline)]
     if storage.release_pool(deadline):

@@ -212,6 +212,8 @@ class Boot(Value):
     kernel: str | None = None
     initrd: str | None = None
     cmdline: str = ""
+    release: str = ""
+    """What uname -r must say; '' when nobody knows."""
 
 
 class GuestSpec(Value):

@@ -92,12 +92,13 @@ class Lab:
     def up(self, topology: Topology, name: str, deadline: Deadline, *, kernel: str | None = None, append: str = "") -> Iterator[Guest]:
         """A fresh, verified guest; gone at the end of the block."""
         from numalab import guest as guests
+        from numalab import settle
 
         request = guests.Request(
             name=guests.fresh_name("test-" + Path(name).name.removesuffix(".yml")), topology_name=name, shape=topology,
             kernel_name=kernel or self.config.getoption("--kernel"), wish=self.config.getoption("--accel"), append=append,
         )
-        guest = guests.up(request, self.host, deadline.within(guests.UP_SECONDS))
+        guest = settle.up(request, self.host, deadline.within(guests.UP_SECONDS))
         try:
             yield guest
         finally:

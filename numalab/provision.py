@@ -7,17 +7,30 @@ writes for each of them.
 from __future__ import annotations
 
 import io
+import json
+import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ruamel.yaml import YAML
 
 from numalab import state
-from numalab.errors import HostError
+from numalab.catalog import ROOT
+from numalab.errors import CommandFailed, HostError
+from numalab.proc import Deadline, run
 from numalab.shell import Ssh
+
+INVENTORY = ROOT / "inventory.ini"
+ENVIRONMENT = {
+    "ANSIBLE_PIPELINING": "1", "ANSIBLE_GATHERING": "explicit", "ANSIBLE_NOCOLOR": "1", "ANSIBLE_STDOUT_CALLBACK": "default",
+    "ANSIBLE_RETRY_FILES_ENABLED": "0", "ANSIBLE_LOCALHOST_WARNING": "0", "ANSIBLE_INVENTORY_UNPARSED_WARNING": "0",
+}
+"""Fewer round trips, and output that `playbook` can read."""
 
 
 def ansible(program: str) -> str:
@@ -34,7 +47,7 @@ def inventory_path() -> Path:
     return state.folder("inventory") / "guests.yml"
 
 
-def write_inventory(guests: Iterable[Ssh]) -> Path:
+def write_inventory(guests: Iterable[Ssh], path: Path | None = None) -> Path:
     """Every ready guest as a host of the group `guests`, with what SSH needs to reach it."""
     hosts = {
         ssh.guest: {
@@ -47,8 +60,52 @@ def write_inventory(guests: Iterable[Ssh]) -> Path:
     }
     text = io.StringIO()
     YAML().dump({"guests": {"hosts": hosts}}, text)
-    path = inventory_path()
+    path = path or inventory_path()
     fresh = path.with_suffix(".new")
     fresh.write_text(text.getvalue())
     fresh.replace(path)
     return path
+
+
+@dataclass(frozen=True)
+class Recap:
+    """What a play did, all hosts together; `log` has all that it said."""
+
+    ok: int
+    changed: int
+    log: Path
+
+
+def playbook(
+    name: str, *, inventories: Sequence[Path], limit: str, variables: Mapping[str, object], deadline: Deadline,
+    log: Path, tags: str = "all", watch: Callable[[], None] | None = None,
+) -> Recap:
+    """Run playbooks/NAME on the hosts of `limit`. Raises CommandFailed: the task, and what its program said."""
+    log.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory(prefix="numalab-") as scratch:
+        about = Path(scratch) / "vars.json"
+        about.write_text(json.dumps(dict(variables)))
+        words = [ansible("ansible-playbook"), *(word for path in inventories for word in ("-i", str(path))),
+                 "--limit", limit, "--tags", tags, "-e", f"@{about}", str(ROOT / "playbooks" / name)]
+        try:
+            run(words, deadline=deadline, log=log, env=ENVIRONMENT, cwd=ROOT, watch=watch)
+        except CommandFailed as error:
+            raise _failure(name, log, error) from error
+    counts = [dict(re.findall(r"(\w+)=(\d+)", line)) for line in log.read_text(errors="replace").partition("PLAY RECAP")[2].splitlines()]
+    return Recap(sum(int(row.get("ok", 0)) for row in counts), sum(int(row.get("changed", 0)) for row in counts), log)
+
+
+def _failure(name: str, log: Path, error: CommandFailed) -> CommandFailed:
+    """The first failed task of a play's log, and what its program wrote on standard error."""
+    text = log.read_text(errors="replace")
+    found = re.search(r"^(?:fatal|failed): \[([^\]]+)\].*?=> (?=\{)", text, re.MULTILINE)
+    if not found:
+        return error
+    task = re.findall(r"^TASK \[(?:\S+ : )?(.+?)\] \*", text[:found.start()], re.MULTILINE)
+    try:
+        told, _ = json.JSONDecoder().raw_decode(text, found.end())
+    except ValueError:
+        return error
+    said = str(told.get("stderr") or told.get("msg") or told.get("stdout") or "no output").strip()
+    where = "" if found[1] == "localhost" else f" on {found[1].split(' ')[0]}"
+    return CommandFailed(f"{name}{where}: {task[-1] if task else 'a task'}: {said.splitlines()[0]} (all of it: {log})", evidence=said)

@@ -2,6 +2,8 @@
 
     images/NAME/HASH/     finished images      guests/NAME/   running guests: overlays, console, XML
     runs/ID/              run records          cache/         probes     ssh/   the lab's key pair
+    kernels/NAME-KEY/     finished kernels     sources/ID/    kernel trees     builds/ID/  what make left
+    downloads/, git/      kernel sources       configs/ID     checked .config of a build tree
 
 What is being made stands in a folder `.making-PID-…` beside its place and is renamed when whole, so a
 half-made thing is never used, and `gc` knows by the PID whether its maker lives.
@@ -87,8 +89,10 @@ def making(place: Path) -> Iterator[Path]:
 
 
 def abandoned() -> list[Path]:
-    """Scratch folders whose maker is gone."""
-    found = ((path, re.match(r"\.making-(\d+)-", path.name)) for path in directory().glob("**/.making-*"))
+    """Scratch folders and files whose maker is gone."""
+    # Not **: kernel trees lie deeper, a hundred thousand files of them.
+    places = (path for pattern in ("*/.making-*", "*/*/.making-*") for path in directory().glob(pattern))
+    found = ((path, re.match(r"\.making-(\d+)-", path.name)) for path in places)
     return [path for path, match in found if match and not alive(int(match[1]))]
 
 

@@ -72,7 +72,7 @@ def lab_py(tmp_path: Path) -> Iterator[Command]:
     real = state.directory()
     place = tmp_path / "state"
     place.mkdir()
-    for shared in ("images", "ssh", "bases", "kernels"):
+    for shared in ("images", "ssh", "bases", "kernels", "downloads"):
         if (real / shared).exists():
             (place / shared).symlink_to(real / shared)
     command = Command(place)

@@ -1,0 +1,94 @@
+"""lab.py kernel …: list, show, build and import kernels."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from numalab import catalog, image, kernel, recipes
+from numalab.errors import InputError
+from numalab.interrupt import limit
+from numalab.model import check_name
+
+app = typer.Typer(no_args_is_help=True, help="Kernels: list, show, build and import them.")
+
+MINUTE = 60.0
+ImageOption = Annotated[str, typer.Option("--image", metavar="I", help="whose configuration `config: distribution` means")]
+
+
+def _image(name: str, image_name: str) -> image.Image | None:
+    """The guest image, for kernels that take their configuration from it."""
+    what = recipes.recipe(name)
+    return image.require(image_name, limit(MINUTE)) if what.built and recipes.DISTRIBUTION in what.config else None
+
+
+@app.command("list")
+def list_kernels() -> None:
+    """The kernels there are files for, and whether each is built."""
+    for name in catalog.names("kernels"):
+        what = recipes.recipe(name)
+        life = "" if what.source.debian_image else "finished"
+        if what.built:
+            base = image.existing("debian12", limit(MINUTE)) if recipes.DISTRIBUTION in what.config else None
+            asked = kernel.plan(name, base, limit(MINUTE), fetch=False) if base or recipes.DISTRIBUTION not in what.config else None
+            life = "built" if asked and kernel.existing(asked) else "not built"
+        typer.echo(f"{name:28} {life:10} {what.description}")
+
+
+@app.command("show")
+def show(name: Annotated[str, typer.Argument(metavar="K")], image_name: ImageOption = "debian12") -> None:
+    """One kernel's file as the lab reads it, its patches, and what was built from it."""
+    what = recipes.recipe(name)
+    told: dict[str, object] = {"recipe": what.model_dump(mode="json", exclude_none=True, by_alias=True)}
+    if what.built and (asked := kernel.plan(name, _image(name, image_name), limit(MINUTE), fetch=False)):
+        told |= {"source": asked.tree.id, "key": asked.key, "patches": [patch.label for patch in asked.patches]}
+        built = kernel.existing(asked)
+        told["built"] = built.model_dump(mode="json") if built else None
+    typer.echo(json.dumps(told, indent=1))
+
+
+@app.command("build")
+def build(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...")],
+    image_name: ImageOption = "debian12",
+    only_configure: Annotated[bool, typer.Option("--only-configure", help="print the .config, checked, and compile nothing")] = False,
+) -> None:
+    """Build kernels, unless what they are made of did not change."""
+    for name in names:
+        kernel.recipe(name)
+    for name in names:
+        base = _image(name, image_name)
+        deadline = limit(kernel.BUILD_SECONDS)
+        if only_configure:
+            asked = kernel.plan(name, base, deadline, fetch=True)
+            assert asked is not None  # it was fetched
+            typer.echo(kernel.configure(asked, deadline), nl=False)
+        else:
+            built = kernel.build(name, base, deadline)
+            typer.echo(f"{name} {built.key}: {built.release}: {built.file('bzImage')}")
+
+
+@app.command("import")
+def import_kernel(
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    bzimage: Annotated[Path, typer.Argument(metavar="BZIMAGE")],
+    modules: Annotated[Path | None, typer.Option("--modules", metavar="DIR", help="its /lib/modules/RELEASE, a folder or a tar")] = None,
+) -> None:
+    """Write kernels/NAME.yml for a kernel that somebody else built."""
+    try:
+        path = catalog.ROOT / "kernels" / f"{check_name(name)}.yml"
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    if path.exists():
+        raise InputError(f"{path} is there: choose another name")
+    release = kernel.release(bzimage)
+    if modules is not None and not modules.exists():
+        raise InputError(f"--modules {modules}: there is no such folder or tar")
+    source = {"bzimage": str(bzimage.absolute())} | ({"modules": str(modules.absolute())} if modules else {})
+    # JSON is YAML: paths need no quoting of our own.
+    path.write_text(f"description: {json.dumps(f'{release}, built elsewhere')}\nsource: {json.dumps({'prebuilt': source})}\n")
+    recipes.recipe(name)
+    typer.echo(f"{path}: {release}: lab.py up --kernel {name}")

@@ -1,0 +1,33 @@
+"""Kernel configurations as text: what was asked for, and what of it a .config does not have. Pure."""
+
+from __future__ import annotations
+
+import re
+
+_SET = re.compile(r"^(CONFIG_\w+)=(.+)$")
+_UNSET = re.compile(r"^# (CONFIG_\w+) is not set$")
+
+
+def options(text: str) -> dict[str, str]:
+    """Options of a fragment or a .config -> their values ("n" for one that is not set); the last line wins."""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        if match := _SET.match(line.strip()):
+            found[match[1]] = match[2]
+        elif match := _UNSET.match(line.strip()):
+            found[match[1]] = "n"
+    return found
+
+
+def lost(asked: str, config: str) -> list[str]:
+    """One line for each option that was asked for and that the configuration has otherwise."""
+    found = options(config)
+    return [
+        f"{name} (asked {value}, got {found.get(name, 'n')})"
+        for name, value in options(asked).items() if found.get(name, "n") != value
+    ]
+
+
+def has_modules(config: str) -> bool:
+    """Whether anything of a configuration is built as a module."""
+    return "m" in options(config).values()

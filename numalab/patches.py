@@ -1,0 +1,112 @@
+"""Patch files -> values: their headers, the files that they touch, and the hunk that did not apply.
+
+Pure: text in, values out. Applying is the builder's (playbooks/roles/kernel).
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from numalab.errors import InputError
+from numalab.model import Name, Value
+
+HEADER = ("Subject", "Set", "Mirrors", "Moves")
+_COUNTER = re.compile(r"[a-z][a-z0-9_]*")
+
+
+class Move(StrEnum):
+    """What applying a patch should do to a counter."""
+
+    UP = "up"
+    DOWN = "down"
+    UNKNOWN = "unknown"
+    """Worth comparing, but nothing is promised."""
+    NEW = "new"
+    """The patch adds the counter."""
+
+
+class Header(Value):
+    """What a patch set's file says about itself; see kernels/patches/README.md."""
+
+    subject: Annotated[str, Field(min_length=1)]
+    set: Name
+    mirrors: Annotated[str, Field(min_length=1)]
+    moves: dict[str, Move]
+
+
+class Patch(Value):
+    """One patch as it goes to the builder: `label` is what an error calls it."""
+
+    label: str
+    text: str
+    reverse: bool = False
+
+
+def header(text: str, label: str) -> Header:
+    """The header of a patch. Raises InputError that names the patch and the field."""
+    fields: dict[str, str] = {}
+    for line in text.splitlines():
+        if not line.strip():
+            break
+        key, colon, value = line.partition(":")
+        if line[:1].isspace() and fields:
+            fields[list(fields)[-1]] += f" {line.strip()}"
+        elif colon and key in HEADER and key not in fields:
+            fields[key] = value.strip()
+        else:
+            raise InputError(f"{label}: header: {line!r} is no line of a header: it has {', '.join(HEADER)}, each once, then an empty line")
+    if missing := [key for key in HEADER if not fields.get(key)]:
+        raise InputError(f"{label}: header: {missing[0]} is missing")
+    moves: dict[str, Move] = {}
+    for part in fields["Moves"].split(","):
+        counter, _, way = part.strip().partition(" ")
+        if not _COUNTER.fullmatch(counter) or way.strip() not in list(Move):
+            raise InputError(f"{label}: header: Moves: {part.strip()!r} is not a counter and one of {', '.join(Move)}")
+        moves[counter] = Move(way.strip())
+    try:
+        return Header(subject=fields["Subject"], set=fields["Set"], mirrors=fields["Mirrors"], moves=moves)
+    except ValueError as error:
+        raise InputError(f"{label}: header: Set: {fields['Set']!r} is not a name") from error
+
+
+def touched(text: str) -> tuple[str, ...]:
+    """The files that a patch changes, adds or removes, sorted; paths are relative to the tree."""
+    found: set[str] = set()
+    for old, new in re.findall(r"^--- (\S+).*\n\+\+\+ (\S+)", text, re.MULTILINE):
+        found |= {path.partition("/")[2] for path in (old, new) if path != "/dev/null"}
+    for match in re.finditer(r"^(?:rename|copy) (?:from|to) (.+)$|^diff --git a/(\S+) b/(\S+)$", text, re.MULTILINE):
+        found |= {path for path in match.groups() if path}
+    if bad := [path for path in found if path.startswith("/") or ".." in path.split("/")]:
+        raise InputError(f"a patch leads out of the tree: {bad[0]}")
+    return tuple(sorted(found))
+
+
+def refusal(said: str, patch: Patch) -> str | None:
+    """What `git apply` said -> which file and hunk of the patch do not apply; None when it said nothing of the kind."""
+    match = re.search(r"error: patch failed: (.+):(\d+)", said)
+    if match:
+        path, line = match[1], int(match[2])
+        starts = _hunks(patch, path)
+        hunk = f"hunk {starts.index(line) + 1} of {len(starts)}" if line in starts else "the hunk"
+        return f"{patch.label}: {hunk} (line {line}) of {path} does not {'reverse' if patch.reverse else 'apply'}"
+    match = re.search(r"error: (.+?): (No such file or directory|already exists in working directory|does not exist in index)", said)
+    if match:
+        return f"{patch.label}: all of {match[1]} does not {'reverse' if patch.reverse else 'apply'}: {match[2]}"
+    match = re.search(r"error: (corrupt patch .*|.*unrecognized input.*|No valid patches in input.*)", said)
+    return f"{patch.label}: not a patch: {match[1]}" if match else None
+
+
+def _hunks(patch: Patch, path: str) -> list[int]:
+    """The lines at which the hunks of one file begin, on the side that is looked for."""
+    starts: list[int] = []
+    current = ""
+    for line in patch.text.splitlines():
+        if match := re.match(r"^(?:---|\+\+\+) \S+?/(\S+)", line):
+            current = match[1]
+        elif (match := re.match(r"^@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@", line)) and current == path:
+            starts.append(int(match[2 if patch.reverse else 1]))
+    return starts

@@ -1,0 +1,164 @@
+"""Kernel recipes: kernels/NAME.yml, the fragments and patch sets that it names -> values and texts.
+
+Adding a kernel, a fragment or a patch set is adding files. Not here: getting a source (source), building
+and booting (kernel).
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from numalab import patches
+from numalab.catalog import ROOT, find, load, names
+from numalab.errors import InputError
+from numalab.model import Name, Value, check_name
+from numalab.patches import Patch
+
+DISTRIBUTION = "distribution"
+"""The configuration that the guest image's own kernel has, instead of fragments."""
+COMMIT = re.compile(r"[0-9a-f]{7,40}")
+
+Series = Annotated[str, Field(pattern=r"^\d+\.\d+$")]
+Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+Names = Annotated[tuple[Name, ...], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
+
+
+class Prebuilt(Value):
+    """A bzImage that somebody built; modules is a folder or tar of /lib/modules/RELEASE."""
+
+    bzimage: str
+    modules: str | None = None
+
+
+class Tarball(Value):
+    """A kernel source as a tar file: a path, or a URL with the checksum of what must come from there."""
+
+    path: str | None = None
+    url: Annotated[str, Field(pattern="^(https?|file)://")] | None = None
+    sha256: Sha256 | None = None
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if bool(self.path) == bool(self.url):
+            raise ValueError("give either path or url")
+        if self.url and not self.sha256:
+            raise ValueError("sha256: a URL needs the checksum of what must come from there")
+        return self
+
+
+class Git(Value):
+    """A commit of a git repository; without `url`, of the one that LAB_LINUX_GIT names."""
+
+    url: str | None = None
+    rev: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/^~-]*$")]
+    commit: Annotated[str, Field(pattern="^[0-9a-f]{7,40}$")] | None = None
+    """What `rev` must be; another one means that a tag was moved."""
+
+
+class Source(Value):
+    """Where a kernel comes from: exactly one of these."""
+
+    debian_image: bool | None = Field(default=None, alias="debian-image")
+    debian_source: Series | None = Field(default=None, alias="debian-source")
+    git: Git | None = None
+    tarball: Tarball | None = None
+    prebuilt: Prebuilt | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one(cls, data: Any) -> Any:
+        given = [name for name, value in data.items() if value] if isinstance(data, dict) else []
+        if isinstance(data, dict) and len(given) != 1:
+            raise ValueError(f"exactly one source must be given, not {len(given)}: debian-image, debian-source, git, tarball or prebuilt")
+        return data
+
+
+class KernelRecipe(Value):
+    """kernels/NAME.yml. `series` chooses among a patch set's series; a debian-source has its own."""
+
+    description: str
+    source: Source
+    config: Names = ()
+    apply: Names = ()
+    revert: Names = ()
+    series: Series | None = None
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if not self.built and (self.apply or self.revert):
+            raise ValueError("apply: a kernel that is not built here cannot be patched")
+        if self.built and not self.config:
+            raise ValueError(f"config: names of kernels/config/*.config, or {DISTRIBUTION}")
+        if DISTRIBUTION in self.config and len(self.config) > 1 and self.config[0] != DISTRIBUTION:
+            raise ValueError(f"config: {DISTRIBUTION} comes first; fragments are laid over it")
+        if doubles := [name for name in (*self.apply, *self.revert) if (*self.apply, *self.revert).count(name) > 1]:
+            raise ValueError(f"apply: {doubles[0]} is there twice")
+        return self
+
+    @property
+    def built(self) -> bool:
+        """Whether it comes from source."""
+        return not (self.source.debian_image or self.source.prebuilt)
+
+
+def recipe(name: str) -> KernelRecipe:
+    """kernels/NAME.yml, checked."""
+    return load(KernelRecipe, find("kernels", name))
+
+
+def shown(name: str) -> str:
+    """How an error calls a recipe's file."""
+    return name if "/" in name else f"kernels/{name}.yml"
+
+
+def stem(name: str) -> str:
+    """A kernel's name where a file, a release or a command must carry it; that of a path is its file's."""
+    try:
+        return check_name(Path(name).name.removesuffix(".yml"))
+    except ValueError as error:
+        raise InputError(str(error)) from error
+
+
+def fragments(what: KernelRecipe, name: str) -> str:
+    """The texts of a recipe's fragments, one after the other: later lines win.
+
+    Over a distribution's configuration lies distribution.config, which makes it fit for a lab guest.
+    """
+    texts = []
+    for fragment in what.config:
+        path = ROOT / "kernels" / "config" / f"{fragment}.config"
+        if not path.is_file():
+            known = ", ".join(names("kernels/config", ".config"))
+            raise InputError(f"{shown(name)}: config: there is no kernels/config/{fragment}.config: there are {known}")
+        texts.append(path.read_text())
+    return "\n".join(texts)
+
+
+def patch_files(set_name: str, series: str | None, name: str) -> list[Path]:
+    """The patches of a set for one series, in their order. Raises InputError that names the recipe."""
+    place = ROOT / "kernels" / "patches" / set_name
+    there = sorted(path.name for path in place.iterdir() if path.is_dir()) if place.is_dir() else []
+    if not there:
+        sets = sorted(path.name for path in (ROOT / "kernels" / "patches").glob("*/"))
+        raise InputError(f"{shown(name)}: there is no patch set kernels/patches/{set_name}: there are {', '.join(sets) or 'none'}")
+    if series is None:
+        raise InputError(f"{shown(name)}: series: is needed to choose among {set_name}'s: {', '.join(there)}")
+    found = sorted((place / series).glob("*.patch"))
+    if not found:
+        raise InputError(f"{shown(name)}: patch set {set_name} has no patches for {series}, only for {', '.join(there)}")
+    return found
+
+
+def patch_set(set_name: str, series: str | None, name: str, *, reverse: bool = False) -> list[Patch]:
+    """A set as patches for the builder: in the order of their names, or to be taken back in the opposite one."""
+    found = []
+    for path in patch_files(set_name, series, name):
+        text, label = path.read_text(), str(path.relative_to(ROOT))
+        if patches.header(text, label).set != set_name:
+            raise InputError(f"{label}: header: Set: is not the folder's name, {set_name}")
+        found.append(Patch(label=label, text=text, reverse=reverse))
+    return found[::-1] if reverse else found

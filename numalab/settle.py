@@ -1,0 +1,112 @@
+"""A guest that is up, put in order by playbooks/provision.yml: knobs, modules, a kernel of its own in GRUB.
+
+`up` here is guest.up and then what the kernel needs inside the guest: its modules, if it has any, and with
+--boot grub the kernel itself.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from numalab import guest as guests
+from numalab import image, kernel, provision, shell, state
+from numalab.errors import InputError
+from numalab.guest import BootWay, Guest, Request
+from numalab.host import Host
+from numalab.log import step
+from numalab.model import Boot, Value
+from numalab.proc import Deadline
+
+KNOBS = ("scan_delay_ms", "scan_period_min_ms", "scan_period_max_ms", "scan_size_mb")
+"""Of automatic NUMA balancing: /sys/kernel/debug/sched/numa_balancing since 5.13, sysctls before."""
+SHUTDOWN_SECONDS = 60.0
+
+Word = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_][a-zA-Z0-9_./-]*$")]
+Setting = Annotated[str, Field(pattern=r"^[^\n'\"\\]*$")]
+
+
+class Order(Value):
+    """Sysctls and knobs that a run wants: name -> value, as text."""
+
+    sysctls: dict[Word, Setting] = Field(default_factory=dict)
+    knobs: dict[Word, Setting] = Field(default_factory=dict)
+
+
+def pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
+    """NAME=VALUE arguments as a mapping. Raises InputError."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not re.fullmatch(r"[a-zA-Z0-9_][a-zA-Z0-9_./-]*", name) or not re.fullmatch(r"[^\n'\"\\]+", value):
+            raise InputError(f"{option} {text}: is not NAME=VALUE")
+        if option == "--knob" and name not in KNOBS:
+            raise InputError(f"--knob {text}: {name} is none of {', '.join(KNOBS)}")
+        found[name] = " ".join(value.split())
+    return found
+
+
+def tune(guest: Guest, asked: Order, deadline: Deadline) -> provision.Recap:
+    """Set what differs, and prove all of it by reading it back. Raises CommandFailed that names what was refused."""
+    return _play(guest, {"tuning_sysctls": asked.sysctls, "tuning_knobs": asked.knobs}, deadline)
+
+
+def up(request: Request, host: Host, deadline: Deadline) -> Guest:
+    """guest.up, then modules and boot loader as the kernel and the request want. On any error, nothing is left."""
+    guest = guests.up(request, host, deadline)
+    try:
+        if request.boot is BootWay.GRUB:
+            own_kernel(guest, deadline, request)
+        else:
+            with tempfile.TemporaryDirectory(prefix="numalab-") as scratch:
+                archive = kernel.modules(guest.record.spec.boot, Path(scratch))
+                if archive:
+                    with step("modules installed in the guest", who=guest.name):
+                        _play(guest, {"bootloader_release": guest.record.spec.boot.release, "bootloader_modules": str(archive)}, deadline)
+    except BaseException:
+        guest.down(Deadline.after(60))
+        raise
+    return guest
+
+
+def own_kernel(guest: Guest, deadline: Deadline, request: Request | None = None) -> int:
+    """Install the guest's kernel in the guest, choose it in GRUB and restart into it; returns how much was changed.
+
+    A guest that GRUB started already, with nothing changed, is not restarted.
+    """
+    spec = guest.record.spec
+    boot = kernel.resolve(spec.boot.name, image.require(guest.record.image, deadline))
+    words = spec.boot.cmdline.split()
+    with tempfile.TemporaryDirectory(prefix="numalab-") as scratch, step("kernel installed in the guest", who=guest.name):
+        archive = kernel.modules(boot, Path(scratch))
+        changed = _play(guest, {
+            "bootloader_release": boot.release, "bootloader_kernel": boot.kernel, "bootloader_modules": str(archive or ""),
+            # GRUB finds the root itself.
+            "bootloader_cmdline": " ".join(word for word in words if not word.startswith("root=") and word != "rw"),
+        }, deadline).changed
+    if not changed and spec.boot.kernel is None:
+        return 0
+    with step("restarted by its own GRUB", who=guest.name):
+        shell.succeed(guest, "sync", deadline=deadline)
+        guest.ssh.disconnect(deadline)
+        guest.host.stop(guest.name, deadline.within(SHUTDOWN_SECONDS + 30), grace=SHUTDOWN_SECONDS)
+        fresh = spec.model_copy(update={"boot": Boot(name=boot.name, cmdline=spec.boot.cmdline, release=boot.release)})
+        guest.record = guest.record.model_copy(update={"spec": fresh})
+        guest.save()
+        guest.__post_init__()
+        guests.start(guest, request or Request(name=spec.name, topology_name=spec.topology_name, shape=spec.topology), deadline)
+        guest.reach(deadline)
+    guest.verify(deadline)
+    return changed
+
+
+def _play(guest: Guest, variables: dict[str, object], deadline: Deadline) -> provision.Recap:
+    """playbooks/provision.yml on one guest."""
+    inventory = provision.write_inventory([guest.ssh], guest.directory / "inventory.yml")
+    log = state.folder("logs") / f"provision-{guest.name}.log"
+    return provision.playbook("provision.yml", inventories=[inventory], limit=guest.name, variables=variables, deadline=deadline, log=log, watch=guest.watch)

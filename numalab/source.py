@@ -1,0 +1,217 @@
+"""Kernel sources: whatever a recipe names becomes one tarball here, with an id that is its content's.
+
+What is made or fetched is kept in the state directory: downloads/ tarballs, git/ clones of URLs. Unpacking is
+the builder's (playbooks/roles/kernel), once for each id.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+
+from numalab import state
+from numalab.errors import CommandFailed, HostError, InputError
+from numalab.log import note, step
+from numalab.model import Value
+from numalab.patches import Patch
+from numalab.proc import Deadline, Result, need, run
+from numalab.recipes import COMMIT, Git, KernelRecipe, Tarball, shown
+
+USR_SRC = Path("/usr/src")
+"""Where Debian's linux-source packages put their tarballs."""
+
+
+class Tree(Value):
+    """A source as the builder gets it."""
+
+    id: str
+    """Names the content: equal ids are equal trees."""
+    tarball: str
+    series: str | None
+    """6.1: which series of a patch set fits."""
+    git: str | None = None
+    """The repository that it comes from; upstream commits can be taken from there."""
+
+
+def tree(name: str, what: KernelRecipe, deadline: Deadline, *, fetch: bool) -> Tree | None:
+    """The source of a recipe. Without `fetch` nothing is downloaded or made: None when it is not here."""
+    source = what.source
+    if source.debian_source:
+        return _debian(source.debian_source, deadline, fetch)
+    if source.tarball:
+        return _tarball(name, what, source.tarball, deadline, fetch)
+    if source.git:
+        return _git(name, what, source.git, deadline, fetch)
+    raise InputError(f"kernel {name} is not built from source")
+
+
+def _debian(series: str, deadline: Deadline, fetch: bool) -> Tree | None:
+    """linux-source-SERIES: the installed package's tarball, or one downloaded and unpacked without root."""
+    file = f"linux-source-{series}.tar.xz"
+    path = next((path for path in (USR_SRC / file, state.folder("downloads") / f"linux-source-{series}" / file) if path.is_file()), None)
+    if path is None:
+        if not fetch:
+            return None
+        path = _apt(series, file, deadline)
+    return Tree(id=f"debian-{series}-{_sha256(path)[:16]}", tarball=str(path), series=series)
+
+
+def _apt(series: str, file: str, deadline: Deadline) -> Path:
+    """Download Debian's source package and take the tarball out of it."""
+    package = f"linux-source-{series}"
+    place = state.folder("downloads") / package
+    with state.lock(f"download-{package}", deadline):
+        if (place / file).is_file():
+            return place / file
+        with step(f"{package}: downloaded"), state.making(place) as scratch:
+            try:
+                # apt drops to a user of its own, who cannot write here; as root it says so and goes on.
+                run([need("apt-get", "apt"), "download", "-q", package], deadline=deadline, cwd=scratch)
+                deb = next(scratch.glob("*.deb"))
+                run([need("dpkg-deb", "dpkg"), "-x", deb, scratch / "tree"], deadline=deadline)
+                (scratch / "tree/usr/src" / file).rename(scratch / file)
+            except (CommandFailed, StopIteration, FileNotFoundError) as error:
+                raise HostError(f"there is no Debian package {package} to be had ({error}): apt-get update, or install it") from error
+            shutil.rmtree(scratch / "tree")
+            deb.unlink()
+    return place / file
+
+
+def _tarball(name: str, what: KernelRecipe, asked: Tarball, deadline: Deadline, fetch: bool) -> Tree | None:
+    """A tar file by path, or by URL; its checksum must be the recipe's."""
+    if asked.path:
+        path = Path(asked.path).expanduser()
+        if not path.is_file():
+            raise InputError(f"{shown(name)}: source.tarball.path: there is no {path}")
+        path = path.absolute()
+    else:
+        assert asked.url  # the recipe's validator
+        assert asked.sha256
+        path = state.folder("downloads") / f"{asked.sha256[:16]}-{Path(asked.url).name}"
+        if not path.is_file():
+            if not fetch:
+                return None
+            _download(asked.url, asked.sha256, path, deadline)
+    found = _sha256(path)
+    if asked.sha256 and found != asked.sha256:
+        raise InputError(f"{shown(name)}: source.tarball.sha256: {path} has {found}, not {asked.sha256}")
+    return Tree(id=f"tar-{found[:16]}", tarball=str(path), series=what.series)
+
+
+def _download(url: str, sha256: str, path: Path, deadline: Deadline) -> None:
+    """Fetch a file whose checksum is known; it gets its name when it is whole and right."""
+    part = path.parent / f".making-{os.getpid()}-{path.name}"
+    digest = hashlib.sha256()
+    try:
+        with step(f"{url}: downloaded"), urllib.request.urlopen(url, timeout=60) as stream, part.open("wb") as out:
+            while block := stream.read(1 << 20):
+                deadline.check(f"downloading {url}")
+                digest.update(block)
+                out.write(block)
+        if digest.hexdigest() != sha256:
+            raise InputError(f"{url}: has checksum {digest.hexdigest()}, not {sha256}: nothing of it is used")
+        part.rename(path)
+    except (urllib.error.URLError, TimeoutError) as error:
+        raise HostError(f"{url}: {getattr(error, 'reason', error)}") from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _git(name: str, what: KernelRecipe, asked: Git, deadline: Deadline, fetch: bool) -> Tree | None:
+    """A commit, archived once; tags are looked up each time, so a moved one is another commit."""
+    where = asked.url or os.environ.get("LAB_LINUX_GIT")
+    if not where:
+        raise InputError(f"{shown(name)}: source.git: give url, or set LAB_LINUX_GIT to a Linux git tree")
+    local = Path(where).expanduser()
+    if "://" not in where and not local.is_dir():
+        raise InputError(f"{shown(name)}: source.git.url: there is no repository {local}")
+    repository = local.absolute() if local.is_dir() else state.folder("git") / hashlib.sha256(where.encode()).hexdigest()[:16]
+    if not local.is_dir() and fetch:
+        _mirror(where, repository, asked.rev, deadline)
+    elif not repository.is_dir():
+        return None
+    commit = _commit(repository, asked.rev, deadline)
+    if commit is None:
+        raise InputError(f"{shown(name)}: source.git.rev: {where} has no commit {asked.rev}")
+    if asked.commit and not commit.startswith(asked.commit):
+        raise InputError(f"{shown(name)}: source.git.commit: {asked.rev} of {where} is {commit[:12]}, not {asked.commit}: was the tag moved?")
+    tarball = state.folder("downloads") / f"git-{commit}.tar"
+    if not tarball.is_file():
+        if not fetch:
+            return None
+        _archive(repository, commit, tarball, deadline)
+    version = git(repository, ["show", f"{commit}:Makefile"], deadline).stdout
+    numbers = [match[1] if (match := re.search(rf"^{key} = (\d+)", version, re.MULTILINE)) else "" for key in ("VERSION", "PATCHLEVEL")]
+    return Tree(id=f"git-{commit[:16]}", tarball=str(tarball), series=what.series or ".".join(numbers), git=str(repository))
+
+
+def _archive(repository: Path, commit: str, tarball: Path, deadline: Deadline) -> None:
+    """git archive of a commit. What is not committed is not in it: say so."""
+    if git(repository, ["status", "--porcelain", "--untracked-files=no"], deadline, check=False).stdout.strip():
+        note(f"{repository} has changes that are not committed: built is commit {commit[:12]}, without them")
+    part = tarball.parent / f".making-{os.getpid()}-{tarball.name}"
+    try:
+        with step(f"git archive of {commit[:12]}"):
+            git(repository, ["archive", "--format=tar", "--prefix=linux/", "-o", part, commit], deadline)
+        part.rename(tarball)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _mirror(url: str, place: Path, rev: str, deadline: Deadline) -> None:
+    """A bare clone of a URL, brought up to date only for a revision that it lacks."""
+    with state.lock(f"git-{place.name}", deadline):
+        if not place.is_dir():
+            with step(f"{url}: cloned"), state.making(place) as scratch:
+                run([need("git", "git"), "clone", "-q", "--bare", url, scratch], deadline=deadline)
+        elif _commit(place, rev, deadline) is None:
+            git(place, ["fetch", "-q", "--tags", "origin", "+refs/heads/*:refs/heads/*"], deadline)
+
+
+def git(repository: Path | str, words: Sequence[str | Path], deadline: Deadline, *, check: bool = True) -> Result:
+    """git in a repository, without the user's hooks and pagers."""
+    return run([need("git", "git"), "-C", repository, "-c", "core.fsmonitor=false", "--no-pager", *words], deadline=deadline, check=check)
+
+
+def _commit(repository: Path, rev: str, deadline: Deadline) -> str | None:
+    """The full id of a revision's commit, or None."""
+    result = git(repository, ["rev-parse", "--verify", "--quiet", "--end-of-options", f"{rev}^{{commit}}"], deadline, check=False)
+    if result.status not in (0, 1):
+        raise HostError(f"{repository}: git: {result.stderr.strip()}")
+    return result.stdout.strip() or None
+
+
+def commit_patch(source: Tree, commit: str, name: str, deadline: Deadline, *, reverse: bool) -> Patch:
+    """An upstream commit of a git source as a patch."""
+    full = _commit(Path(source.git or ""), commit, deadline) if source.git and COMMIT.fullmatch(commit) else None
+    if full is None:
+        raise InputError(f"{shown(name)}: {'revert' if reverse else 'apply'}: {source.git} has no commit {commit}")
+    words = ["diff-tree", "-p", "--no-ext-diff", "--no-textconv", "--no-renames", "--full-index", "--no-commit-id", f"{full}^", full]
+    return Patch(label=f"commit {commit}", text=git(source.git or "", words, deadline).stdout, reverse=reverse)
+
+
+def _sha256(path: Path) -> str:
+    """A file's checksum, remembered for as long as the file does not change."""
+    about = path.stat()
+    memory = state.folder("cache") / "checksums.json"
+    try:
+        known: dict[str, list[object]] = json.loads(memory.read_text())
+    except (OSError, ValueError):
+        known = {}
+    stamp = [about.st_size, about.st_mtime_ns, about.st_ino]
+    entry = known.get(str(path), [])
+    if entry[:-1] == stamp:
+        return str(entry[-1])
+    with path.open("rb") as handle:
+        found = hashlib.file_digest(handle, "sha256").hexdigest()
+    fresh = memory.with_suffix(f".{os.getpid()}")
+    fresh.write_text(json.dumps({**known, str(path): [*stamp, found]}))
+    fresh.replace(memory)
+    return found

@@ -1,0 +1,265 @@
+"""Kernel recipes, configurations, patch headers and content keys; bad ones are told by name."""
+
+from __future__ import annotations
+
+import struct
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from numalab import catalog, cli_kernel, kconfig, kernel, patches, recipes, source
+from numalab.errors import HostError, InputError
+from numalab.image import Image
+from numalab.model import Boot
+from numalab.patches import Move, Patch
+from numalab.proc import Deadline
+from numalab.settle import pairs
+
+IMAGE = Image(name="debian12", id="0" * 16, directory="/images/x", root="PARTUUID=1", disk_bytes=1, inputs={})
+GOOD = """\
+Subject: mm: do less
+Set: less
+Mirrors: 0123456789ab (undoes it)
+Moves: numa_pte_updates up, pgfault unknown
+
+Why.
+
+diff --git a/mm/a.c b/mm/a.c
+--- a/mm/a.c
++++ b/mm/a.c
+@@ -1,2 +1,2 @@
+-one
++two
+ same
+@@ -40,2 +40,2 @@ f()
+-three
++four
+ same
+diff --git a/mm/new.h b/mm/new.h
+new file mode 100644
+--- /dev/null
++++ b/mm/new.h
+@@ -0,0 +1 @@
++new
+"""
+BUILT = [name for name in catalog.names("kernels") if recipes.recipe(name).built]
+FILES = sorted((catalog.ROOT / "kernels/patches").rglob("*.patch"))
+
+
+@pytest.fixture
+def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """kernels(NAME, text=…, **{path: text}): files of a checkout of the test's own."""
+    for module in (catalog, recipes, kernel):
+        monkeypatch.setattr(module, "ROOT", tmp_path)
+
+    def write(**files: str) -> Path:
+        for name, text in files.items():
+            path = tmp_path / "kernels" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return tmp_path
+
+    return write
+
+
+@pytest.mark.parametrize("name", BUILT)
+def test_shipped_recipes_lead_to_files(name: str) -> None:
+    what = recipes.recipe(name)
+    lean = recipes.DISTRIBUTION not in what.config
+    assert kconfig.options(recipes.fragments(what, name))["CONFIG_NUMA_BALANCING" if lean else "CONFIG_EXT4_FS"] == "y"
+    for item in (*what.apply, *what.revert):
+        for patch in recipes.patch_set(item, what.source.debian_source, name):
+            assert patches.touched(patch.text)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: "/".join(path.parts[-3:-1]))
+def test_shipped_patches_say_what_they_do(path: Path) -> None:
+    found = patches.header(path.read_text(), path.name)
+    assert found.set == path.parent.parent.name
+    assert found.moves
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("source: {}\n", "exactly one source must be given, not 0"),
+    ('source: {debian-source: "6.1", debian-image: true}\n', "exactly one source must be given, not 2"),
+    ('source: {debian-source: "6"}\n', "source.debian-source"),
+    ("source: {debian-source: 6.1}\nconfig: base\n", "source.debian-source"),
+    ('source: {debian-source: "6.1"}\n', "config: names of kernels/config"),
+    ('source: {debian-source: "6.1"}\nconfig: [base, distribution]\n', "distribution comes first"),
+    ('source: {debian-source: "6.1"}\nconfig: base\napply: [a]\nrevert: [a]\n', "apply: a is there twice"),
+    ('source: {debian-source: "6.1"}\nconfig: base\napply: [../a]\n', "is not a name"),
+    ('source: {debian-source: "6.1"}\nconfig: base\npatch: [a]\n', "patch: Extra inputs"),
+    ("source: {debian-image: true}\napply: [a]\n", "apply: a kernel that is not built here"),
+    ("source: {tarball: {url: https://example.org/l.tar}}\nconfig: base\n", "sha256: a URL needs the checksum"),
+    ("source: {tarball: {path: a, url: file://b}}\nconfig: base\n", "give either path or url"),
+    ("source: {tarball: {path: a, sha256: abc}}\nconfig: base\n", "source.tarball.sha256"),
+    ("source: {git: {url: /linux}}\nconfig: base\n", "source.git.rev: Field required"),
+    ("source: {git: {url: /linux, rev: --upload-pack=x}}\nconfig: base\n", "source.git.rev"),
+])
+def test_bad_recipes(kernels: Callable[..., Path], text: str, said: str) -> None:
+    place = kernels(**{"bad.yml": f"description: bad\n{text}"})
+    with pytest.raises(InputError) as caught:
+        recipes.recipe("bad")
+    assert said in str(caught.value).replace("bad.yml:", "", 1)
+    assert f"{place}/kernels/bad.yml:" in str(caught.value)
+
+
+def test_names_that_lead_nowhere(kernels: Callable[..., Path]) -> None:
+    kernels(**{
+        "k.yml": 'description: k\nsource: {debian-source: "6.1"}\nconfig: [base]\napply: [less]\n',
+        "config/lean.config": "", "patches/less/6.12/1.patch": GOOD, "patches/more/6.1/1.patch": GOOD,
+    })
+    with pytest.raises(InputError, match=r"k\.yml: config: there is no kernels/config/base\.config: there are lean"):
+        recipes.fragments(recipes.recipe("k"), "k")
+    with pytest.raises(InputError, match=r"k\.yml: patch set less has no patches for 6\.1, only for 6\.12"):
+        recipes.patch_set("less", "6.1", "k")
+    with pytest.raises(InputError, match="there is no patch set kernels/patches/none: there are less, more"):
+        recipes.patch_set("none", "6.1", "k")
+    with pytest.raises(InputError, match="series: is needed"):
+        recipes.patch_set("less", None, "k")
+    with pytest.raises(InputError, match="is not the folder's name, more"):
+        recipes.patch_set("more", "6.1", "k")
+
+
+def test_header() -> None:
+    found = patches.header(GOOD, "a.patch")
+    assert (found.subject, found.set, found.mirrors) == ("mm: do less", "less", "0123456789ab (undoes it)")
+    assert found.moves == {"numa_pte_updates": Move.UP, "pgfault": Move.UNKNOWN}
+
+
+@pytest.mark.parametrize(("old", "new", "said"), [
+    ("Subject: mm: do less\n", "", "Subject is missing"),
+    ("Moves: numa_pte_updates up", "Moves: numa_pte_updates sideways", "'numa_pte_updates sideways' is not a counter and one of up, down"),
+    ("Set: less", "Set: ../x", "is not a name"),
+    ("Set: less", "Author: me", "'Author: me' is no line of a header"),
+    ("Set: less", "Set: less\nSet: more", "'Set: more' is no line of a header"),
+])
+def test_bad_headers(old: str, new: str, said: str) -> None:
+    with pytest.raises(InputError, match=r"^a\.patch: header: ") as caught:
+        patches.header(GOOD.replace(old, new), "a.patch")
+    assert said in str(caught.value)
+
+
+def test_touched_files() -> None:
+    assert patches.touched(GOOD) == ("mm/a.c", "mm/new.h")
+    assert patches.touched("diff --git a/x b/y\nrename from x\nrename to y\n") == ("x", "y")
+    with pytest.raises(InputError, match="leads out of the tree"):
+        patches.touched("--- a/../../etc/passwd\n+++ b/../../etc/passwd\n")
+
+
+@pytest.mark.parametrize(("said", "told"), [
+    ("error: patch failed: mm/a.c:40\nerror: mm/a.c: patch does not apply\n", "less: hunk 2 of 2 (line 40) of mm/a.c does not apply"),
+    ("error: mm/new.h: already exists in working directory\n", "less: all of mm/new.h does not apply: already exists in working directory"),
+    ("error: mm/a.c: No such file or directory\n", "less: all of mm/a.c does not apply: No such file or directory"),
+    ("error: corrupt patch at line 12\n", "less: not a patch: corrupt patch at line 12"),
+    ("fatal: something else\n", None),
+])
+def test_refusals(said: str, told: str | None) -> None:
+    assert patches.refusal(said, Patch(label="less", text=GOOD)) == told
+
+
+def test_options() -> None:
+    asked = 'CONFIG_A=y\n# comment\n# CONFIG_B is not set\nCONFIG_C="text"\nCONFIG_A=m\n'
+    assert kconfig.options(asked) == {"CONFIG_A": "m", "CONFIG_B": "n", "CONFIG_C": '"text"'}
+    assert kconfig.lost(asked, 'CONFIG_A=m\nCONFIG_C="text"\n') == []
+    assert kconfig.lost(asked, "# CONFIG_A is not set\nCONFIG_B=y\n") == [
+        "CONFIG_A (asked m, got n)", "CONFIG_B (asked n, got y)", 'CONFIG_C (asked "text", got n)',
+    ]
+
+
+def plan(**changes: object) -> kernel.Plan:
+    about: dict[str, object] = {
+        "name": "k", "tree": source.Tree(id="tar-1", tarball="/t", series="6.1"), "config": "CONFIG_A=y", "distribution": "",
+        "patches": (Patch(label="less", text=GOOD), Patch(label="more", text="+")), "compiler": "gcc 12",
+    }
+    return kernel.Plan.model_validate(about | changes)
+
+
+def test_keys_change_with_what_a_kernel_is_made_of_and_with_nothing_else() -> None:
+    same = plan()
+    for changes in (
+        {"tree": source.Tree(id="tar-1", tarball="/elsewhere", series="6.12")}, {"config": "# why\nCONFIG_A=m\nCONFIG_A=y\n"},
+        {"patches": (Patch(label="renamed", text=GOOD), Patch(label="more", text="+"))},
+    ):
+        assert (plan(**changes).key, plan(**changes).build) == (same.key, same.build)
+    other = [
+        plan(name="j"), plan(tree=source.Tree(id="tar-2", tarball="/t", series="6.1")), plan(config="CONFIG_A=m"), plan(distribution="CONFIG_D=y"),
+        plan(patches=()), plan(patches=same.patches[::-1]), plan(patches=(Patch(label="less", text=GOOD, reverse=True), same.patches[1])),
+        plan(compiler="gcc 13"),
+    ]
+    assert len({same.key, *(one.key for one in other)}) == len(other) + 1
+    assert same.build == plan(patches=(), name="j").build, "variants share a build tree"
+    assert len({same.build, plan(config="CONFIG_A=m").build, plan(compiler="gcc 13").build, plan(distribution="CONFIG_D=y").build}) == 4
+
+
+def bzimage(path: Path, release: str) -> Path:
+    """A file with the header of a bzImage."""
+    head = bytearray(0x400)
+    head[0x202:0x206] = b"HdrS"
+    struct.pack_into("<H", head, 0x20E, 0x100)
+    head[0x300:] = release.encode() + b" (somebody@somewhere) #1\0"
+    path.write_bytes(head)
+    return path
+
+
+def test_release_of_a_bzimage(tmp_path: Path) -> None:
+    assert kernel.release(bzimage(tmp_path / "k", "6.1.2-mine")) == "6.1.2-mine"
+    (tmp_path / "k").write_bytes(b"ELF" * 1000)
+    with pytest.raises(InputError, match="is not a bzImage"):
+        kernel.release(tmp_path / "k")
+    with pytest.raises(InputError, match="No such file"):
+        kernel.release(tmp_path / "none")
+
+
+def test_modules_of_a_prebuilt_kernel(kernels: Callable[..., Path], tmp_path: Path) -> None:
+    place = kernels(**{"p.yml": f"description: p\nsource: {{prebuilt: {{bzimage: {tmp_path}/k, modules: {tmp_path}/m}}}}\n", "../m/kernel/a.ko": ""})
+    (place / "m/build").symlink_to("/usr/src/linux")
+    archive = kernel.modules(Boot(name="p", kernel=str(tmp_path / "k"), release="6.1.2-mine"), tmp_path)
+    assert archive is not None
+    with tarfile.open(archive) as opened:
+        assert set(opened.getnames()) == {"6.1.2-mine", "6.1.2-mine/kernel", "6.1.2-mine/kernel/a.ko"}
+
+
+def test_sources_that_are_not_there(kernels: Callable[..., Path], tmp_path: Path, program: Callable[[str, str], Path]) -> None:
+    program("apt-get", "echo 'E: Unable to locate package linux-source-9.9' >&2; exit 100")
+    kernels(**{
+        "deb.yml": 'description: d\nsource: {debian-source: "9.9"}\nconfig: base\n',
+        "tar.yml": f"description: t\nsource: {{tarball: {{path: {tmp_path}/none}}}}\nconfig: base\n",
+        "sum.yml": f"description: t\nsource: {{tarball: {{path: {tmp_path}/sum, sha256: {'a0' * 32}}}}}\nconfig: base\n",
+        "git.yml": f"description: g\nsource: {{git: {{url: {tmp_path}/none, rev: v1}}}}\nconfig: base\n",
+        "../sum": "text",
+    })
+    deadline = Deadline.after(30)
+    for name, error, said in (
+        ("deb", HostError, "there is no Debian package linux-source-9.9 to be had .*Unable to locate"),
+        ("tar", InputError, r"tar\.yml: source\.tarball\.path: there is no "),
+        ("sum", InputError, r"sum\.yml: source\.tarball\.sha256: .* has 982d9e3eb996"),
+        ("git", InputError, r"git\.yml: source\.git\.url: there is no repository"),
+    ):
+        with pytest.raises(error, match=said):
+            source.tree(name, recipes.recipe(name), deadline, fetch=True)
+    assert source.tree("deb", recipes.recipe("deb"), deadline, fetch=False) is None
+
+
+@pytest.mark.parametrize(("option", "text"), [
+    ("--set", "kernel.numa_balancing"), ("--set", "=1"), ("--set", "a b=1"), ("--set", "kernel.x=a'b"), ("--knob", "scan_speed=1"), ("--set", "a="),
+])
+def test_settings_that_are_none(option: str, text: str) -> None:
+    with pytest.raises(InputError, match=f"^{option} "):
+        pairs(option, [text])
+
+
+def test_import(kernels: Callable[..., Path], tmp_path: Path) -> None:
+    kernels(**{"../m/modules.dep": ""})
+    cli_kernel.import_kernel("mine", bzimage(tmp_path / "k", "6.1.2-mine"), tmp_path / "m")
+    found = recipes.recipe("mine")
+    assert found.source.prebuilt == recipes.Prebuilt(bzimage=f"{tmp_path}/k", modules=f"{tmp_path}/m")
+    assert kernel.resolve("mine", IMAGE).release == "6.1.2-mine"
+    for name, file, said in (("mine", "k", "is there: choose another name"), ("../x", "k", "is not a name"), ("new", "m/modules.dep", "is not a bzImage")):
+        with pytest.raises(InputError, match=said):
+            cli_kernel.import_kernel(name, tmp_path / file)
+    with pytest.raises(InputError, match=r"--modules .*: there is no such"):
+        cli_kernel.import_kernel("new", tmp_path / "k", tmp_path / "none")
+    assert not (tmp_path / "kernels/new.yml").exists()

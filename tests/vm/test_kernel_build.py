@@ -1,0 +1,263 @@
+"""Builds by Ansible, from a tree that is no Linux but has its make targets: fast, and every way to break it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from numalab import catalog, kernel, provision, recipes, source, state
+from numalab.errors import Cancelled, CommandFailed, InputError
+from numalab.model import Boot
+from numalab.proc import Deadline
+
+MAKEFILE = """\
+VERSION = 6
+PATCHLEVEL = 1
+allnoconfig:
+	grep -v LOST $(KCONFIG_ALLCONFIG) > $(O)/.config
+olddefconfig:
+$(O)/a.o: mm/a.c
+	@echo '  CC a'; while grep -q sleep mm/a.c; do sleep 0.1; done
+	@if grep -q broken mm/a.c; then echo 'mm/a.c:1:1: error: broken' >&2; exit 1; fi
+	cp mm/a.c $@
+$(O)/b.o: mm/b.c
+	@echo '  CC b'
+	cp mm/b.c $@
+bzImage: $(O)/a.o $(O)/b.o
+	mkdir -p $(O)/arch/x86/boot
+	touch $(O)/System.map
+	python3 head.py 6.1.0$(LOCALVERSION) $(O)/a.o $(O)/b.o $(wildcard mm/*.h) > $(O)/arch/x86/boot/bzImage
+modules:
+modules_install:
+	mkdir -p $(INSTALL_MOD_PATH)/lib/modules/6.1.0$(LOCALVERSION)/kernel
+	touch $(INSTALL_MOD_PATH)/lib/modules/6.1.0$(LOCALVERSION)/kernel/m.ko
+"""
+HEAD = """\
+import pathlib, struct, sys
+head = bytearray(0x300)
+head[0x202:0x206] = b"HdrS"
+struct.pack_into("<H", head, 0x20E, 0x100)
+parts = [sys.argv[1].encode() + b" (x) #1\\0", *(pathlib.Path(name).read_bytes() for name in sys.argv[2:])]
+sys.stdout.buffer.write(head + b"".join(parts))
+"""
+TREE = {"Makefile": MAKEFILE, "head.py": HEAD, "mm/a.c": "one\ntwo\nthree\n", "mm/b.c": "b\n"}
+HEADER = "Subject: s\nSet: {0}\nMirrors: nothing\nMoves: pgfault up\n\n"
+
+
+def change(old: str, new: str) -> str:
+    """A patch of mm/a.c's second line."""
+    return f"--- a/mm/a.c\n+++ b/mm/a.c\n@@ -1,3 +1,3 @@\n one\n-{old}\n+{new}\n three\n"
+
+
+PATCHES = {
+    "more": change("two", "TWO"), "adds": "--- /dev/null\n+++ b/mm/new/new.h\n@@ -0,0 +1 @@\n+new\n",
+    "misfit": change("nowhere", "x"), "broken": change("two", "broken"), "hangs": change("two", "sleep"),
+}
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """lab(NAME, apply=…, config=…) writes a recipe and builds it, in a state and a checkout of the test's own."""
+    monkeypatch.setenv("LAB_STATE", str(tmp_path / "state"))
+    for module in (catalog, recipes):
+        monkeypatch.setattr(module, "ROOT", tmp_path)
+    monkeypatch.setattr(provision, "INVENTORY", tmp_path / "inventory.ini")
+    files = {f"linux/{name}": text for name, text in TREE.items()} | {"inventory.ini": "[builders]\nlocalhost ansible_connection=local\n"}
+    files |= {f"kernels/patches/{name}/6.1/1.patch": HEADER.format(name) + text for name, text in PATCHES.items()}
+    files |= {f"kernels/config/{name}.config": f"CONFIG_{option}\n" for name, option in (("lean", "A=y"), ("m", "M=m"))}
+    files |= {"kernels/config/lost.config": "CONFIG_LOST=y\nCONFIG_B=y\n"}
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    with tarfile.open(tmp_path / "linux.tar", "w") as archive:
+        archive.add(tmp_path / "linux", "linux-6.1")
+
+    def build(name: str, *apply: str, config: str = "lean", cancel: threading.Event | None = None, about: str = "") -> kernel.Built:
+        about = about or f"{{tarball: {{path: {tmp_path}/linux.tar}}}}"
+        text = f"description: d\nsource: {about}\nconfig: {config}\nseries: '6.1'\napply: [{', '.join(apply)}]\n"
+        (tmp_path / "kernels" / f"{name}.yml").write_text(text)
+        return kernel.build(name, None, Deadline.after(120, cancel))
+
+    return build
+
+
+def tree() -> dict[str, str]:
+    """The unpacked source's files."""
+    place = next(path for path in state.folder("sources").iterdir() if path.is_dir() and not path.name.endswith(".applied"))
+    return {str(path.relative_to(place)): path.read_text() for path in place.rglob("*") if path.is_file()}
+
+
+def test_stock_and_variants(lab: Callable[..., kernel.Built], monkeypatch: pytest.MonkeyPatch) -> None:
+    stock = lab("stock")
+    assert stock.release == "6.1.0-numalab-stock"
+    assert stock.file("config").read_text().strip() == "CONFIG_A=y"
+    assert "CC b" in stock.file("build.log").read_text()
+
+    both = lab("both", "more", "adds")
+    assert both.file("bzImage").read_bytes().endswith(b"one\nTWO\nthree\nb\n")
+    assert tree() == TREE, "the patches are still in the tree"
+    log = both.file("build.log").read_text()
+    assert "CC a" in log
+    assert "CC b" not in log, "what no patch touched was compiled again"
+
+    again = lab("again")
+    assert again.file("bzImage").read_bytes().endswith(b"one\ntwo\nthree\nb\n"), "the variant's object is in a later kernel"
+    assert "CC b" not in again.file("build.log").read_text()
+
+    monkeypatch.setattr(provision, "playbook", lambda *_, **__: pytest.fail("a known kernel was built again"))
+    assert lab("both", "more", "adds") == both
+
+
+def test_modules(lab: Callable[..., kernel.Built], tmp_path: Path) -> None:
+    assert not lab("without").modules
+    built = lab("with", config="[lean, m]")
+    archive = kernel.modules(Boot(name=str(tmp_path / "kernels/with.yml"), kernel=str(built.file("bzImage"))), tmp_path)
+    assert archive is not None
+    with tarfile.open(archive) as opened:
+        assert "./6.1.0-numalab-with/kernel/m.ko" in opened.getnames()
+
+
+def test_a_patch_that_does_not_apply(lab: Callable[..., kernel.Built]) -> None:
+    with pytest.raises(InputError, match=r"patches/misfit/6\.1/1\.patch: hunk 1 of 1 \(line 1\) of mm/a\.c does not apply"):
+        lab("bad", "adds", "misfit")
+    assert tree() == TREE
+    assert not list(state.folder("kernels").iterdir())
+
+
+def test_an_option_that_does_not_survive(lab: Callable[..., kernel.Built]) -> None:
+    with pytest.raises(InputError, match=r"did not survive olddefconfig: CONFIG_LOST \(asked y, got n\)$"):
+        lab("bad", config="[lean, lost]")
+
+
+def test_a_compiler_error(lab: Callable[..., kernel.Built]) -> None:
+    with pytest.raises(CommandFailed, match=r"Patched, compiled, .*mm/a\.c:1:1: error: broken"):
+        lab("bad", "broken")
+    assert tree() == TREE
+    assert lab("good", "more").release.endswith("-good")
+
+
+def test_a_killed_build(lab: Callable[..., kernel.Built]) -> None:
+    """kill -9 of whatever runs in the build tree: journal and half-made objects stay, and the next build mends it."""
+    lab("stock")
+    cancel = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(lab, "victim", "hangs", cancel=cancel)
+        deadline = Deadline.after(60)
+        while not _in_tree("grep -q sleep"):
+            deadline.check("waiting for make")
+            deadline.pause(0.1)
+        subprocess.run(["kill", "-9", *map(str, _in_tree(""))], check=False)
+        cancel.set()
+        with pytest.raises((Cancelled, CommandFailed)):
+            future.result()
+    assert tree() != TREE, "the test came too late"
+    (next(state.folder("builds").iterdir()) / "b.o").write_text("half")
+    good = lab("good", "more")
+    assert good.file("bzImage").read_bytes().endswith(b"one\nTWO\nthree\nb\n")
+    assert tree() == TREE
+
+
+def test_ctrl_c(lab: Callable[..., kernel.Built]) -> None:
+    """Nothing goes on compiling behind the user's back."""
+    cancel = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(lab, "victim", "hangs", cancel=cancel)
+        deadline = Deadline.after(60)
+        while not _in_tree("grep -q sleep"):
+            deadline.check("waiting for make")
+            deadline.pause(0.1)
+        cancel.set()
+        with pytest.raises(Cancelled):
+            future.result()
+    while _in_tree(""):
+        deadline.check("make goes on")
+        deadline.pause(0.1)
+    assert tree() == TREE
+
+
+def test_two_at_once(lab: Callable[..., kernel.Built]) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        one, two = pool.map(lambda words: lab(*words), [("one", "more"), ("two", "adds")])
+    assert one.file("bzImage").read_bytes().endswith(b"TWO\nthree\nb\n")
+    assert two.file("bzImage").read_bytes().endswith(b"two\nthree\nb\n")
+    assert tree() == TREE
+
+
+def test_git(lab: Callable[..., kernel.Built], tmp_path: Path) -> None:
+    """A tag builds; commits are applied and reverted by name; a moved tag is told."""
+    place = tmp_path / "linux"
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", "-C", place, "-c", "user.name=x", "-c", "user.email=x@x", *words], check=True, capture_output=True, text=True).stdout
+
+    git("init", "-q")
+    git("add", "-A")
+    git("commit", "-qm", "first")
+    (place / "mm/a.c").write_text("one\nTWO\nthree\n")
+    git("commit", "-qam", "second")
+    git("tag", "v1")
+    commit = git("rev-parse", "HEAD").strip()
+    (place / "mm/a.c").write_text("not committed\n")
+    about = f"{{git: {{url: {place}, rev: v1, commit: {commit}}}}}"
+    assert lab("tag", about=about).file("bzImage").read_bytes().endswith(b"one\nTWO\nthree\nb\n")
+    path = tmp_path / "kernels/reverted.yml"
+    path.write_text(f"description: d\nsource: {about}\nconfig: lean\nrevert: ['{commit[:12]}']\n")
+    built = kernel.build("reverted", None, Deadline.after(60))
+    assert built.file("bzImage").read_bytes().endswith(b"one\ntwo\nthree\nb\n")
+    git("commit", "-qam", "third")
+    git("tag", "-f", "v1")
+    with pytest.raises(InputError, match=f"not {commit}: was the tag moved"):
+        lab("tag", about=about)
+    with pytest.raises(InputError, match="has no commit v2"):
+        lab("tag", about=about.replace("v1", "v2"))
+
+
+def test_a_url(lab: Callable[..., kernel.Built], tmp_path: Path) -> None:
+    url = (tmp_path / "linux.tar").as_uri()
+    with pytest.raises(InputError, match=f"has checksum .*, not {'ab' * 32}: nothing of it is used"):
+        lab("url", about=f"{{tarball: {{url: '{url}', sha256: {'ab' * 32}}}}}")
+    assert not list(state.folder("downloads").iterdir())
+    good = source._sha256(tmp_path / "linux.tar")
+    assert lab("url", about=f"{{tarball: {{url: '{url}', sha256: '{good}'}}}}").release.endswith("-url")
+
+
+def test_a_builder_elsewhere(lab: Callable[..., kernel.Built], tmp_path: Path) -> None:
+    """Over SSH, into a folder of its own: source, configuration and patches go there, the kernel comes back."""
+    for name in ("host", "user"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / name], check=True)
+    words: list[str | Path] = [sys.executable, Path(__file__).with_name("sshd.py"), tmp_path / "host", tmp_path / "user.pub"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            (tmp_path / "inventory.ini").write_text(
+                f"[builders]\nfarm ansible_host=127.0.0.1 ansible_port={int(server.stdout.readline())} ansible_user=root "
+                f"ansible_ssh_private_key_file={tmp_path}/user kernel_root={tmp_path}/far ansible_python_interpreter={sys.executable} "
+                "ansible_ssh_common_args='-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null'\n")
+            built = lab("far", "more")
+        finally:
+            server.kill()
+    assert built.file("bzImage").read_bytes().endswith(b"one\nTWO\nthree\nb\n")
+    assert (tmp_path / "far/sources").is_dir()
+    assert not (tmp_path / "state/sources").exists()
+    assert lab("far", "more") == built, "a known kernel needs its builder"
+
+
+def _in_tree(program: str) -> list[int]:
+    """Processes of a program whose working directory is in this test's state."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            if (path / "cwd").readlink().is_relative_to(state.directory()) and program in (path / "cmdline").read_text().replace("\0", " "):
+                found.append(int(path.name))
+        except OSError:
+            continue
+    return found
