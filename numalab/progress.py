@@ -48,10 +48,10 @@ class Progress(logging.Handler):
                 self._running[key] = (who, what, time.monotonic())
             else:
                 self._running.pop(key, None)
-            if self._live and self._running and not self._live.is_started:
-                self._live.start()
-            if self._live and not self._running and self._live.is_started:
-                self._live.stop()
+            busy = bool(self._running)
+        # Not under the lock: starting and stopping draw, and drawing takes it.
+        if self._live and busy != self._live.is_started:
+            self._live.start() if busy else self._live.stop()
         if state != "begin":
             mark = {"done": ("✓", "green"), "failed": ("✗", "red"), "note": ("!", "yellow")}[state]
             seconds = f"{about['seconds']:8.1f} s  " if state != "note" else " " * 12
