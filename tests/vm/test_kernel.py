@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from numalab import catalog, kconfig, kernel, recipes, settle, shell, topology
+from numalab import catalog, kconfig, kernelbuild, recipes, settle, shell, topology
 from numalab.errors import CommandFailed, GuestError
 from numalab.guest import Guest
 from numalab.plugin import Lab
@@ -20,9 +20,9 @@ ORDER = settle.Order(
 )
 
 
-def built(name: str) -> kernel.Built:
+def built(name: str) -> kernelbuild.Built:
     """A kernel; the first one of a series takes minutes."""
-    return kernel.build(name, None, Deadline.after(40 * 60))
+    return kernelbuild.build(name, None, Deadline.after(40 * 60))
 
 
 def said(guest: Guest, command: str) -> str:
