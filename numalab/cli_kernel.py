@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from numalab import catalog, image, kernel, recipes
+from numalab import catalog, image, kernelbuild, recipes
 from numalab.errors import InputError
 from numalab.interrupt import limit
 from numalab.model import check_name
@@ -33,8 +33,8 @@ def list_kernels() -> None:
         life = "" if what.source.debian_image else "finished"
         if what.built:
             base = image.existing("debian12", limit(MINUTE)) if recipes.DISTRIBUTION in what.config else None
-            asked = kernel.plan(name, base, limit(MINUTE), fetch=False) if base or recipes.DISTRIBUTION not in what.config else None
-            life = "built" if asked and kernel.existing(asked) else "not built"
+            asked = kernelbuild.plan(name, base, limit(MINUTE), fetch=False) if base or recipes.DISTRIBUTION not in what.config else None
+            life = "built" if asked and kernelbuild.existing(asked) else "not built"
         typer.echo(f"{name:28} {life:10} {what.description}")
 
 
@@ -43,9 +43,9 @@ def show(name: Annotated[str, typer.Argument(metavar="K")], image_name: ImageOpt
     """One kernel's file as the lab reads it, its patches, and what was built from it."""
     what = recipes.recipe(name)
     told: dict[str, object] = {"recipe": what.model_dump(mode="json", exclude_none=True, by_alias=True)}
-    if what.built and (asked := kernel.plan(name, _image(name, image_name), limit(MINUTE), fetch=False)):
+    if what.built and (asked := kernelbuild.plan(name, _image(name, image_name), limit(MINUTE), fetch=False)):
         told |= {"source": asked.tree.id, "key": asked.key, "patches": [patch.label for patch in asked.patches]}
-        built = kernel.existing(asked)
+        built = kernelbuild.existing(asked)
         told["built"] = built.model_dump(mode="json") if built else None
     typer.echo(json.dumps(told, indent=1))
 
@@ -58,16 +58,16 @@ def build(
 ) -> None:
     """Build kernels, unless what they are made of did not change."""
     for name in names:
-        kernel.recipe(name)
+        recipes.recipe(name)
     for name in names:
         base = _image(name, image_name)
-        deadline = limit(kernel.BUILD_SECONDS)
+        deadline = limit(kernelbuild.BUILD_SECONDS)
         if only_configure:
-            asked = kernel.plan(name, base, deadline, fetch=True)
+            asked = kernelbuild.plan(name, base, deadline, fetch=True)
             assert asked is not None  # it was fetched
-            typer.echo(kernel.configure(asked, deadline), nl=False)
+            typer.echo(kernelbuild.configure(asked, deadline), nl=False)
         else:
-            built = kernel.build(name, base, deadline)
+            built = kernelbuild.build(name, base, deadline)
             typer.echo(f"{name} {built.key}: {built.release}: {built.file('bzImage')}")
 
 
@@ -84,7 +84,7 @@ def import_kernel(
         raise InputError(str(error)) from error
     if path.exists():
         raise InputError(f"{path} is there: choose another name")
-    release = kernel.release(bzimage)
+    release = kernelbuild.release(bzimage)
     if modules is not None and not modules.exists():
         raise InputError(f"--modules {modules}: there is no such folder or tar")
     source = {"bzimage": str(bzimage.absolute())} | ({"modules": str(modules.absolute())} if modules else {})

@@ -15,7 +15,7 @@ LAYERS = (
     ("tools", {"errors", "log", "proc", "state"}),
     ("values", {"model"}),
     ("pure", {"catalog", "counters", "domain", "kconfig", "patches", "recipes", "record", "report", "topology", "workload"}),
-    ("edges", {"accel", "console", "doctor", "guest", "host", "image", "kernel", "provision", "settle", "shell", "source", "storage", "where"}),
+    ("edges", {"accel", "console", "doctor", "guest", "host", "image", "kernel", "kernelbuild", "provision", "settle", "shell", "source", "storage", "where"}),
     ("measuring", {"measure"}),
     ("front", {"cli", "cli_kernel", "interrupt", "plugin", "progress"}),
 )

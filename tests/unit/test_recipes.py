@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from numalab import catalog, cli_kernel, kconfig, kernel, patches, recipes, source
+from numalab import catalog, cli_kernel, kconfig, kernel, kernelbuild, patches, recipes, source
 from numalab.errors import HostError, InputError
 from numalab.image import Image
 from numalab.model import Boot
@@ -51,7 +51,7 @@ FILES = sorted((catalog.ROOT / "kernels/patches").rglob("*.patch"))
 @pytest.fixture
 def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
     """kernels(NAME, text=…, **{path: text}): files of a checkout of the test's own."""
-    for module in (catalog, recipes, kernel):
+    for module in (catalog, recipes, kernelbuild):
         monkeypatch.setattr(module, "ROOT", tmp_path)
 
     def write(**files: str) -> Path:
@@ -169,12 +169,12 @@ def test_options() -> None:
     ]
 
 
-def plan(**changes: object) -> kernel.Plan:
+def plan(**changes: object) -> kernelbuild.Plan:
     about: dict[str, object] = {
         "name": "k", "tree": source.Tree(id="tar-1", tarball="/t", series="6.1"), "config": "CONFIG_A=y", "distribution": "",
         "patches": (Patch(label="less", text=GOOD), Patch(label="more", text="+")), "compiler": "gcc 12",
     }
-    return kernel.Plan.model_validate(about | changes)
+    return kernelbuild.Plan.model_validate(about | changes)
 
 
 def test_keys_change_with_what_a_kernel_is_made_of_and_with_nothing_else() -> None:
@@ -205,12 +205,12 @@ def bzimage(path: Path, release: str) -> Path:
 
 
 def test_release_of_a_bzimage(tmp_path: Path) -> None:
-    assert kernel.release(bzimage(tmp_path / "k", "6.1.2-mine")) == "6.1.2-mine"
+    assert kernelbuild.release(bzimage(tmp_path / "k", "6.1.2-mine")) == "6.1.2-mine"
     (tmp_path / "k").write_bytes(b"ELF" * 1000)
     with pytest.raises(InputError, match="is not a bzImage"):
-        kernel.release(tmp_path / "k")
+        kernelbuild.release(tmp_path / "k")
     with pytest.raises(InputError, match="No such file"):
-        kernel.release(tmp_path / "none")
+        kernelbuild.release(tmp_path / "none")
 
 
 def test_modules_of_a_prebuilt_kernel(kernels: Callable[..., Path], tmp_path: Path) -> None:

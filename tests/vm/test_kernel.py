@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from numalab import catalog, kconfig, kernel, recipes, settle, shell, topology
+from numalab import catalog, kconfig, kernelbuild, recipes, settle, shell, topology
 from numalab.errors import CommandFailed, GuestError
 from numalab.guest import Guest
 from numalab.plugin import Lab
@@ -20,9 +20,9 @@ ORDER = settle.Order(
 )
 
 
-def built(name: str) -> kernel.Built:
+def built(name: str) -> kernelbuild.Built:
     """A kernel; the first one of a series takes minutes."""
-    return kernel.build(name, None, Deadline.after(40 * 60))
+    return kernelbuild.build(name, None, Deadline.after(40 * 60))
 
 
 def said(guest: Guest, command: str) -> str:
@@ -55,7 +55,7 @@ def test_the_lean_kernel_and_a_guest_in_order(lab: Lab, deadline: Deadline) -> N
             guest.reach(deadline)
 
 
-@pytest.mark.minutes(15)
+@pytest.mark.minutes(40)
 def test_fairzone_counts(lab: Lab, deadline: Deadline) -> None:
     built("6.1-fairzone-before")
     with lab.up(SMALL, "uma-2g", deadline, kernel="6.1-fairzone-before") as guest:
@@ -68,7 +68,7 @@ def test_fairzone_counts(lab: Lab, deadline: Deadline) -> None:
         assert after["fairzone_remote"] == 0, "there is but one node"
 
 
-@pytest.mark.minutes(15)
+@pytest.mark.minutes(40)
 def test_slowscan(lab: Lab, deadline: Deadline) -> None:
     """Failed migrations slow the scanner of the stock kernel, and only its: seen by hand, a factor of 7 to 16."""
     updates = {}

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from numalab import catalog, kernel, provision, recipes, source, state
+from numalab import catalog, kernel, kernelbuild, provision, recipes, source, state
 from numalab.errors import Cancelled, CommandFailed, InputError
 from numalab.model import Boot
 from numalab.proc import Deadline
@@ -81,11 +81,11 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     with tarfile.open(tmp_path / "linux.tar", "w") as archive:
         archive.add(tmp_path / "linux", "linux-6.1")
 
-    def build(name: str, *apply: str, config: str = "lean", cancel: threading.Event | None = None, about: str = "") -> kernel.Built:
+    def build(name: str, *apply: str, config: str = "lean", cancel: threading.Event | None = None, about: str = "") -> kernelbuild.Built:
         about = about or f"{{tarball: {{path: {tmp_path}/linux.tar}}}}"
         text = f"description: d\nsource: {about}\nconfig: {config}\nseries: '6.1'\napply: [{', '.join(apply)}]\n"
         (tmp_path / "kernels" / f"{name}.yml").write_text(text)
-        return kernel.build(name, None, Deadline.after(120, cancel))
+        return kernelbuild.build(name, None, Deadline.after(120, cancel))
 
     return build
 
@@ -96,7 +96,7 @@ def tree() -> dict[str, str]:
     return {str(path.relative_to(place)): path.read_text() for path in place.rglob("*") if path.is_file()}
 
 
-def test_stock_and_variants(lab: Callable[..., kernel.Built], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stock_and_variants(lab: Callable[..., kernelbuild.Built], monkeypatch: pytest.MonkeyPatch) -> None:
     stock = lab("stock")
     assert stock.release == "6.1.0-numalab-stock"
     assert stock.file("config").read_text().strip() == "CONFIG_A=y"
@@ -117,7 +117,7 @@ def test_stock_and_variants(lab: Callable[..., kernel.Built], monkeypatch: pytes
     assert lab("both", "more", "adds") == both
 
 
-def test_modules(lab: Callable[..., kernel.Built], tmp_path: Path) -> None:
+def test_modules(lab: Callable[..., kernelbuild.Built], tmp_path: Path) -> None:
     assert not lab("without").modules
     built = lab("with", config="[lean, m]")
     archive = kernel.modules(Boot(name=str(tmp_path / "kernels/with.yml"), kernel=str(built.file("bzImage"))), tmp_path)
@@ -126,26 +126,26 @@ def test_modules(lab: Callable[..., kernel.Built], tmp_path: Path) -> None:
         assert "./6.1.0-numalab-with/kernel/m.ko" in opened.getnames()
 
 
-def test_a_patch_that_does_not_apply(lab: Callable[..., kernel.Built]) -> None:
+def test_a_patch_that_does_not_apply(lab: Callable[..., kernelbuild.Built]) -> None:
     with pytest.raises(InputError, match=r"patches/misfit/6\.1/1\.patch: hunk 1 of 1 \(line 1\) of mm/a\.c does not apply"):
         lab("bad", "adds", "misfit")
     assert tree() == TREE
     assert not list(state.folder("kernels").iterdir())
 
 
-def test_an_option_that_does_not_survive(lab: Callable[..., kernel.Built]) -> None:
+def test_an_option_that_does_not_survive(lab: Callable[..., kernelbuild.Built]) -> None:
     with pytest.raises(InputError, match=r"did not survive olddefconfig: CONFIG_LOST \(asked y, got n\)$"):
         lab("bad", config="[lean, lost]")
 
 
-def test_a_compiler_error(lab: Callable[..., kernel.Built]) -> None:
+def test_a_compiler_error(lab: Callable[..., kernelbuild.Built]) -> None:
     with pytest.raises(CommandFailed, match=r"Patched, compiled, .*mm/a\.c:1:1: error: broken"):
         lab("bad", "broken")
     assert tree() == TREE
     assert lab("good", "more").release.endswith("-good")
 
 
-def test_a_killed_build(lab: Callable[..., kernel.Built]) -> None:
+def test_a_killed_build(lab: Callable[..., kernelbuild.Built]) -> None:
     """kill -9 of whatever runs in the build tree: journal and half-made objects stay, and the next build mends it."""
     lab("stock")
     cancel = threading.Event()
@@ -166,7 +166,7 @@ def test_a_killed_build(lab: Callable[..., kernel.Built]) -> None:
     assert tree() == TREE
 
 
-def test_ctrl_c(lab: Callable[..., kernel.Built]) -> None:
+def test_ctrl_c(lab: Callable[..., kernelbuild.Built]) -> None:
     """Nothing goes on compiling behind the user's back."""
     cancel = threading.Event()
     with ThreadPoolExecutor(1) as pool:
@@ -184,7 +184,7 @@ def test_ctrl_c(lab: Callable[..., kernel.Built]) -> None:
     assert tree() == TREE
 
 
-def test_two_at_once(lab: Callable[..., kernel.Built]) -> None:
+def test_two_at_once(lab: Callable[..., kernelbuild.Built]) -> None:
     with ThreadPoolExecutor(2) as pool:
         one, two = pool.map(lambda words: lab(*words), [("one", "more"), ("two", "adds")])
     assert one.file("bzImage").read_bytes().endswith(b"TWO\nthree\nb\n")
@@ -192,7 +192,7 @@ def test_two_at_once(lab: Callable[..., kernel.Built]) -> None:
     assert tree() == TREE
 
 
-def test_git(lab: Callable[..., kernel.Built], tmp_path: Path) -> None:
+def test_git(lab: Callable[..., kernelbuild.Built], tmp_path: Path) -> None:
     """A tag builds; commits are applied and reverted by name; a moved tag is told."""
     place = tmp_path / "linux"
 
@@ -211,7 +211,7 @@ def test_git(lab: Callable[..., kernel.Built], tmp_path: Path) -> None:
     assert lab("tag", about=about).file("bzImage").read_bytes().endswith(b"one\nTWO\nthree\nb\n")
     path = tmp_path / "kernels/reverted.yml"
     path.write_text(f"description: d\nsource: {about}\nconfig: lean\nrevert: ['{commit[:12]}']\n")
-    built = kernel.build("reverted", None, Deadline.after(60))
+    built = kernelbuild.build("reverted", None, Deadline.after(60))
     assert built.file("bzImage").read_bytes().endswith(b"one\ntwo\nthree\nb\n")
     git("commit", "-qam", "third")
     git("tag", "-f", "v1")
@@ -221,7 +221,7 @@ def test_git(lab: Callable[..., kernel.Built], tmp_path: Path) -> None:
         lab("tag", about=about.replace("v1", "v2"))
 
 
-def test_a_url(lab: Callable[..., kernel.Built], tmp_path: Path) -> None:
+def test_a_url(lab: Callable[..., kernelbuild.Built], tmp_path: Path) -> None:
     url = (tmp_path / "linux.tar").as_uri()
     with pytest.raises(InputError, match=f"has checksum .*, not {'ab' * 32}: nothing of it is used"):
         lab("url", about=f"{{tarball: {{url: '{url}', sha256: {'ab' * 32}}}}}")
@@ -230,7 +230,7 @@ def test_a_url(lab: Callable[..., kernel.Built], tmp_path: Path) -> None:
     assert lab("url", about=f"{{tarball: {{url: '{url}', sha256: '{good}'}}}}").release.endswith("-url")
 
 
-def test_a_builder_elsewhere(lab: Callable[..., kernel.Built], tmp_path: Path) -> None:
+def test_a_builder_elsewhere(lab: Callable[..., kernelbuild.Built], tmp_path: Path) -> None:
     """Over SSH, into a folder of its own: source, configuration and patches go there, the kernel comes back."""
     for name in ("host", "user"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / name], check=True)

@@ -1,0 +1,290 @@
+"""Kernels from source: a plan (source, configuration, patches in their order), its key, and the build.
+
+Python says what, Ansible does it on a builder (playbooks/kernel.yml), and the result is kept under the
+plan's key and never built again. Not here: what a recipe may say (recipes), where sources come from (source).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import struct
+import sys
+import tarfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from numalab import kconfig, patches, provision, source, state
+from numalab.catalog import ROOT
+from numalab.errors import CommandFailed, HostError, InputError
+from numalab.image import Image
+from numalab.log import step
+from numalab.model import Value, jsonable
+from numalab.patches import Patch
+from numalab.proc import Deadline, need, run
+from numalab.recipes import COMMIT, DISTRIBUTION, KernelRecipe, fragments, patch_set, recipe, stem
+from numalab.source import Tree
+
+FORMAT = 1
+"""Counts up when the same recipe gives another kernel."""
+BUILD_SECONDS = 6 * 3600.0
+"""A lean kernel takes 7 minutes on two cores, a distribution's configuration hours."""
+ROLE = ROOT / "playbooks/roles/kernel"
+TIMESTAMP = "Thu Jan  1 00:00:00 UTC 1970"
+"""Of every build: what two builds of the same differ in would be no difference between kernels."""
+
+RESULT = ("bzImage", "config", "System.map", "build.log", "modules.tar")
+
+
+class Plan(Value):
+    """All that a kernel is made of, as values."""
+
+    name: str
+    tree: Tree
+    config: str
+    """The text that is asked for: fragments, over nothing or over the distribution's configuration."""
+    distribution: str
+    """The distribution's configuration, or ''."""
+    patches: tuple[Patch, ...]
+    compiler: str
+    """The builder's gcc, as it tells its version."""
+
+    @property
+    def build(self) -> str:
+        """Names the build tree: one for each source, configuration and compiler."""
+        return f"{self.tree.id}-{_hash(*self._options(), self.compiler)[:12]}"
+
+    @property
+    def key(self) -> str:
+        """Names the result: equal keys are equal kernels."""
+        changes = [f"{'-' if patch.reverse else '+'}{patch.text}" for patch in self.patches]
+        return _hash(str(FORMAT), self.name, self.tree.id, *self._options(), self.compiler, *changes)[:16]
+
+    def _options(self) -> list[str]:
+        """What the configuration says; how it is written and explained does not matter."""
+        return [json.dumps(kconfig.options(text), sort_keys=True) for text in (self.config, self.distribution)]
+
+
+class Built(Value):
+    """A finished kernel: its folder holds bzImage, config, System.map, build.log and perhaps modules.tar."""
+
+    name: str
+    key: str
+    directory: str
+    release: str
+    """What uname -r says."""
+    seconds: float
+    patches: tuple[str, ...]
+    source: str
+    compiler: str
+    bzimage_bytes: int
+    modules: bool
+
+    def file(self, name: str) -> Path:
+        """The path of one of its files."""
+        return Path(self.directory) / name
+
+
+@dataclass(frozen=True)
+class Builder:
+    """The first host of the group `builders` of inventory.ini."""
+
+    host: str
+    local: bool
+
+
+def _hash(*texts: str) -> str:
+    return hashlib.sha256(json.dumps(texts).encode()).hexdigest()
+
+
+def builder() -> Builder:
+    """Who builds kernels. Raises InputError when inventory.ini names nobody."""
+    inside = False
+    for line in provision.INVENTORY.read_text().splitlines():
+        words = line.split("#")[0].split(";")[0].split()
+        if words and words[0].startswith("["):
+            inside = words[0] == "[builders]"
+        elif words and inside:
+            return Builder(words[0], "ansible_connection=local" in words)
+    raise InputError(f"{provision.INVENTORY}: the group [builders] has no host: localhost ansible_connection=local would do")
+
+
+def _compiler(who: Builder, deadline: Deadline, *, ask: bool) -> str | None:
+    """The builder's compiler; that of one elsewhere is remembered, so that a known kernel asks nobody."""
+    if who.local:
+        return run([need("gcc", "gcc"), "--version"], deadline=deadline).stdout.splitlines()[0]
+    memory = state.folder("cache") / f"compiler-{_hash(who.host)[:16]}"
+    if ask:
+        words: list[str | Path] = [provision.ansible("ansible"), "-i", provision.INVENTORY, who.host, "-m", "ansible.builtin.command", "-a", "gcc --version"]
+        said = run(words, deadline=deadline, env=provision.ENVIRONMENT).stdout.splitlines()
+        memory.write_text(said[1])
+    return memory.read_text() if memory.exists() else None
+
+
+def plan(name: str, image: Image | None, deadline: Deadline, *, fetch: bool) -> Plan | None:
+    """What building a kernel means. None (only without `fetch`) when its source is not here yet."""
+    what = recipe(name)
+    asked = fragments(what, name)
+    tree = source.tree(name, what, deadline, fetch=fetch)
+    compiler = _compiler(builder(), deadline, ask=fetch)
+    if tree is None or compiler is None:
+        return None
+    whole = ""
+    if DISTRIBUTION in what.config:
+        if image is None:
+            raise HostError(f"kernel {name} takes its configuration from the guest image: lab.py image build")
+        try:
+            whole = image.file("config").read_text()
+        except OSError as error:
+            raise HostError(f"kernel {name} takes its configuration from image {image.name}: {error}") from error
+    return Plan(name=stem(name), tree=tree, config=asked, distribution=whole, patches=tuple(_patches(name, what, tree, deadline)), compiler=compiler)
+
+
+def _patches(name: str, what: KernelRecipe, tree: Tree, deadline: Deadline) -> list[Patch]:
+    """What is applied, in the order of the recipe, then what is taken back."""
+    found = []
+    for reverse, wanted in ((False, what.apply), (True, what.revert)):
+        for item in wanted:
+            if tree.git and COMMIT.fullmatch(item) and not (ROOT / "kernels/patches" / item).exists():
+                found.append(source.commit_patch(tree, item, name, deadline, reverse=reverse))
+            else:
+                found += patch_set(item, tree.series, name, reverse=reverse)
+    return found
+
+
+def existing(asked: Plan) -> Built | None:
+    """The kernel, if just this one was built and is whole."""
+    place = state.folder("kernels") / f"{asked.name}-{asked.key}"
+    if not place.is_dir():
+        return None
+    try:
+        built = Built.model_validate_json((place / "manifest.json").read_text()).model_copy(update={"directory": str(place)})
+        size = built.file("bzImage").stat().st_size
+    except (OSError, ValueError) as error:
+        raise HostError(f"kernel {asked.name}: {place} is broken ({error}): remove it, then lab.py kernel build {asked.name}") from error
+    if size != built.bzimage_bytes:
+        raise HostError(f"kernel {asked.name}: {place}/bzImage has {size} bytes, not {built.bzimage_bytes}: remove {place} and build it again")
+    return built
+
+
+def build(name: str, image: Image | None, deadline: Deadline) -> Built:
+    """The kernel, built unless it is there. Raises InputError, HostError, CommandFailed; never leaves half of one."""
+    if not recipe(name).built:
+        raise InputError(f"kernel {name} is not built here: its source is a finished kernel")
+    known = plan(name, image, deadline, fetch=False)
+    if known and (ready := existing(known)):
+        return ready
+    asked = plan(name, image, deadline, fetch=True)
+    assert asked is not None  # it was fetched
+    with state.lock(f"kernel-{asked.tree.id}", deadline):
+        if ready := existing(asked):
+            return ready
+        modules = kconfig.has_modules(configure(asked, deadline))
+        with state.making(state.folder("kernels") / f"{asked.name}-{asked.key}") as scratch:
+            begin = time.monotonic()
+            with step(f"kernel {name}: built on {builder().host}"):
+                _play(asked, "build", scratch / "result.tar", deadline, modules=modules)
+            return _keep(asked, scratch, time.monotonic() - begin)
+
+
+def configure(asked: Plan, deadline: Deadline) -> str:
+    """The .config of a plan. Raises InputError that names each option that was asked for and got lost."""
+    place = state.folder("configs") / asked.build
+    if not place.exists():
+        with step(f"kernel {asked.name}: configured"):
+            fresh = place.with_name(f".making-{os.getpid()}-{place.name}")
+            _play(asked, "configure", fresh, deadline)
+        text = fresh.read_text()
+        if gone := kconfig.lost(asked.config, text):
+            fresh.unlink()
+            raise InputError(f"kernel {asked.name}: options that were asked for did not survive olddefconfig: {', '.join(gone)}")
+        fresh.replace(place)
+    return place.read_text()
+
+
+def _keep(asked: Plan, scratch: Path, seconds: float) -> Built:
+    """What came back -> a finished kernel with its manifest."""
+    with tarfile.open(scratch / "result.tar") as archive:
+        # Not filter="data", which Debian 12's Python 3.11.2 does not know yet.
+        archive.extractall(scratch, members=[member for member in archive if member.isfile() and member.name in RESULT])
+    (scratch / "result.tar").unlink()
+    found = release(scratch / "bzImage")
+    if not found.endswith(_local_version(asked.name)):
+        raise HostError(f"kernel {asked.name}: what was built calls itself {found}")
+    built = Built(
+        name=asked.name, key=asked.key, directory=str(state.folder("kernels") / f"{asked.name}-{asked.key}"), release=found,
+        seconds=round(seconds, 1), patches=tuple(f"{'-' if patch.reverse else '+'} {patch.label}" for patch in asked.patches),
+        source=asked.tree.id, compiler=asked.compiler, bzimage_bytes=(scratch / "bzImage").stat().st_size,
+        modules=(scratch / "modules.tar").exists(),
+    )
+    (scratch / "manifest.json").write_text(json.dumps(jsonable(built), indent=1))
+    return built
+
+
+def _local_version(name: str) -> str:
+    return f"-numalab-{name}"
+
+
+def _play(asked: Plan, tag: str, out: Path, deadline: Deadline, *, modules: bool = False) -> None:
+    """playbooks/kernel.yml for a plan. Raises InputError for a patch that does not apply."""
+    who = builder()
+    log = state.folder("logs") / f"kernel-{asked.name}-{tag}.log"
+    job = out.with_name(f"{out.name}.job")
+    try:
+        _job(asked, job, modules)
+        variables: dict[str, object] = {
+            "kernel_source": asked.tree.id, "kernel_tarball": asked.tree.tarball, "kernel_build": asked.build, "kernel_job": str(job),
+            "kernel_compiler": asked.compiler, "kernel_allconfig": not asked.distribution, "kernel_out": str(out),
+            "kernel_scratch": f".making-{os.getpid()}-",
+        }
+        if who.local:
+            # Our own interpreter: looking for one takes time and may find one that does not run (pyenv's shims).
+            variables |= {"kernel_root": str(state.directory()), "ansible_python_interpreter": sys.executable}
+        provision.playbook("kernel.yml", inventories=[provision.INVENTORY], limit=who.host, variables=variables, deadline=deadline, log=log, tags=tag)
+    except CommandFailed as error:
+        for index, patch in enumerate(asked.patches):
+            if f"refused: {index:04}.patch" in error.evidence:
+                raise InputError(f"kernel {asked.name}: {patches.refusal(error.evidence, patch) or error}", evidence=error.evidence) from error
+        raise CommandFailed(f"kernel {asked.name}: {error}", evidence=error.evidence) from error
+    finally:
+        job.unlink(missing_ok=True)
+
+
+def _job(asked: Plan, path: Path, modules: bool) -> None:
+    """The tar that the builder works from."""
+    arguments = [
+        f"LOCALVERSION={_local_version(asked.name)}", "KBUILD_BUILD_VERSION=1", f"KBUILD_BUILD_TIMESTAMP={TIMESTAMP}",
+        f"KBUILD_BUILD_USER={asked.key}", "KBUILD_BUILD_HOST=numalab", "bzImage", *(["modules"] if modules else []),
+    ]
+    touched = sorted({file for patch in asked.patches for file in patches.touched(patch.text)})
+    files = {
+        "all.config": asked.distribution + "\n" + asked.config,
+        "arguments": "".join(f"{word}\n" for word in arguments),
+        "touched": "".join(f"{file}\n" for file in touched),
+        "order": "".join(f"{'-' if patch.reverse else '+'} {index:04}.patch\n" for index, patch in enumerate(asked.patches)),
+        **{f"{index:04}.patch": patch.text for index, patch in enumerate(asked.patches)},
+        **{script.name: script.read_text() for script in (ROLE / "files").glob("*.sh")},
+    }
+    with tarfile.open(path, "w") as archive:
+        for name, text in files.items():
+            about = tarfile.TarInfo(name)
+            about.size = len(text.encode())
+            archive.addfile(about, io.BytesIO(text.encode()))
+
+
+def release(bzimage: Path) -> str:
+    """What uname -r will say, from a bzImage's header. Raises InputError when it is none.
+
+    Documentation/arch/x86/boot.rst: HdrS at 0x202; the word at 0x20e plus 0x200 is where the version stands.
+    """
+    try:
+        with bzimage.open("rb") as handle:
+            head = handle.read(0x10000)
+        if head[0x202:0x206] == b"HdrS" and (offset := struct.unpack_from("<H", head, 0x20E)[0]):
+            return head[offset + 0x200:].split(b"\0")[0].decode().split(" ")[0]
+    except (OSError, struct.error, UnicodeDecodeError) as error:
+        raise InputError(f"{bzimage}: {error}") from error
+    raise InputError(f"{bzimage}: is not a bzImage")
