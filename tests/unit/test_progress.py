@@ -1,0 +1,36 @@
+"""Steps on a terminal: drawn live from several threads, and no drawing waits for another."""
+
+from __future__ import annotations
+
+import io
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from rich.console import Console
+
+from numalab import progress
+from numalab.log import note, step
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_steps_of_several_guests(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.StringIO()
+    monkeypatch.setattr(progress, "Console", lambda **_: Console(file=out, force_terminal=terminal, width=100))
+
+    def work(who: str) -> None:
+        for _ in range(20):
+            with step("boot", who=who):
+                note("emulated", who=who)
+
+    def all_of_it() -> None:
+        with progress.Progress(), ThreadPoolExecutor(4) as pool:
+            list(pool.map(work, "abcd"))
+
+    thread = threading.Thread(target=all_of_it, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive(), "drawing waits for ever"
+    for who in "abcd":
+        assert out.getvalue().count(f"s  {who}: boot") == 20
+        assert out.getvalue().count(f"{who}: emulated") == 20
