@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -32,5 +33,5 @@ def test_steps_of_several_guests(terminal: bool, monkeypatch: pytest.MonkeyPatch
     thread.join(60)
     assert not thread.is_alive(), "drawing waits for ever"
     for who in "abcd":
-        assert out.getvalue().count(f"s  {who}: boot") == 20
+        assert len(re.findall(rf"✓\S*\s+[\d.]+ s  {who}: boot", out.getvalue())) == 20
         assert out.getvalue().count(f"{who}: emulated") == 20
