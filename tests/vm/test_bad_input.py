@@ -51,11 +51,12 @@ def test_name(lab_py: Command, name: str) -> None:
 def test_name_taken(lab_py: Command) -> None:
     place = lab_py.state / "guests" / "mine"
     place.mkdir(parents=True)
+    (place / "maker").write_text("1 0")
     result = lab_py("up", "--topology", "uma-2g", "--name", "mine")
     assert result.returncode == 2
     assert "a guest called mine is there" in result.stderr
-    assert place.exists(), "somebody else's guest was removed"
-    place.rmdir()
+    assert (place / "maker").read_text() == "1 0", "somebody else's guest was touched"
+    shutil.rmtree(place)
     assert lab_py.clean()
 
 
