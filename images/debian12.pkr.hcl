@@ -39,7 +39,9 @@ source "qemu" "debian12" {
   ssh_username         = "root"
   ssh_private_key_file = var.ssh_key
   ssh_timeout          = var.timeout
-  shutdown_command     = "systemctl poweroff"
+  # A cloud image's sshd answers a minute before cloud-init has put the key there; ten refusals are Packer's default.
+  ssh_handshake_attempts = 1000
+  shutdown_command       = "systemctl poweroff"
 }
 
 build {

@@ -72,9 +72,13 @@ def lab_py(tmp_path: Path) -> Iterator[Command]:
     real = state.directory()
     place = tmp_path / "state"
     place.mkdir()
-    for shared in ("images", "ssh", "bases", "kernels", "downloads"):
+    for shared in ("ssh", "bases", "kernels", "downloads"):
         if (real / shared).exists():
             (place / shared).symlink_to(real / shared)
+    # Images one by one: this state's gc must not clear the real one of images that another checkout uses.
+    for image in (real / "images").glob("*/[!.]*"):
+        (place / "images" / image.parent.name).mkdir(parents=True, exist_ok=True)
+        (place / "images" / image.parent.name / image.name).symlink_to(image)
     command = Command(place)
     yield command
     for child in command.started:
