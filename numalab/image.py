@@ -269,7 +269,7 @@ def _cloud_init(scratch: Path, deadline: Deadline) -> list[list[str]]:
     seed.mkdir()
     key = state.ssh_key(deadline).with_suffix(".pub").read_text().strip()
     (seed / "meta-data").write_text("instance-id: numalab\n")
-    (seed / "user-data").write_text(f"#cloud-config\ndisable_root: false\nusers:\n  - name: root\n    ssh_authorized_keys: ['{key}']\n")
+    (seed / "user-data").write_text(f"#cloud-config\ndisable_root: false\nusers:\n  - name: root\n    lock_passwd: false\n    ssh_authorized_keys: ['{key}']\n")
     return [["-smbios", "type=1,serial=ds=nocloud-net;s=http://{{ .HTTPIP }}:{{ .HTTPPort }}/"]]
 
 
