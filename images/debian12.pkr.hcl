@@ -4,7 +4,6 @@
 # so there is no required_plugins block here, which 1.6.6 would refuse.
 
 variable "base" { type = string }             # qcow2 or raw disk to start from; never written
-variable "base_format" { type = string }      # its format
 variable "out" { type = string }              # folder that Packer creates for the finished disk
 variable "accelerator" { type = string }      # kvm or tcg
 variable "cpu" { type = string }              # QEMU's -cpu

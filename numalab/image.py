@@ -276,10 +276,9 @@ def _cloud_init(scratch: Path, deadline: Deadline) -> list[list[str]]:
 def _packer(name: str, what: ImageRecipe, disk: Path, scratch: Path, which: str, boot: list[list[str]], deadline: Deadline) -> None:
     """Boot the base under Packer, provision it, keep the disk. """
     out = scratch / "packer"
-    form = json.loads(run([need("qemu-img", "qemu-utils"), "info", "--output=json", disk], deadline=deadline).stdout)["format"]
     provision = {"guest_packages": list(what.packages), "guest_out": str(scratch), "guest_update_cache": (scratch / "seed").exists()}
     variables: dict[str, object] = {
-        "base": str(disk), "base_format": form, "out": str(out), "accelerator": which,
+        "base": str(disk), "out": str(out), "accelerator": which,
         "cpu": "host" if which == Accel.KVM else TCG_MODEL, "boot": [*boot, ["-serial", f"file:{_log(f'console-{name}')}"]],
         "http": str(scratch / "seed") if (scratch / "seed").exists() else "",
         "ssh_key": str(state.ssh_key(deadline)), "playbook": str(ROOT / "playbooks" / what.playbook),

@@ -17,6 +17,7 @@ from numalab import catalog, kernel, kernelbuild, provision, recipes, source, st
 from numalab.errors import Cancelled, CommandFailed, InputError
 from numalab.model import Boot
 from numalab.proc import Deadline
+from tests.vm.conftest import until
 
 MAKEFILE = """\
 VERSION = 6
@@ -151,10 +152,7 @@ def test_a_killed_build(lab: Callable[..., kernelbuild.Built]) -> None:
     cancel = threading.Event()
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(lab, "victim", "hangs", cancel=cancel)
-        deadline = Deadline.after(60)
-        while not _in_tree("grep -q sleep"):
-            deadline.check("waiting for make")
-            deadline.pause(0.1)
+        until(lambda: _in_tree("grep -q sleep"), "make runs in the tree", 60)
         subprocess.run(["kill", "-9", *map(str, _in_tree(""))], check=False)
         cancel.set()
         with pytest.raises((Cancelled, CommandFailed)):
@@ -171,16 +169,11 @@ def test_ctrl_c(lab: Callable[..., kernelbuild.Built]) -> None:
     cancel = threading.Event()
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(lab, "victim", "hangs", cancel=cancel)
-        deadline = Deadline.after(60)
-        while not _in_tree("grep -q sleep"):
-            deadline.check("waiting for make")
-            deadline.pause(0.1)
+        until(lambda: _in_tree("grep -q sleep"), "make runs in the tree", 60)
         cancel.set()
         with pytest.raises(Cancelled):
             future.result()
-    while _in_tree(""):
-        deadline.check("make goes on")
-        deadline.pause(0.1)
+    until(lambda: not _in_tree(""), "make has ended", 60)
     # Ended hard, the builder leaves its journal, and the next build puts the tree in order.
     assert lab("good", "more").file("bzImage").read_bytes().endswith(b"one\nTWO\nthree\nb\n")
     assert tree() == TREE
