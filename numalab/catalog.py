@@ -15,6 +15,7 @@ from ruamel.yaml.comments import CommentedBase
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.reader import ReaderError
 
+from numalab.case import Case
 from numalab.errors import InputError
 from numalab.model import Topology, check_name
 
@@ -87,3 +88,8 @@ def _line(data: Any, where: Sequence[str | int]) -> int:
 def topology(name: str) -> Topology:
     """topologies/NAME.yml, or a path to such a file."""
     return load(Topology, find("topologies", name))
+
+
+def case(name: str) -> Case:
+    """testcases/NAME.yml, or a path to such a file."""
+    return load(Case, find("testcases", name))

@@ -35,6 +35,12 @@ def phase(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, Coun
     }
 
 
+def told(stdout: str) -> dict[str, float]:
+    """Lines `numalab: NAME VALUE` of a workload's output: what it says of itself. The last of a name counts."""
+    found = re.findall(r"^numalab: ([\w.-]+) (-?[\d.]+(?:e[-+]?\d+)?)$", stdout, re.MULTILINE)
+    return {name: float(value) for name, value in found}
+
+
 def short(path: str) -> str:
     """/sys/devices/system/node/node0/vmstat -> node0.vmstat; /proc/vmstat -> vmstat."""
     match = re.search(r"(node\d+)/(\w+)$", path)

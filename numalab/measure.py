@@ -21,8 +21,9 @@ from numalab import accel, catalog, console, counters, record, shell, state, top
 from numalab.errors import GuestError, InputError, LabError
 from numalab.guest import Guest
 from numalab.log import step
-from numalab.model import Phase, PhaseResult, Run, SizeClass, Value, check_name, jsonable
+from numalab.model import Phase, SizeClass, Value, check_name, jsonable
 from numalab.proc import Deadline
+from numalab.runs import PhaseResult, Run
 
 INSIDE = "/run/numalab-inside.py"
 WORKLOADS = "testcases/workloads"
@@ -126,7 +127,7 @@ def _phase(guest: Guest, folder: Path, index: int, phase: Phase, deadline: Deadl
         raise GuestError(f"phase {phase.name}: exit status {used['status']}: {said}", evidence=told["stdout"][-2000:] + told["stderr"][-2000:])
     return PhaseResult(
         phase=phase, status=used["status"], elapsed=used["elapsed"], user=used["user"], system=used["system"],
-        counters=counters.phase(told["before"], told["after"]), guest_load=used["load"], host_load=os.getloadavg()[0],
+        counters=counters.phase(told["before"], told["after"]), output=counters.told(told["stdout"]), guest_load=used["load"], host_load=os.getloadavg()[0],
     )
 
 

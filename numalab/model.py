@@ -114,11 +114,21 @@ class Node(Value):
     bandwidth_mibs: int | None = Field(default=None, gt=0)
 
 
+class Bus(StrEnum):
+    """How the guest sees a disk."""
+
+    VIRTIO = "virtio"
+    USB = "usb"
+
+
 class Disk(Value):
-    """A data disk. The guest finds it as /dev/disk/by-id/virtio-NAME; `sparse` ones take no host space."""
+    """A data disk; sparse. The guest finds it as /dev/disk/by-id/virtio-NAME, a USB stick as /dev/disk/by-id/usb-*_NAME-*."""
 
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9]{1,20}$")]  # 20: virtio-blk's serial
     size: Annotated[Size, Field(ge=MIB)]
+    bus: Bus = Bus.VIRTIO
+    mibs_per_second: Annotated[int, Field(ge=1)] | None = None
+    """Bandwidth, reading and writing together; None is as fast as the host."""
 
 
 class Topology(Value):
@@ -243,46 +253,6 @@ class Phase(Value):
     limit_seconds: Annotated[float, Field(gt=0)]
     measured: bool = True
     """Whether its counters are a result; preparation is recorded too, but not shown as one."""
-
-
-class PhaseResult(Value):
-    """What a phase did. Times in seconds; `counters` are differences by source (vmstat, node0.vmstat, …)."""
-
-    phase: Phase
-    status: int
-    elapsed: float
-    user: float
-    system: float
-    counters: dict[str, dict[str, int]]
-    guest_load: float
-    host_load: float
-
-
-class Run(Value):
-    """One workload on one fresh guest: where, on what, how it ended. Raw snapshots stand beside it."""
-
-    id: str
-    workload: str
-    size: SizeClass
-    params: dict[str, Any]
-    started: str
-    host: dict[str, str]
-    guest: dict[str, Any]
-    inputs: dict[str, str] = {}
-    """Files that the run depends on beside the guest's (which are in `guest`) -> their SHA-256."""
-    release: str
-    cmdline: str
-    phases: tuple[PhaseResult, ...] = ()
-    console_warnings: tuple[str, ...] = ()
-    error: str = ""
-    """Why it broke; a run with an error is evidence, never a data point."""
-
-    def phase(self, name: str) -> PhaseResult:
-        """The result of a phase; KeyError when it did not run."""
-        for result in self.phases:
-            if result.phase.name == name:
-                return result
-        raise KeyError(name)
 
 
 def jsonable(value: BaseModel) -> dict[str, Any]:

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from numalab.errors import HostError, LabError
-from numalab.model import GIB, Run, SizeClass, Topology, parse_size
+from numalab.model import GIB, SizeClass, Topology, parse_size
 from numalab.proc import Deadline
+from numalab.runs import Run
 
 if TYPE_CHECKING:
     from numalab.guest import Guest

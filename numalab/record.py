@@ -2,9 +2,11 @@
 
     run.json            the Run                      domain.xml    as libvirt was given it
     console.log         all of it                    phases/NN-NAME/{before,after}/vmstat, node0.vmstat, …
-    topology.txt        asked and found                             stdout, stderr
+    topology.txt        asked and found                             stdout, stderr, samples.jsonl
 
-`run.json`'s counter differences are derived from the snapshots; `read` makes them anew.
+`run.json`'s counter differences are derived from the snapshots; `read` makes them anew. A line of
+samples.jsonl is a moment of the phase: {"t": seconds since its start, "vmstat": {counter: absolute value},
+"node0.vmstat": {…}, …}.
 """
 
 from __future__ import annotations
@@ -12,10 +14,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from numalab import counters
 from numalab.errors import InputError
-from numalab.model import PhaseResult, Run, jsonable
+from numalab.model import jsonable
+from numalab.runs import PhaseResult, Run
 
 
 def write(run: Run, folder: Path) -> None:
@@ -27,7 +31,7 @@ def write(run: Run, folder: Path) -> None:
 
 def write_phase(folder: Path, index: int, name: str, edges: Mapping[str, Mapping[str, str]], streams: Mapping[str, str]) -> None:
     """The raw side of one phase: both snapshots, both streams."""
-    place = folder / "phases" / f"{index:02}-{name}"
+    place = phase_folder(folder, index, name)
     for edge, texts in edges.items():
         (place / edge).mkdir(parents=True)
         for path, text in texts.items():
@@ -45,7 +49,21 @@ def read(folder: Path) -> Run:
         raise InputError(f"{folder}: not a run: {error}") from error
 
 
+def samples(folder: Path, index: int, name: str) -> list[dict[str, Any]]:
+    """The moments of a phase, in order; empty when it was not sampled. Raises InputError."""
+    path = phase_folder(folder, index, name) / "samples.jsonl"
+    try:
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def phase_folder(folder: Path, index: int, name: str) -> Path:
+    """Where a phase's raw side is; index counts all phases of the run, measured or not."""
+    return folder / "phases" / f"{index:02}-{name}"
+
+
 def _again(folder: Path, index: int, result: PhaseResult) -> PhaseResult:
-    place = folder / "phases" / f"{index:02}-{result.phase.name}"
+    place = phase_folder(folder, index, result.phase.name)
     sides = {edge: {path.name: path.read_text() for path in (place / edge).iterdir()} for edge in ("before", "after")}
-    return result.model_copy(update={"counters": counters.phase(sides["before"], sides["after"])})
+    return result.model_copy(update={"counters": counters.phase(sides["before"], sides["after"]), "output": counters.told((place / "stdout").read_text())})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from numalab import counters
-from numalab.model import Run
+from numalab.runs import Run
 
 ABSENT = "-"
 

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shutil
+import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
@@ -211,7 +212,8 @@ def _sha256(path: Path) -> str:
         return str(entry[-1])
     with path.open("rb") as handle:
         found = hashlib.file_digest(handle, "sha256").hexdigest()
-    fresh = memory.with_suffix(f".{os.getpid()}")
-    fresh.write_text(json.dumps({**known, str(path): [*stamp, found]}))
-    fresh.replace(memory)
+    # A name of its own for every writer: builds run in threads of one process too.
+    with tempfile.NamedTemporaryFile("w", dir=memory.parent, prefix="checksums.", delete=False) as fresh:
+        json.dump({**known, str(path): [*stamp, found]}, fresh)
+    Path(fresh.name).replace(memory)
     return found

@@ -8,8 +8,8 @@ import pytest
 
 from numalab import shell
 from numalab.guest import Guest
-from numalab.model import Run
 from numalab.proc import Deadline
+from numalab.runs import Run
 
 
 @pytest.mark.minutes(8)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from numalab.model import Run
+from numalab.runs import Run
 
 
 @pytest.mark.minutes(30)

@@ -13,7 +13,7 @@ import numalab
 PACKAGE = Path(numalab.__file__).parent
 LAYERS = (
     ("tools", {"errors", "log", "proc", "state"}),
-    ("values", {"model"}),
+    ("values", {"case", "model", "runs"}),
     ("pure", {"catalog", "counters", "domain", "kconfig", "patches", "recipes", "record", "report", "topology", "workload"}),
     ("edges", {"accel", "console", "doctor", "guest", "host", "image", "kernel", "kernelbuild", "provision", "settle", "shell", "source", "storage", "where"}),
     ("measuring", {"measure"}),

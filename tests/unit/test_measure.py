@@ -13,8 +13,9 @@ import pytest
 from numalab import accel, catalog, measure, record, state, topology
 from numalab.errors import GuestError, GuestLost, HostError, InputError
 from numalab.guest import Guest
-from numalab.model import Phase, PhaseResult, SizeClass, jsonable
+from numalab.model import Phase, SizeClass, jsonable
 from numalab.proc import Deadline, Result
+from numalab.runs import PhaseResult
 from tests.unit import makers
 from tests.unit.makers import FakeHost, FakeShell
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from numalab import catalog
-from numalab.model import GIB, KIB, MIB, TIB, GuestSpec, Run, Topology, check_name, jsonable, parse_cpus, parse_size, show_cpus, show_size
+from numalab.model import GIB, KIB, MIB, TIB, GuestSpec, Topology, check_name, jsonable, parse_cpus, parse_size, show_cpus, show_size
+from numalab.runs import Run
 from tests.unit.makers import spec
 
 UMA: dict[str, Any] = {"description": "one node", "vcpus": 4, "memory": "2GiB"}

@@ -8,7 +8,8 @@ import pytest
 
 from numalab import record
 from numalab.errors import InputError
-from numalab.model import Phase, PhaseResult, Run, SizeClass, jsonable
+from numalab.model import Phase, SizeClass, jsonable
+from numalab.runs import PhaseResult, Run
 from tests.unit.makers import spec
 
 BEFORE = {"/proc/vmstat": "numa_hit 5\nold 1\n", "/sys/devices/system/node/node0/vmstat": "nr_free_pages 9\n"}

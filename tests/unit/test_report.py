@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from numalab import report
-from numalab.model import Accel, Phase, PhaseResult, Run, SizeClass, jsonable
+from numalab.model import Accel, Phase, SizeClass, jsonable
+from numalab.runs import PhaseResult, Run
 from tests.unit.makers import spec
 
 SLOWSCAN_V2 = {
