@@ -14,8 +14,11 @@ PACKAGE = Path(numalab.__file__).parent
 LAYERS = (
     ("tools", {"errors", "log", "proc", "state"}),
     ("values", {"case", "model", "runs"}),
-    ("pure", {"catalog", "counters", "domain", "kconfig", "patches", "recipes", "record", "report", "topology", "workload"}),
-    ("edges", {"accel", "console", "doctor", "guest", "host", "image", "kernel", "kernelbuild", "provision", "settle", "shell", "source", "storage", "where"}),
+    ("pure", {"catalog", "counters", "domain", "eras", "kconfig", "patches", "recipes", "record", "report", "topology", "workload"}),
+    ("edges", {
+        "accel", "console", "doctor", "guest", "host", "image", "kernel", "kernelbuild", "provision", "settle", "shell", "source", "storage", "toolchain",
+        "where",
+    }),
     ("measuring", {"measure"}),
     ("front", {"cli", "cli_kernel", "interrupt", "plugin", "progress"}),
 )
