@@ -110,8 +110,10 @@ def run(
     folder = state.folder("runs") / result.id
     folder.mkdir()
     error: BaseException | None = None
+    told = 0
     try:
-        told = len(guest.console_text()) if guest.console_log.exists() else 0
+        with contextlib.suppress(LabError):  # the run itself will tell
+            told = len(guest.console_text())
         result = result.model_copy(update=_prepare(guest, folder, deadline))
         give_files(guest, module, params, deadline)
         for index, phase in enumerate(module.phases(params)):
