@@ -24,10 +24,14 @@ OOPS = re.compile(
     r"VFS: Unable to mount root|Attempted to kill init"
 )
 """Lines after which nothing that the guest counts means anything (kernel: arch/x86/kernel/dumpstack.c, kernel/panic.c, mm/fault.c)."""
-WARNING = re.compile(
-    r"WARNING: (CPU|\S+:\d+ at )|BUG: soft lockup|BUG: workqueue lockup|rcu: INFO: rcu_\w+ (self-)?detected|"
-    r"INFO: task .* blocked for more than|Out of memory: Killed process|oom-kill:"
-)
+FINDING = re.compile(r"WARNING: (CPU|\S+:\d+ at )|INFO: task .* blocked for more than|Out of memory: Killed process|oom-kill:")
+"""Lines after which what was counted is evidence and no data point."""
+SLOW = re.compile(r"BUG: soft lockup|BUG: workqueue lockup|rcu: INFO: rcu_\w+ (self-)?detected")
+
+
+def findings(text: str) -> list[str]:
+    """Lines that make a run an error: warnings, hung tasks, OOM kills."""
+    return [line for line in text.splitlines() if FINDING.search(line)]
 
 BUSY_SECONDS = 30.0
 """Processor time of a boot that did something: firmware and unpacking take TCG about 5 s, and a kernel of today then
@@ -35,8 +39,8 @@ needs 10 more to reach its user space; one that hangs at once uses next to nothi
 
 
 def warnings(text: str) -> list[str]:
-    """Lines that do not end a run but belong to its evidence."""
-    return [line for line in text.splitlines() if WARNING.search(line)]
+    """All lines that belong to a run's evidence, whether they spoil it or not."""
+    return [line for line in text.splitlines() if FINDING.search(line) or SLOW.search(line)]
 
 
 def silence(guest: str, cpu_seconds: float) -> str:
