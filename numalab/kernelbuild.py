@@ -181,7 +181,7 @@ def configure(asked: Plan, deadline: Deadline) -> str:
         text = fresh.read_text()
         lacking, gone = eras.forgiven(asked.era, kconfig.lost(asked.config, text))
         if lacking:
-            note(f"kernel {asked.name}: its era lacks {', '.join(lacking)}")
+            note(f"kernel {asked.name}: its era lacks {', '.join(line.split()[0].removeprefix('CONFIG_') for line in lacking)}")
         if gone:
             fresh.unlink()
             raise InputError(f"kernel {asked.name}: options that were asked for did not survive olddefconfig: {', '.join(gone)}")
