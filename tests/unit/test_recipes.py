@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from numalab import catalog, cli_kernel, kconfig, kernel, kernelbuild, patches, recipes, source
+from numalab import catalog, cli_kernel, eras, kconfig, kernel, kernelbuild, patches, recipes, source
 from numalab.errors import HostError, InputError
 from numalab.image import Image
 from numalab.model import Boot
@@ -69,10 +69,15 @@ def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pa
 def test_shipped_recipes_lead_to_files(name: str) -> None:
     what = recipes.recipe(name)
     lean = recipes.DISTRIBUTION not in what.config
+    assert what.source.git is None or what.source.git.commit, "a tag without its commit may be moved"
     assert kconfig.options(recipes.fragments(what, name))["CONFIG_NUMA_BALANCING" if lean else "CONFIG_EXT4_FS"] == "y"
     for item in (*what.apply, *what.revert):
-        for patch in recipes.patch_set(item, what.source.debian_source, name):
-            assert patches.touched(patch.text)
+        if what.source.git:
+            assert recipes.COMMIT.fullmatch(item)
+        else:
+            assert all(patches.touched(patch.text) for patch in recipes.patch_set(item, what.source.debian_source, name))
+    if age := recipes.era_of(what):
+        assert eras.container(str(age.container)).suite == "bullseye"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: "/".join(path.parts[-3:-1]))
