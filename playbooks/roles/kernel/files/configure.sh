@@ -15,6 +15,10 @@ if [ "$kind" = fragments ]; then
 else
     cp job/all.config .config
 fi
-make -s -C "$source" O="$PWD" "${words[@]}" olddefconfig >>configure.log 2>&1 || { cat configure.log >&2; exit 1; }
+target=olddefconfig
+if [ -e "$source/scripts/kconfig/Makefile" ] && ! grep -q olddefconfig "$source/scripts/kconfig/Makefile"; then
+    target=oldnoconfig # its name until 3.6; what it does not know stays off
+fi
+make -s -C "$source" O="$PWD" "${words[@]}" "$target" >>configure.log 2>&1 || { cat configure.log >&2; exit 1; }
 cp .config configured.new
 mv configured.new configured
