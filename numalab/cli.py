@@ -78,7 +78,7 @@ def up(
     topologies: Annotated[
         list[str], typer.Option("--topology", "-t", metavar="T", help="name in topologies/, or a path; repeat it for several guests")
     ] = ["4socket"],  # noqa: B006
-    name: Annotated[list[str] | None, typer.Option("--name", "-n", metavar="N", help="one for each guest; default: the topology's, of several kernels also theirs")] = None,
+    name: Annotated[list[str] | None, typer.Option("--name", "-n", metavar="N", help="one for each guest; default: the topology's, and its kernel's")] = None,
     kernel_names: Annotated[str, typer.Option("--kernel", metavar="K[,K...]", help="name in kernels/; of several, a guest for each")] = "debian",
     boot: Annotated[str, typer.Option("--boot", metavar="direct|grub", help="grub: the kernel is installed in the guest, which starts it itself")] = "direct",
     memory: Annotated[str | None, typer.Option("--memory", metavar="SIZE", help="scale to this total, keeping the shape")] = None,

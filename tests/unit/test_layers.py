@@ -16,8 +16,8 @@ LAYERS = (
     ("values", {"case", "model", "runs"}),
     ("pure", {"catalog", "counters", "domain", "eras", "kconfig", "metrics", "patches", "recipes", "record", "report", "topology", "workload"}),
     ("edges", {
-        "accel", "console", "doctor", "guest", "host", "image", "kernel", "kernelbuild", "provision", "settle", "shell", "source", "storage", "toolchain",
-        "where",
+        "accel", "console", "doctor", "guest", "host", "image", "kernel", "kernelbuild", "provision", "prune", "settle", "shell", "source", "storage",
+        "toolchain", "where",
     }),
     ("measuring", {"experiment", "measure"}),
     ("front", {"cli", "cli_kernel", "interrupt", "plugin", "progress"}),
