@@ -9,6 +9,11 @@ from pathlib import Path
 from numalab.model import Phase
 
 COMPILE_SECONDS = 180.0
+ON_SMALLEST_NODE = (
+    "taskset -c $(for node in /sys/devices/system/node/node[0-9]*; do cpus=$(cat $node/cpulist); "
+    "[ -z \"$cpus\" ] || awk -v cpus=$cpus '/MemTotal/ {print $4, cpus}' $node/meminfo; done | sort -n | head -n 1 | cut -d ' ' -f 2) "
+)
+"""Before a command: it runs on the CPUs of the smallest node that has some."""
 
 
 def compile_c(source: Path, target: str, *flags: str) -> Phase:

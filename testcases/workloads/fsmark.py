@@ -10,6 +10,7 @@ from typing import Annotated
 from pydantic import Field
 
 from numalab.model import Phase, SizeClass, Value
+from numalab.workload import ON_SMALLEST_NODE
 
 DISK = "/dev/disk/by-id/virtio-scratch"
 MOUNT = "/mnt/scratch"
@@ -17,10 +18,11 @@ FILE_MIB = 10
 
 
 class Params(Value):
-    """Two directories × `files` (-n) × `loops` (-L) files of 10 MiB."""
+    """Two directories × `files` (-n) × `loops` (-L) files of 10 MiB; from where (see writeback)."""
 
     files: Annotated[int, Field(ge=1)]
     loops: Annotated[int, Field(ge=1)]
+    small_node: bool = False
     seconds: Annotated[float, Field(gt=0)]
 
     @property
@@ -40,8 +42,9 @@ PARAMS = {
 def phases(params: Params) -> tuple[Phase, ...]:
     """A fresh file system, then fs_mark."""
     make = f"mkfs.xfs -q -f -K {DISK} && mkdir -p {MOUNT} && mount {DISK} {MOUNT}"
+    where = ON_SMALLEST_NODE if params.small_node else ""
     mark = (
-        f"cd {MOUNT} && fs_mark -d fsmark-one -d fsmark-two -D 100 -N 150 -n {params.files} -L {params.loops} -t 1 -S 0 -s {FILE_MIB << 20}"
+        f"cd {MOUNT} && {where}fs_mark -d fsmark-one -d fsmark-two -D 100 -N 150 -n {params.files} -L {params.loops} -t 1 -S 0 -s {FILE_MIB << 20}"
     )
     return (
         Phase(name="mkfs", command=make, limit_seconds=300, measured=False),

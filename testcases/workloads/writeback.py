@@ -2,7 +2,7 @@
 
 Source: perzonedirty-lkml-2011.txt ("Copying 8G to fuse-ntfs on USB stick in 4G machine"): dd if=/dev/zero bs=32k
 count=262144, six times under perf stat. `small_node` puts the writer on the smallest node's CPUs, so that the node
-takes the part of the seed's small zone: since 4.8 the lists, and since then the dirty limits too, are a node's.
+takes the part of the seed's small zone: since 4.8 reclaim's lists and the dirty limits are a node's.
 """
 
 from __future__ import annotations
@@ -13,16 +13,12 @@ from typing import Annotated
 from pydantic import Field
 
 from numalab.model import Bus, Phase, SizeClass, Value
+from numalab.workload import ON_SMALLEST_NODE
 
 MOUNT = "/mnt/slow"
 COUNTS = "/root/perf.csv"
 EVENTS = "cache-misses,cache-references,branch-misses,branches,instructions,cycles,page-faults,cpu-migrations,context-switches,task-clock"
 """Those of the seed. Where there is no PMU (TCG), perf counts the last four only, and only these are told."""
-SMALL = (
-    "$(for node in /sys/devices/system/node/node[0-9]*; do cpus=$(cat $node/cpulist); "
-    "[ -z \"$cpus\" ] || awk -v cpus=$cpus '/MemTotal/ {print $4, cpus}' $node/meminfo; done | sort -n | head -n 1 | cut -d ' ' -f 2)"
-)
-"""The CPUs of the smallest node that has some."""
 
 
 class FileSystem(StrEnum):
@@ -53,7 +49,7 @@ PARAMS = {
 
 def phases(params: Params) -> tuple[Phase, ...]:
     """A fresh file system, then dd. ntfs-3g, which does the writing to the disk, runs where dd does."""
-    where = f"taskset -c {SMALL} " if params.small_node else ""
+    where = ON_SMALLEST_NODE if params.small_node else ""
     device = f"/dev/disk/by-id/usb-*_{params.disk}-*" if params.bus is Bus.USB else f"/dev/disk/by-id/virtio-{params.disk}"
     make, kind = {FileSystem.NTFS: ("mkfs.ntfs -q -Q -F", "ntfs-3g"), FileSystem.XFS: ("mkfs.xfs -q -f -K", "xfs")}[params.filesystem]
     copy = f"dd if=/dev/zero of={MOUNT}/zeroes bs=32k count={params.mib * 32}"
