@@ -39,14 +39,14 @@ PARAMS = {
 }
 
 
-def files(params: Params) -> dict[Path, str]:
+def files(params: Params) -> dict[str, Path]:
     """The archive. Raises InputError when it is not named, or not there."""
     if not params.archive:
         raise InputError(f"specjbb: {VARIABLE} is not set: it names a tar archive of your own copy of SPECjbb 2005")
     archive = Path(params.archive)
     if not archive.is_file():
         raise InputError(f"specjbb: {VARIABLE}={archive}: there is no such file")
-    return {archive: ARCHIVE}
+    return {ARCHIVE: archive}
 
 
 def phases(params: Params) -> tuple[Phase, ...]:

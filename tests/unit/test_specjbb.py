@@ -26,7 +26,7 @@ def archive(tmp_path: Path) -> Path:
 def done(params: object, tmp_path: Path) -> subprocess.CompletedProcess[str]:
     """All phases, run here."""
     module = measure.load("specjbb")
-    for source, target in module.files(params).items():
+    for target, source in module.files(params).items():
         (tmp_path / Path(target).name).write_bytes(source.read_bytes())
     script = "; ".join(f"({phase.command}) || exit" for phase in module.phases(params)).replace("/root", str(tmp_path))
     return subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=60, check=False)
