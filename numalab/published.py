@@ -13,7 +13,7 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from numalab import catalog
 from numalab.case import PhasePattern
@@ -23,10 +23,23 @@ FOLDER = "reference"
 _NUMBER = r"~?-?(?:\d+|\d{1,3}(?:,\d{3})+)(?:\.\d+)?k?"
 _CLOCK = r"(\d+)m(\d+(?:\.\d+)?)s?"
 
-Printed = Annotated[str, Field(pattern=rf"^(?:{_NUMBER}|{_CLOCK})$")]
-"""A number to its last printed digit: 602.44, 140,671,831, 235k, ~55,000 (about), 9m34s (minutes and seconds)."""
-Percent = Annotated[str, Field(pattern=r"^-?\d+(\.\d+)?$")]
-"""A percentage to its last printed digit, without its sign of percent."""
+
+def _printed(text: str) -> str:
+    if not re.fullmatch(rf"{_NUMBER}|{_CLOCK}", text):
+        raise ValueError(f"{text!r} is not a number as mails print it: \"602.44\", \"140,671,831\", \"235k\", \"~55,000\", \"9m34s\"")
+    return text
+
+
+def _percent(text: str) -> str:
+    if not re.fullmatch(r"-?\d+(\.\d+)?", text):
+        raise ValueError(f"{text!r} is not a percentage: write its digits alone, as in \"-163.23\"")
+    return text
+
+
+Printed = Annotated[str, AfterValidator(_printed)]
+"""A number to its last printed digit; k is a thousand, ~ is about, 9m34s minutes and seconds."""
+Percent = Annotated[str, AfterValidator(_percent)]
+"""A percentage to its last printed digit."""
 Index = Annotated[int, Field(ge=0)]
 
 
