@@ -58,7 +58,7 @@ def text(block: Block, width: int | None = None) -> str:
 
 def heading(name: str) -> tuple[str, str]:
     """A kernel's name over two lines: 4.0.0-rc1-slowscan-v2 -> 4.0.0-rc1, slowscan-v2."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)*(?:-rc\d+)?)[- ](.+)", name)
+    match = re.fullmatch(r"(\d+(?:\.\d+)*(?:-rc\d+)?+)[- ](.+)", name)
     return (match[1], match[2]) if match else (name, "")
 
 
