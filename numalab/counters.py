@@ -19,8 +19,8 @@ Counters = dict[str, int]
 
 
 def parse(text: str) -> Counters:
-    """`name value` lines (vmstat, numastat) -> counters. Lines of another form are passed over."""
-    return {name: int(value) for name, value in re.findall(r"^(\w+) (-?\d+)$", text, re.MULTILINE)}
+    """`name value` lines (vmstat, numastat, `system:event value`) -> counters. Lines of another form are passed over."""
+    return {name: int(value) for name, value in re.findall(r"^(\w+(?::\w+)?) (-?\d+)$", text, re.MULTILINE)}
 
 
 def difference(before: Mapping[str, int], after: Mapping[str, int]) -> Counters:

@@ -155,6 +155,8 @@ DERIVED = {
     "migrated_per_hint_fault": _metric("pages/fault", Kind.RATIO, "numa_pages_migrated / numa_hint_faults", _per_fault("numa_pages_migrated")),
     "faults_per_hint_fault": _metric("faults/fault", Kind.RATIO, "minor_faults / numa_hint_faults: a second one is for a lost write permission",
                                      _ratio(_minor, _counter("numa_hint_faults"))),
+    "touch_faults_per_hint_fault": _metric("faults/fault", Kind.RATIO, "output:touch_minor_faults / numa_hint_faults: those of populating left out",
+                                           _ratio(lambda sums: sums.output.get("touch_minor_faults"), _counter("numa_hint_faults"))),
     "hint_faults_per_pte_update": _metric("faults/PTE", Kind.RATIO, "numa_hint_faults / numa_pte_updates",
                                           _ratio(_counter("numa_hint_faults"), _counter("numa_pte_updates"))),
     "pte_updates_per_user_second": _metric("PTEs/s", Kind.TIME, "numa_pte_updates / user", _ratio(_counter("numa_pte_updates"), lambda sums: sums.user)),
