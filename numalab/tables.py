@@ -92,8 +92,8 @@ def kernel(run: Run) -> str:
 
 
 def compare(found: Columns) -> tuple[Block, ...]:
-    """All blocks that have rows: times, rates and other numbers of the workload, totals, counters."""
-    blocks = (times(found), rates(found), told(found), totals(found), counted(found))
+    """What the seeds show: times, rates, totals, counters; blocks without rows are left out."""
+    blocks = (times(found), rates(found), totals(found), counted(found))
     return tuple(block for block in blocks if block.rows)
 
 
