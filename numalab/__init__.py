@@ -4,8 +4,8 @@ The layers, from the bottom; imports go only downwards (tests/unit/test_layers.p
 
     tools      errors, log, proc, state
     values     case, model, runs
-    pure       catalog, comparable, counters, domain, eras, kconfig, metrics, patches, recipes, record,
-               report, topology, workload
+    pure       blocks, catalog, comparable, counters, domain, eras, kconfig, metrics, patches, published,
+               recipes, record, report, tables, topology, workload
     edges      accel, console, doctor, guest, host, image, kernel, kernelbuild, provision, settle, shell,
                source, storage, toolchain, where
     measuring  experiment, measure
