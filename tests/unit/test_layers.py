@@ -18,7 +18,9 @@ LAYERS = (
         "blocks", "catalog", "comparable", "counters", "domain", "kconfig", "metrics", "patches", "published", "recipes", "record", "report", "tables",
         "topology", "workload",
     }),
-    ("edges", {"accel", "console", "doctor", "guest", "host", "image", "kernel", "kernelbuild", "provision", "settle", "shell", "source", "storage", "where"}),
+    ("edges", {
+        "accel", "console", "doctor", "guest", "host", "image", "kernel", "kernelbuild", "provision", "settle", "shell", "source", "storage", "store", "where",
+    }),
     ("measuring", {"experiment", "measure"}),
     ("front", {"cli", "cli_kernel", "interrupt", "plugin", "progress"}),
 )
