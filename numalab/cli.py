@@ -20,7 +20,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from numalab import catalog, cli_kernel, console, doctor, image, kernel, measure, provision, record, report, settle, storage, topology
+from numalab import catalog, cli_kernel, console, doctor, image, kernel, measure, provision, recipes, record, report, settle, storage, topology
 from numalab import guest as guests
 from numalab.domain import PREFIX
 from numalab.errors import Cancelled, DeadlinePassed, Exit, InputError, LabError
@@ -78,8 +78,8 @@ def up(
     topologies: Annotated[
         list[str], typer.Option("--topology", "-t", metavar="T", help="name in topologies/, or a path; repeat it for several guests")
     ] = ["4socket"],  # noqa: B006
-    name: Annotated[list[str] | None, typer.Option("--name", "-n", metavar="N", help="one for each topology; default: the topology's")] = None,
-    kernel_name: Annotated[str, typer.Option("--kernel", metavar="K", help="name in kernels/")] = "debian",
+    name: Annotated[list[str] | None, typer.Option("--name", "-n", metavar="N", help="one for each guest; default: the topology's, of several kernels also theirs")] = None,
+    kernel_names: Annotated[str, typer.Option("--kernel", metavar="K[,K...]", help="name in kernels/; of several, a guest for each")] = "debian",
     boot: Annotated[str, typer.Option("--boot", metavar="direct|grub", help="grub: the kernel is installed in the guest, which starts it itself")] = "direct",
     memory: Annotated[str | None, typer.Option("--memory", metavar="SIZE", help="scale to this total, keeping the shape")] = None,
     vcpus: Annotated[int | None, typer.Option("--vcpus", metavar="N", help="scale to this many, keeping the shape")] = None,
@@ -93,13 +93,16 @@ def up(
     timeout: Annotated[float, typer.Option(help="seconds until an unfinished up is given up")] = guests.UP_SECONDS,
 ) -> None:
     """Bring up guests, and verify each one's topology from inside."""
-    kernel.recipe(kernel_name)
     common: dict[str, object] = {
-        "kernel_name": kernel_name, "image_name": image_name, "append": append, "wish": _accel(accelerator),
+        "image_name": image_name, "append": append, "wish": _accel(accelerator),
         "ssh_port": ssh_port, "boot": one_of(guests.BootWay, "--boot", boot), "form": one_of(storage.Form, "--storage", form),
     }
-    requests = _requests(topologies, name or [], common, size_option("--memory", memory), vcpus, disk or [])
+    requests = _requests(topologies, _kernels(kernel_names), name or [], common, size_option("--memory", memory), vcpus, disk or [])
     deadline = limit(timeout)
+    if len({request.kernel_name for request in requests}) > 1:
+        # A pair of which one is not built is no pair: nothing is started.
+        for request in requests:
+            kernel.resolve(request.kernel_name, image.require(image_name, deadline))
     host = connect(uri, deadline)
     with ThreadPoolExecutor(len(requests)) as pool:
         futures = [pool.submit(settle.up, request, host, deadline) for request in requests]
@@ -124,23 +127,38 @@ def _accel(text: str) -> str:
     return text
 
 
-def _requests(topologies: list[str], given: list[str], common: dict[str, object], memory: int | None, vcpus: int | None, disks: list[str]) -> list[Request]:
+def _kernels(text: str) -> list[str]:
+    """The kernels of --kernel. Raises InputError."""
+    found = text.split(",")
+    for name in found:
+        kernel.recipe(name)
+        if found.count(name) > 1:
+            raise InputError(f"--kernel: {name} is there twice")
+    return found
+
+
+def _requests(
+    topologies: list[str], kernels: list[str], given: list[str], common: dict[str, object], memory: int | None, vcpus: int | None, disks: list[str],
+) -> list[Request]:
     """The asked guests as values; everything that can be wrong about them is found here, before anything is made."""
-    if given and len(given) != len(topologies):
-        raise InputError(f"--name: {len(given)} names for {len(topologies)} topologies")
-    if common["ssh_port"] and len(topologies) > 1:
+    pairs = [(text, kernel_name) for text in topologies for kernel_name in kernels]
+    if given and len(given) != len(pairs):
+        raise InputError(f"--name: {len(given)} names for {len(topologies)} topologies" + (f" times {len(kernels)} kernels" if len(kernels) > 1 else ""))
+    if common["ssh_port"] and len(pairs) > 1:
         raise InputError("--ssh-port: one port cannot serve several guests")
     found: list[Request] = []
-    for index, text in enumerate(topologies):
+    for index, (text, kernel_name) in enumerate(pairs):
         shape = topology.scale(_with_disks(catalog.topology(text), disks), memory=memory, vcpus=vcpus)
-        who = given[index] if given else guests.fresh_name(text, {request.name for request in found})
+        taken = {request.name for request in found}
+        wish = f"{recipes.stem(text)}-{recipes.stem(kernel_name)}" if len(kernels) > 1 else text
+        who = given[index] if given else guests.fresh_name(wish, taken)
         try:
             check_name(who)
-            if len(topologies) > 1 and who in {request.name for request in found}:
+            if who in taken:
                 raise ValueError(f"{who!r} is there twice")
         except ValueError as error:
             raise InputError(f"--name: {error}") from error
-        found.append(Request.model_validate({**common, "name": who, "topology_name": text, "shape": shape}))
+        found.append(Request.model_validate({**common, "name": who, "topology_name": text, "kernel_name": kernel_name, "shape": shape}))
     return found
 
 

@@ -87,7 +87,8 @@ def choose(words: Sequence[str], *, size: str | None = None, topology: str | Non
     """
     found: list[Path] = []
     for word in words:
-        found += [_run(word)] if _run(word) else [entry.folder for entry in _experiment(word, size, topology)]
+        place = _run(word)
+        found += [place] if place else [entry.folder for entry in _experiment(word, size, topology)]
     return list(dict.fromkeys(folder.resolve() for folder in found))
 
 

@@ -94,6 +94,10 @@ class FakeHost:
         """Whether it is there."""
         return guest in self.domains
 
+    def cpu_seconds(self, guest: str) -> float:
+        """Next to nothing: it hangs."""
+        return 3.0
+
     def stop(self, guest: str, deadline: Deadline, *, grace: float = 0.0) -> None:
         """End it."""
         self.stopped.append(guest)

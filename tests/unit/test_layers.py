@@ -15,11 +15,12 @@ LAYERS = (
     ("tools", {"errors", "log", "proc", "state"}),
     ("values", {"case", "model", "runs"}),
     ("pure", {
-        "blocks", "catalog", "comparable", "counters", "domain", "kconfig", "metrics", "patches", "published", "recipes", "record", "report", "tables",
-        "topology", "workload",
+        "blocks", "catalog", "comparable", "counters", "domain", "eras", "kconfig", "metrics", "patches", "published", "recipes", "record", "report",
+        "tables", "topology", "workload",
     }),
     ("edges", {
-        "accel", "console", "doctor", "guest", "host", "image", "kernel", "kernelbuild", "provision", "settle", "shell", "source", "storage", "store", "where",
+        "accel", "console", "doctor", "guest", "host", "image", "kernel", "kernelbuild", "provision", "settle", "shell", "source", "storage", "store",
+        "toolchain", "where",
     }),
     ("measuring", {"experiment", "measure"}),
     ("front", {"cli", "cli_kernel", "interrupt", "plugin", "progress"}),
