@@ -1,7 +1,16 @@
 """numalab: Linux memory-management regressions, reproduced, judged and explained.
 
-The layers, from the bottom: errors, log, proc, state | model | catalog, topology, domain, counters,
-record, report, workload, patches, kconfig, eras, recipes | where, console, shell, host, accel, storage, image,
-source, toolchain, kernelbuild, kernel, provision, guest, settle, prune, doctor | measure | progress, interrupt, plugin, cli_kernel, cli.
-Imports go only downwards (tests/unit/test_layers.py). `inside` runs in the guest, alone.
+The layers, from the bottom; imports go only downwards (tests/unit/test_layers.py):
+
+    tools      errors, log, proc, state
+    values     case, model, runs
+    pure       blocks, calibration, catalog, comparable, counters, domain, effect, eras, export, finding,
+               judge, kconfig, mail, metrics, mirror, patches, published, recipes, record, report, tables,
+               topology, workload
+    edges      accel, console, doctor, guest, host, image, kernel, kernelbuild, provision, prune, settle,
+               shell, source, storage, store, toolchain, where
+    measuring  experiment, measure
+    front      cli, cli_case, cli_common, cli_kernel, cli_report, interrupt, live, plugin, progress
+
+`inside` runs in the guest, alone.
 """

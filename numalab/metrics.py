@@ -31,7 +31,7 @@ Vmstat = Mapping[str, int]
 
 
 class Kind(StrEnum):
-    """What sort of number a metric is. A time, or what is made of one, is no evidence under emulation."""
+    """What sort of number a metric is: of events; made of several; a time or made of one, which is no evidence under emulation."""
 
     COUNT = "count"
     RATIO = "ratio"
@@ -99,9 +99,7 @@ def _derived(name: str) -> Term:
     return lambda sums: counters.derived(sums.vmstat).get(name)
 
 
-def _minor(sums: Sums) -> float | None:
-    every, major = sums.vmstat.get("pgfault"), sums.vmstat.get("pgmajfault")
-    return every - major if every is not None and major is not None else None
+_minor = _derived("minor_faults")
 
 
 def _cost(sums: Sums) -> float | None:
@@ -124,7 +122,7 @@ Mel Gorman's model in the changelog of Linux 03c5a6e16322 (mm: numa: Add pte upd
 stats), with the constants of mmtests, MonitorMmtestsvmstat.pm: a hinting fault 5000, isolating a page the
 access and 12 for locks. Two differences. mmtests drops the copy of a migrated page (a semicolon ends the sum
 before it), so its cost is lower by 1297.5e-6 a page; the changelog counts the isolation twice, which its
-author took back on the list (December 10, 2012).
+author took back (20130107152931.GM3885@suse.de).
 """
 
 _SCANNED = _total(_zones("pgscan_kswapd"), _zones("pgscan_direct"))
@@ -157,14 +155,20 @@ DERIVED = {
     "migrated_per_hint_fault": _metric("pages/fault", Kind.RATIO, "numa_pages_migrated / numa_hint_faults", _per_fault("numa_pages_migrated")),
     "faults_per_hint_fault": _metric("faults/fault", Kind.RATIO, "minor_faults / numa_hint_faults: a second one is for a lost write permission",
                                      _ratio(_minor, _counter("numa_hint_faults"))),
+    "touch_faults_per_hint_fault": _metric("faults/fault", Kind.RATIO, "output:touch_minor_faults / numa_hint_faults: those of populating left out",
+                                           _ratio(lambda sums: sums.output.get("touch_minor_faults"), _counter("numa_hint_faults"))),
     "hint_faults_per_pte_update": _metric("faults/PTE", Kind.RATIO, "numa_hint_faults / numa_pte_updates",
                                           _ratio(_counter("numa_hint_faults"), _counter("numa_pte_updates"))),
     "pte_updates_per_user_second": _metric("PTEs/s", Kind.TIME, "numa_pte_updates / user", _ratio(_counter("numa_pte_updates"), lambda sums: sums.user)),
-    "autonuma_cost": _metric("million words", Kind.COUNT, "7 × PTE updates + 5000 × hinting faults + 1316.5 × pages migrated, / 10⁶: see AUTONUMA_COST", _cost),
+    "autonuma_cost": _metric("million words", Kind.RATIO, "7 × PTE updates + 5000 × hinting faults + 1316.5 × pages migrated, / 10⁶: see AUTONUMA_COST", _cost),
     "system_percent": _metric("%", Kind.TIME, "100 × system / (user + system)",
                               _ratio(lambda sums: sums.system, lambda sums: sums.user + sums.system, 100)),
     "vmscan_write_per_scan": _metric("pages/page", Kind.RATIO, "nr_vmscan_write / pages scanned by kswapd and direct reclaim",
                                      _ratio(_counter("nr_vmscan_write"), _SCANNED)),
+    "kswapd_scanned": _metric("pages", Kind.COUNT, "pgscan_kswapd, or the sum of its zones before 4.8", _zones("pgscan_kswapd")),
+    "kswapd_reclaimed": _metric("pages", Kind.COUNT, "pgsteal_kswapd, or the sum of its zones before 4.8", _zones("pgsteal_kswapd")),
+    "direct_scanned": _metric("pages", Kind.COUNT, "pgscan_direct, or the sum of its zones before 4.8", _zones("pgscan_direct")),
+    "direct_reclaimed": _metric("pages", Kind.COUNT, "pgsteal_direct, or the sum of its zones before 4.8", _zones("pgsteal_direct")),
     "kswapd_scan_per_steal": _metric("pages/page", Kind.RATIO, "pgscan_kswapd / pgsteal_kswapd", _ratio(_zones("pgscan_kswapd"), _zones("pgsteal_kswapd"))),
     "direct_scan_per_steal": _metric("pages/page", Kind.RATIO, "pgscan_direct / pgsteal_direct", _ratio(_zones("pgscan_direct"), _zones("pgsteal_direct"))),
     "kswapd_efficiency": _metric("%", Kind.RATIO, "100 × pgsteal_kswapd / pgscan_kswapd (mmtests)",

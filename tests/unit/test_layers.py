@@ -14,13 +14,16 @@ PACKAGE = Path(numalab.__file__).parent
 LAYERS = (
     ("tools", {"errors", "log", "proc", "state"}),
     ("values", {"case", "model", "runs"}),
-    ("pure", {"catalog", "counters", "domain", "eras", "kconfig", "metrics", "patches", "recipes", "record", "report", "topology", "workload"}),
+    ("pure", {
+        "blocks", "calibration", "catalog", "comparable", "counters", "domain", "effect", "eras", "export", "finding", "judge", "kconfig", "mail",
+        "metrics", "mirror", "patches", "published", "recipes", "record", "report", "tables", "topology", "workload",
+    }),
     ("edges", {
         "accel", "console", "doctor", "guest", "host", "image", "kernel", "kernelbuild", "provision", "prune", "settle", "shell", "source", "storage",
-        "toolchain", "where",
+        "store", "toolchain", "where",
     }),
     ("measuring", {"experiment", "measure"}),
-    ("front", {"cli", "cli_kernel", "interrupt", "plugin", "progress"}),
+    ("front", {"cli", "cli_case", "cli_common", "cli_kernel", "cli_report", "interrupt", "live", "plugin", "progress"}),
 )
 ALONE = {"inside"}
 """Runs in the guest, where numalab is not."""
