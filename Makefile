@@ -24,9 +24,7 @@ YAMLLINT := {extends: default, rules: {line-length: {max: 160}, document-start: 
 .PHONY: demo test setup packages image lint unit vm matrix clean
 
 demo: image
-	$(LAB) up --topology 4socket --memory 4G --vcpus 8 --name demo
-	$(LAB) run xfsrepair --on demo --size quick
-	@echo "the guest is still up: $(LAB) ssh demo; end it with $(LAB) down demo"
+	$(LAB) run migratefail
 
 test: setup lint unit image vm matrix
 
@@ -53,7 +51,7 @@ image: setup
 lint: setup
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy numalab lab.py tests testcases benchmarks
-	$(VENV)/bin/yamllint -s -d "$(YAMLLINT)" images kernels playbooks testcases topologies
+	$(VENV)/bin/yamllint -s -d "$(YAMLLINT)" images kernels playbooks reference testcases topologies
 	$(VENV)/bin/ansible-lint -q --offline playbooks
 	shellcheck .ci/run playbooks/roles/kernel/files/*.sh
 	shellcheck -s sh playbooks/roles/tuning/files/tune.sh

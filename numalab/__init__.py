@@ -1,7 +1,15 @@
 """numalab: Linux memory-management regressions, reproduced, judged and explained.
 
-The layers, from the bottom: errors, log, proc, state | model | catalog, topology, domain, counters,
-metrics, record, comparable, report, workload, patches, kconfig, recipes | where, console, shell, host, accel, storage, image,
-source, kernelbuild, kernel, provision, guest, settle, doctor | measure | progress, interrupt, plugin, cli_kernel, cli.
-Imports go only downwards (tests/unit/test_layers.py). `inside` runs in the guest, alone.
+The layers, from the bottom; imports go only downwards (tests/unit/test_layers.py):
+
+    tools      errors, log, proc, state
+    values     case, model, runs
+    pure       blocks, calibration, catalog, comparable, counters, domain, effect, eras, finding, judge,
+               kconfig, metrics, patches, published, recipes, record, report, tables, topology, workload
+    edges      accel, console, doctor, guest, host, image, kernel, kernelbuild, provision, settle, shell,
+               source, storage, toolchain, where
+    measuring  experiment, measure
+    front      cli, cli_case, cli_common, cli_kernel, interrupt, live, plugin, progress
+
+`inside` runs in the guest, alone.
 """

@@ -99,9 +99,7 @@ def _derived(name: str) -> Term:
     return lambda sums: counters.derived(sums.vmstat).get(name)
 
 
-def _minor(sums: Sums) -> float | None:
-    every, major = sums.vmstat.get("pgfault"), sums.vmstat.get("pgmajfault")
-    return every - major if every is not None and major is not None else None
+_minor = _derived("minor_faults")
 
 
 def _cost(sums: Sums) -> float | None:
@@ -167,6 +165,10 @@ DERIVED = {
                               _ratio(lambda sums: sums.system, lambda sums: sums.user + sums.system, 100)),
     "vmscan_write_per_scan": _metric("pages/page", Kind.RATIO, "nr_vmscan_write / pages scanned by kswapd and direct reclaim",
                                      _ratio(_counter("nr_vmscan_write"), _SCANNED)),
+    "kswapd_scanned": _metric("pages", Kind.COUNT, "pgscan_kswapd, or the sum of its zones before 4.8", _zones("pgscan_kswapd")),
+    "kswapd_reclaimed": _metric("pages", Kind.COUNT, "pgsteal_kswapd, or the sum of its zones before 4.8", _zones("pgsteal_kswapd")),
+    "direct_scanned": _metric("pages", Kind.COUNT, "pgscan_direct, or the sum of its zones before 4.8", _zones("pgscan_direct")),
+    "direct_reclaimed": _metric("pages", Kind.COUNT, "pgsteal_direct, or the sum of its zones before 4.8", _zones("pgsteal_direct")),
     "kswapd_scan_per_steal": _metric("pages/page", Kind.RATIO, "pgscan_kswapd / pgsteal_kswapd", _ratio(_zones("pgscan_kswapd"), _zones("pgsteal_kswapd"))),
     "direct_scan_per_steal": _metric("pages/page", Kind.RATIO, "pgscan_direct / pgsteal_direct", _ratio(_zones("pgscan_direct"), _zones("pgsteal_direct"))),
     "kswapd_efficiency": _metric("%", Kind.RATIO, "100 × pgsteal_kswapd / pgscan_kswapd (mmtests)",

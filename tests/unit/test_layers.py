@@ -14,10 +14,16 @@ PACKAGE = Path(numalab.__file__).parent
 LAYERS = (
     ("tools", {"errors", "log", "proc", "state"}),
     ("values", {"case", "model", "runs"}),
-    ("pure", {"catalog", "comparable", "counters", "domain", "kconfig", "metrics", "patches", "recipes", "record", "report", "topology", "workload"}),
-    ("edges", {"accel", "console", "doctor", "guest", "host", "image", "kernel", "kernelbuild", "provision", "settle", "shell", "source", "storage", "where"}),
+    ("pure", {
+        "blocks", "calibration", "catalog", "comparable", "counters", "domain", "effect", "eras", "finding", "judge", "kconfig", "metrics", "patches",
+        "published", "recipes", "record", "report", "tables", "topology", "workload",
+    }),
+    ("edges", {
+        "accel", "console", "doctor", "guest", "host", "image", "kernel", "kernelbuild", "provision", "settle", "shell", "source", "storage", "toolchain",
+        "where",
+    }),
     ("measuring", {"experiment", "measure"}),
-    ("front", {"cli", "cli_kernel", "interrupt", "plugin", "progress"}),
+    ("front", {"cli", "cli_case", "cli_common", "cli_kernel", "interrupt", "live", "plugin", "progress"}),
 )
 ALONE = {"inside"}
 """Runs in the guest, where numalab is not."""
