@@ -27,10 +27,10 @@ def compile_c(source: Path, target: str, *flags: str) -> Phase:
     return Phase(name=f"compile-{Path(target).name}", command=command, limit_seconds=COMPILE_SECONDS, measured=False)
 
 
+def _whole(source: Path) -> str:
+    return re.sub(r'^#include "([\w.-]+)"\n', lambda line: _whole(source.with_name(line[1])), source.read_text(), flags=re.MULTILINE)
+
+
 def mkfs_xfs(options: str) -> str:
     """mkfs.xfs with these options, or with those of the kernel's era, which may not mount what they make."""
     return f"mkfs.xfs -f ${{{MKFS_XFS}:-{options}}}"
-
-
-def _whole(source: Path) -> str:
-    return re.sub(r'^#include "([\w.-]+)"\n', lambda line: _whole(source.with_name(line[1])), source.read_text(), flags=re.MULTILINE)

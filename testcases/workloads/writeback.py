@@ -61,7 +61,8 @@ def phases(params: Params) -> tuple[Phase, ...]:
     # perf 6.1 now and then returns 0 for a command that failed (2 of 60 times here), so the result is looked at.
     whole = f"[ $(stat -c %s {MOUNT}/zeroes) -eq {params.mib << 20} ]"
     told = f"""awk -F ';' '$1 ~ /^[0-9.]+$/ {{print "numalab: " $3 " " $1}}' {COUNTS}"""
+    fresh = f"set -- {device} && {make} $1 && mkdir -p {MOUNT} && {where}mount -t {kind}{options} $1 {MOUNT}"
     return (
-        Phase(name="mkfs", command=f"set -- {device} && {make} $1 && mkdir -p {MOUNT} && {where}mount -t {kind}{options} $1 {MOUNT}", limit_seconds=300, measured=False),
+        Phase(name="mkfs", command=fresh, limit_seconds=300, measured=False),
         Phase(name="dd", command=f"{counted} && {whole} && {told}", limit_seconds=params.seconds),
     )

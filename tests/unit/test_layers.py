@@ -15,8 +15,8 @@ LAYERS = (
     ("tools", {"errors", "log", "proc", "state"}),
     ("values", {"case", "model", "runs"}),
     ("pure", {
-        "blocks", "calibration", "catalog", "comparable", "counters", "domain", "effect", "eras", "export", "finding", "judge", "kconfig", "mail",
-        "metrics", "mirror", "patches", "published", "recipes", "record", "report", "tables", "topology", "workload",
+        "blocks", "calibration", "catalog", "comparable", "counters", "domain", "effect", "eras", "export", "finding", "judge", "kconfig", "mail", "metrics",
+        "mirror", "patches", "published", "recipes", "record", "report", "tables", "topology", "workload",
     }),
     ("edges", {
         "accel", "console", "doctor", "guest", "host", "image", "kernel", "kernelbuild", "provision", "prune", "settle", "shell", "source", "storage",
