@@ -40,6 +40,10 @@ BY_HAND: tuple[tuple[str, dict[str, int], float], ...] = (
     ("direct_scan_per_steal", RECLAIM, 4 / 3),
     ("kswapd_efficiency", RECLAIM, 25),
     ("direct_efficiency", RECLAIM, 75),
+    ("kswapd_scanned", RECLAIM, 400),
+    ("kswapd_reclaimed", RECLAIM, 100),
+    ("direct_scanned", RECLAIM, 200),
+    ("direct_reclaimed", RECLAIM, 150),
     ("zones_looked_at_per_1000_pages", FAIR, 3000),
     ("fairzone_looked_at_per_1000_pages", FAIR, 2000),
     ("fairzone_skipped_per_1000_pages", FAIR, 750),
@@ -68,7 +72,10 @@ def test_every_derived_metric_was_worked_out() -> None:
     assert {row[0] for row in BY_HAND} == set(DERIVED)
 
 
-@pytest.mark.parametrize("name", ["kswapd_scan_per_steal", "direct_scan_per_steal", "vmscan_write_per_scan", "kswapd_efficiency", "direct_efficiency"])
+@pytest.mark.parametrize("name", [
+    "kswapd_scan_per_steal", "direct_scan_per_steal", "vmscan_write_per_scan", "kswapd_efficiency", "direct_efficiency", "kswapd_scanned",
+    "kswapd_reclaimed", "direct_scanned", "direct_reclaimed",
+])
 def test_counters_by_zone(name: str) -> None:
     """Kernels before 4.8 count reclaim by zone; the sum says the same. The count of throttled tasks is no zone."""
     old, new = (metrics.value(run(phase("a", {"vmstat": vmstat})), name, "a") for vmstat in (RECLAIM_3_19, RECLAIM))
@@ -80,7 +87,7 @@ def test_nothing_below_the_line_and_nothing_at_all(name: str) -> None:
     """Counters that are there and 0: what has a divisor is absent. Counters that are not there: all is."""
     zeros = dict.fromkeys([*BALANCING, *RECLAIM, *FAIR], 0)
     idle = phase("a", {"vmstat": zeros}).model_copy(update={"user": 0.0, "system": 0.0})
-    sums = {"page_range_updates", "minor_faults", "autonuma_cost"}
+    sums = {"page_range_updates", "minor_faults", "autonuma_cost", "kswapd_scanned", "kswapd_reclaimed", "direct_scanned", "direct_reclaimed"}
     assert metrics.value(run(idle), name, "a") == (0 if name in sums else None)
     if name != "system_percent":
         assert metrics.value(run(phase("a", {"vmstat": {}})), name, "a") is None
