@@ -32,7 +32,7 @@ def nothing_of_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_matrix_is_there() -> None:
-    assert MATRIX <= set(CASES)
+    assert set(CASES) >= MATRIX
 
 
 @pytest.mark.parametrize(("name", "size"), EACH)
