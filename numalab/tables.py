@@ -168,11 +168,11 @@ def _series(found: Columns, metric: str, phase: str) -> list[list[float]]:
 
 
 def _of_all(boots: Sequence[Run], metric: str) -> float | None:
-    """The mean over boots of a count; of a ratio, the ratio of the boots' sums."""
+    """The mean over boots of what adds up; of a percentage, that of the boots' sums."""
     # One run with the phases of all boots: metrics adds them up as it does those of one.
     every = boots[0].model_copy(update={"phases": tuple(result for run in boots for result in run.phases)})
     value = metrics.value(every, metric, EVERY_PHASE)
-    return value / len(boots) if value is not None and metrics.kind(metric) is Kind.COUNT else value
+    return value / len(boots) if value is not None and metrics.describe(metric).unit != "%" else value
 
 
 def _variation(values: Sequence[float]) -> float | None:

@@ -15,15 +15,15 @@ LAYERS = (
     ("tools", {"errors", "log", "proc", "state"}),
     ("values", {"case", "model", "runs"}),
     ("pure", {
-        "blocks", "calibration", "catalog", "comparable", "counters", "domain", "effect", "eras", "finding", "judge", "kconfig", "metrics", "patches",
-        "published", "recipes", "record", "report", "tables", "topology", "workload",
+        "blocks", "calibration", "catalog", "comparable", "counters", "domain", "effect", "eras", "export", "finding", "judge", "kconfig", "mail", "metrics",
+        "mirror", "patches", "published", "recipes", "record", "report", "tables", "topology", "workload",
     }),
     ("edges", {
-        "accel", "console", "doctor", "guest", "host", "image", "kernel", "kernelbuild", "provision", "settle", "shell", "source", "storage", "toolchain",
-        "where",
+        "accel", "console", "doctor", "guest", "host", "image", "kernel", "kernelbuild", "provision", "prune", "settle", "shell", "source", "storage",
+        "store", "toolchain", "where",
     }),
     ("measuring", {"experiment", "measure"}),
-    ("front", {"cli", "cli_case", "cli_common", "cli_kernel", "interrupt", "live", "plugin", "progress"}),
+    ("front", {"cli", "cli_case", "cli_common", "cli_kernel", "cli_report", "interrupt", "live", "plugin", "progress"}),
 )
 ALONE = {"inside"}
 """Runs in the guest, where numalab is not."""
