@@ -1,4 +1,4 @@
-"""A tree of another time, built in a container by the compiler of its time, booted."""
+"""A tree of another time, built in a container by the compiler of its time, booted; and a kernel that hangs without a word."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from numalab import catalog, eras, kconfig, kernelbuild, recipes, shell, state, topology
 from numalab.plugin import Lab
 from numalab.proc import Deadline
+from tests.vm.conftest import Command
 
 SMALL = topology.scale(catalog.topology("2socket"), memory=1 << 30, vcpus=2).model_copy(update={"disks": ()})
 
@@ -33,3 +34,19 @@ def test_5_10_from_bullseye(lab: Lab, deadline: Deadline) -> None:
         assert lost == []
         assert int(said("cat /proc/sys/kernel/numa_balancing_scan_size_mb")) > 0
         said("truncate -s 1G /x && mkfs.xfs -q -f ${LAB_MKFS_XFS:-} /x && mount -o loop /x /mnt && umount /mnt")
+
+
+def test_a_silent_boot(lab_py: Command, tmp_path: Path) -> None:
+    """A kernel whose first instruction after the boot sector's code halts for ever: no output, no processor time."""
+    vmlinuz = next((lab_py.state / "images").glob("*/*/vmlinuz"))
+    image = bytearray(vmlinuz.read_bytes())
+    start = (image[0x1F1] + 1) * 512  # setup_sects: Documentation/arch/x86/boot.rst
+    cli, hlt, again = 0xFA, 0xF4, (0xEB, 0xFD)
+    image[start:start + 4] = bytes((cli, hlt, *again))
+    (tmp_path / "bzImage").write_bytes(image)
+    (tmp_path / "hangs.yml").write_text(f"description: hangs\nsource: {{prebuilt: {{bzimage: {tmp_path}/bzImage}}}}\n")
+    done = lab_py("up", "-t", "uma-2g", "--memory", "512M", "--vcpus", "1", "--accel", "tcg", "--kernel", f"{tmp_path}/hangs.yml", "--timeout", "40")
+    assert done.returncode == 2
+    assert "its kernel printed nothing and used only" in done.stderr
+    assert "-Wa,-mshared" in done.stderr
+    assert lab_py.clean()
