@@ -29,7 +29,7 @@ from numalab.runs import Run
 PREPARE_SECONDS = 6 * 3600.0
 """For kernels that have to be built first; a distribution's whole configuration under emulation is the longest."""
 SPARE_SECONDS = 60.0
-"""Of a boot's limit, for ending the guest."""
+"""Beyond a boot's limit, for ending the guest."""
 
 
 class Plan(Value):
@@ -121,7 +121,10 @@ def run(
     asked: Plan, host: Host, boots: int, *, experiment: str, first: int = 0, looks: int = 1, limit: Callable[[float], Deadline],
     began: Callable[[Boot], measure.Watcher | None] = lambda _: None,
 ) -> Iterator[tuple[Run, Path]]:
-    """Boot and measure rounds `first` to `boots` - 1 of an experiment, a run each. An error ends it; earlier runs stay."""
+    """Boot and measure rounds `first` to `boots` - 1 of an experiment, a run each. An error ends it; earlier runs stay.
+
+    A run is handed over when its guest is down: whoever takes it may take long, or raise.
+    """
     for number, index in order(asked.kernels, boots, first=first):
         boot = Boot(number, Arm.BEFORE if index == 0 else Arm.AFTER, asked.kernels[index], experiment)
         watcher = began(boot)
@@ -131,7 +134,8 @@ def run(
                 params=asked.about.params, tracepoints=asked.case.tracepoints, settings=settings, profile_hz=asked.profile_hz,
                 place=Place(case_name=asked.case_name, case=asked.case, experiment=experiment, arm=boot.arm, boot=number, looks=looks),
             )
-            yield measure.run(guest, asked.case.workload, asked.size, deadline, options, watcher=watcher)
+            done = measure.run(guest, asked.case.workload, asked.size, deadline, options, watcher=watcher)
+        yield done
 
 
 def fresh_experiment(asked: Plan) -> str:
