@@ -21,7 +21,7 @@ from numalab.errors import InputError
 from numalab.guest import Guest, Request
 from numalab.host import Host
 from numalab.log import step
-from numalab.model import Disk, Name, Phase, SizeClass, Topology, Value
+from numalab.model import Disk, Phase, SizeClass, Topology, Value
 from numalab.proc import Deadline
 from numalab.recipes import recipe
 from numalab.runs import Run
@@ -39,8 +39,8 @@ class Plan(Value):
     case: Case
     size: SizeClass
     machine: Machine
-    kernels: tuple[Name, ...]
-    """The first is "before", all others are "after". Twice the same kernel is a calibration."""
+    kernels: tuple[str, ...]
+    """Recipes, by name or path. The first is "before", all others are "after". Twice the same kernel is a calibration."""
     wish: str = "auto"
     profile_hz: int = 0
     image: str = "debian12"
@@ -62,7 +62,8 @@ def plan(
     if len(kernels) == 1:
         raise InputError(f"--kernels {kernels[0]}: one kernel compares with nothing; give two, such as {case.before},{case.after}")
     machines = case.sizes[size].machines
-    machine = next((one for one in machines if one.topology == topology_name), Machine(topology=topology_name) if topology_name else machines[0])
+    named = (one for one in machines if topology_name in (None, one.topology))
+    machine = next(named, None) or _like(machines[0], topology_name or machines[0].topology)
     machine = machine.model_copy(update={"memory": memory or machine.memory, "vcpus": vcpus or machine.vcpus})
     made = Plan(
         case_name=Path(name).name.removesuffix(".yml"), case=case, size=size, machine=machine,
@@ -70,6 +71,16 @@ def plan(
     )
     check(made)
     return made
+
+
+def _like(first: Machine, name: str) -> Machine:
+    """A topology that the case does not name: no larger than the case's first machine, or quick would not be quick."""
+    own = catalog.topology(name)
+    least = sum(bool(node.cpus) for node in own.nodes)
+    return first.model_copy(update={
+        "topology": name, "memory": min(own.memory, first.memory) if first.memory else None,
+        "vcpus": max(least, min(own.vcpus, first.vcpus)) if first.vcpus else None,
+    })
 
 
 def check(asked: Plan) -> None:
