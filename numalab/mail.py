@@ -43,7 +43,9 @@ def setup(found: Columns) -> str:
     run = every[0]
     spec = run.guest["spec"]
     accel = f"{spec['accel']} ({EMULATED})" if spec["accel"] == Accel.TCG else spec["accel"]
+    place = run.place
     facts = [
+        *([("Case", f"{place.case_name}: {place.case.description} ({place.case.source})")] if place else []),
         ("Host", f"{run.host.get('cpu', '?')}, {run.host.get('cpus', '?')} CPUs, Linux {run.host.get('kernel', '?')}, QEMU {run.host.get('qemu', '?')}"),
         ("Guest", f"{spec['topology_name']}: {shape(Topology.model_validate(spec['topology']))}"),
         ("Accel", accel),
@@ -51,7 +53,7 @@ def setup(found: Columns) -> str:
         *(("Kernel", kernel(heading, boots[0])) for heading, boots in found.items()),
         ("Workload", f"{run.workload}, size {run.size}: {', '.join(f'{key} {value}' for key, value in run.params.items())}"),
         *([("Settings", ", ".join(f"{key} {value}" for key, value in run.settings.items()))] if run.settings else []),
-        ("Boots", f"{', '.join(f'{len(boots)} of {heading}' for heading, boots in found.items())}; each a fresh guest"),
+        ("Boots", ", ".join(f"{len(boots)} of {heading}" for heading, boots in found.items()) + ("; fresh guests, taken in turn" if place else "")),
     ]
     return "\n".join(_paragraph(f"{title + ':':{INDENT}}{text}", INDENT) for title, text in facts)
 

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 
 from numalab import finding, metrics, published, tables
 from numalab.blocks import ABSENT
-from numalab.case import Answer, Direction, Expectation
+from numalab.case import CONFIDENCE, Answer, Direction, Expectation
 from numalab.metrics import Kind
 from numalab.model import Accel, Value
 from numalab.published import Effect, Published
@@ -90,7 +90,7 @@ def text(rows: Sequence[Beside], references: Mapping[str, Published]) -> str:
             f"published: {about.author}, {about.date} (reference/{name}.yml)",
             f"           {about.before} -> {about.after}",
             f"here:      {before} -> {after}",
-            f"{'':{label}}{'published':>10}{'here':>10}  95% interval",
+            f"{'':{label}}{'published':>10}{'here':>10}  {CONFIDENCE:.0%} interval",
         ]
         lines += [f"{row.row:{label}}{change(row.published):>10}{change(row.ratio):>10}  {interval(row):14} {row.agreement}" for row in mine]
         parts.append("\n".join(line.rstrip() for line in lines))

@@ -34,3 +34,8 @@ def _whole(source: Path) -> str:
 def mkfs_xfs(options: str) -> str:
     """mkfs.xfs with these options, or with those of the kernel's era, which may not mount what they make."""
     return f"mkfs.xfs -f ${{{MKFS_XFS}:-{options}}}"
+
+
+def mkfs(filesystem: str) -> str:
+    """What makes btrfs, ntfs or xfs of the disk that follows; nothing is discarded on one that was never written."""
+    return {"btrfs": "mkfs.btrfs -q -f -K", "ntfs": "mkfs.ntfs -q -Q -F", "xfs": f"{mkfs_xfs('')} -q -K"}[filesystem]

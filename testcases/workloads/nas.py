@@ -21,7 +21,7 @@ from pydantic import Field
 
 from numalab.errors import InputError
 from numalab.model import Phase, SizeClass, Value
-from numalab.workload import compile_c
+from numalab.workload import compile_c, mkfs
 
 VARIABLE = "LAB_NPB"
 DISK = "/dev/disk/by-id/virtio-data"
@@ -123,7 +123,7 @@ def phases(params: Params) -> tuple[Phase, ...]:
         raise InputError("nas: mapped is for our own programs, and needs data: btrfs or xfs")
     make = f"mkdir -p {FOLDER}"
     if params.data is not Data.ROOT:
-        make = f"mkfs.{params.data} -q -f -K {DISK} && {make} && mount {DISK} {FOLDER}"
+        make = f"{mkfs(params.data)} {DISK} && {make} && mount {DISK} {FOLDER}"
     steps = [Phase(name="mkfs", command=make, limit_seconds=300, measured=False)]
     steps += [_unpack()] if params.tarball else []
     for program in programs:

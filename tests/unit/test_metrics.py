@@ -31,6 +31,7 @@ BY_HAND: tuple[tuple[str, dict[str, int], float], ...] = (
     ("minor_faults", BALANCING, 500),
     ("migrated_per_hint_fault", BALANCING, 0.4),
     ("faults_per_hint_fault", BALANCING, 2.5),
+    ("touch_faults_per_hint_fault", BALANCING, 1.5),  # 300 are told
     ("hint_faults_per_pte_update", BALANCING, 0.2),
     ("pte_updates_per_user_second", BALANCING, 250),  # user is 4 s
     ("autonuma_cost", BALANCING, 1.11232),  # (7 * 1000 + 5000 * 200 + 1316.5 * 80) / 1e6
@@ -38,6 +39,10 @@ BY_HAND: tuple[tuple[str, dict[str, int], float], ...] = (
     ("vmscan_write_per_scan", RECLAIM, 0.05),
     ("kswapd_scan_per_steal", RECLAIM, 4),
     ("direct_scan_per_steal", RECLAIM, 4 / 3),
+    ("kswapd_scanned", RECLAIM, 400),
+    ("kswapd_reclaimed", RECLAIM, 100),
+    ("direct_scanned", RECLAIM, 200),
+    ("direct_reclaimed", RECLAIM, 150),
     ("kswapd_efficiency", RECLAIM, 25),
     ("direct_efficiency", RECLAIM, 75),
     ("zones_looked_at_per_1000_pages", FAIR, 3000),
@@ -61,14 +66,15 @@ def run(*phases: PhaseResult) -> Run:
 
 @pytest.mark.parametrize(("name", "vmstat", "expected"), BY_HAND, ids=[row[0] for row in BY_HAND])
 def test_by_hand(name: str, vmstat: dict[str, int], expected: float) -> None:
-    assert metrics.value(run(phase("a", {"vmstat": vmstat})), name, "a") == pytest.approx(expected, rel=1e-12)
+    told = phase("a", {"vmstat": vmstat}, output={"touch_minor_faults": 300})
+    assert metrics.value(run(told), name, "a") == pytest.approx(expected, rel=1e-12)
 
 
 def test_every_derived_metric_was_worked_out() -> None:
     assert {row[0] for row in BY_HAND} == set(DERIVED)
 
 
-@pytest.mark.parametrize("name", ["kswapd_scan_per_steal", "direct_scan_per_steal", "vmscan_write_per_scan", "kswapd_efficiency", "direct_efficiency"])
+@pytest.mark.parametrize("name", [row[0] for row in BY_HAND if row[1] is RECLAIM])
 def test_counters_by_zone(name: str) -> None:
     """Kernels before 4.8 count reclaim by zone; the sum says the same. The count of throttled tasks is no zone."""
     old, new = (metrics.value(run(phase("a", {"vmstat": vmstat})), name, "a") for vmstat in (RECLAIM_3_19, RECLAIM))
@@ -80,7 +86,7 @@ def test_nothing_below_the_line_and_nothing_at_all(name: str) -> None:
     """Counters that are there and 0: what has a divisor is absent. Counters that are not there: all is."""
     zeros = dict.fromkeys([*BALANCING, *RECLAIM, *FAIR], 0)
     idle = phase("a", {"vmstat": zeros}).model_copy(update={"user": 0.0, "system": 0.0})
-    sums = {"page_range_updates", "minor_faults", "autonuma_cost"}
+    sums = {"page_range_updates", "minor_faults", "autonuma_cost", "kswapd_scanned", "kswapd_reclaimed", "direct_scanned", "direct_reclaimed"}
     assert metrics.value(run(idle), name, "a") == (0 if name in sums else None)
     if name != "system_percent":
         assert metrics.value(run(phase("a", {"vmstat": {}})), name, "a") is None
