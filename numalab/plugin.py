@@ -149,7 +149,7 @@ class CaseItem(pytest.Item):
             raise CannotTell(text)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> str | Any:
-        """A verdict, and an error of the lab, is its own explanation; no stack of calls leads to it."""
+        """A verdict is its own explanation; no stack of calls leads to it."""
         return _plain(excinfo.value) or super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Path, int, str]:
@@ -184,7 +184,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_sep("=", "CANNOT TELL")
     for one in told:
         terminalreporter.write_sep("_", one.head_line or one.nodeid)
-        terminalreporter.write_line(one.longrepr[2].removeprefix("Skipped: "))
+        terminalreporter.write_line(one.longrepr[2])
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -205,8 +205,12 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     error = call.excinfo.value if call.excinfo else None
     if isinstance(error, CannotTell):
         made.cannot_tell = True  # type: ignore[attr-defined]
+        if isinstance(made.longrepr, tuple):
+            made.longrepr = (*made.longrepr[:2], str(error))  # without the exception's name
     if isinstance(error, LabError):
         made.sections.append(("numalab", f"{type(error).__name__}: {error}\n{error.evidence}"))
+        if isinstance(item, CaseItem):
+            made.longrepr = _plain(error)  # of a set-up, pytest asks nobody how to show what broke
     return made
 
 
