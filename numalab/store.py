@@ -12,8 +12,8 @@ import json
 import re
 import shutil
 import sqlite3
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -167,25 +167,42 @@ def _answer(path: Path, question: str, values: Sequence[str]) -> list[tuple[str,
 
 
 def _refresh(index: sqlite3.Connection) -> None:
-    """Bring the index up to date, in one transaction; whoever comes at the same time waits, and finds little to do."""
+    """Bring the index up to date.
+
+    Files are read while nobody waits: what two processes write at the same time is alike, and what is old by
+    then has a stamp that the next refresh does not find again.
+    """
+    if _version(index) != VERSION:
+        with _writing(index):
+            if _version(index) != VERSION:  # nobody else made it meanwhile
+                index.execute("DROP TABLE IF EXISTS runs")
+                index.execute(_TABLE)
+                index.execute("CREATE INDEX runs_case ON runs (case_name, started)")
+                index.execute(f"PRAGMA user_version = {VERSION}")
+    known = dict(index.execute("SELECT folder, stamp FROM runs"))
+    here = _stamps()
+    gone = [(name,) for name in known if name not in here]
+    fresh = [(name, stamp, *_row(name)) for name, stamp in here.items() if known.get(name) != stamp]
+    if gone or fresh:
+        with _writing(index):
+            index.executemany("DELETE FROM runs WHERE folder = ?", gone)
+            index.executemany(f"INSERT OR REPLACE INTO runs VALUES ({', '.join('?' * (len(_FIELDS) + 2))})", fresh)
+
+
+def _version(index: sqlite3.Connection) -> int:
+    return int(index.execute("PRAGMA user_version").fetchone()[0])
+
+
+@contextmanager
+def _writing(index: sqlite3.Connection) -> Iterator[None]:
+    """One transaction; others that write wait."""
     index.execute("BEGIN IMMEDIATE")
     try:
-        if index.execute("PRAGMA user_version").fetchone()[0] != VERSION:
-            index.execute("DROP TABLE IF EXISTS runs")
-            index.execute(_TABLE)
-            index.execute("CREATE INDEX runs_case ON runs (case_name, started)")
-            index.execute(f"PRAGMA user_version = {VERSION}")
-        known = dict(index.execute("SELECT folder, stamp FROM runs"))
-        here = _stamps()
-        index.executemany("DELETE FROM runs WHERE folder = ?", [(name,) for name in known if name not in here])
-        changed = (name for name, stamp in here.items() if known.get(name) != stamp)
-        marks = ", ".join("?" * (len(_FIELDS) + 2))
-        index.executemany(f"INSERT OR REPLACE INTO runs VALUES ({marks})", ((name, here[name], *_row(name)) for name in changed))
+        yield
         index.execute("COMMIT")
-    except BaseException:
+    finally:
         if index.in_transaction:
             index.execute("ROLLBACK")
-        raise
 
 
 def _stamps() -> dict[str, str]:

@@ -7,6 +7,7 @@ import os
 import shutil
 import sqlite3
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,20 @@ def test_an_index_that_cannot_be_written_is_an_error(four: list[Run]) -> None:
     index_file().mkdir()
     with pytest.raises(HostError, match=r"runs\.sqlite3: .*it is only an index, and may be removed"):
         store.find()
+
+
+def test_who_only_looks_waits_for_nobody(four: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process writes: what is up to date is read all the same, and what is not waits, and says for what."""
+    store.find()
+    monkeypatch.setattr(store, "WAIT_SECONDS", 0.1)
+    with closing(sqlite3.connect(index_file(), isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        assert len(store.find()) == 4
+        keep(made(AFTER, 50))
+        with pytest.raises(HostError, match=r"runs\.sqlite3: database is locked"):
+            store.find()
+        other.execute("ROLLBACK")
+    assert len(store.find()) == 5
 
 
 def _count(number: int) -> int:
