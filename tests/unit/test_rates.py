@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchmarks import rates
-from numalab import experiment
+from numalab import experiment, trial
 from numalab.case import Arm
 from numalab.runs import Run
 from tests.unit import synthetic
@@ -26,18 +26,18 @@ def boots(name: str, kernels: Sequence[str], rounds: int, *, honest: bool = True
 
 def test_trials() -> None:
     """Only those over before, before, after, after; two kernels alone make four sides too, over an even number of rounds."""
-    trial = boots("a", (BEFORE, BEFORE, AFTER, AFTER), 3)
+    runs = boots("a", (BEFORE, BEFORE, AFTER, AFTER), 3)
     found = list(rates.trials([
-        *trial, *boots("b", (BEFORE, AFTER), 4), *boots("c", (BEFORE, AFTER), 2), *boots("d", (AFTER, AFTER), 4), *boots("e", (AFTER,) * 4, 3),
+        *runs, *boots("b", (BEFORE, AFTER), 4), *boots("c", (BEFORE, AFTER), 2), *boots("d", (AFTER, AFTER), 4), *boots("e", (AFTER,) * 4, 3),
         *boots("f", (BEFORE, BEFORE, AFTER, AFTER), 3)[:-1], synthetic.run(AFTER),
     ]))
     assert [(name, rounds) for name, rounds, _ in found] == [("xfsrepair", 3)]
-    assert found[0][2] == experiment.trial(trial)
+    assert found[0][2] == trial.of(runs)
 
 
 def test_rates() -> None:
     """A lab that is right in one trial of two."""
-    found = [trial for *_, trial in rates.trials([
+    found = [one for *_, one in rates.trials([
         *boots("a", (BEFORE, BEFORE, AFTER, AFTER), 3), *boots("b", (BEFORE, BEFORE, AFTER, AFTER), 3, honest=False),
     ])]
     assert rates.rates(found) == {
