@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -284,3 +285,15 @@ def test_bad_cases_and_options(cases: Cases, break_it: Callable[[Cases], Any], w
     result.stdout.fnmatch_lines([said])
     assert "plugin.py" not in result.stdout.str()
     assert not cases.asked
+
+
+@pytest.mark.parametrize(("words", "names"), [([], catalog.names("topologies")), (["--topology", "fakenuma"], ["fakenuma"])])
+def test_the_labs_own_testcases_are_collected(words: list[str], names: list[str], pytester: pytest.Pytester) -> None:
+    """All of them, on every topology or on those that were chosen."""
+    argv = ["--collect-only", "-q", "-p", "no:cacheprovider", f"--rootdir={catalog.ROOT}", *words, str(catalog.ROOT / "testcases")]
+    result = pytester.runpytest_inprocess(*argv)
+    assert result.ret == 0
+    listed = result.stdout.str()
+    assert sorted(re.findall(r"test_topology_is_as_asked\[(.*)\]", listed)) == sorted(names)
+    for name in catalog.names("testcases"):
+        assert re.search(rf"/{name}\.yml::{name}\[{names[0] if words else '.*'}\]", listed)
