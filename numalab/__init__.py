@@ -6,7 +6,7 @@ The layers, from the bottom; imports go only downwards (tests/unit/test_layers.p
     values     case, model, runs
     pure       blocks, calibration, catalog, comparable, counters, domain, effect, eras, export, finding,
                judge, kconfig, mail, metrics, mirror, patches, published, recipes, record, report, tables,
-               topology, workload
+               topology, trial, workload
     edges      accel, console, doctor, guest, host, image, kernel, kernelbuild, provision, prune, settle,
                shell, source, storage, store, toolchain, where
     measuring  experiment, measure

@@ -16,7 +16,7 @@ LAYERS = (
     ("values", {"case", "model", "runs"}),
     ("pure", {
         "blocks", "calibration", "catalog", "comparable", "counters", "domain", "effect", "eras", "export", "finding", "judge", "kconfig", "mail", "metrics",
-        "mirror", "patches", "published", "recipes", "record", "report", "tables", "topology", "workload",
+        "mirror", "patches", "published", "recipes", "record", "report", "tables", "topology", "trial", "workload",
     }),
     ("edges", {
         "accel", "console", "doctor", "guest", "host", "image", "kernel", "kernelbuild", "provision", "prune", "settle", "shell", "source", "storage",
