@@ -14,7 +14,7 @@ PACKAGE = Path(numalab.__file__).parent
 LAYERS = (
     ("tools", {"errors", "log", "proc", "state"}),
     ("values", {"case", "model", "runs"}),
-    ("pure", {"catalog", "counters", "domain", "kconfig", "patches", "recipes", "record", "report", "topology", "workload"}),
+    ("pure", {"catalog", "counters", "domain", "kconfig", "metrics", "patches", "recipes", "record", "report", "topology", "workload"}),
     ("edges", {"accel", "console", "doctor", "guest", "host", "image", "kernel", "kernelbuild", "provision", "settle", "shell", "source", "storage", "where"}),
     ("measuring", {"measure"}),
     ("front", {"cli", "cli_kernel", "interrupt", "plugin", "progress"}),

@@ -1,0 +1,255 @@
+"""From a run to one number: the only way from counters, times and a workload's own words to a metric.
+
+A metric's name is one of
+
+    numa_pte_updates                     a counter of /proc/vmstat, by its own name
+    node1.vmstat:nr_anon_pages           a counter of another source: nodeN.vmstat, nodeN.numastat
+    trace:migrate:mm_migrate_pages       how often a tracepoint was passed
+    output:files_per_second              what the workload told of itself (`numalab: NAME VALUE`)
+    user, system, elapsed                seconds
+    migrated_per_hint_fault              one of DERIVED
+
+Absent is absent: a metric is None where a counter that it is made of is not there, or where its divisor is
+0. What a metric should do, and whether it did, is not said here (case, judge).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from typing import TypeVar
+
+from numalab import counters
+from numalab.errors import InputError
+from numalab.runs import PhaseResult, Run
+
+N = TypeVar("N", int, float)
+Vmstat = Mapping[str, int]
+
+
+class Kind(StrEnum):
+    """What sort of number a metric is. A time, or what is made of one, is no evidence under emulation."""
+
+    COUNT = "count"
+    RATIO = "ratio"
+    TIME = "time"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sums:
+    """Phases added up: seconds, counter differences by source, the workload's own numbers."""
+
+    elapsed: float
+    user: float
+    system: float
+    counters: Mapping[str, Vmstat]
+    output: Mapping[str, float]
+
+    @property
+    def vmstat(self) -> Vmstat:
+        """Counters of /proc/vmstat; empty when it was not read."""
+        return self.counters.get("vmstat", {})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """What a metric's name stands for: unit, sort, formula and source; `of` gives its value for phases added up."""
+
+    unit: str
+    kind: Kind
+    about: str
+    of: Callable[[Sums], float | None]
+
+Term = Callable[[Sums], float | None]
+
+
+def _counter(name: str) -> Term:
+    return lambda sums: sums.vmstat.get(name)
+
+
+def _total(*terms: Term) -> Term:
+    """The sum; absent when a part is."""
+    def total(sums: Sums) -> float | None:
+        parts = [part for term in terms if (part := term(sums)) is not None]
+        return sum(parts) if len(parts) == len(terms) else None
+    return total
+
+
+def _ratio(top: Term, bottom: Term, scale: float = 1) -> Term:
+    """scale × top / bottom; absent when either is, or when nothing stands below."""
+    def ratio(sums: Sums) -> float | None:
+        above, below = top(sums), bottom(sums)
+        return scale * above / below if above is not None and below else None
+    return ratio
+
+
+def _zones(name: str) -> Term:
+    """A counter that newer kernels have once (pgscan_kswapd) and those before 4.8 for each zone (pgscan_kswapd_dma32)."""
+    def over(sums: Sums) -> float | None:
+        found = [sums.vmstat[key] for key in (name, *(f"{name}_{zone}" for zone in _ZONES)) if key in sums.vmstat]
+        return sum(found) if found else None
+    return over
+
+
+def _derived(name: str) -> Term:
+    """What the seeds' tables have too: counters.derived."""
+    return lambda sums: counters.derived(sums.vmstat).get(name)
+
+
+def _minor(sums: Sums) -> float | None:
+    every, major = sums.vmstat.get("pgfault"), sums.vmstat.get("pgmajfault")
+    return every - major if every is not None and major is not None else None
+
+
+def _cost(sums: Sums) -> float | None:
+    """See AUTONUMA_COST."""
+    parts = [sums.vmstat.get(name) for name in AUTONUMA_COST]
+    if any(part is None for part in parts):
+        return None
+    return sum(part * cost for part, cost in zip(parts, AUTONUMA_COST.values(), strict=True) if part is not None) / 1e6
+
+
+_ZONES = ("dma", "dma32", "normal", "high", "movable", "device")
+_PAGE_ACCESS = 56 / 8
+"""Words of a struct page (56 bytes on x86-64 in 2012): Ca in the model below."""
+_PAGE_COPY = (_PAGE_ACCESS + 4096 / 8) * (1 + 1.5)
+"""To read a page here and write it there, remote at 1.5 times the cost: Cpagerw × (1 + Wnuma)."""
+AUTONUMA_COST = {"numa_pte_updates": _PAGE_ACCESS, "numa_hint_faults": 5000.0, "numa_pages_migrated": _PAGE_ACCESS + 12 + _PAGE_COPY}
+"""What one of each costs, in words of memory touched: 7, 5000 and 19 + 1297.5.
+
+Mel Gorman's model in the changelog of Linux 03c5a6e16322 (mm: numa: Add pte updates, hinting and migration
+stats), with the constants of mmtests, MonitorMmtestsvmstat.pm: a hinting fault 5000, isolating a page the
+access and 12 for locks. Two differences. mmtests drops the copy of a migrated page (a semicolon ends the sum
+before it), so its cost is lower by 1297.5e-6 a page; the changelog counts the isolation twice, which its
+author took back on the list (December 10, 2012).
+"""
+
+_SCANNED = _total(_zones("pgscan_kswapd"), _zones("pgscan_direct"))
+_ALLOCATED = _zones("pgalloc")
+_REFUSED = _total(_counter("fairzone_remote"), _counter("fairzone_depleted"))
+_LOOKED = _total(_counter("fairzone_scanned"), _counter("fairzone_unfair_scanned"))
+
+
+def _per_fault(name: str) -> Term:
+    return _ratio(_counter(name), _counter("numa_hint_faults"))
+
+
+def _per_1000_pages(top: Term) -> Term:
+    return _ratio(top, _ALLOCATED, 1000)
+
+
+def _metric(unit: str, kind: Kind, about: str, of: Term) -> Metric:
+    return Metric(unit=unit, kind=kind, about=about, of=of)
+
+
+TIMES = {
+    "user": _metric("s", Kind.TIME, "CPU time of the phase's processes in user space", lambda sums: sums.user),
+    "system": _metric("s", Kind.TIME, "CPU time of the phase's processes in the kernel", lambda sums: sums.system),
+    "elapsed": _metric("s", Kind.TIME, "wall-clock time of the phase", lambda sums: sums.elapsed),
+}
+DERIVED = {
+    "page_range_updates": _metric("pages", Kind.COUNT, "numa_pte_updates + 512 × numa_huge_pte_updates (the seeds' tables)", _derived("page_range_updates")),
+    "hint_local_percent": _metric("%", Kind.RATIO, "100 × numa_hint_faults_local / numa_hint_faults (the seeds' tables)", _derived("hint_local_percent")),
+    "minor_faults": _metric("faults", Kind.COUNT, "pgfault − pgmajfault (mmtests' Minor Faults)", _minor),
+    "migrated_per_hint_fault": _metric("pages/fault", Kind.RATIO, "numa_pages_migrated / numa_hint_faults", _per_fault("numa_pages_migrated")),
+    "faults_per_hint_fault": _metric("faults/fault", Kind.RATIO, "minor_faults / numa_hint_faults: a second one is for a lost write permission",
+                                     _ratio(_minor, _counter("numa_hint_faults"))),
+    "hint_faults_per_pte_update": _metric("faults/PTE", Kind.RATIO, "numa_hint_faults / numa_pte_updates",
+                                          _ratio(_counter("numa_hint_faults"), _counter("numa_pte_updates"))),
+    "pte_updates_per_user_second": _metric("PTEs/s", Kind.TIME, "numa_pte_updates / user", _ratio(_counter("numa_pte_updates"), lambda sums: sums.user)),
+    "autonuma_cost": _metric("million words", Kind.COUNT, "7 × PTE updates + 5000 × hinting faults + 1316.5 × pages migrated, / 10⁶: see AUTONUMA_COST", _cost),
+    "system_percent": _metric("%", Kind.TIME, "100 × system / (user + system)",
+                              _ratio(lambda sums: sums.system, lambda sums: sums.user + sums.system, 100)),
+    "vmscan_write_per_scan": _metric("pages/page", Kind.RATIO, "nr_vmscan_write / pages scanned by kswapd and direct reclaim",
+                                     _ratio(_counter("nr_vmscan_write"), _SCANNED)),
+    "kswapd_scan_per_steal": _metric("pages/page", Kind.RATIO, "pgscan_kswapd / pgsteal_kswapd", _ratio(_zones("pgscan_kswapd"), _zones("pgsteal_kswapd"))),
+    "direct_scan_per_steal": _metric("pages/page", Kind.RATIO, "pgscan_direct / pgsteal_direct", _ratio(_zones("pgscan_direct"), _zones("pgsteal_direct"))),
+    "kswapd_efficiency": _metric("%", Kind.RATIO, "100 × pgsteal_kswapd / pgscan_kswapd (mmtests)",
+                                 _ratio(_zones("pgsteal_kswapd"), _zones("pgscan_kswapd"), 100)),
+    "direct_efficiency": _metric("%", Kind.RATIO, "100 × pgsteal_direct / pgscan_direct (mmtests)",
+                                 _ratio(_zones("pgsteal_direct"), _zones("pgscan_direct"), 100)),
+    "zones_looked_at_per_1000_pages": _metric("zones", Kind.RATIO, "1000 × (fairzone_scanned + fairzone_unfair_scanned) / pgalloc_*",
+                                              _per_1000_pages(_LOOKED)),
+    "fairzone_looked_at_per_1000_pages": _metric("zones", Kind.RATIO, "1000 × fairzone_scanned / pgalloc_*", _per_1000_pages(_counter("fairzone_scanned"))),
+    "fairzone_skipped_per_1000_pages": _metric("zones", Kind.RATIO, "1000 × (fairzone_remote + fairzone_depleted) / pgalloc_*", _per_1000_pages(_REFUSED)),
+    "fairzone_resets_per_1000_pages": _metric("resets", Kind.RATIO, "1000 × fairzone_reset / pgalloc_*", _per_1000_pages(_counter("fairzone_reset"))),
+    "fairzone_zones_reset_per_1000_pages": _metric("zones", Kind.RATIO, "1000 × fairzone_zones_reset / pgalloc_*",
+                                                   _per_1000_pages(_counter("fairzone_zones_reset"))),
+}
+"""Formulas over counters of /proc/vmstat and times. The fairzone_* counters are those of kernels/patches/fairzone-*."""
+
+
+def merged(run: Run, pattern: str) -> Sums | None:
+    """The measured phases whose name matches, added up; None when there is none.
+
+    What one of them lacks is absent from the sum: part of a count is not the count.
+    """
+    found = [result for result in run.phases if result.phase.measured and fnmatchcase(result.phase.name, pattern)]
+    if not found:
+        return None
+    sources = [source for source in found[0].counters if all(source in result.counters for result in found)]
+
+    def seconds(of: Callable[[PhaseResult], float]) -> float:
+        return sum(of(result) for result in found)
+
+    return Sums(
+        elapsed=seconds(lambda result: result.elapsed), user=seconds(lambda result: result.user), system=seconds(lambda result: result.system),
+        counters={source: _added([result.counters[source] for result in found]) for source in sources},
+        output=_added([result.output for result in found]),
+    )
+
+
+def _added(parts: list[dict[str, N]]) -> dict[str, N]:
+    return {key: sum(part[key] for part in parts) for key in parts[0] if all(key in part for part in parts)}
+
+
+def value(run: Run, metric: str, pattern: str) -> float | None:
+    """A metric over the measured phases that match; None when it is absent. InputError for a name that can be none."""
+    about = describe(metric)
+    sums = merged(run, pattern)
+    return None if sums is None else about.of(sums)
+
+
+def known(metric: str) -> bool:
+    """Whether a name can be a metric at all: derived, a time, or formed as a counter's name is."""
+    return metric in TIMES or metric in DERIVED or _counter_of(metric) is not None
+
+
+def kind(metric: str) -> Kind:
+    """Whether a metric is a count, a ratio or made of times. Raises InputError."""
+    return describe(metric).kind
+
+
+def describe(metric: str) -> Metric:
+    """Unit, sort, formula of a metric of any form. InputError for a name that can be none."""
+    if metric in TIMES:
+        return TIMES[metric]
+    if metric in DERIVED:
+        return DERIVED[metric]
+    found = _counter_of(metric)
+    if found is None:
+        raise InputError(
+            f"metric {metric!r} is none: write a counter of /proc/vmstat, SOURCE:COUNTER (node1.vmstat:nr_dirty, trace:SYSTEM:EVENT, "
+            f"output:NAME), {', '.join(TIMES)} or one of {', '.join(DERIVED)}"
+        )
+    source, name = found
+    if source == "output":
+        sort = Kind.TIME if _TIMED.search(name) else Kind.COUNT
+        return _metric("", sort, "told by the workload", lambda sums: sums.output.get(name))
+    return _metric("", Kind.COUNT, f"counter of {source}", lambda sums: sums.counters.get(source, {}).get(name))
+
+
+_SOURCES = ((r"vmstat|node\d+\.(vmstat|numastat)", r"[a-z]\w*"), ("trace", r"\w+:\w+"), ("output", r"[\w.-]+"))
+"""Where counters come from, and how their names are formed there."""
+_TIMED = re.compile(r"(^|[^a-z])seconds?($|[^a-z])")
+"""A workload's own number is a time, or a rate, when its name says so: repair_seconds, files_per_second."""
+
+
+def _counter_of(metric: str) -> tuple[str, str] | None:
+    """(source, counter) of a name that is formed as one; a bare name is one of /proc/vmstat."""
+    source, name = metric.split(":", 1) if ":" in metric else ("vmstat", metric)
+    good = any(re.fullmatch(sources, source) and re.fullmatch(names, name) for sources, names in _SOURCES)
+    return (source, name) if good else None
