@@ -1,0 +1,68 @@
+"""Which runs may stand side by side: the same work on the same machine, and only the kernel another.
+
+The one place that says what "the same" means; compare, the report and the judge ask here. Whether unlike
+runs are refused or forced is theirs to decide.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from numalab.runs import Run
+
+HOST = ("machine", "cpu", "cpus")
+"""Of a run's host: which machine it is. Its load and its versions may change between two boots."""
+NO_PART = ("description", "source")
+"""Of a topology: what is said of it. A machine is its vCPUs, memory, nodes, distances and disks."""
+
+MOST = 40
+"""Characters of one fact in a message: a list of nodes is longer."""
+
+
+def traits(run: Run) -> dict[str, Mapping[str, Any]]:
+    """What a run must share with those it is compared with: name of the trait -> its facts."""
+    spec = run.guest["spec"]
+    return {
+        "workload": {"": run.workload},
+        "size": {"": run.size.value},
+        "parameters": run.params,
+        "accelerator": {"": spec["accel"]},
+        "topology": {key: value for key, value in spec["topology"].items() if key not in NO_PART},
+        "settings": run.settings,
+        "host": {key: run.host[key] for key in HOST if key in run.host},
+    }
+
+
+def differences(runs: Sequence[Run]) -> tuple[str, ...]:
+    """A line for each trait in which runs differ: 'accelerator: kvm (3 runs), tcg (2 runs)'. None: they may be compared."""
+    every = [traits(run) for run in runs]
+    lines = []
+    for trait in every[0] if every else ():
+        kinds: list[tuple[Mapping[str, Any], list[int]]] = []
+        for index, found in enumerate(every):
+            same = next((members for facts, members in kinds if facts == found[trait]), None)
+            if same is None:
+                kinds.append((found[trait], [index]))
+            else:
+                same.append(index)
+        if len(kinds) > 1:
+            all_facts = [facts for facts, _ in kinds]
+            names = [f"{runs[members[0]].guest['spec']['topology_name']} " if trait == "topology" else "" for _, members in kinds]
+            tallies = [f"({len(members)} run{'s' * (len(members) > 1)})" for _, members in kinds]
+            shown = [f"{name}{_apart(facts, all_facts)} {tally}" for name, facts, tally in zip(names, all_facts, tallies, strict=True)]
+            lines.append(f"{trait}: {', '.join(shown)}")
+    return tuple(lines)
+
+
+def _apart(facts: Mapping[str, Any], every: Sequence[Mapping[str, Any]]) -> str:
+    """The facts that not all share, in a few words."""
+    keys = sorted(set().union(*every))
+    apart = [key for key in keys if any(other.get(key) != facts.get(key) for other in every)]
+    return " ".join(f"{key}{'=' if key else ''}{_word(facts.get(key))}" for key in apart)
+
+
+def _word(value: object) -> str:
+    text = "-" if value is None else value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= MOST else text[: MOST - 1] + "…"

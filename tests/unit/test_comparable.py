@@ -1,0 +1,55 @@
+"""Runs differ in nothing but their kernel, or it is told in what."""
+
+from __future__ import annotations
+
+import pytest
+
+from numalab import comparable, topology
+from numalab.catalog import topology as shape
+from numalab.model import GIB, Accel, Boot, SizeClass, jsonable
+from numalab.runs import Run
+from tests.unit.makers import spec
+
+
+def run(where: str = "4socket", accel: Accel = Accel.TCG, **changes: object) -> Run:
+    made = Run(
+        id="r", workload="xfsrepair", size=SizeClass.QUICK, params={"files": 1000, "loops": 5}, started="", release="6.1", cmdline="",
+        host={"machine": "vm", "cpu": "EPYC", "cpus": "2", "load at start": "1.9"}, guest={"spec": jsonable(spec(where, accel=accel))},
+        settings={"kernel.numa_balancing": "1"},
+    )
+    return made.model_copy(update=changes)
+
+
+def test_other_kernels_and_loads_are_the_same_machine() -> None:
+    other = run(guest={"spec": jsonable(spec("4socket", name="b", boot=Boot(name="6.1")))}, release="6.2", id="s")
+    assert comparable.differences([run(), other, run(host={"machine": "vm", "cpu": "EPYC", "cpus": "2", "load at start": "0.1", "qemu": "9"})]) == ()
+    assert comparable.differences([run()]) == comparable.differences([]) == ()
+
+
+@pytest.mark.parametrize(("other", "line"), [
+    (run(workload="mkfs"), "workload: xfsrepair (2 runs), mkfs (1 run)"),
+    (run(size=SizeClass.FULL), "size: quick (2 runs), full (1 run)"),
+    (run(params={"files": 1000, "loops": 7}), "parameters: loops=5 (2 runs), loops=7 (1 run)"),
+    (run(accel=Accel.KVM), "accelerator: tcg (2 runs), kvm (1 run)"),
+    (run(settings={}), "settings: kernel.numa_balancing=1 (2 runs), kernel.numa_balancing=- (1 run)"),
+    (run(host={"machine": "big", "cpu": "EPYC", "cpus": "2"}), "host: machine=vm (2 runs), machine=big (1 run)"),
+])
+def test_what_differs_is_named(other: Run, line: str) -> None:
+    assert comparable.differences([run(), run(), other]) == (line,)
+
+
+def test_a_topology_is_its_shape_not_its_name() -> None:
+    small = jsonable(spec(topology.scale(shape("4socket"), memory=4 * GIB, vcpus=None)))
+    assert small["topology_name"] == "mine"
+    (line,) = comparable.differences([run(), run(guest={"spec": small})])
+    assert line.startswith("topology: 4socket memory=16GiB nodes=")
+    assert "mine memory=4GiB" in line
+    assert len(line) < 300
+    renamed = {**jsonable(spec("4socket")), "topology_name": "topologies/4socket.yml"}
+    renamed["topology"] = {**renamed["topology"], "description": "other words"}
+    assert comparable.differences([run(), run(guest={"spec": renamed})]) == ()
+
+
+def test_all_that_differs_is_told() -> None:
+    found = comparable.differences([run(), run("fakenuma", Accel.KVM)])
+    assert [line.partition(":")[0] for line in found] == ["accelerator", "topology"]
