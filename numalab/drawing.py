@@ -12,8 +12,8 @@ from numalab import topology
 from numalab.model import LOCAL_DISTANCE, MIB, Topology, Value, show_cpus, show_size
 from numalab.topology import View
 
-BOX = (150, 64)
-"""Width and height of a node, in SVG units: CSS pixels when the drawing has its full size."""
+BOX = (122, 78)
+"""Width and height of a node in CSS pixels: four of them fit a telephone."""
 MARGIN = 8
 MOST_JOINED = 8
 """Nodes; with more, lines are a tangle, and the table of distances has to do."""
@@ -46,8 +46,9 @@ class Line(Value):
 class Drawing(Value):
     """All of it. `distances` by row and column of `nodes`; `said` is the drawing in words."""
 
-    width: float
-    height: float
+    width: int
+    height: int
+    box: tuple[int, int] = BOX
     boxes: tuple[Box, ...]
     lines: tuple[Line, ...]
     nodes: tuple[int, ...]
@@ -65,7 +66,7 @@ def draw(shape: Topology) -> Drawing:
         Box(node=node, x=x - BOX[0] / 2, y=y - BOX[1] / 2, lines=_lines(view, node)) for node, (x, y) in zip(view.nodes, centres, strict=True)
     )
     return Drawing(
-        width=max(x for x, _ in centres) + BOX[0] / 2 + MARGIN, height=max(y for _, y in centres) + BOX[1] / 2 + MARGIN, boxes=boxes,
+        width=math.ceil(max(x for x, _ in centres) + BOX[0] / 2 + MARGIN), height=math.ceil(max(y for _, y in centres) + BOX[1] / 2 + MARGIN), boxes=boxes,
         lines=_join(view, centres) if joined else (), nodes=view.nodes,
         distances=tuple(tuple(view.distances.get((i, j)) for j in view.nodes) for i in view.nodes), fake=bool(shape.fake),
         said=". ".join(f"Node {box.node}: {', '.join(box.lines)}" for box in boxes),
@@ -75,10 +76,11 @@ def draw(shape: Topology) -> Drawing:
 def _lines(view: View, node: int) -> tuple[str, ...]:
     cpus, memory = view.cpus.get(node, ()), view.memory(node)
     lines = [f"CPU {show_cpus(cpus)}" if cpus else "no CPU", show_size(memory) if memory else "no memory"]
-    zones = [f"{zone} {size // MIB}" for (owner, zone), size in view.zones.items() if owner == node and zone != "DMA"]
+    # The 16 MiB of zone DMA tell nobody anything.
+    zones = [f"{zone} {size // MIB}MiB" for (owner, zone), size in view.zones.items() if owner == node and zone != "DMA"]
     hmat = [f"{view.latency_ns[node]} ns"] if node in view.latency_ns else []
     hmat += [f"{view.bandwidth_mibs[node]} MiB/s"] if node in view.bandwidth_mibs else []
-    return (*lines, " ".join(hmat) or f"{', '.join(zones)} MiB") if memory else tuple(lines)
+    return (*lines, *(hmat or zones))
 
 
 def _rows(count: int) -> list[tuple[float, float]]:
@@ -92,9 +94,8 @@ def _rows(count: int) -> list[tuple[float, float]]:
 
 def _circle(count: int) -> list[tuple[float, float]]:
     """Centres on a ring, clockwise from the upper left, so that neighbours on a ring of sockets are neighbours here."""
-    # Half the side that keeps boxes apart with room for a label on the line between them.
-    across = {2: 120.0, 3: 130.0, 4: 170.0}.get(count, 48.0 * count)
-    down = {2: 0.0, 3: 90.0, 4: 110.0}.get(count, 30.0 * count)
+    # Half the width and height of the ring: they keep boxes apart, with room for a label on the line between.
+    across, down = {2: (92.0, 0.0), 3: (100.0, 80.0), 4: (88.0, 75.0)}.get(count, (32.5 * count, 25.0 * count))
     turn = math.pi if count == 2 else 1.25 * math.pi if count == 4 else 1.5 * math.pi
     angles = [turn + 2 * math.pi * i / count for i in range(count)]
     points = [(across * math.cos(angle), down * math.sin(angle)) for angle in angles]
@@ -112,7 +113,7 @@ def _join(view: View, centres: list[tuple[float, float]]) -> tuple[Line, ...]:
             continue
         (x1, y1), (x2, y2) = centres[i], centres[j]
         # Diagonals cross in the middle: their labels stand nearer to one end.
-        part = 0.5 if j - i in (1, len(view.nodes) - 1) else 0.34
+        part = 0.5 if j - i in (1, len(view.nodes) - 1) else 0.42
         found.append(Line(
             x1=x1, y1=y1, x2=x2, y2=y2, label_x=x1 + part * (x2 - x1), label_y=y1 + part * (y2 - y1),
             label=f"{there}" if there == back else f"{there} / {back}", rank=ranks.index(max(there, back)) if max(there, back) in ranks else 0,
