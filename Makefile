@@ -53,7 +53,7 @@ image: setup
 lint: setup
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy numalab lab.py tests testcases benchmarks
-	$(VENV)/bin/yamllint -s -d "$(YAMLLINT)" images kernels playbooks topologies
+	$(VENV)/bin/yamllint -s -d "$(YAMLLINT)" images kernels playbooks reference testcases topologies
 	$(VENV)/bin/ansible-lint -q --offline playbooks
 	shellcheck .ci/run playbooks/roles/kernel/files/*.sh
 	shellcheck -s sh playbooks/roles/tuning/files/tune.sh

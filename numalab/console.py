@@ -24,15 +24,19 @@ OOPS = re.compile(
     r"VFS: Unable to mount root|Attempted to kill init"
 )
 """Lines after which nothing that the guest counts means anything (kernel: arch/x86/kernel/dumpstack.c, kernel/panic.c, mm/fault.c)."""
-WARNING = re.compile(
-    r"WARNING: (CPU|\S+:\d+ at )|BUG: soft lockup|BUG: workqueue lockup|rcu: INFO: rcu_\w+ (self-)?detected|"
-    r"INFO: task .* blocked for more than|Out of memory: Killed process|oom-kill:"
-)
+FINDING = re.compile(r"WARNING: (CPU|\S+:\d+ at )|INFO: task .* blocked for more than|Out of memory: Killed process|oom-kill:")
+"""Lines after which what was counted is evidence and no data point."""
+SLOW = re.compile(r"BUG: soft lockup|BUG: workqueue lockup|rcu: INFO: rcu_\w+ (self-)?detected")
+
+
+def findings(text: str) -> list[str]:
+    """Lines that make a run an error: warnings, hung tasks, OOM kills."""
+    return [line for line in text.splitlines() if FINDING.search(line)]
 
 
 def warnings(text: str) -> list[str]:
-    """Lines that do not end a run but belong to its evidence."""
-    return [line for line in text.splitlines() if WARNING.search(line)]
+    """All lines that belong to a run's evidence, whether they spoil it or not."""
+    return [line for line in text.splitlines() if FINDING.search(line) or SLOW.search(line)]
 
 
 class Watch:

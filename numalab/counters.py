@@ -19,8 +19,8 @@ Counters = dict[str, int]
 
 
 def parse(text: str) -> Counters:
-    """`name value` lines (vmstat, numastat) -> counters. Lines of another form are passed over."""
-    return {name: int(value) for name, value in re.findall(r"^(\w+) (-?\d+)$", text, re.MULTILINE)}
+    """`name value` lines (vmstat, numastat, `system:event value`) -> counters. Lines of another form are passed over."""
+    return {name: int(value) for name, value in re.findall(r"^(\w+(?::\w+)?) (-?\d+)$", text, re.MULTILINE)}
 
 
 def difference(before: Mapping[str, int], after: Mapping[str, int]) -> Counters:
@@ -59,7 +59,7 @@ NUMA_ROWS = (
     ("NUMA hint local faults", "numa_hint_faults_local"),
     ("NUMA hint local percent", "hint_local_percent"),
     ("NUMA pages migrated", "numa_pages_migrated"),
-    ("Minor faults", "pgfault"),
+    ("Minor faults", "minor_faults"),
 )
 """The seeds' names of the NUMA block (slowscan, nodirty, stagger) and the counter behind each."""
 
@@ -68,7 +68,8 @@ def derived(vmstat: Mapping[str, int]) -> dict[str, float]:
     """The ratios of the seeds' tables, where their counters are there.
 
     page_range_updates = base + 512 × huge (a huge PMD update covers that many base pages);
-    hint_local_percent = local / all hinting faults × 100, absent when there was no fault.
+    hint_local_percent = local / all hinting faults × 100, absent when there was no fault;
+    minor_faults = all faults - those that waited for a disk.
     """
     found: dict[str, float] = {}
     base, huge = vmstat.get("numa_pte_updates"), vmstat.get("numa_huge_pte_updates")
@@ -77,4 +78,7 @@ def derived(vmstat: Mapping[str, int]) -> dict[str, float]:
     faults, local = vmstat.get("numa_hint_faults"), vmstat.get("numa_hint_faults_local")
     if faults and local is not None:
         found["hint_local_percent"] = 100 * local / faults
+    every, major = vmstat.get("pgfault"), vmstat.get("pgmajfault")
+    if every is not None and major is not None:
+        found["minor_faults"] = every - major
     return found

@@ -13,7 +13,7 @@ from lxml import etree
 from lxml.builder import E as _E
 from lxml.builder import ElementMaker
 
-from numalab.model import KIB, MIB, Accel, DiskFile, GuestSpec, Node, Topology, show_cpus
+from numalab.model import KIB, MIB, Accel, Bus, DiskFile, GuestSpec, Node, Topology, show_cpus
 
 LAB = "urn:numalab:guest:1"
 """The namespace of the lab's mark in a domain's metadata; what lacks it is not the lab's."""
@@ -125,7 +125,7 @@ def _devices(spec: GuestSpec) -> Element:
     log = E.log(file=f"{spec.directory}/console.log", append="on")
     return E.devices(
         *(_disk(index, disk) for index, disk in enumerate(spec.disks)),
-        E.controller(type="usb", model="none"),
+        E.controller(type="usb", model="qemu-xhci" if any(disk.bus is Bus.USB for disk in spec.disks) else "none"),
         # ttyS0 is the kernel's alone and only ever read; a person's console and getty are on hvc0.
         E.serial(log, E.target(port="0"), type="pty"),
         E.console(E.target(type="serial", port="0"), type="pty"),
@@ -139,13 +139,11 @@ def _devices(spec: GuestSpec) -> Element:
 def _disk(index: int, disk: DiskFile) -> Element:
     driver = {"name": "qemu", "type": disk.format, "discard": "unmap"}
     driver["cache"] = "none" if disk.direct else "writeback"
-    return E.disk(
-        E.driver(**driver),
-        E.source(file=disk.path),
-        E.target(dev=f"vd{chr(ord('a') + index)}", bus="virtio"),
-        E.serial(disk.serial),
-        type="file", device="disk",
-    )
+    usb = disk.bus is Bus.USB
+    parts = [E.driver(**driver), E.source(file=disk.path), E.target(dev=f"{'sd' if usb else 'vd'}{chr(ord('a') + index)}", bus=disk.bus.value)]
+    if disk.mibs_per_second:
+        parts.append(E.iotune(E.total_bytes_sec(str(disk.mibs_per_second * MIB))))
+    return E.disk(*parts, E.serial(disk.serial), type="file", device="disk")
 
 
 def _network(spec: GuestSpec) -> Element:

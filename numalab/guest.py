@@ -16,7 +16,7 @@ import tempfile
 import uuid
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
@@ -85,7 +85,6 @@ class Guest:
 
     record: Record
     host: Host
-    extra_watch: list[Callable[[], None]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._console = console.Watch(self.console_log, self.name, self._more_console)
@@ -122,16 +121,14 @@ class Guest:
     def watch(self) -> None:
         """Raise KernelOops when the console shows one, GuestLost when the domain is gone."""
         self._console()
-        for more in self.extra_watch:
-            more()
         if not self.host.running(self.name):
             self._console(last=True)
             raise GuestLost(f"guest {self.name}: its domain is gone: QEMU ended, or somebody destroyed it", evidence=self.console_tail())
 
-    def execute(self, command: str, *, deadline: Deadline, input: bytes | None = None) -> Result:
+    def execute(self, command: str, *, deadline: Deadline, input: bytes | None = None, tell: Callable[[str], None] | None = None) -> Result:
         """See Shell."""
         try:
-            return self.ssh.execute(command, deadline=deadline, input=input)
+            return self.ssh.execute(command, deadline=deadline, input=input, tell=tell)
         except GuestLost as error:
             error.evidence = error.evidence or self.console_tail()
             raise

@@ -1,13 +1,17 @@
 """Runs inside the guest, alone: one phase of a workload between two snapshots of the kernel's counters.
 
-Reads a JSON object on standard input: {"command": shell command, "files": [globs], "limit": seconds}.
-Prints one: {"before": {path: text}, "after": …, "status", "elapsed", "user", "system", "stdout",
-"stderr", "timed_out", "load"}. Standard library only; nothing of numalab is in the guest. The snapshots
-are taken right at the command's edges, so that neither SSH nor this interpreter's start is counted.
+Reads a JSON object on standard input: {"command": shell command, "files": [globs], "limit": seconds}, and
+optionally "trace": [system:event] to be counted, "sample": seconds between samples, "profile": samples a
+second of a call-graph profile. Prints one: {"before": {path: text}, "after": …, "status", "elapsed", "user",
+"system", "stdout", "stderr", "timed_out", "load", "profile"}. Each sample goes to standard error as it is
+taken: {"t": seconds, "vmstat": {name: value}, "node0.vmstat": …}. Standard library only; nothing of numalab
+is in the guest. The snapshots are taken right at the command's edges, so that neither SSH nor this
+interpreter's start is counted.
 """
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import glob
 import json
@@ -16,30 +20,126 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 KEEP = 256 * 1024  # bytes of each stream that come back: its end
+SAMPLED = ("/proc/vmstat", "/sys/devices/system/node/node*/vmstat")
+MOVING = ("numa_", "pgmigrate_", "pgfault", "pgmajfault", "pgscan_", "pgsteal_", "nr_")  # what a sample keeps of them
+MOST = 240  # samples of a phase; a longer one is sampled more rarely
+STACKS = "/root/numalab-perf.data"  # /run is small, and a profile is not
 
 
-def snapshot(patterns: list[str]) -> dict[str, str]:
+class Tracepoints:
+    """Counts events: a tracing instance for each, whose rings are a page and whose statistics count what went by."""
+
+    def __init__(self, events: list[str]) -> None:
+        roots = ("/sys/kernel/tracing", "/sys/kernel/debug/tracing")
+        if events and not os.path.exists(f"{roots[0]}/events"):  # noqa: PTH110
+            subprocess.run(["mount", "-t", "tracefs", "none", roots[0]], stderr=subprocess.DEVNULL, check=False)
+        root = next((path for path in roots if os.path.exists(f"{path}/events")), "")  # noqa: PTH110
+        self.places = {}
+        for number, event in enumerate(events):
+            place = f"{root}/instances/numalab-{os.getpid()}-{number}"
+            with contextlib.suppress(OSError):  # a kernel without the event has no count of it
+                os.mkdir(place)  # noqa: PTH102
+                self.places[event] = place
+                write(f"{place}/buffer_size_kb", "4")
+                write(f"{place}/events/{event.replace(':', '/')}/enable", "1")
+                continue
+            self._drop(event)
+
+    def text(self) -> str:
+        """`system:event COUNT` lines: read, still in a ring, overwritten or dropped, on every CPU."""
+        lines = []
+        for event, place in self.places.items():
+            count = 0
+            for path in glob.glob(f"{place}/per_cpu/cpu*/stats"):  # noqa: PTH207
+                facts = dict(line.split(": ") for line in read(path).splitlines() if ": " in line)
+                count += sum(int(facts.get(key, 0)) for key in ("entries", "overrun", "dropped events", "read events"))
+            lines.append(f"{event} {count}\n")
+        return "".join(lines)
+
+    def close(self) -> None:
+        """Remove the instances."""
+        for event in list(self.places):
+            self._drop(event)
+
+    def _drop(self, event: str) -> None:
+        place = self.places.pop(event, "")
+        with contextlib.suppress(OSError):
+            os.rmdir(place)  # noqa: PTH106
+
+
+def read(path: str) -> str:
+    """A small file's text."""
+    with open(path) as handle:  # noqa: PTH123
+        return handle.read()
+
+
+def write(path: str, text: str) -> None:
+    """Into a file of the kernel's."""
+    with open(path, "w") as handle:  # noqa: PTH123
+        handle.write(text)
+
+
+def snapshot(patterns: list[str], trace: Tracepoints | None = None) -> dict[str, str]:
     """The text of every file that the patterns match; one that vanishes meanwhile is left out."""
     found = {}
     for path in sorted(name for pattern in patterns for name in glob.glob(pattern)):  # noqa: PTH207
-        try:
-            with open(path) as handle:  # noqa: PTH123
-                found[path] = handle.read()
-        except OSError:
-            continue
+        with contextlib.suppress(OSError):
+            found[path] = read(path)
+    if trace and trace.places:
+        found["trace"] = trace.text()
     return found
+
+
+def sample(start: float) -> dict[str, object]:
+    """What moves, now: counters of the machine and of each node."""
+    found: dict[str, object] = {"t": round(time.monotonic() - start, 2)}
+    for path, text in snapshot(list(SAMPLED)).items():
+        pairs = (line.split() for line in text.splitlines())
+        name = path.rpartition("/")[2] if path.startswith("/proc") else path.split("/")[-2] + ".vmstat"
+        found[name] = {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[0].startswith(MOVING)}
+    return found
+
+
+def sampling(every: float, start: float, done: threading.Event) -> None:
+    """Samples on standard error until `done`; twice as far apart after each MOST."""
+    taken = 0
+    while not done.wait(every):
+        sys.stderr.write(json.dumps(sample(start)) + "\n")
+        sys.stderr.flush()
+        taken += 1
+        if taken % MOST == 0:
+            every *= 2
+
+
+def folded() -> str:
+    """The profile as `outermost;…;innermost COUNT` lines. perf comes with the guest's image, not with its kernel."""
+    told = subprocess.run(["perf", "script", "-i", STACKS, "-F", "comm,ip,sym"], capture_output=True, text=True, errors="replace", check=False)
+    counts: collections.Counter[str] = collections.Counter()
+    for block in told.stdout.split("\n\n"):
+        lines = [line for line in block.splitlines() if line.strip()]
+        if lines:
+            frames = [line.split(None, 1)[-1].replace(";", ":") for line in reversed(lines[1:])]
+            counts[";".join([lines[0].strip(), *frames])] += 1
+    os.unlink(STACKS)  # noqa: PTH108
+    return "".join(f"{stack} {count}\n" for stack, count in sorted(counts.items()))
 
 
 def main() -> None:
     """One phase."""
     about = json.load(sys.stdin)
+    trace, done = Tracepoints(about.get("trace", [])), threading.Event()
+    words = ["/bin/sh", "-c", about["command"]]
+    if about.get("profile"):
+        # cpu-clock: an emulated guest has no cycle counter to sample by.
+        words = ["perf", "record", "-q", "-a", "-g", "-e", "cpu-clock", "-F", str(about["profile"]), "-o", STACKS, "--", *words]
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        before = snapshot(about["files"])
+        before = snapshot(about["files"], trace)
         start = time.monotonic()
-        child = subprocess.Popen(["/bin/sh", "-c", about["command"]], stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True)
+        child = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True)
         timed_out = False
 
         def end(_signal: int, _frame: object) -> None:
@@ -50,23 +150,27 @@ def main() -> None:
 
         signal.signal(signal.SIGALRM, end)
         signal.setitimer(signal.ITIMER_REAL, about["limit"])
+        if about.get("sample"):
+            threading.Thread(target=sampling, args=(about["sample"], start, done), daemon=True).start()
         # wait4 counts what the command and all children that it waited for used.
         _, status, usage = os.wait4(child.pid, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
         elapsed = time.monotonic() - start
-        after = snapshot(about["files"])
+        after = snapshot(about["files"], trace)
+        done.set()
+        trace.close()
         streams = []
         for stream in (out, err):
             stream.seek(max(0, stream.seek(0, os.SEEK_END) - KEEP))
             streams.append(stream.read().decode(errors="replace"))
-    json.dump(
-        {
-            "before": before, "after": after, "status": os.waitstatus_to_exitcode(status), "elapsed": elapsed,
-            "user": usage.ru_utime, "system": usage.ru_stime, "stdout": streams[0], "stderr": streams[1],
-            "timed_out": timed_out, "load": os.getloadavg()[0],
-        },
-        sys.stdout,
-    )
+    told = {
+        "before": before, "after": after, "status": os.waitstatus_to_exitcode(status), "elapsed": elapsed,
+        "user": usage.ru_utime, "system": usage.ru_stime, "stdout": streams[0], "stderr": streams[1],
+        "timed_out": timed_out, "load": os.getloadavg()[0],
+    }
+    if about.get("profile") and os.path.exists(STACKS):  # noqa: PTH110
+        told["profile"] = folded()
+    json.dump(told, sys.stdout)
 
 
 if __name__ == "__main__":

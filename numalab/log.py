@@ -32,3 +32,13 @@ def step(what: str, *, who: str = "") -> Iterator[None]:
 def note(what: str, *, who: str = "") -> None:
     """Something that a person should read once."""
     logger.warning("%s%s", f"{who}: " if who else "", what, extra={"step": what, "who": who, "state": "note"})
+
+
+def tell(what: str, *, who: str = "") -> None:
+    """What came out so far: a line for everybody, without a mark."""
+    logger.info("%s%s", f"{who}: " if who else "", what, extra={"step": what, "who": who, "state": "told"})
+
+
+def moving(what: str) -> None:
+    """What moves in the step under way: only for who watches a terminal; '' ends it."""
+    logger.debug("%s", what, extra={"step": what, "who": "", "state": "moving"})

@@ -1,7 +1,8 @@
 """Workloads measured: phases run in a guest, counters taken at each edge, all of it kept.
 
 A workload is one file, testcases/workloads/NAME.py, with a docstring, PARAMS (a pydantic value for each
-SizeClass) and `phases(params)`; C sources, if any, stand beside it. It never talks to a guest itself.
+SizeClass), `phases(params)` and, where it needs files of the host in the guest, `files(params)` (guest path
+-> host path); C sources, if any, stand beside it. It never talks to a guest itself.
 """
 
 from __future__ import annotations
@@ -13,11 +14,15 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
+from typing import Any, Protocol
+
+from pydantic import Field, ValidationError
 
 from numalab import accel, catalog, console, counters, record, shell, state, topology
+from numalab.case import Place
 from numalab.errors import GuestError, InputError, LabError
 from numalab.guest import Guest
 from numalab.log import step
@@ -27,6 +32,8 @@ from numalab.runs import PhaseResult, Run
 
 INSIDE = "/run/numalab-inside.py"
 WORKLOADS = "testcases/workloads"
+SAMPLE_SECONDS = 2.0
+"""A sample costs an emulated vCPU about 10 ms."""
 
 
 def workloads() -> list[str]:
@@ -48,30 +55,75 @@ def load(name: str) -> ModuleType:
     return module
 
 
-def run(guest: Guest, workload: str, size: SizeClass, deadline: Deadline, *, progress: Callable[[PhaseResult], None] | None = None) -> tuple[Run, Path]:
+class Options(Value):
+    """How a workload is run and what is watched while it does."""
+
+    params: dict[str, Any] = Field(default_factory=dict)
+    """Over the workload's own for the size."""
+    tracepoints: tuple[str, ...] = ()
+    """system:event, counted in each phase."""
+    sample_seconds: float = SAMPLE_SECONDS
+    """Between two samples of the counters that move; 0 takes none."""
+    profile_hz: int = 0
+    """Call graphs a second of measured phases; 0 takes none. A profile costs time: no verdict from such a run."""
+    settings: dict[str, str] = Field(default_factory=dict)
+    """Sysctls and knobs that were set and read back before."""
+    place: Place | None = None
+
+
+class Watcher(Protocol):
+    """Who wants to see a run while it goes on."""
+
+    def moving(self, phase: str, sample: Mapping[str, Any]) -> None:
+        """A moment of a phase; see record."""
+
+    def ended(self, result: PhaseResult) -> None:
+        """A phase that is over."""
+
+
+def parameters(module: ModuleType, size: SizeClass, over: Mapping[str, Any]) -> Value:
+    """A workload's parameters for a size, some of them given otherwise. Raises InputError."""
+    own: Value = module.PARAMS[size]
+    try:
+        return type(own).model_validate({**own.model_dump(), **over})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = ".".join(str(part) for part in first["loc"])
+        raise InputError(f"{Path(module.__file__ or '').stem}: {size} parameter {name}: {first['msg']}") from error
+
+
+def run(
+    guest: Guest, workload: str, size: SizeClass, deadline: Deadline, options: Options | None = None, *, watcher: Watcher | None = None,
+) -> tuple[Run, Path]:
     """Run a workload to its end. Returns the Run and its folder.
 
-    A phase that fails, a lost guest or a passed limit raises, after the folder was written with the error
-    in it and the console log beside: evidence stays, but never half a result.
+    A phase that fails, a kernel that warns, a lost guest or a passed limit raises, after the folder was
+    written with the error in it and the console log beside: evidence stays, but never half a result.
     """
-    module = load(workload)
-    params: Value = module.PARAMS[size]
+    module, options = load(workload), options or Options()
+    params = parameters(module, size, options.params)
     result = Run(
         id=f"{state.stamp()}-{workload}-{guest.record.spec.topology_name}-{guest.record.spec.boot.name}-{os.getpid()}".replace("/", "_"),
         workload=workload, size=size, params=jsonable(params), started=state.stamp(), host=_host(guest, deadline),
-        guest=jsonable(guest.record), release="", cmdline="", inputs=_inputs(workload),
+        guest=jsonable(guest.record), release="", cmdline="", inputs=_inputs(workload), settings=options.settings, place=options.place,
     )
     folder = state.folder("runs") / result.id
     folder.mkdir()
     error: BaseException | None = None
+    told = 0
     try:
+        with contextlib.suppress(LabError):  # the run itself will tell
+            told = len(guest.console_text())
         result = result.model_copy(update=_prepare(guest, folder, deadline))
+        give_files(guest, module, params, deadline)
         for index, phase in enumerate(module.phases(params)):
             with step(f"{workload}: {phase.name}", who=guest.name):
-                done = _phase(guest, folder, index, phase, deadline)
+                done = _phase(guest, folder, index, phase, options, deadline, watcher)
             result = result.model_copy(update={"phases": (*result.phases, done)})
-            if progress:
-                progress(done)
+            if watcher:
+                watcher.ended(done)
+        if said := console.findings(guest.console_text()[told:]):
+            raise GuestError(f"guest {guest.name}: its kernel says: {said[0].strip()}", evidence="\n".join(said))
     except BaseException as broke:  # Ctrl-C too: an interrupted run is no result either
         error = broke
         raise
@@ -90,6 +142,12 @@ def run(guest: Guest, workload: str, size: SizeClass, deadline: Deadline, *, pro
     return result, folder
 
 
+def give_files(guest: Guest, module: ModuleType, params: Value, deadline: Deadline) -> None:
+    """Copy what a workload needs of the host into the guest."""
+    for target, source in (module.files(params) if hasattr(module, "files") else {}).items():
+        guest.ssh.copy(source=str(source), target=f"guest:{target}", deadline=deadline)
+
+
 def _inputs(workload: str) -> dict[str, str]:
     """The workload's files and the guest-side runner -> SHA-256."""
     files = [*sorted((catalog.ROOT / WORKLOADS).glob(f"{workload}.*")), *(Path(__file__).with_name(name) for name in ("inside.py", "workload.py"))]
@@ -105,17 +163,34 @@ def _prepare(guest: Guest, folder: Path, deadline: Deadline) -> dict[str, str]:
     return {"release": release, "cmdline": cmdline}
 
 
-def _phase(guest: Guest, folder: Path, index: int, phase: Phase, deadline: Deadline) -> PhaseResult:
+def _phase(
+    guest: Guest, folder: Path, index: int, phase: Phase, options: Options, deadline: Deadline, watcher: Watcher | None,
+) -> PhaseResult:
     """One phase, measured in the guest; GuestError when its command fails or outlives its limit."""
-    about = {"command": phase.command, "files": counters.FILES, "limit": phase.limit_seconds}
-    text = shell.succeed(
-        guest, ["python3", INSIDE], deadline=deadline.within(phase.limit_seconds + 60), input=json.dumps(about).encode()
-    )
+    about = {
+        "command": phase.command, "files": counters.FILES, "limit": phase.limit_seconds, "trace": options.tracepoints,
+        "sample": options.sample_seconds, "profile": options.profile_hz if phase.measured else 0,
+    }
+    samples: list[str] = []
+
+    def tell(line: str) -> None:
+        with contextlib.suppress(ValueError):  # something else that was said there
+            sample = json.loads(line)
+            samples.append(line)
+            if watcher:
+                watcher.moving(phase.name, sample)
+
+    try:
+        text = shell.succeed(
+            guest, ["python3", INSIDE], deadline=deadline.within(phase.limit_seconds + 60), input=json.dumps(about).encode(), tell=tell,
+        )
+    finally:
+        record.write_samples(folder, index, phase.name, samples)
     try:
         told = json.loads(text)
         record.write_phase(
             folder, index, phase.name, {"before": told["before"], "after": told["after"]},
-            {"stdout": told["stdout"], "stderr": told["stderr"]},
+            {"stdout": told["stdout"], "stderr": told["stderr"], **({"profile.folded": told["profile"]} if "profile" in told else {})},
         )
         used = {key: told[key] for key in ("status", "timed_out", "elapsed", "user", "system", "load")}
     except (ValueError, KeyError, TypeError) as broke:

@@ -99,9 +99,7 @@ def _derived(name: str) -> Term:
     return lambda sums: counters.derived(sums.vmstat).get(name)
 
 
-def _minor(sums: Sums) -> float | None:
-    every, major = sums.vmstat.get("pgfault"), sums.vmstat.get("pgmajfault")
-    return every - major if every is not None and major is not None else None
+_minor = _derived("minor_faults")
 
 
 def _cost(sums: Sums) -> float | None:
@@ -157,6 +155,8 @@ DERIVED = {
     "migrated_per_hint_fault": _metric("pages/fault", Kind.RATIO, "numa_pages_migrated / numa_hint_faults", _per_fault("numa_pages_migrated")),
     "faults_per_hint_fault": _metric("faults/fault", Kind.RATIO, "minor_faults / numa_hint_faults: a second one is for a lost write permission",
                                      _ratio(_minor, _counter("numa_hint_faults"))),
+    "touch_faults_per_hint_fault": _metric("faults/fault", Kind.RATIO, "output:touch_minor_faults / numa_hint_faults: those of populating left out",
+                                           _ratio(lambda sums: sums.output.get("touch_minor_faults"), _counter("numa_hint_faults"))),
     "hint_faults_per_pte_update": _metric("faults/PTE", Kind.RATIO, "numa_hint_faults / numa_pte_updates",
                                           _ratio(_counter("numa_hint_faults"), _counter("numa_pte_updates"))),
     "pte_updates_per_user_second": _metric("PTEs/s", Kind.TIME, "numa_pte_updates / user", _ratio(_counter("numa_pte_updates"), lambda sums: sums.user)),
@@ -165,6 +165,10 @@ DERIVED = {
                               _ratio(lambda sums: sums.system, lambda sums: sums.user + sums.system, 100)),
     "vmscan_write_per_scan": _metric("pages/page", Kind.RATIO, "nr_vmscan_write / pages scanned by kswapd and direct reclaim",
                                      _ratio(_counter("nr_vmscan_write"), _SCANNED)),
+    "kswapd_scanned": _metric("pages", Kind.COUNT, "pgscan_kswapd, or the sum of its zones before 4.8", _zones("pgscan_kswapd")),
+    "kswapd_reclaimed": _metric("pages", Kind.COUNT, "pgsteal_kswapd, or the sum of its zones before 4.8", _zones("pgsteal_kswapd")),
+    "direct_scanned": _metric("pages", Kind.COUNT, "pgscan_direct, or the sum of its zones before 4.8", _zones("pgscan_direct")),
+    "direct_reclaimed": _metric("pages", Kind.COUNT, "pgsteal_direct, or the sum of its zones before 4.8", _zones("pgsteal_direct")),
     "kswapd_scan_per_steal": _metric("pages/page", Kind.RATIO, "pgscan_kswapd / pgsteal_kswapd", _ratio(_zones("pgscan_kswapd"), _zones("pgsteal_kswapd"))),
     "direct_scan_per_steal": _metric("pages/page", Kind.RATIO, "pgscan_direct / pgsteal_direct", _ratio(_zones("pgscan_direct"), _zones("pgsteal_direct"))),
     "kswapd_efficiency": _metric("%", Kind.RATIO, "100 × pgsteal_kswapd / pgscan_kswapd (mmtests)",

@@ -213,6 +213,8 @@ class DiskFile(Value):
     serial: str
     direct: bool
     """cache=none: the host's file system supports O_DIRECT."""
+    bus: Bus = Bus.VIRTIO
+    mibs_per_second: int | None = None
 
 
 class Boot(Value):

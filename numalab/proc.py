@@ -93,11 +93,13 @@ def run(
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
     watch: Callable[[], None] | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> Result:
     """Run a program to its end.
 
     Its streams go to files (to `log`, both, if given), so that no pipe can fill up. `watch` is called
-    every POLL_SECONDS and may raise. A wait that ends early takes the program and its children along.
+    every POLL_SECONDS and may raise; `tell` gets each line of standard error about when it comes. A wait
+    that ends early takes the program and its children along.
     Raises CommandFailed (unless `check` is false), DeadlinePassed, Cancelled, HostError.
     """
     words = tuple(str(word) for word in argv)
@@ -119,10 +121,13 @@ def run(
         finally:
             if sink:
                 sink.close()
+        lines = _Lines(err.fileno(), tell) if tell else None
         try:
-            _wait(child, shown, deadline, watch)
+            _wait(child, shown, deadline, watch, lines)
         finally:
             _end(child)
+        if lines:
+            lines()
         out.seek(0)
         err.seek(0)
         result = Result(
@@ -137,7 +142,25 @@ def run(
     return result
 
 
-def _wait(child: subprocess.Popen[bytes], shown: str, deadline: Deadline, watch: Callable[[], None] | None) -> None:
+class _Lines:
+    """What a growing file got since the last look, line by line; the program keeps its own place in it."""
+
+    def __init__(self, file: int, tell: Callable[[str], None]) -> None:
+        self.file, self.tell, self.seen = file, tell, 0
+
+    def __call__(self) -> None:
+        while more := os.pread(self.file, 1 << 20, self.seen):
+            whole = more[: more.rfind(b"\n") + 1]
+            if not whole:
+                return
+            self.seen += len(whole)
+            for line in whole.decode(errors="replace").splitlines():
+                self.tell(line)
+
+
+def _wait(
+    child: subprocess.Popen[bytes], shown: str, deadline: Deadline, watch: Callable[[], None] | None, lines: Callable[[], None] | None,
+) -> None:
     """Until the child has ended: its end wakes us, `watch` and the deadline are looked at in between."""
     end = os.pidfd_open(child.pid)
     try:
@@ -145,6 +168,8 @@ def _wait(child: subprocess.Popen[bytes], shown: str, deadline: Deadline, watch:
         poller.register(end, select.POLLIN)
         while not poller.poll(1000 * min(POLL_SECONDS, deadline.remaining())):
             deadline.check(shown)
+            if lines:
+                lines()
             if watch:
                 watch()
         child.wait()

@@ -22,6 +22,7 @@ class Progress(logging.Handler):
         super().__init__(logging.DEBUG)
         self._console = Console(stderr=True, highlight=False, soft_wrap=True)
         self._running: dict[tuple[int, str], tuple[str, str, float]] = {}
+        self._moving: dict[int, str] = {}
         self._changing = threading.Lock()
         self._live = Live(self, console=self._console, transient=True, refresh_per_second=8) if self._console.is_terminal else None
         self._spinner = Spinner("dots")
@@ -46,21 +47,26 @@ class Progress(logging.Handler):
         with self._changing:
             if state == "begin":
                 self._running[key] = (who, what, time.monotonic())
+            elif state == "moving":
+                self._moving[record.thread or 0] = what
             else:
                 self._running.pop(key, None)
+                self._moving.pop(record.thread or 0, None)
             busy = bool(self._running)
         # Not under the lock: starting and stopping draw, and drawing takes it.
         if self._live and busy != self._live.is_started:
             self._live.start() if busy else self._live.stop()
-        if state != "begin":
-            mark = {"done": ("✓", "green"), "failed": ("✗", "red"), "note": ("!", "yellow")}[state]
-            seconds = f"{about['seconds']:8.1f} s  " if state != "note" else " " * 12
+        if state not in ("begin", "moving"):
+            mark = {"done": ("✓", "green"), "failed": ("✗", "red"), "note": ("!", "yellow"), "told": (" ", "")}[state]
+            seconds = f"{about['seconds']:8.1f} s  " if state in ("done", "failed") else " " * 12
             self._console.print(Text.assemble(mark, f" {seconds}{who + ': ' if who else ''}{what}"))
 
     def __rich__(self) -> Table:
         """The steps under way, each with the seconds it has taken so far."""
         table = Table.grid(padding=(0, 1))
         with self._changing:
-            for who, what, since in self._running.values():
+            for (thread, _), (who, what, since) in self._running.items():
                 table.add_row(self._spinner, f"{time.monotonic() - since:8.0f} s ", f"{who + ': ' if who else ''}{what}")
+                if self._moving.get(thread):
+                    table.add_row("", "", Text(self._moving[thread], style="dim"))
         return table

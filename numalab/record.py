@@ -2,7 +2,7 @@
 
     run.json            the Run                      domain.xml    as libvirt was given it
     console.log         all of it                    phases/NN-NAME/{before,after}/vmstat, node0.vmstat, …
-    topology.txt        asked and found                             stdout, stderr, samples.jsonl
+    topology.txt        asked and found                             stdout, stderr, samples.jsonl, profile.folded
 
 `run.json`'s counter differences are derived from the snapshots; `read` makes them anew. A line of
 samples.jsonl is a moment of the phase: {"t": seconds since its start, "vmstat": {counter: absolute value},
@@ -12,7 +12,7 @@ samples.jsonl is a moment of the phase: {"t": seconds since its start, "vmstat":
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,13 @@ def write(run: Run, folder: Path) -> None:
     fresh = folder / "run.json.new"
     fresh.write_text(json.dumps(jsonable(run), indent=1))
     fresh.replace(folder / "run.json")
+
+
+def write_samples(folder: Path, index: int, name: str, lines: Sequence[str]) -> None:
+    """A phase's samples.jsonl, if it was sampled at all."""
+    if lines:
+        phase_folder(folder, index, name).mkdir(parents=True, exist_ok=True)
+        (phase_folder(folder, index, name) / "samples.jsonl").write_text("".join(line + "\n" for line in lines))
 
 
 def write_phase(folder: Path, index: int, name: str, edges: Mapping[str, Mapping[str, str]], streams: Mapping[str, str]) -> None:

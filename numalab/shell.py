@@ -30,8 +30,8 @@ TIMED_OUT = (124, 137)
 class Shell(Protocol):
     """Something that runs a command line in a guest."""
 
-    def execute(self, command: str, *, deadline: Deadline, input: bytes | None = None) -> Result:
-        """Run a shell command as root. The status is the command's own; raises when the guest is lost,
+    def execute(self, command: str, *, deadline: Deadline, input: bytes | None = None, tell: Callable[[str], None] | None = None) -> Result:
+        """Run a shell command as root; `tell` gets each line of its standard error as it comes. The status is the command's own; raises when the guest is lost,
         its kernel oopses, or the deadline passes (the command is ended in the guest then)."""
         ...
 
@@ -41,10 +41,12 @@ def quote(command: str | Sequence[str]) -> str:
     return command if isinstance(command, str) else shlex.join(command)
 
 
-def succeed(shell: Shell, command: str | Sequence[str], *, deadline: Deadline, input: bytes | None = None) -> str:
+def succeed(
+    shell: Shell, command: str | Sequence[str], *, deadline: Deadline, input: bytes | None = None, tell: Callable[[str], None] | None = None,
+) -> str:
     """The command's standard output; CommandFailed when its status is not 0."""
     line = quote(command)
-    result = shell.execute(line, deadline=deadline, input=input)
+    result = shell.execute(line, deadline=deadline, input=input, tell=tell)
     if result.status:
         said = (result.stderr.strip() or result.stdout.strip() or "no output").splitlines()[-1]
         raise CommandFailed(f"in the guest: {line[:200]}: exit status {result.status}: {said}", evidence=result.stderr)
@@ -106,12 +108,12 @@ class Ssh:
         """ssh to the guest, with further words (options, then a command line)."""
         return [need("ssh", "openssh-client"), "-F", "none", *self.options(), "-p", str(self.port), *words]
 
-    def execute(self, command: str, *, deadline: Deadline, input: bytes | None = None) -> Result:
+    def execute(self, command: str, *, deadline: Deadline, input: bytes | None = None, tell: Callable[[str], None] | None = None) -> Result:
         """See Shell. The guest's own timeout(1) ends the command there when the deadline passes."""
         limit = max(1.0, deadline.remaining())
         words = f"exec timeout -k 5 {limit:.1f} sh -c {shlex.quote(command)}"
         result = run(
-            self.argv("-T", self.host, words), deadline=deadline.grace(GRACE_SECONDS), check=False, input=input, watch=self.watch,
+            self.argv("-T", self.host, words), deadline=deadline.grace(GRACE_SECONDS), check=False, input=input, watch=self.watch, tell=tell,
         )
         if result.status in TIMED_OUT and not deadline.remaining():
             raise DeadlinePassed(f"guest {self.guest}: {command[:200]}: the time limit passed")

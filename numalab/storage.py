@@ -106,7 +106,7 @@ def create(disk: Disk, folder: Path, form: Form, deadline: Deadline, where: Wher
     if form is Form.QCOW2:
         path = folder / f"{disk.name}.qcow2"
         where.run([where.program("qemu-img", "qemu-utils"), "create", "-q", "-f", "qcow2", path, str(disk.size)], deadline=deadline)
-        return DiskFile(path=str(path), format="qcow2", serial=disk.name, direct=direct_io(folder, where))
+        return DiskFile(path=str(path), format="qcow2", serial=disk.name, direct=direct_io(folder, where), bus=disk.bus, mibs_per_second=disk.mibs_per_second)
     place = pool(deadline) / folder.name if form is Form.POOL else folder
     place.mkdir(exist_ok=True)
     path = place / f"{disk.name}.raw"
@@ -118,7 +118,7 @@ def create(disk: Disk, folder: Path, form: Form, deadline: Deadline, where: Wher
     if result.status:
         where.run(["rm", "-f", path], deadline=deadline)
         raise InputError(f"disk {disk.name}: {show_size(disk.size)}: {result.stderr.strip()}")
-    return DiskFile(path=str(path), format="raw", serial=disk.name, direct=direct_io(place, where))
+    return DiskFile(path=str(path), format="raw", serial=disk.name, direct=direct_io(place, where), bus=disk.bus, mibs_per_second=disk.mibs_per_second)
 
 
 def pool(deadline: Deadline) -> Path:

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 
 from numalab.model import Phase
 
 COMPILE_SECONDS = 180.0
+ON_SMALLEST_NODE = (
+    "taskset -c $(for node in /sys/devices/system/node/node[0-9]*; do cpus=$(cat $node/cpulist); "
+    "[ -z \"$cpus\" ] || awk -v cpus=$cpus '/MemTotal/ {print $4, cpus}' $node/meminfo; done | sort -n | head -n 1 | cut -d ' ' -f 2) "
+)
+"""Before a command: it runs on the CPUs of the smallest node that has some."""
 
 
 def compile_c(source: Path, target: str, *flags: str) -> Phase:
-    """A phase that compiles a C file in the guest: the text goes along in the command, so no copy step is needed."""
-    words = shlex.join(["gcc", "-O2", "-Wall", "-Wextra", "-Werror", *flags, "-x", "c", "-", "-o", target])
-    command = f"{words} <<'NUMALAB_EOF'\n{source.read_text()}\nNUMALAB_EOF"
+    """A phase that compiles a C file in the guest: the text goes along in the command, so no copy step is needed.
+
+    Headers that stand beside the file (#include "NAME") are put in their place.
+    """
+    words = shlex.join(["gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-x", "c", "-", "-o", target, *flags])
+    command = f"{words} <<'NUMALAB_EOF'\n{_whole(source)}\nNUMALAB_EOF"
     return Phase(name=f"compile-{Path(target).name}", command=command, limit_seconds=COMPILE_SECONDS, measured=False)
+
+
+def _whole(source: Path) -> str:
+    return re.sub(r'^#include "([\w.-]+)"\n', lambda line: _whole(source.with_name(line[1])), source.read_text(), flags=re.MULTILINE)

@@ -1,64 +1,43 @@
-/* Threads on every node read and write one shared buffer that was populated from node 0.
+/*
+ * Threads share one buffer that was populated from node 0, and write to it all the time.
  *
- * usage: remote MIB SECONDS
- * Prints how many passes over the buffer all threads made together.
+ * Tells the minor faults of that time, those of populating left out.
  */
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <time.h>
-#include <unistd.h>
+#include "lab.h"
 
 static char *buffer;
 static size_t size;
 static double until;
 
-static double now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec + t.tv_nsec / 1e9;
-}
-
 static void *touch(void *unused)
 {
-	long passes = 0;
-
 	(void)unused;
-	while (now() < until) {
-		for (size_t i = 0; i < size; i += 4096)
-			buffer[i]++;
-		passes++;
-	}
-	return (void *)passes;
+	return (void *)touch_until(buffer, size, until);
 }
 
 int main(int argc, char **argv)
 {
-	long cpus = sysconf(_SC_NPROCESSORS_ONLN), passes = 0;
-	pthread_t *threads = calloc(cpus, sizeof(*threads));
+	cpu_set_t everywhere;
+	long threads, faults, passes;
 
-	if (argc != 3 || !threads)
-		return 2;
-	size = strtoul(argv[1], NULL, 10) << 20;
-	buffer = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (buffer == MAP_FAILED)
-		return 1;
-	madvise(buffer, size, MADV_NOHUGEPAGE);	/* base pages, so that every counter counts the same unit */
+	if (argc != 4)
+		usage("MIB SECONDS THREADS (0: one for each CPU)");
+	size = number(argv[1]) * MIB;
+	threads = number(argv[3]);
+	if (!threads)
+		threads = sysconf(_SC_NPROCESSORS_ONLN);
+	if (sched_getaffinity(0, sizeof(everywhere), &everywhere))
+		die("sched_getaffinity");
+	run_on(0);
+	buffer = memory(size);
+	base_pages(buffer, size);
 	memset(buffer, 1, size);
-	until = now() + strtod(argv[2], NULL);
-	for (long i = 0; i < cpus; i++)
-		if (pthread_create(&threads[i], NULL, touch, NULL))
-			return 1;
-	for (long i = 0; i < cpus; i++) {
-		void *result;
-
-		pthread_join(threads[i], &result);
-		passes += (long)result;
-	}
-	printf("%ld passes\n", passes);
+	if (sched_setaffinity(0, sizeof(everywhere), &everywhere))
+		die("sched_setaffinity");
+	faults = minor_faults();
+	until = now() + number(argv[2]);
+	passes = run_threads(threads, touch);
+	tell("touch_minor_faults", minor_faults() - faults);
+	tell("passes", passes);
 	return 0;
 }

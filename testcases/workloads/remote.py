@@ -1,6 +1,7 @@
-"""One buffer, threads on all CPUs: the smallest workload that automatic NUMA balancing has an opinion on.
+"""One buffer, all threads everywhere in it: the smallest workload that automatic NUMA balancing has an opinion on.
 
-Ours, not a seed's: it shows that balancing is on and that its counters count.
+Source: issue 4's recipes for the grouping of tasks and for the write permission (TNF_NO_GROUP and savedwrite of
+slowscan-lkml-2015.txt), tried by hand. With its own parameters it shows that balancing is on and its counters count.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ SOURCE = Path(__file__).with_suffix(".c")
 
 
 class Params(Value):
-    """The buffer's size and how long it is touched."""
+    """The buffer's size, how long it is written to, and by how many threads (0: one for each CPU)."""
 
     mib: Annotated[int, Field(ge=1)]
-    seconds: Annotated[float, Field(gt=0)]
+    seconds: Annotated[int, Field(ge=1)]
+    threads: Annotated[int, Field(ge=0)] = 0
 
 
 PARAMS = {
@@ -35,5 +37,5 @@ def phases(params: Params) -> tuple[Phase, ...]:
     """Compile, then touch."""
     return (
         compile_c(SOURCE, "/root/remote", "-pthread"),
-        Phase(name="touch", command=f"/root/remote {params.mib} {params.seconds:g}", limit_seconds=params.seconds * 6 + 60),
+        Phase(name="touch", command=f"/root/remote {params.mib} {params.seconds} {params.threads}", limit_seconds=params.seconds * 6 + 60),
     )

@@ -1,11 +1,13 @@
 """fs_mark, then xfs_repair in four configurations, on a sparse 500 TB XFS.
 
 Source: slowscan-lkml-2015.txt, Dave Chinner, March 9, 11:29 a.m. (fs_mark) and 7:19 p.m. (mkfs), March
-17, 7:06 a.m. (the four configurations; bhash is 101073 in all tables, 101703 once in a recipe).
+17, 7:06 a.m. (the four configurations; bhash is 101073 in all tables, 101703 once in a recipe), March 18, 10:23 p.m.
+(what its cache tells of itself; here as bcache.hits, bcache.misses, bcache.hash_buckets_with_8_entries, …).
 """
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated
 
 from pydantic import Field
@@ -14,17 +16,37 @@ from numalab.model import Phase, SizeClass, Value
 
 DISK = "/dev/disk/by-id/virtio-500TB"
 MOUNT = "/mnt/scratch"
-CONFIGURATIONS = {
-    "defaults": "",
-    "agstride": "-o ag_stride=-1",
-    "bhash": "-o bhash=101073",
-    "agstride-bhash": "-o ag_stride=-1,bhash=101073",
+LOG = "/root/repair.log"
+
+
+class Configuration(StrEnum):
+    """The seed's four, and a phase each: repair-defaults, …"""
+
+    DEFAULTS = "defaults"
+    AGSTRIDE = "agstride"
+    BHASH = "bhash"
+    AGSTRIDE_BHASH = "agstride-bhash"
+
+
+OPTIONS = {
+    Configuration.DEFAULTS: "",
+    Configuration.AGSTRIDE: "-o ag_stride=-1",
+    Configuration.BHASH: "-o bhash=101073",
+    Configuration.AGSTRIDE_BHASH: "-o ag_stride=-1,bhash=101073",
 }
+CACHE = r"""awk '
+/^libxfs_bcache:/ {text = ""; on = 1; next}
+!/^(Max|Active|Hash|Hits|Misses|Hit|MRU|Dirty MRU)/ {on = 0}
+on {sub(/ *\(.*/, ""); sub(/ *= */, " "); sub(/>/, "over_"); value = $NF; $NF = ""; sub(/ +$/, ""); gsub(/ +/, "_")
+    text = text "numalab: bcache." tolower($0) " " value "\n"}
+END {printf "%s", text}' """ + LOG
+"""The statistics that xfs_repair -vv prints after each of its phases: those of the last."""
 
 
 class Params(Value):
-    """fs_mark's arguments: `directories` (-d) × `files` (-n) × `loops` (-L) inodes over `subdirs` (-D)."""
+    """fs_mark's arguments: `directories` (-d) × `files` (-n) × `loops` (-L) inodes over `subdirs` (-D); what repairs it."""
 
+    configurations: Annotated[tuple[Configuration, ...], Field(min_length=1)] = tuple(Configuration)
     directories: Annotated[int, Field(ge=1)] = 8
     subdirs: Annotated[int, Field(ge=1)]
     files: Annotated[int, Field(ge=1)]
@@ -58,9 +80,10 @@ def phases(params: Params) -> tuple[Phase, ...]:
         Phase(name="fsmark", command=mark, limit_seconds=params.fsmark_seconds),
         Phase(name="umount", command=f"df -i {MOUNT} && umount {MOUNT}", limit_seconds=300, measured=False),
     ]
-    for name, options in CONFIGURATIONS.items():
+    for name in params.configurations:
         steps.append(Phase(name=f"drop-{name}", command="sync && echo 3 > /proc/sys/vm/drop_caches", limit_seconds=60, measured=False))
-        steps.append(Phase(name=f"repair-{name}", command=f"xfs_repair {options} {DISK}", limit_seconds=params.repair_seconds))
+        repair = f"xfs_repair -vv {OPTIONS[name]} {DISK} > {LOG} 2>&1 || {{ status=$?; tail {LOG} >&2; exit $status; }}"
+        steps.append(Phase(name=f"repair-{name}", command=f"{repair}; {CACHE}", limit_seconds=params.repair_seconds))
     # Without strides: it is not measured, and on few CPUs a stride's threads only get in each other's way.
     steps.append(Phase(name="check", command=f"xfs_repair -n -o ag_stride=-1 {DISK}", limit_seconds=params.repair_seconds, measured=False))
     return tuple(steps)

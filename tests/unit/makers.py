@@ -56,7 +56,7 @@ class FakeShell:
         self.says = says
         self.asked: list[str] = []
 
-    def execute(self, command: str, *, deadline: Deadline, input: bytes | None = None) -> Result:
+    def execute(self, command: str, *, deadline: Deadline, input: bytes | None = None, tell: Callable[[str], None] | None = None) -> Result:
         """See numalab.shell.Shell."""
         self.asked.append(command)
         status, out, err = self.says(command, input)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from numalab import console
-from numalab.console import OOPS, WARNING, Watch
+from numalab.console import OOPS, Watch
 from numalab.errors import KernelOops
 
 OOPSES = [
@@ -58,14 +58,16 @@ def test_oopses(line: str) -> None:
 @pytest.mark.parametrize("line", WARNINGS)
 def test_warnings(line: str) -> None:
     assert not OOPS.search(line)
-    assert WARNING.search(line)
+    # A vCPU that waits for a host core looks like a lockup: told, but no end of a run.
+    spoils = WARNINGS.index(line) >= 4
+    assert console.findings(line) == ([line.splitlines()[-1]] if spoils else [])
     assert console.warnings(f"{PLAIN[0]}\n{line}\n{PLAIN[1]}\n") == [line.splitlines()[-1]]
 
 
 @pytest.mark.parametrize("line", PLAIN)
 def test_plain_lines(line: str) -> None:
     assert not OOPS.search(line)
-    assert not WARNING.search(line)
+    assert not console.warnings(line)
 
 
 class Log:

@@ -1,10 +1,10 @@
-"""Text of kernels from 3.19 to 6.18 -> counters; what is derived agrees with what the seeds published."""
+"""Text of kernels from 3.19 to 6.18 -> counters, and what is derived from them (test_published: as the seeds have it)."""
 
 from __future__ import annotations
 
 import pytest
 
-from numalab.counters import NUMA_ROWS, derived, difference, parse, phase, short
+from numalab.counters import derived, difference, parse, phase, short
 from tests.unit.makers import recorded
 
 NODE0 = "/sys/devices/system/node/node0"
@@ -61,6 +61,7 @@ def test_derived_by_hand() -> None:
     }
     found = derived(parse(recorded("vmstat-6.1.txt")))
     assert found["page_range_updates"] == 101593  # 88793 + 512 * 25
+    assert found["minor_faults"] == parse(recorded("vmstat-6.1.txt"))["pgfault"] - parse(recorded("vmstat-6.1.txt"))["pgmajfault"] > 0
     assert found["hint_local_percent"] == pytest.approx(20.7165, abs=1e-4)  # 8465 of 40861
 
 
@@ -72,31 +73,12 @@ def test_derived_by_hand() -> None:
     ({"numa_hint_faults": 0, "numa_hint_faults_local": 0}, set()),
     ({"numa_hint_faults": 5}, set()),
     ({"numa_hint_faults": 5, "numa_hint_faults_local": 0}, {"hint_local_percent"}),
+    ({"pgfault": 5}, set()),
+    ({"pgmajfault": 5}, set()),
+    ({"pgfault": 5, "pgmajfault": 5}, {"minor_faults"}),
 ])
 def test_what_is_derived_from_the_absent_is_absent(vmstat: dict[str, int], keys: set[str]) -> None:
     assert set(derived(vmstat)) == keys
-
-
-def published() -> list[tuple[str, dict[str, int]]]:
-    """Each column of the seeds' NUMA blocks: its title and number, and the counters behind its rows."""
-    keys, columns = dict(NUMA_ROWS), []
-    for block in recorded("published.txt").split("# ")[1:]:
-        title, *lines = block.strip().splitlines()
-        rows = [(keys[line[:24].strip()], line[24:].split()) for line in lines]
-        columns += [(f"{title} [{i}]", {key: int(values[i]) for key, values in rows}) for i in range(len(rows[0][1]))]
-    return columns
-
-
-def test_published_blocks_are_whole() -> None:
-    assert [len(column) for _, column in published()] == [11] * 3 + [7] * 3 + [7] * 2 + [8] * 2
-
-
-@pytest.mark.parametrize(("title", "column"), published(), ids=[title for title, _ in published()])
-def test_published(title: str, column: dict[str, int]) -> None:
-    """The seeds' ranges are base + 512 × huge to the last digit; their percentages are cut off, not rounded (37.73 is 37)."""
-    ours = derived({key: value for key, value in column.items() if key.startswith("numa_")})
-    assert ours["page_range_updates"] == column["page_range_updates"]
-    assert int(ours["hint_local_percent"]) == column["hint_local_percent"]
 
 
 @pytest.mark.parametrize(("kernel", "percent"), [("3.19", 26.4184), ("4.0-rc1", 26.6419), ("4.0-rc4", 28.0359), ("3.19-ptedirty", 26.9884)])

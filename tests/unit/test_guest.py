@@ -41,7 +41,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHost:
         target.touch()
         return DiskFile(path=str(target), format="qcow2", serial="root", direct=False)
 
-    def execute(self: shell.Ssh, command: str, *, deadline: Deadline, input: bytes | None = None) -> Result:
+    def execute(self: shell.Ssh, command: str, *, deadline: Deadline, input: bytes | None = None, tell: Callable[[str], None] | None = None) -> Result:
         return Result((command,), 0, recorded("probe-4socket-6.1.txt") if command == topology.PROBE else "", "", 0.0)
 
     monkeypatch.setattr(image, "require", lambda *_: base)
@@ -187,13 +187,6 @@ def test_watch(host: FakeHost, deadline: Deadline) -> None:
     assert caught.value.evidence == "[ 1.0] fine"
     made.console_log.write_text("[ 1.0] fine\n[ 2.0] Kernel panic - not syncing: why")
     with pytest.raises(KernelOops):  # the reason comes first, even as a half line of a machine that is gone
-        made.watch()
-
-
-def test_a_sampler_may_watch_too(host: FakeHost, deadline: Deadline) -> None:
-    made = guest.up(request(), host.real(), deadline)
-    made.extra_watch.append(raises(GuestLost("seen by another")))
-    with pytest.raises(GuestLost, match="seen by another"):
         made.watch()
 
 

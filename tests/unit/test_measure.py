@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,6 +29,25 @@ CONSOLE = "[ 1.0] fine\n[ 2.0] watchdog: BUG: soft lockup - CPU#0 stuck\n"
 Says = Callable[[dict[str, Any]], str]
 
 
+class Seen:
+    """A Watcher that remembers, or breaks."""
+
+    def __init__(self, breaks: BaseException | None = None) -> None:
+        self.results: list[PhaseResult] = []
+        self.moments: list[tuple[str, Mapping[str, Any]]] = []
+        self.breaks = breaks
+
+    def moving(self, phase: str, sample: Mapping[str, Any]) -> None:
+        """See measure.Watcher."""
+        self.moments.append((phase, sample))
+
+    def ended(self, result: PhaseResult) -> None:
+        """See measure.Watcher."""
+        if self.breaks:
+            raise self.breaks
+        self.results.append(result)
+
+
 class FakeGuest(FakeShell):
     """A guest that is up; `says` gives the runner's output for a phase's request."""
 
@@ -44,7 +63,7 @@ class FakeGuest(FakeShell):
         self.console_log = self.directory / "console.log"
         self.console_log.write_text(CONSOLE)
 
-    def execute(self, command: str, *, deadline: Deadline, input: bytes | None = None) -> Result:
+    def execute(self, command: str, *, deadline: Deadline, input: bytes | None = None, tell: Callable[[str], None] | None = None) -> Result:
         """See FakeShell; notes how long one would wait for it."""
         self.patience.append(deadline.remaining())
         return super().execute(command, deadline=deadline, input=input)
@@ -146,11 +165,11 @@ def test_xfs_repair(size: SizeClass) -> None:
 
 
 def test_run(deadline: Deadline) -> None:
-    guest, seen = FakeGuest(lambda _: json.dumps(TOLD)), list[PhaseResult]()
-    run, folder = measure.run(guest.real(), "xfsrepair", SizeClass.QUICK, deadline, progress=seen.append)
+    guest, seen = FakeGuest(lambda _: json.dumps(TOLD)), Seen()
+    run, folder = measure.run(guest.real(), "xfsrepair", SizeClass.QUICK, deadline, watcher=seen)
     phases = list(commands(SizeClass.QUICK).values())
     assert folder == only_run() == state.folder("runs") / run.id
-    assert [result.phase for result in run.phases] == phases == [result.phase for result in seen]
+    assert [result.phase for result in run.phases] == phases == [result.phase for result in seen.results]
     assert [(about["command"], about["limit"]) for about in guest.sent] == [(phase.command, phase.limit_seconds) for phase in phases]
     assert guest.sent[0]["files"] == ["/proc/vmstat", "/sys/devices/system/node/node*/vmstat", "/sys/devices/system/node/node*/numastat"]
     assert run.phases[1].counters == {"vmstat": {"numa_hit": 3}, "node0.vmstat": {"nr_free_pages": -5}}
@@ -226,11 +245,8 @@ def test_a_guest_whose_machine_is_gone_leaves_a_record_too(monkeypatch: pytest.M
 
 
 def test_an_interrupted_run_is_no_result(deadline: Deadline) -> None:
-    def stop(_: PhaseResult) -> None:
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        measure.run(FakeGuest(lambda _: json.dumps(TOLD)).real(), "xfsrepair", SizeClass.QUICK, deadline, progress=stop)
+        measure.run(FakeGuest(lambda _: json.dumps(TOLD)).real(), "xfsrepair", SizeClass.QUICK, deadline, watcher=Seen(KeyboardInterrupt()))
     assert record.read(only_run()).error
 
 

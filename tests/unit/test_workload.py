@@ -16,5 +16,13 @@ def test_compile_c(program: Callable[[str, str], Path], tmp_path: Path) -> None:
     phase = compile_c(source, "/run/work", "-pthread")
     done = subprocess.run(["sh", "-c", phase.command], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == source.read_text() + "\n", "as it is: no variable or command of the shell is put in"
-    assert (tmp_path / "words").read_text() == "-O2 -Wall -Wextra -Werror -pthread -x c - -o /run/work\n"
+    assert (tmp_path / "words").read_text() == "-O2 -Wall -Wextra -Werror -x c - -o /run/work -pthread\n"
     assert (phase.name, phase.measured) == ("compile-work", False)
+
+
+def test_headers_beside_the_source_go_along(tmp_path: Path) -> None:
+    (tmp_path / "inner.h").write_text("inner\\1\n")
+    (tmp_path / "outer.h").write_text('#include "inner.h"\nouter\n')
+    source = tmp_path / "work.c"
+    source.write_text('#include <stdio.h>\n#include "outer.h"\nbody\n')
+    assert "<<'NUMALAB_EOF'\n#include <stdio.h>\ninner\\1\nouter\nbody\n\nNUMALAB_EOF" in compile_c(source, "/root/work").command

@@ -1,0 +1,101 @@
+"""A table of kernels in columns, as values and as text in the style of the seeds: headings, widths, gains in parentheses.
+
+What stands in a table is made elsewhere (tables); here it only gets its form.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from numalab.model import Value
+
+ABSENT = "-"
+GAIN_COLUMN, PLAIN_COLUMN = 22, 12
+"""Widths in the seeds: a value with its gain, a value alone."""
+
+
+class Cell(Value):
+    """A number under a kernel, and its gain over the baseline in %; None is absent."""
+
+    value: float | None
+    gain: float | None = None
+
+
+class Row(Value):
+    """A line of a block. `decimals` 0 cuts off and never rounds: so the seeds have it (37.7 % local is 37)."""
+
+    operation: str = ""
+    name: str
+    decimals: int = 2
+    unit: str = ""
+    cells: tuple[Cell, ...]
+
+
+class Block(Value):
+    """One table: a cell for each column in each row. `gains`: values are followed by theirs."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+    gains: bool = False
+    label: int = 0
+    """The least width of the rows' names."""
+
+
+def text(block: Block, width: int | None = None) -> str:
+    """A block as lines. Within `width` columns are narrowed, and those that do not fit go to further tables, the baseline again first."""
+    cells = [show(row, cell, gains=block.gains) for row in block.rows for cell in row.cells]
+    narrow = width is not None
+    gain = max(len(over) for _, over in cells) if narrow else len(show_gain(0)) if block.gains else 0
+    widest = max([len(value) + gain for value, _ in cells] + [len(part) for name in block.columns for part in heading(name)]) + 1
+    column = max(widest, 0 if narrow else GAIN_COLUMN if block.gains else PLAIN_COLUMN)
+    labels = _labels(block)
+    fit = len(block.columns) if width is None else max(1, (width - len(labels[0])) // column)
+    pieces = [_piece(block, labels, chosen, column, gain) for chosen in _chosen(len(block.columns), fit)]
+    return "\n\n".join("\n".join(lines) for lines in pieces)
+
+
+def heading(name: str) -> tuple[str, str]:
+    """A kernel's name over two lines: 4.0.0-rc1-slowscan-v2 -> 4.0.0-rc1, slowscan-v2."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)*(?:-rc\d+)?+)[- ](.+)", name)
+    return (match[1], match[2]) if match else (name, "")
+
+
+def show(row: Row, cell: Cell, *, gains: bool) -> tuple[str, str]:
+    """(value, gain) of a cell as text; the gain is '' in a block without."""
+    over = show_gain(cell.gain) if gains else ""
+    if cell.value is None:
+        return ABSENT, over
+    return f"{cell.value:.{row.decimals}f}{row.unit}" if row.decimals else f"{int(cell.value)}{row.unit}", over
+
+
+def show_gain(percent: float | None) -> str:
+    """' ( 45.83%)'. What rounds to 0 has no sign."""
+    return f" ({ABSENT:>7})" if percent is None else f" ({round(percent, 2) + 0.0:6.2f}%)"
+
+
+def _labels(block: Block) -> list[str]:
+    """The rows' names, of one width."""
+    first = max(len(row.operation) for row in block.rows)
+    names = [f"{row.operation:{first}} {row.name}" if first else row.name for row in block.rows]
+    return [f"{name:{max(block.label, *map(len, names), 0)}}" for name in names]
+
+
+def _chosen(count: int, fit: int) -> list[list[int]]:
+    """Column numbers of each table: all, or the baseline and as many others as fit beside it."""
+    if fit >= count:
+        return [list(range(count))]
+    if fit == 1:
+        return [[index] for index in range(count)]
+    return [[0, *range(at, min(at + fit - 1, count))] for at in range(1, count, fit - 1)]
+
+
+def _piece(block: Block, labels: Sequence[str], chosen: Sequence[int], column: int, gain: int) -> list[str]:
+    heads = [heading(block.columns[index]) for index in chosen]
+    lines = [" " * len(labels[0]) + "".join(f"{head[part]:>{column}}" for head in heads) for part in (0, 1)]
+    for label, row in zip(labels, block.rows, strict=True):
+        cells = [show(row, row.cells[index], gains=block.gains) for index in chosen]
+        # Values stay in line. Where width is free a gain of three digits sticks out to the right, as in the seed (-163.23%).
+        lines.append(label + "".join(f"{value:>{column - gain}}{over:{gain}}" for value, over in cells))
+    return [line.rstrip() for line in lines if line.strip()]

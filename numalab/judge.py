@@ -1,0 +1,2 @@
+"""stub until the judge branch is merged"""
+def verdict(runs, *, force=False): raise NotImplementedError

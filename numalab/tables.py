@@ -1,0 +1,212 @@
+"""Runs -> the text tables of the seeds: statistics of the boots, User/System/Elapsed, the block of counters.
+
+A column is a kernel, the first one the baseline; a boot is one sample. Formulas and style are those of the
+published mails (slowscan-lkml-2015.txt), with these differences, each on purpose:
+
+* Stddev divides by n - 1. The seed's divides by n: its three boots can be told from Min, Amean and Max, and
+  tests/unit/test_tables.py does so.
+* A counter, and what is derived from it, is a mean over the boots; a ratio is that of the sums, so that it
+  agrees with the rows that it is made of. What was not measured prints as "-".
+* Headings never run into each other: a column grows with its kernel's name.
+
+Text only; what may be compared at all is said by `comparable`, what it means by `judge`.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from enum import StrEnum
+from typing import TypeVar
+
+from numalab import counters, metrics
+from numalab.blocks import Block, Cell, Row
+from numalab.case import Arm
+from numalab.errors import InputError
+from numalab.metrics import Kind
+from numalab.runs import Run
+
+N = TypeVar("N", float, Decimal)
+Columns = dict[str, tuple[Run, ...]]
+"""Heading -> the boots under it, the baseline first."""
+EVERY_PHASE = "*"
+TOTAL_LABEL, COUNTER_LABEL = 8, 26
+"""Widths of the rows' names in the seeds."""
+
+RECLAIM_ROWS = (
+    ("Page writes by reclaim", "nr_vmscan_write"),
+    ("Page reclaim immediate", "nr_vmscan_immediate_reclaim"),
+    ("Kswapd pages scanned", "kswapd_scanned"),
+    ("Kswapd pages reclaimed", "kswapd_reclaimed"),
+    ("Direct pages scanned", "direct_scanned"),
+    ("Direct pages reclaimed", "direct_reclaimed"),
+    ("Kswapd efficiency", "kswapd_efficiency"),
+    ("Direct efficiency", "direct_efficiency"),
+)
+"""mmtests' names of what reclaim did, and the metric behind each."""
+COUNTER_ROWS = (*counters.NUMA_ROWS, ("AutoNUMA cost", "autonuma_cost"), *RECLAIM_ROWS)
+
+
+class Better(StrEnum):
+    """Which way is a gain."""
+
+    LOWER = "lower"
+    HIGHER = "higher"
+
+
+def gain(base: N, value: N, better: Better = Better.LOWER) -> N | None:
+    """What `value` gains over `base`, in %: of a time (base - value) / base, of a rate (value - base) / base. None over a base of 0."""
+    if not base:
+        return None if value else base
+    found = 100 * (base - value) / base
+    return found if better is Better.LOWER else -found
+
+
+def columns(runs: Sequence[Run], baseline: str | None = None) -> Columns:
+    """Unbroken runs by kernel: "before" first, then as they were booted. Kernels of both arms (A against A) get a column for each.
+
+    `baseline` is put first. Raises InputError when it is none of them, or when there is no run.
+    """
+    whole = sorted((run for run in runs if not run.error), key=lambda run: (run.place is not None and run.place.arm is not Arm.BEFORE, run.started, run.id))
+    if not whole:
+        raise InputError(f"nothing to compare: all {len(runs)} runs broke" if runs else "nothing to compare: no run was chosen")
+    arms: dict[str, set[str]] = {}
+    for run in whole:
+        arms.setdefault(kernel(run), set()).add(run.place.arm if run.place else "")
+    found: dict[str, list[Run]] = {}
+    for run in whole:
+        name = kernel(run)
+        found.setdefault(f"{name}-{run.place.arm}" if run.place and len(arms[name]) > 1 else name, []).append(run)
+    if baseline is not None:
+        if baseline not in found:
+            raise InputError(f"--baseline {baseline}: there is no run of it; there are {', '.join(found)}")
+        found = {baseline: found[baseline], **found}
+    return {name: tuple(boots) for name, boots in found.items()}
+
+
+def kernel(run: Run) -> str:
+    """The name, in kernels/, of what a run's guest booted."""
+    return str(run.guest["spec"]["boot"]["name"])
+
+
+def compare(found: Columns) -> tuple[Block, ...]:
+    """What the seeds show: times, rates, totals, counters; blocks without rows are left out."""
+    blocks = (times(found), rates(found), totals(found), counted(found))
+    return tuple(block for block in blocks if block.rows)
+
+
+def times(found: Columns) -> Block:
+    """Min, Amean, Stddev, CoeffVar and Max over the boots of each phase's real, system and user time, and of times that the workload told."""
+    series = {
+        f"{short}-{phase}": _series(found, metric, phase)
+        for phase in phases(found) for short, metric in (("real", "elapsed"), ("syst", "system"), ("user", "user"))
+    }
+    series |= {f"{name}-{phase}": _series(found, f"output:{name}", phase) for phase, name in _outputs(found) if _sort(name) is Kind.TIME}
+    return _statistics("times in seconds", found, series, Better.LOWER)
+
+
+def rates(found: Columns) -> Block:
+    """As `times`, of what the workload told per second; more is better, and Hmean stands for Amean."""
+    series = {f"{name}-{phase}": _series(found, f"output:{name}", phase) for phase, name in _outputs(found) if _sort(name) is Kind.RATIO}
+    return _statistics("rates", found, series, Better.HIGHER)
+
+
+def told(found: Columns) -> Block:
+    """Means of the workload's other numbers. Nobody knows which way is good, so there are no gains."""
+    rows = []
+    for phase, name in _outputs(found):
+        if _sort(name) is Kind.COUNT:
+            boots = _series(found, f"output:{name}", phase)
+            whole = all(value == int(value) for values in boots for value in values)
+            cells = tuple(Cell(value=statistics.fmean(values) if values else None) for values in boots)
+            rows.append(Row(name=f"{name}-{phase}", decimals=0 if whole else 2, cells=cells))
+    return Block(title="told by the workload", columns=tuple(found), rows=tuple(rows))
+
+
+def totals(found: Columns) -> Block:
+    """User, System and Elapsed: all measured phases of a boot, the mean over boots, in seconds."""
+    rows = []
+    for title in ("User", "System", "Elapsed"):
+        boots = _series(found, title.lower(), EVERY_PHASE)
+        rows.append(Row(name=title, cells=tuple(Cell(value=statistics.fmean(values) if values else None) for values in boots)))
+    return Block(title="totals in seconds", columns=tuple(found), rows=tuple(rows), label=TOTAL_LABEL)
+
+
+def counted(found: Columns) -> Block:
+    """The seeds' block of counters: all measured phases of a boot, the mean over boots."""
+    rows = []
+    for title, metric in COUNTER_ROWS:
+        cells = tuple(Cell(value=_of_all(boots, metric)) for boots in found.values())
+        rows.append(Row(name=title, decimals=0, unit="%" if metric.endswith("_efficiency") else "", cells=cells))
+    return Block(title="counters", columns=tuple(found), rows=tuple(rows), label=COUNTER_LABEL)
+
+
+def phases(found: Columns) -> list[str]:
+    """Measured phases of any boot, in the order of the first that has them."""
+    return list(dict.fromkeys(result.phase.name for boots in found.values() for run in boots for result in run.phases if result.phase.measured))
+
+
+def _outputs(found: Columns) -> list[tuple[str, str]]:
+    """(phase, name) of what workloads told in measured phases."""
+    every = [result for boots in found.values() for run in boots for result in run.phases if result.phase.measured]
+    return list(dict.fromkeys((result.phase.name, name) for result in every for name in result.output))
+
+
+def _sort(output: str) -> Kind:
+    """Of a workload's number: a time, a rate (RATIO), or a mere count, by its name: files_per_second is a rate."""
+    if re.search(r"per[_-]second", output):
+        return Kind.RATIO
+    return metrics.kind(f"output:{output}")
+
+
+def _series(found: Columns, metric: str, phase: str) -> list[list[float]]:
+    """A metric's values by column; a boot that lacks it is left out."""
+    every = [[metrics.value(run, metric, phase) for run in boots] for boots in found.values()]
+    return [[value for value in values if value is not None] for values in every]
+
+
+def _of_all(boots: Sequence[Run], metric: str) -> float | None:
+    """The mean over boots of a count; of a ratio, the ratio of the boots' sums."""
+    # One run with the phases of all boots: metrics adds them up as it does those of one.
+    every = boots[0].model_copy(update={"phases": tuple(result for run in boots for result in run.phases)})
+    value = metrics.value(every, metric, EVERY_PHASE)
+    return value / len(boots) if value is not None and metrics.kind(metric) is Kind.COUNT else value
+
+
+def _variation(values: Sequence[float]) -> float | None:
+    """Coefficient of variation in %: the standard deviation over the arithmetic mean; None for one value, or a mean of 0."""
+    mean = statistics.fmean(values)
+    return 100 * statistics.stdev(values) / mean if len(values) > 1 and mean else None
+
+
+def _deviation(values: Sequence[float]) -> float | None:
+    """Of a sample: divided by n - 1; None for one value."""
+    return statistics.stdev(values) if len(values) > 1 else None
+
+
+def _harmonic(values: Sequence[float]) -> float | None:
+    """n / Σ 1/x; None where a rate is negative."""
+    return statistics.harmonic_mean(values) if min(values) >= 0 else None
+
+
+_MEANS: Mapping[Better, tuple[str, Callable[[Sequence[float]], float | None]]] = {
+    Better.LOWER: ("Amean", statistics.fmean), Better.HIGHER: ("Hmean", _harmonic),
+}
+
+
+def _statistics(title: str, found: Columns, series: Mapping[str, list[list[float]]], better: Better) -> Block:
+    """Spreads are better when they are lower, whatever is measured."""
+    operations: tuple[tuple[str, Callable[[Sequence[float]], float | None], Better], ...] = (
+        ("Min", min, better), (*_MEANS[better], better), ("Stddev", _deviation, Better.LOWER), ("CoeffVar", _variation, Better.LOWER), ("Max", max, better),
+    )
+    rows = []
+    for operation, of, way in operations:
+        for name, boots in series.items():
+            values = [of(column) if column else None for column in boots]
+            base = values[0]
+            gains = [None if base is None or value is None else gain(base, value, way) for value in values]
+            cells = tuple(Cell(value=value, gain=over) for value, over in zip(values, gains, strict=True))
+            rows.append(Row(operation=operation, name=name, cells=cells))
+    return Block(title=title, columns=tuple(found), rows=tuple(rows), gains=True)
