@@ -15,12 +15,12 @@ from pathlib import Path
 
 from plotly.offline import get_plotlyjs
 
-from numalab import evidence, folded, page, patches, recipes, record, sections, state
+from numalab import evidence, folded, page, patches, recipes, record, sections, state, tables
 from numalab.case import Verdict
 from numalab.errors import InputError
 from numalab.model import Topology, jsonable
 from numalab.runs import Run
-from numalab.sections import Boot, Kernel, Patch, Tables
+from numalab.sections import Boot, Kernel, Patch
 
 MARK = "numalab report"
 """In report.json: this folder is ours, and may be replaced."""
@@ -28,7 +28,7 @@ PROFILE = "profile.folded"
 """In a phase's folder, where a profile was taken; see folded."""
 
 
-def write(runs: Sequence[tuple[Run, Path]], verdicts: Sequence[Verdict], target: Path, *, tables: Tables) -> Path:
+def write(runs: Sequence[tuple[Run, Path]], verdicts: Sequence[Verdict], target: Path, *, baseline: str | None = None) -> Path:
     """Write a report of runs and what was concluded from them, whole or not at all; returns the page's path.
 
     A folder that is a report already is replaced. Raises InputError for any other that is not empty, for a
@@ -40,11 +40,11 @@ def write(runs: Sequence[tuple[Run, Path]], verdicts: Sequence[Verdict], target:
     with state.making(target.absolute()) as scratch:
         scratch.chmod(0o755)  # A report is made to be shown.
         boots = [_boot(run, folder, scratch, _number(run, [other for other, _ in runs])) for run, folder in runs]
-        kernels = {name: kernel(name) for name in {sections.kernel_name(run) for run, _ in runs}}
+        kernels = {name: kernel(name) for name in {tables.kernel(run) for run, _ in runs}}
         made = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
         about = {"kind": MARK, "made": made, "runs": [run.id for run, _ in runs], "verdicts": [jsonable(verdict) for verdict in verdicts]}
         (scratch / "report.json").write_text(json.dumps(about, indent=1))
-        (scratch / "index.html").write_text(page.render(sections.build(boots, verdicts, kernels, tables), made), encoding="utf-8")
+        (scratch / "index.html").write_text(page.render(sections.build(boots, verdicts, kernels, baseline=baseline), made), encoding="utf-8")
         (scratch / "plotly.min.js").write_text(get_plotlyjs(), encoding="utf-8")
         for name in page.STATIC:
             (scratch / name).write_text(page.static(name), encoding="utf-8")
@@ -83,7 +83,7 @@ def _boot(run: Run, folder: Path, target: Path, number: int) -> Boot:
 
 def _number(run: Run, runs: Sequence[Run]) -> int:
     """Of a boot in its experiment, from 1; without one, among the runs of that workload on that kernel."""
-    alike = [other.id for other in runs if (other.workload, sections.kernel_name(other)) == (run.workload, sections.kernel_name(run))]
+    alike = [other.id for other in runs if (other.workload, tables.kernel(other)) == (run.workload, tables.kernel(run))]
     return run.place.boot + 1 if run.place else alike.index(run.id) + 1
 
 

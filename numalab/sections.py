@@ -6,17 +6,18 @@ looks is the templates'.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from numalab import comparable, counters, drawing, figures, folded, metrics, moments
-from numalab.case import Answer, Arm, Case, Expectation, Finding, Verdict
+from numalab import comparable, counters, drawing, figures, folded, metrics, moments, tables
+from numalab.blocks import Block
+from numalab.case import Answer, Case, Expectation, Finding, Verdict
 from numalab.drawing import Drawing
-from numalab.figures import Plot
 from numalab.folded import Stacks
 from numalab.model import Accel, Topology, Value, show_size
 from numalab.moments import Sample
+from numalab.plot import Plot
 from numalab.runs import Run
 
 NUMA = {key: title for title, key in counters.NUMA_ROWS}
@@ -114,7 +115,7 @@ class Section:
     effects: Sequence[Plot]
     doubts: Sequence[str]
     keys: Sequence[Key]
-    tables: Sequence[tuple[str, str]]
+    tables: Sequence[Block]
     groups: Sequence[Group]
     absent: Sequence[str]
     zero: Sequence[str]
@@ -127,19 +128,16 @@ class Section:
     """Kernel as the legend has it, boot; broken ones too."""
 
 
-Tables = Callable[[Sequence[Run], Sequence[Verdict]], Sequence[tuple[str, str]]]
-"""Runs of a section that did not break, their verdicts -> titles and texts of tables."""
-
 SIGNS = "●◆■▲▼⬟★⬢"
 """figures.SYMBOLS as characters, for the legend."""
 
 
-def build(boots: Sequence[Boot], verdicts: Sequence[Verdict], kernels: Mapping[str, Kernel], tables: Tables) -> list[Section]:
-    """Sections in the order of their first boots. `kernels` by name; a verdict goes where its runs are."""
+def build(boots: Sequence[Boot], verdicts: Sequence[Verdict], kernels: Mapping[str, Kernel], *, baseline: str | None = None) -> list[Section]:
+    """Sections in the order of their first boots. `kernels` by name; a verdict goes where its runs are; `baseline` as in tables.columns."""
     places: dict[tuple[str, ...], list[Boot]] = {}
     for boot in boots:
         places.setdefault(_place(boot.run), []).append(boot)
-    return [_section(f"s{index}", group, verdicts, kernels, tables) for index, group in enumerate(places.values(), 1)]
+    return [_section(f"s{index}", group, verdicts, kernels, baseline) for index, group in enumerate(places.values(), 1)]
 
 
 def _place(run: Run) -> tuple[str, ...]:
@@ -149,12 +147,14 @@ def _place(run: Run) -> tuple[str, ...]:
     return (run.place.case_name if run.place else "", run.workload, run.size, spec["topology_name"], str(shape), spec["accel"])
 
 
-def _section(ident: str, boots: Sequence[Boot], verdicts: Sequence[Verdict], kernels: Mapping[str, Kernel], tables: Tables) -> Section:
+def _section(ident: str, boots: Sequence[Boot], verdicts: Sequence[Verdict], kernels: Mapping[str, Kernel], baseline: str | None) -> Section:
     ids = {boot.run.id for boot in boots}
     own = [verdict for verdict in verdicts if ids & set(verdict.runs)]
     whole = [boot for boot in boots if not boot.run.error]
-    names = labels([boot.run for boot in boots])
-    order = list(dict.fromkeys(names[boot.run.id] for boot in sorted(boots, key=_arm)))
+    columns = tables.columns([boot.run for boot in whole], baseline) if whole else {}
+    names = {run.id: name for name, runs in columns.items() for run in runs}
+    names |= {boot.run.id: tables.kernel(boot.run) for boot in boots if boot.run.error}
+    order = list(dict.fromkeys([*columns, *names.values()]))
     first = boots[0].run
     spec = first.guest["spec"]
     case = next((boot.run.place.case for boot in boots if boot.run.place), None)
@@ -168,30 +168,11 @@ def _section(ident: str, boots: Sequence[Boot], verdicts: Sequence[Verdict], ker
         doubts=[*dict.fromkeys(doubt for verdict in own for doubt in verdict.doubts), *(f"these runs differ in {line}" for line in differing)],
         keys=[_key(index, name, [boot.run for boot in whole if names[boot.run.id] == name], [boot.run for boot in boots if names[boot.run.id] == name], kernels)
               for index, name in enumerate(order)],
-        tables=tables([boot.run for boot in whole], own) if whole else (), groups=groups, absent=absent, zero=zero,
+        tables=tables.compare(columns) if columns else (), groups=groups, absent=absent, zero=zero,
         over_time=_over_time(whole, names, order, [metric for metric, _ in expected]), profiles=_profiles(whole, names, order),
         drawing=drawing.draw(Topology.model_validate(spec["topology"])), facts=facts([boot.run for boot in boots]),
         boots=[(names[boot.run.id], boot) for boot in boots],
     )
-
-
-def labels(runs: Sequence[Run]) -> dict[str, str]:
-    """Run id -> its kernel's name; with the arm behind it where a kernel is compared with itself."""
-    arms: dict[str, set[Arm]] = {}
-    for run in runs:
-        if run.place:
-            arms.setdefault(kernel_name(run), set()).add(run.place.arm)
-    return {run.id: f"{kernel_name(run)} ({run.place.arm})" if run.place and len(arms[kernel_name(run)]) > 1 else kernel_name(run) for run in runs}
-
-
-def kernel_name(run: Run) -> str:
-    """As kernels/ has it."""
-    return str(run.guest["spec"]["boot"]["name"])
-
-
-def _arm(boot: Boot) -> int:
-    """Before comes first, then after, then runs of no experiment."""
-    return list(Arm).index(boot.run.place.arm) if boot.run.place else len(Arm)
 
 
 def _key(index: int, name: str, whole: Sequence[Run], every: Sequence[Run], kernels: Mapping[str, Kernel]) -> Key:
@@ -199,13 +180,8 @@ def _key(index: int, name: str, whole: Sequence[Run], every: Sequence[Run], kern
     return Key(
         name=name, colour=figures.COLOURS[index % len(figures.COLOURS)], sign=SIGNS[index % len(SIGNS)], boots=len(whole),
         dashes="" if dashes == "solid" else dashes.replace("px", ""), release=", ".join(unique(run.release for run in every)),
-        hash=", ".join(unique(str(run.guest.get("kernel_hash", "")) for run in every)), about=kernels.get(kernel_name(every[0]), Kernel()),
+        hash=", ".join(unique(str(run.guest.get("kernel_hash", "")) for run in every)), about=kernels.get(tables.kernel(every[0]), Kernel()),
     )
-
-
-def phases(runs: Iterable[Run]) -> list[str]:
-    """Measured phases, in the order in which they ran."""
-    return unique(result.phase.name for run in runs for result in run.phases if result.phase.measured)
 
 
 def _metrics(
@@ -216,7 +192,7 @@ def _metrics(
     First those that are judged, drawn even at 0, then GROUPS, then all others that any boot has.
     """
     runs = [boot.run for boot in boots]
-    ran = phases(runs)
+    ran = unique(result.phase.name for run in runs for result in run.phases if result.phase.measured)
     known = {name for _, group in GROUPS for name in group}
     traced = unique(f"trace:{event}" for run in runs for result in run.phases for event in result.counters.get("trace", {}))
     told = unique(f"output:{name}" for run in runs for result in run.phases for name in result.output)

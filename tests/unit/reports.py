@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from numalab import record
@@ -19,7 +19,10 @@ from tests.unit.makers import spec
 
 HOSTILE = "<script>alert(1)</script><img src=http://example.invalid/x onerror=alert(2)>"
 """What a kernel's name, a console line or a workload's output may be."""
-HOST = {"machine": "vm", "kernel": "6.18.44", "cpu": "AMD EPYC", "cpus": "2", "qemu": "7.2.22", "libvirt": "9.0.0", "uri": "qemu:///session", "load at start": "1.42"}
+HOST = {
+    "machine": "vm", "kernel": "6.18.44", "cpu": "AMD EPYC", "cpus": "2", "qemu": "7.2.22", "libvirt": "9.0.0", "uri": "qemu:///session",
+    "load at start": "1.42",
+}
 PAGES = 262144
 """Of a node of 1 GiB."""
 
@@ -43,8 +46,10 @@ def run(
     topology: str | Topology = "4socket", accel: Accel = Accel.TCG, error: str = "", warnings: tuple[str, ...] = (),
 ) -> Run:
     """A run whose measured phases counted these in /proc/vmstat; `output:NAME` and `trace:S:E` too. `arm` None: of no experiment."""
-    results = [PhaseResult(phase=Phase(name="prepare", command="true", limit_seconds=60, measured=False), status=0, elapsed=2, user=1, system=1, counters={},
-                           guest_load=0, host_load=1)]
+    results = [PhaseResult(
+        phase=Phase(name="prepare", command="true", limit_seconds=60, measured=False), status=0, elapsed=2, user=1, system=1, counters={}, guest_load=0,
+        host_load=1,
+    )]
     for phase, values in phases.items():
         counted = {key: int(value) for key, value in values.items() if ":" not in key}
         traced = {key.removeprefix("trace:"): int(value) for key, value in values.items() if key.startswith("trace:")}
@@ -122,12 +127,13 @@ def samples(end: Mapping[str, float], *, nodes: int = 4, seconds: float = 12.0, 
 def profile(flush: int) -> str:
     """Folded stacks after the seed's profile: `flush` of 1000 samples send IPIs."""
     fault = "xfs_repair;async_page_fault;do_async_page_fault;trace_do_page_fault;__do_page_fault;handle_mm_fault"
-    migrate = f"{fault};migrate_misplaced_page;migrate_pages;try_to_unmap;rmap_walk;try_to_unmap_one;ptep_clear_flush;flush_tlb_page;native_flush_tlb_others"
-    ipi = f"{migrate};smp_call_function_many;native_send_call_func_ipi;physflat_send_IPI_mask;default_send_IPI_mask_sequence_phys"
+    migrate = f"{fault};migrate_misplaced_page;migrate_pages;try_to_unmap;rmap_walk;try_to_unmap_one;ptep_clear_flush;flush_tlb_page"
+    ipi = f"{migrate};native_flush_tlb_others;smp_call_function_many;native_send_call_func_ipi;physflat_send_IPI_mask;default_send_IPI_mask_sequence_phys"
     rest = 1000 - flush
     return "\n".join([
-        f"{ipi} {flush}", f"{fault};do_numa_page {rest // 5}", f"{fault};do_anonymous_page;clear_page_erms {rest // 5}", f"xfs_repair;main;phase3;process_ags;scan_ag {rest // 4}",
-        f"xfs_repair;main;phase4;std::vector<int, A&>::push_back {rest // 5}", f"kswapd0;ret_from_fork;kthread;kswapd;shrink_node {rest // 20}",
+        f"{ipi} {flush}", f"{fault};do_numa_page {rest // 5}", f"{fault};do_anonymous_page;clear_page_erms {rest // 5}",
+        f"xfs_repair;main;phase3;process_ags;scan_ag {rest // 4}", f"xfs_repair;main;phase4;std::vector<int, A&>::push_back {rest // 5}",
+        f"kswapd0;ret_from_fork;kthread;kswapd;shrink_node {rest // 20}",
         f"swapper;secondary_startup;cpu_idle;native_safe_halt {rest - 3 * (rest // 5) - rest // 4 - rest // 20}",
     ]) + "\n"
 
@@ -174,9 +180,12 @@ def everything(root: Path) -> tuple[list[tuple[Run, Path]], list[Verdict]]:
 def _migratefail() -> tuple[list[Run], Verdict]:
     of = case(more=[{"metric": "numa_hint_faults", "phase": "touch", "direction": "falls", "by": 2},
                     {"metric": "hint_local_percent", "phase": "touch", "direction": "rises", "decides": False, "why": "rose in 2013; not on 6.1"}])
-    before = {"numa_pte_updates": [1557e3, 1721e3, 1590e3], "numa_hint_faults": [1430e3, 1602e3, 1467e3], "numa_hint_faults_local": [31e3, 40e3, 28e3],
-              "numa_huge_pte_updates": [0, 0, 0], "numa_pages_migrated": [0, 12, 3], "pgfault": [1460e3, 1633e3, 1499e3], "pgmigrate_fail": [14e5, 16e5, 14.6e5],
-              "numa_hit": [33e3, 31e3, 35e3], "pgmajfault": [12, 9, 14], "trace:migrate:mm_migrate_pages": [140e4, 160e4, 146e4], "output:touches": [9.1e6, 8.8e6, 9.4e6]}
+    before: dict[str, list[float]] = {
+        "numa_pte_updates": [1557e3, 1721e3, 1590e3], "numa_hint_faults": [1430e3, 1602e3, 1467e3], "numa_hint_faults_local": [31e3, 40e3, 28e3],
+        "numa_huge_pte_updates": [0, 0, 0], "numa_pages_migrated": [0, 12, 3], "pgfault": [1460e3, 1633e3, 1499e3],
+        "pgmigrate_fail": [14e5, 16e5, 14.6e5], "numa_hit": [33e3, 31e3, 35e3], "pgmajfault": [12, 9, 14],
+        "trace:migrate:mm_migrate_pages": [140e4, 160e4, 146e4], "output:touches": [9.1e6, 8.8e6, 9.4e6],
+    }
     after = {key: [value * factor for value, factor in zip(column, (0.0631, 0.0569, 0.0616), strict=True)] for key, column in before.items()}
     runs = arms(of, "migratefail", "touch", before, after)
     findings = [finding(of, 0, before["numa_pte_updates"], after["numa_pte_updates"], Answer.HOLDS, (0.0605, 0.0526, 0.0695)),
@@ -187,14 +196,17 @@ def _migratefail() -> tuple[list[Run], Verdict]:
 
 def _xfsrepair() -> tuple[list[Run], Verdict]:
     phases = ("fsmark", "repair-defaults", "repair-agstride", "repair-bhash", "repair-agstride-bhash")
-    of = case("pgfault", phase="repair-*", before="6.1-all-before", more=[{"metric": "migrated_per_hint_fault", "phase": "repair-*", "direction": "falls", "by": 1.2}])
+    second = {"metric": "migrated_per_hint_fault", "phase": "repair-*", "direction": "falls", "by": 1.2}
+    of = case("pgfault", phase="repair-*", before="6.1-all-before", more=[second])
     found = []
     for boot, (arm, faults, part) in enumerate(zip(
         (Arm.BEFORE, Arm.AFTER, Arm.AFTER, Arm.BEFORE, Arm.BEFORE, Arm.AFTER), (96e3, 70e3, 76e3, 106e3, 99e3, 76e3), (.90, .28, .42, .77, .91, .70), strict=True,
     )):
-        values = {phase: {"pgfault": faults / (6 - index), "pgmajfault": 9, "numa_hint_faults": faults / (9 - index), "numa_hint_faults_local": faults / (30 + index),
-                          "numa_pages_migrated": part * faults / (9 - index), "numa_pte_updates": faults / (5 - index / 2), "numa_huge_pte_updates": 0,
-                          "output:inodes_per_second": 2100 + 50 * boot} for index, phase in enumerate(phases)}
+        values = {phase: {
+            "pgfault": faults / (6 - index), "pgmajfault": 9, "numa_hint_faults": faults / (9 - index), "numa_hint_faults_local": faults / (30 + index),
+            "numa_pages_migrated": part * faults / (9 - index), "numa_pte_updates": faults / (5 - index / 2), "numa_huge_pte_updates": 0,
+            "output:inodes_per_second": 2100 + 50 * boot,
+        } for index, phase in enumerate(phases)}
         found.append(run(of.before if arm is Arm.BEFORE else of.after, values, boot=boot, arm=arm, of=of, name="xfsrepair"))
     findings = [finding(of, 0, (96e3, 106e3, 99e3), (70e3, 76e3, 76e3), Answer.DOES_NOT_HOLD, (0.737, 0.654, 0.831)),
                 finding(of, 1, (.90, .77, .91), (.28, .42, .70), Answer.CANNOT_TELL, (0.508, 0.201, 1.28))]
@@ -203,8 +215,9 @@ def _xfsrepair() -> tuple[list[Run], Verdict]:
 
 def _writeback() -> tuple[list[Run], Verdict]:
     of = case("nr_vmscan_immediate_reclaim", phase="dd", before="6.1-dirtyspread-before")
-    before = {"nr_vmscan_immediate_reclaim": [11413, 12957, 947], "pgscan_kswapd": [1.65e6, 1.43e6, 1.3e6], "pgsteal_kswapd": [1e6, 1e6, 1e6], "nr_vmscan_write": [0, 0, 0]}
-    after = {"nr_vmscan_immediate_reclaim": [0, 0, 0], "pgscan_kswapd": [1.001e6, 1.001e6, 1.001e6], "pgsteal_kswapd": [1e6, 1e6, 1e6], "nr_vmscan_write": [0, 0, 0]}
+    same: dict[str, list[float]] = {"pgsteal_kswapd": [1e6, 1e6, 1e6], "nr_vmscan_write": [0, 0, 0]}
+    before = same | {"nr_vmscan_immediate_reclaim": [11413, 12957, 947], "pgscan_kswapd": [1.65e6, 1.43e6, 1.3e6]}
+    after = same | {"nr_vmscan_immediate_reclaim": [0, 0, 0], "pgscan_kswapd": [1.001e6, 1.001e6, 1.001e6]}
     runs = arms(of, "writeback-usb", "dd", before, after, topology="uma-4g", accel=Accel.KVM)
     runs.append(run("6.1", {"dd": {}}, boot=6, arm=Arm.AFTER, of=of, name="writeback-usb", topology="uma-4g", accel=Accel.KVM,
                     error=f"phase dd: exit status 1: {HOSTILE}", warnings=("watchdog: BUG: soft lockup - CPU#0 stuck for 26s!", HOSTILE)))
@@ -224,8 +237,3 @@ def _kernels() -> tuple[list[Run], None]:
 def _alone() -> tuple[list[Run], None]:
     """A single boot of a single kernel on two tiers."""
     return [run("debian", {"touch": {"numa_pte_updates": 4242}}, arm=None, name="remote", topology="tiers")], None
-
-
-def texts(runs: Iterable[Run], verdicts: Iterable[Verdict]) -> list[tuple[str, str]]:
-    """Stands for the tables."""
-    return [("Counters", "\n".join(f"{item.id}  {HOSTILE}" for item in runs)), ("Published", f"{len(list(verdicts))}")]

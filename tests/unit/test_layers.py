@@ -15,7 +15,7 @@ LAYERS = (
     ("tools", {"errors", "log", "proc", "state"}),
     ("values", {"case", "model", "runs"}),
     ("pure", {
-        "blocks", "catalog", "comparable", "counters", "domain", "drawing", "figures", "folded", "kconfig", "metrics", "moments", "page", "patches",
+        "blocks", "catalog", "comparable", "counters", "domain", "drawing", "figures", "folded", "kconfig", "metrics", "moments", "page", "patches", "plot",
         "published", "recipes", "record", "report", "sections", "tables", "topology", "workload",
     }),
     ("edges", {
