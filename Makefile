@@ -24,9 +24,7 @@ YAMLLINT := {extends: default, rules: {line-length: {max: 160}, document-start: 
 .PHONY: demo test setup packages image lint unit vm matrix clean
 
 demo: image
-	$(LAB) up --topology 4socket --memory 4G --vcpus 8 --name demo
-	$(LAB) run xfsrepair --on demo --size quick
-	@echo "the guest is still up: $(LAB) ssh demo; end it with $(LAB) down demo"
+	$(LAB) run migratefail
 
 test: setup lint unit image vm matrix
 

@@ -123,6 +123,8 @@ class Place(Value):
     arm: Arm
     boot: int
     """From 0, in the order in which the experiment's guests were booted."""
+    looks: Annotated[int, Field(ge=1)] = 1
+    """How often the experiment may be judged before it ends (--boots auto): its chances of an error are shared out over these."""
 
 
 class Answer(StrEnum):
@@ -141,17 +143,18 @@ class Finding(Value):
     """A value for each boot that has one, in boot order."""
     after: tuple[float, ...]
     ratio: float | None = None
-    """after / before, of geometric means (of means, where a value is 0 or below); None without one."""
+    """after / before, of geometric means (see effect.shift for values of 0); None without one, as when all of before is 0."""
     low: float | None = None
     high: float | None = None
-    """The ratio's confidence interval."""
+    """The ratio's confidence interval; None where it has no end, or where there are not two boots of each kernel."""
     p: float | None = None
+    """Of no change, two-sided."""
     q: float | None = None
-    """p after the false-discovery correction over the case's deciding expectations."""
+    """p after the false-discovery correction over the case's deciding expectations; None for the others."""
     detectable: float | None = None
     """The effect (as `by`: 1.3 is 30 %) that this many boots with this spread show with a power of 80 %."""
     boots_needed: int | None = None
-    """Of each kernel, for the effect that was asked for (`by`) to be shown with a power of 80 %."""
+    """Of each kernel, for the effect that was asked for (`by`; where that is 1, the one found) to be shown with a power of 80 %."""
     answer: Answer
     decides: bool
     reason: Line

@@ -20,14 +20,15 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from numalab import catalog, cli_kernel, console, doctor, image, kernel, measure, provision, record, report, settle, storage, topology
+from numalab import catalog, cli_case, cli_kernel, console, doctor, image, kernel, measure, provision, recipes, record, report, settle, storage, topology
 from numalab import guest as guests
+from numalab.cli_common import MINUTE, AccelOption, GuestName, MemoryOption, SizeOption, Uri, VcpusOption, accel_word, one_of, reach, size_option
 from numalab.domain import PREFIX
 from numalab.errors import Cancelled, DeadlinePassed, Exit, InputError, LabError
 from numalab.guest import Guest, Request
 from numalab.host import connect
 from numalab.interrupt import interrupt, limit
-from numalab.model import Disk, SizeClass, Topology, check_name, parse_size
+from numalab.model import Disk, SizeClass, Topology, check_name
 from numalab.proc import Deadline
 from numalab.progress import Progress
 
@@ -36,41 +37,11 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 images = typer.Typer(no_args_is_help=True, help="Guest images: build and list them.")
 app.add_typer(images, name="image")
 app.add_typer(cli_kernel.app, name="kernel")
+cli_case.register(app)
 
-MINUTE = 60.0
 COMMAND_SECONDS = 24 * 3600.0
 """How long exec, ssh and transfers may take when nobody says otherwise."""
 EXEC_TIMED_OUT, EXEC_LAB_ERROR = 124, 125
-
-Uri = Annotated[str | None, typer.Option("--connect", metavar="URI", help="libvirt connection; default: your session (root: the system's)")]
-AccelOption = Annotated[str, typer.Option("--accel", metavar="kvm|tcg|auto", help="auto tries whether a kernel really boots under KVM")]
-GuestName = Annotated[str, typer.Argument(metavar="N", help="a guest's name (see list)")]
-
-
-def reach(name: str) -> Guest:
-    """A running guest by name."""
-    found = guests.read(name)
-    host = connect(found.uri, limit(MINUTE))
-    guest = Guest(found, host)
-    if not host.running(name):
-        raise InputError(f"guest {name} does not run any more: lab.py gc removes what is left of it")
-    return guest
-
-
-def one_of(kind: type[SizeClass] | type[storage.Form] | type[guests.BootWay], option: str, text: str) -> str:
-    """A word of an option that takes few, or an InputError with all of them."""
-    words = [member.value for member in kind]
-    if text not in words:
-        raise InputError(f"{option}: {text!r} is none of {', '.join(words)}")
-    return text
-
-
-def size_option(option: str, text: str | None) -> int | None:
-    """A size of an option, in bytes."""
-    try:
-        return None if text is None else parse_size(text)
-    except ValueError as error:
-        raise InputError(f"{option}: {error}") from error
 
 
 @app.command()
@@ -78,11 +49,11 @@ def up(
     topologies: Annotated[
         list[str], typer.Option("--topology", "-t", metavar="T", help="name in topologies/, or a path; repeat it for several guests")
     ] = ["4socket"],  # noqa: B006
-    name: Annotated[list[str] | None, typer.Option("--name", "-n", metavar="N", help="one for each topology; default: the topology's")] = None,
-    kernel_name: Annotated[str, typer.Option("--kernel", metavar="K", help="name in kernels/")] = "debian",
+    name: Annotated[list[str] | None, typer.Option("--name", "-n", metavar="N", help="one for each guest; default: after topology and kernel")] = None,
+    kernel_names: Annotated[str, typer.Option("--kernel", metavar="K[,K...]", help="name in kernels/; of several, a guest for each")] = "debian",
     boot: Annotated[str, typer.Option("--boot", metavar="direct|grub", help="grub: the kernel is installed in the guest, which starts it itself")] = "direct",
-    memory: Annotated[str | None, typer.Option("--memory", metavar="SIZE", help="scale to this total, keeping the shape")] = None,
-    vcpus: Annotated[int | None, typer.Option("--vcpus", metavar="N", help="scale to this many, keeping the shape")] = None,
+    memory: MemoryOption = None,
+    vcpus: VcpusOption = None,
     disk: Annotated[list[str] | None, typer.Option("--disk", metavar="[NAME=]SIZE", help="a further sparse disk, or another size of one (500TB=900T)")] = None,
     append: Annotated[str, typer.Option("--append", metavar="WORDS", help="further words on the kernel command line")] = "",
     form: Annotated[str, typer.Option("--storage", metavar="auto|raw|qcow2|pool", help="how data disks are kept; pool: XFS on a loop device (root)")] = "auto",
@@ -93,13 +64,16 @@ def up(
     timeout: Annotated[float, typer.Option(help="seconds until an unfinished up is given up")] = guests.UP_SECONDS,
 ) -> None:
     """Bring up guests, and verify each one's topology from inside."""
-    kernel.recipe(kernel_name)
     common: dict[str, object] = {
-        "kernel_name": kernel_name, "image_name": image_name, "append": append, "wish": _accel(accelerator),
+        "image_name": image_name, "append": append, "wish": accel_word(accelerator),
         "ssh_port": ssh_port, "boot": one_of(guests.BootWay, "--boot", boot), "form": one_of(storage.Form, "--storage", form),
     }
-    requests = _requests(topologies, name or [], common, size_option("--memory", memory), vcpus, disk or [])
+    requests = _requests(topologies, _kernels(kernel_names), name or [], common, size_option("--memory", memory), vcpus, disk or [])
     deadline = limit(timeout)
+    if len({request.kernel_name for request in requests}) > 1:
+        # A pair of which one is not built is no pair: nothing is started.
+        for request in requests:
+            kernel.resolve(request.kernel_name, image.require(image_name, deadline))
     host = connect(uri, deadline)
     with ThreadPoolExecutor(len(requests)) as pool:
         futures = [pool.submit(settle.up, request, host, deadline) for request in requests]
@@ -118,29 +92,38 @@ def up(
         raise errors[0]
 
 
-def _accel(text: str) -> str:
-    if text not in ("kvm", "tcg", "auto"):
-        raise InputError(f"--accel: {text!r} is none of kvm, tcg, auto")
-    return text
+def _kernels(text: str) -> list[str]:
+    """The kernels of --kernel. Raises InputError."""
+    found = text.split(",")
+    for name in found:
+        kernel.recipe(name)
+        if found.count(name) > 1:
+            raise InputError(f"--kernel: {name} is there twice")
+    return found
 
 
-def _requests(topologies: list[str], given: list[str], common: dict[str, object], memory: int | None, vcpus: int | None, disks: list[str]) -> list[Request]:
+def _requests(
+    topologies: list[str], kernels: list[str], given: list[str], common: dict[str, object], memory: int | None, vcpus: int | None, disks: list[str],
+) -> list[Request]:
     """The asked guests as values; everything that can be wrong about them is found here, before anything is made."""
-    if given and len(given) != len(topologies):
-        raise InputError(f"--name: {len(given)} names for {len(topologies)} topologies")
-    if common["ssh_port"] and len(topologies) > 1:
+    pairs = [(text, kernel_name) for text in topologies for kernel_name in kernels]
+    if given and len(given) != len(pairs):
+        raise InputError(f"--name: {len(given)} names for {len(topologies)} topologies" + (f" times {len(kernels)} kernels" if len(kernels) > 1 else ""))
+    if common["ssh_port"] and len(pairs) > 1:
         raise InputError("--ssh-port: one port cannot serve several guests")
     found: list[Request] = []
-    for index, text in enumerate(topologies):
+    for index, (text, kernel_name) in enumerate(pairs):
         shape = topology.scale(_with_disks(catalog.topology(text), disks), memory=memory, vcpus=vcpus)
-        who = given[index] if given else guests.fresh_name(text, {request.name for request in found})
+        taken = {request.name for request in found}
+        wish = f"{recipes.stem(text)}-{recipes.stem(kernel_name)}" if len(kernels) > 1 else text
+        who = given[index] if given else guests.fresh_name(wish, taken)
         try:
             check_name(who)
-            if len(topologies) > 1 and who in {request.name for request in found}:
+            if who in taken:
                 raise ValueError(f"{who!r} is there twice")
         except ValueError as error:
             raise InputError(f"--name: {error}") from error
-        found.append(Request.model_validate({**common, "name": who, "topology_name": text, "shape": shape}))
+        found.append(Request.model_validate({**common, "name": who, "topology_name": text, "kernel_name": kernel_name, "shape": shape}))
     return found
 
 
@@ -306,19 +289,19 @@ def gc(uri: Uri = None) -> None:
         typer.echo(line)
 
 
-@app.command()
-def run(
+@app.command("measure")
+def measure_workload(
     workload: Annotated[str, typer.Argument(metavar="WORKLOAD", help="name in testcases/workloads/")],
     on: Annotated[str | None, typer.Option("--on", metavar="N", help="a guest that is up; otherwise a fresh one, gone afterwards")] = None,
     topology_name: Annotated[str, typer.Option("--topology", "-t", metavar="T")] = "4socket",
-    size: Annotated[str, typer.Option("--size", metavar="quick|full")] = "quick",
+    size: SizeOption = "quick",
     kernel_name: Annotated[str, typer.Option("--kernel", metavar="K")] = "debian",
-    memory: Annotated[str | None, typer.Option("--memory", metavar="SIZE")] = None,
-    vcpus: Annotated[int | None, typer.Option("--vcpus", metavar="N")] = None,
+    memory: MemoryOption = None,
+    vcpus: VcpusOption = None,
     accelerator: AccelOption = "auto",
     uri: Uri = None,
 ) -> None:
-    """Run a workload in a guest and show what the kernel counted in each phase."""
+    """Run a workload by itself in one guest, and show what the kernel counted in each phase."""
     which = SizeClass(one_of(SizeClass, "--size", size))
     measure.load(workload)
     if on:
@@ -326,8 +309,8 @@ def run(
     else:
         shape = topology.scale(catalog.topology(topology_name), memory=size_option("--memory", memory), vcpus=vcpus)
         request = Request(
-            name=guests.fresh_name(f"run-{workload}"), topology_name=topology_name, shape=shape,
-            kernel_name=kernel_name, wish=_accel(accelerator),
+            name=guests.fresh_name(f"measure-{workload}"), topology_name=topology_name, shape=shape,
+            kernel_name=kernel_name, wish=accel_word(accelerator),
         )
         deadline = limit(guests.UP_SECONDS)
         guest, fresh = settle.up(request, connect(uri, deadline), deadline), True
@@ -370,7 +353,7 @@ def image_build(
         standing = [who for who in guests.names() if guests.read(who).image == name]
         if standing:
             raise InputError(f"--force: {', '.join(standing)} stand on an image of {name}: lab.py down {' '.join(standing)}")
-    built = image.build(name, accelerator=_accel(accelerator), deadline=limit(image.BUILD_SECONDS), base=base, force=force)
+    built = image.build(name, accelerator=accel_word(accelerator), deadline=limit(image.BUILD_SECONDS), base=base, force=force)
     typer.echo(f"{name} {built.id}: {built.directory}")
 
 

@@ -7,7 +7,7 @@ runs are refused or forced is theirs to decide.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from numalab.runs import Run
@@ -21,7 +21,10 @@ MOST = 40
 """Characters of one fact in a message: a list of nodes is longer."""
 
 
-def traits(run: Run) -> dict[str, Mapping[str, Any]]:
+Traits = dict[str, Mapping[str, Any]]
+
+
+def traits(run: Run) -> Traits:
     """What a run must share with those it is compared with: name of the trait -> its facts."""
     spec = run.guest["spec"]
     return {
@@ -35,9 +38,12 @@ def traits(run: Run) -> dict[str, Mapping[str, Any]]:
     }
 
 
-def differences(runs: Sequence[Run]) -> tuple[str, ...]:
-    """A line for each trait in which runs differ: 'accelerator: kvm (3 runs), tcg (2 runs)'. None: they may be compared."""
-    every = [traits(run) for run in runs]
+def differences(runs: Sequence[Run], of: Callable[[Run], Traits] = traits) -> tuple[str, ...]:
+    """A line for each trait in which runs differ: 'accelerator: kvm (3 runs), tcg (2 runs)'. None: they may be compared.
+
+    `of` gives the traits of a run, the same ones for every run.
+    """
+    every = [of(run) for run in runs]
     lines = []
     for trait in every[0] if every else ():
         kinds: list[tuple[Mapping[str, Any], list[int]]] = []

@@ -33,10 +33,23 @@ def findings(text: str) -> list[str]:
     """Lines that make a run an error: warnings, hung tasks, OOM kills."""
     return [line for line in text.splitlines() if FINDING.search(line)]
 
+BUSY_SECONDS = 30.0
+"""Processor time of a boot that did something: firmware and unpacking take TCG about 5 s, and a kernel of today then
+needs 10 more to reach its user space; one that hangs at once uses next to nothing after the unpacking."""
+
 
 def warnings(text: str) -> list[str]:
     """All lines that belong to a run's evidence, whether they spoil it or not."""
     return [line for line in text.splitlines() if FINDING.search(line) or SLOW.search(line)]
+
+
+def silence(guest: str, cpu_seconds: float) -> str:
+    """What to tell of a guest whose kernel has printed nothing until the time limit, by the processor time that it used."""
+    if cpu_seconds > BUSY_SECONDS:
+        return (f"guest {guest}: its kernel printed nothing and used {cpu_seconds:.0f} s of processor time: it runs, or loops, "
+                "without a console: has it CONFIG_SERIAL_8250_CONSOLE? --append earlyprintk=ttyS0,115200 may tell more")
+    return (f"guest {guest}: its kernel printed nothing and used only {cpu_seconds:.0f} s of processor time: it hangs before its first line. A tree "
+            "older than 4.1 that today's assembler built does so: it needs flags: [-Wa,-mshared] in its era (kernels/eras/)")
 
 
 class Watch:

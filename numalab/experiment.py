@@ -12,10 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Protocol
 
-from numalab import catalog, image, kernelbuild, measure, metrics, settle, shell, state, topology
+from numalab import calibration, catalog, image, judge, kernelbuild, measure, metrics, settle, shell, state, topology
 from numalab import guest as guests
-from numalab.case import Arm, Case, CaseSize, Machine, Place
+from numalab.case import CONFIDENCE, Answer, Arm, Case, CaseSize, Machine, Place, Verdict
 from numalab.errors import InputError
 from numalab.guest import Guest, Request
 from numalab.host import Host
@@ -62,7 +63,7 @@ def plan(
         raise InputError(f"--kernels {kernels[0]}: one kernel compares with nothing; give two, such as {case.before},{case.after}")
     machines = case.sizes[size].machines
     machine = next((one for one in machines if one.topology == topology_name), Machine(topology=topology_name) if topology_name else machines[0])
-    machine = Machine(topology=machine.topology, memory=memory or machine.memory, vcpus=vcpus or machine.vcpus)
+    machine = machine.model_copy(update={"memory": memory or machine.memory, "vcpus": vcpus or machine.vcpus})
     made = Plan(
         case_name=Path(name).name.removesuffix(".yml"), case=case, size=size, machine=machine,
         kernels=tuple(kernels) or (case.before, case.after), wish=wish, profile_hz=profile_hz,
@@ -117,7 +118,7 @@ class Boot:
 
 
 def run(
-    asked: Plan, host: Host, boots: int, *, experiment: str, first: int = 0, limit: Callable[[float], Deadline],
+    asked: Plan, host: Host, boots: int, *, experiment: str, first: int = 0, looks: int = 1, limit: Callable[[float], Deadline],
     began: Callable[[Boot], measure.Watcher | None] = lambda _: None,
 ) -> Iterator[tuple[Run, Path]]:
     """Boot and measure rounds `first` to `boots` - 1 of an experiment, a run each. An error ends it; earlier runs stay."""
@@ -128,7 +129,7 @@ def run(
         with booted(asked, host, boot.kernel, f"{asked.case_name}-{number}", deadline) as (guest, settings):
             options = measure.Options(
                 params=asked.about.params, tracepoints=asked.case.tracepoints, settings=settings, profile_hz=asked.profile_hz,
-                place=Place(case_name=asked.case_name, case=asked.case, experiment=experiment, arm=boot.arm, boot=number),
+                place=Place(case_name=asked.case_name, case=asked.case, experiment=experiment, arm=boot.arm, boot=number, looks=looks),
             )
             yield measure.run(guest, asked.case.workload, asked.size, deadline, options, watcher=watcher)
 
@@ -192,3 +193,118 @@ def prelude(asked: Plan, guest: Guest, deadline: Deadline) -> None:
             return
         with step(f"{asked.case.workload}: {phase.name}", who=guest.name):
             shell.succeed(guest, phase.command, deadline=deadline.within(phase.limit_seconds))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """An experiment at its end: its runs with their folders, and a verdict for each kernel but the first."""
+
+    experiment: str
+    runs: tuple[tuple[Run, Path], ...]
+    verdicts: tuple[Verdict, ...]
+
+
+class View(measure.Watcher, Protocol):
+    """Who wants to see an experiment while it goes on."""
+
+    def began(self, boot: Boot) -> measure.Watcher:
+        """A boot is about to begin; who watches it."""
+
+    def so_far(self, verdict: Verdict) -> None:
+        """What the boots so far say; once a round, for each kernel but the first."""
+
+
+def conduct(asked: Plan, host: Host, boots: int | None, *, limit: Callable[[float], Deadline], view: View) -> Outcome:
+    """Run a case to its verdict: `boots` rounds, or (None) until the answer is clear or most_boots is reached.
+
+    Raises InputError after the first boot when a threshold lies inside what a calibration of this very
+    machine found one kernel to scatter by itself.
+    """
+    prepare(asked, limit(PREPARE_SECONDS))
+    experiment, runs = fresh_experiment(asked), list[tuple[Run, Path]]()
+    looks = (boots,) if boots else judge.looks(asked.about)
+    first, rounds = 0, looks[0]
+    while True:
+        for one in run(asked, host, rounds, experiment=experiment, first=first, looks=len(looks), limit=limit, began=view.began):
+            runs.append(one)
+            if len(runs) == 1:
+                _refuse(asked, one[0], looks[-1])
+            if len(runs) % len(asked.kernels) == 0 and len(runs) > len(asked.kernels):
+                for verdict in verdicts([run for run, _ in runs]):
+                    view.so_far(verdict)
+        found = verdicts([run for run, _ in runs])
+        more = [count for verdict in found if (count := judge.next_look(verdict, looks)) is not None]
+        if not more:
+            return Outcome(experiment, tuple(runs), found)
+        first, rounds = rounds, max(more)
+
+
+def _refuse(asked: Plan, run: Run, boots: int) -> None:
+    """InputError when a threshold of the case lies inside the spread of one kernel, for so many boots."""
+    known = calibration.load(calibration.site(run))
+    refused = calibration.inside(asked.case, boots, known) if known and len(set(asked.kernels)) > 1 else ()
+    if refused:
+        told = "; ".join(f"{wish.metric}: by {wish.by:g}, but one kernel alone differs by up to {least:.3g}" for wish, least in refused)
+        raise InputError(f"case {asked.case_name}: {boots} boots cannot bear its thresholds here ({told}): more --boots, or a larger `by`")
+
+
+def verdicts(runs: Sequence[Run], *, force: bool = False) -> tuple[Verdict, ...]:
+    """One for each kernel that stands against the first; all runs are of one experiment. Raises InputError."""
+    before = [run for run in runs if run.place and run.place.arm is Arm.BEFORE]
+    after = [run for run in runs if run.place and run.place.arm is Arm.AFTER]
+    known = calibration.load(calibration.site(runs[0])) if after else None
+    names = dict.fromkeys(run.guest["spec"]["boot"]["name"] for run in after)
+    return tuple(
+        judge.verdict([*before, *(run for run in after if run.guest["spec"]["boot"]["name"] == name)], calibration=known, force=force)
+        for name in names
+    )
+
+
+def sides(runs: Sequence[Run], kernels: int) -> list[list[Run]]:
+    """The runs of an experiment of so many kernels, by the position of theirs (the same kernel may have several)."""
+    found: list[list[Run]] = [[] for _ in range(kernels)]
+    for run in runs:
+        if run.place is None:
+            raise InputError(f"run {run.id} belongs to no experiment")
+        turn, position = divmod(run.place.boot, kernels)
+        found[position if turn % 2 == 0 else kernels - 1 - position].append(run)
+    return found
+
+
+def against(before: Sequence[Run], after: Sequence[Run]) -> list[Run]:
+    """Runs with their sides chosen anew, whatever their kernels: to pass one off as the other, and to compare one with itself."""
+    return [
+        run.model_copy(update={"place": run.place.model_copy(update={"arm": arm})})
+        for arm, side in ((Arm.BEFORE, before), (Arm.AFTER, after)) for run in side if run.place
+    ]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What the judge says of boots whose truth is known: kernels before, before, after, after."""
+
+    effect: Verdict
+    """Before against after: the effect is there."""
+    planted: Verdict
+    """Before passed off as after: it must not hold."""
+    unchanged: Verdict
+    """After against itself."""
+
+    @property
+    def red(self) -> bool:
+        """Whether the planted regression is seen."""
+        return self.planted.answer is Answer.DOES_NOT_HOLD
+
+    @property
+    def green(self) -> bool:
+        """Whether no change is claimed where there is none."""
+        return all(finding.q is None or finding.q > 1 - CONFIDENCE for finding in self.unchanged.findings)
+
+
+def trial(runs: Sequence[Run]) -> Trial:
+    """The three verdicts of an experiment over (before, before, after, after)."""
+    before, passed_off, after, again = sides(runs, 4)
+    return Trial(
+        judge.verdict(against([*before, *passed_off], [*after, *again])),
+        judge.verdict(against(before, passed_off)), judge.verdict(against(after, again)),
+    )

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import random
+import shlex
 import shutil
 import socket
 import tempfile
@@ -22,7 +23,7 @@ from pathlib import Path
 
 from numalab import accel, console, image, kernel, shell, state, storage, topology
 from numalab.domain import domain_xml
-from numalab.errors import GuestError, GuestLost, HostError, InputError, LabError, TopologyMismatch
+from numalab.errors import DeadlinePassed, GuestError, GuestLost, HostError, InputError, LabError, TopologyMismatch
 from numalab.host import Host
 from numalab.log import note, step
 from numalab.model import MIB, Boot, GuestSpec, Name, Topology, Value, check_name, jsonable, show_size
@@ -127,6 +128,8 @@ class Guest:
 
     def execute(self, command: str, *, deadline: Deadline, input: bytes | None = None, tell: Callable[[str], None] | None = None) -> Result:
         """See Shell."""
+        given = self.record.spec.boot.environment
+        command = "".join(f"export {name}={shlex.quote(value)}; " for name, value in given.items()) + command
         try:
             return self.ssh.execute(command, deadline=deadline, input=input, tell=tell)
         except GuestLost as error:
@@ -145,7 +148,12 @@ class Guest:
 
     def reach(self, deadline: Deadline) -> None:
         """Wait until a first command ran over SSH: on the kernel that was asked for, or GuestError."""
-        self.ssh.wait(deadline)
+        try:
+            self.ssh.wait(deadline)
+        except DeadlinePassed as error:
+            if not self.console_text().strip():
+                raise GuestError(console.silence(self.name, self.host.cpu_seconds(self.name))) from error
+            raise
         found, asked = shell.succeed(self, "uname -r", deadline=deadline).strip(), self.record.spec.boot.release
         if asked and found != asked:
             raise GuestError(f"guest {self.name}: runs kernel {found}, but {self.record.spec.boot.name} is {asked}")
@@ -217,6 +225,7 @@ def _claim(name: str) -> Path:
 def _prepare(request: Request, host: Host, place: Path, deadline: Deadline) -> Guest:
     """Everything short of starting it: image, kernel, accelerator, disks."""
     where = host.where
+    request = request.model_copy(update={"shape": kernel.fitted(request.kernel_name, request.shape)})
     base = image.require(request.image_name, deadline)
     boot = kernel.resolve(request.kernel_name, base)
     if not boot.kernel:
@@ -231,6 +240,7 @@ def _prepare(request: Request, host: Host, place: Path, deadline: Deadline) -> G
         storage.check_size(disk, place, request.form, where)
     words = [f"root={base.root} rw console=ttyS0,115200 net.ifnames=0 systemd.hostname={request.name}"]
     words += [f"numa=fake={request.shape.fake}"] if request.shape.fake else []
+    words += [boot.cmdline] if boot.cmdline else []
     words += [request.append] if request.append else []
     disks = [storage.overlay(base.file("disk.qcow2"), place / "root.qcow2", deadline, where)]
     disks += [storage.create(disk, place, request.form, deadline, where) for disk in request.shape.disks]

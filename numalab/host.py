@@ -80,6 +80,14 @@ class Host:
         """Whether the guest's domain is there."""
         return self._domain(guest) is not None
 
+    def cpu_seconds(self, guest: str) -> float:
+        """Processor time that the guest has used so far; 0 when it is gone."""
+        domain = self._domain(guest)
+        try:
+            return float(answer(self.uri, domain.info)[4]) / 1e9 if domain else 0.0
+        except libvirt.libvirtError:  # it ended while we looked
+            return 0.0
+
     def stop(self, guest: str, deadline: Deadline, *, grace: float = 0.0) -> None:
         """End a guest: asked (ACPI power button) for `grace` seconds, then made to. No error if it is gone."""
         domain = self._domain(guest)

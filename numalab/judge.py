@@ -1,2 +1,166 @@
-"""stub until the judge branch is merged"""
-def verdict(runs, *, force=False): raise NotImplementedError
+"""Runs of an experiment -> a verdict; and whether more boots could make it clearer.
+
+What counts as an effect is `finding`'s; here is which runs may speak, and what a reader should doubt. No
+evidence are a run that broke, a time under emulation, an effect that the kernel's release does not have.
+
+With `--boots auto` an experiment is judged at several looks. The error that is allowed is divided by their
+number, which is fixed beforehand (`looks`) and kept in the runs (Place.looks), and intervals are widened to
+match, so that they hold at all looks together (Bonferroni; repeated confidence intervals, Jennison and
+Turnbull 1989). To look again until it fits would find effects where there are none; benchmarks/judge.py
+measures how often, with and without.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from numalab import comparable, finding, metrics
+from numalab.calibration import Calibration, inside
+from numalab.case import Answer, Arm, CaseSize, Expectation, Finding, Verdict
+from numalab.comparable import Traits
+from numalab.effect import LEAST_BOOTS
+from numalab.errors import InputError
+from numalab.metrics import Kind
+from numalab.model import Accel, jsonable
+from numalab.runs import Run
+
+STEP = 1.5
+"""From one look to the next: 3, 5 and 8 boots of each kernel."""
+SAID = ("description", "source", "published", "also", "notes")
+"""Of a case: words about it. Runs may differ in them."""
+
+Sides = Mapping[Arm, Sequence[Run]]
+
+
+def verdict(runs: Sequence[Run], *, calibration: Calibration | None = None, force: bool = False) -> Verdict:
+    """A case judged from all boots of an experiment; each run's place says its arm and what is expected.
+
+    Runs that broke are named in `doubts` and count for nothing. Raises InputError for runs of no case, and
+    for runs that differ in more than the two kernels, which `force` turns into a doubt.
+    """
+    every = sorted({run.id: run for run in runs}.values(), key=lambda run: (run.place.boot if run.place else 0, run.id))
+    if not every:
+        raise InputError("there is no run to judge")
+    whole = [run for run in every if not run.error]
+    unlike = _unlike(every, whole)
+    if unlike and not force:
+        raise InputError(f"these runs are not comparable: {'; '.join(unlike)}: leave some out, or use --force")
+    first, spec = (whole or every)[0], (whole or every)[0].guest["spec"]
+    place = first.place
+    assert place is not None
+    sides = {arm: _side(whole, arm) for arm in Arm}
+    shares = max(run.place.looks for run in every if run.place)
+    findings = tuple(finding.together([_asked(wish, sides) for wish in place.case.expect], finding.ALPHA / shares))
+    named = {arm: [run.guest["spec"]["boot"]["name"] for run in _side(every, arm)] for arm in Arm}
+    return Verdict(
+        case_name=place.case_name, size=first.size, topology=spec["topology_name"], accel=spec["accel"],
+        before=(named[Arm.BEFORE] or [place.case.before])[0], after=(named[Arm.AFTER] or [place.case.after])[0],
+        boots=(len(sides[Arm.BEFORE]), len(sides[Arm.AFTER])), answer=overall(findings), findings=findings, runs=tuple(run.id for run in whole),
+        doubts=tuple(map(_line, [*(f"forced, though not comparable: {line}" for line in unlike), *_about_runs(every, sides), *_about_values(findings, sides),
+                                 *_about_thresholds(first, sides, calibration)])),
+    )
+
+
+def overall(findings: Sequence[Finding]) -> Answer:
+    """Of a case: it holds when all that decide hold, and does not when one does not."""
+    answers = {found.answer for found in findings if found.decides}
+    if Answer.DOES_NOT_HOLD in answers:
+        return Answer.DOES_NOT_HOLD
+    return Answer.HOLDS if answers == {Answer.HOLDS} else Answer.CANNOT_TELL
+
+
+def looks(size: CaseSize) -> tuple[int, ...]:
+    """Boots of each kernel at which `--boots auto` judges, in order; fixed before the first boot."""
+    found = [max(size.boots, LEAST_BOOTS)]
+    while found[-1] < size.most_boots:
+        found.append(min(math.ceil(found[-1] * STEP), size.most_boots))
+    return tuple(found)
+
+
+def enough(judged: Verdict) -> bool:
+    """Whether more boots are of no use: the answer is clear, or what is unclear has nothing that could be counted."""
+    open_ones = [found for found in judged.findings if found.decides and found.answer is Answer.CANNOT_TELL]
+    return judged.answer is not Answer.CANNOT_TELL or (min(judged.boots) >= LEAST_BOOTS and all(found.p is None for found in open_ones))
+
+
+def next_look(judged: Verdict, plan: Sequence[int]) -> int | None:
+    """Boots of each kernel to judge at next, from `looks`; None when it is enough or the plan is at its end.
+
+    A boot that broke is not counted in `judged.boots`: who repeats it keeps a limit of their own.
+    """
+    return None if enough(judged) else next((boots for boots in plan if boots > min(judged.boots)), None)
+
+
+def _side(runs: Sequence[Run], arm: Arm) -> list[Run]:
+    return [run for run in runs if run.place and run.place.arm is arm]
+
+
+def _unlike(every: Sequence[Run], whole: Sequence[Run]) -> list[str]:
+    """In what runs differ that should not: a line for each."""
+    if strays := [run.id for run in every if run.place is None]:
+        raise InputError(f"run {strays[0]} belongs to no case: lab.py run CASE makes runs that do, lab.py compare sets others side by side")
+    kernels = [f"kernel {arm}, {line}" for arm in Arm for line in comparable.differences(_side(whole, arm), _kernel)]
+    return [*comparable.differences(whole), *comparable.differences(whole, _inputs), *kernels]
+
+
+def _inputs(run: Run) -> Traits:
+    """What a comparison of kernels may leave open, and a verdict may not."""
+    assert run.place is not None
+    case = {key: value for key, value in jsonable(run.place.case).items() if key not in SAID}
+    return {"case": {"": run.place.case_name, **case}, "image": {"": run.guest.get("image_id", "")}, "inputs": run.inputs}
+
+
+def _kernel(run: Run) -> Traits:
+    return {"name": {"": run.guest["spec"]["boot"]["name"]}, "build": {"": run.guest.get("kernel_hash", "")}, "release": {"": run.release}}
+
+
+def _asked(wish: Expectation, sides: Sides) -> finding.Asked:
+    """An expectation and the values of the boots that have one."""
+    values = {arm: [value for run in runs if (value := metrics.value(run, wish.metric, wish.phase)) is not None] for arm, runs in sides.items()}
+    kind = metrics.kind(wish.metric)
+    release = next((run.release for run in sides[Arm.AFTER]), "")
+    tcg = any(run.guest["spec"]["accel"] == Accel.TCG for runs in sides.values() for run in runs)
+    emulated = "times are emulated and tell nothing" if kind is Kind.TIME and tcg else ""
+    foreign = f"expected of releases {wish.releases}, this is {release}" if release and not wish.applies(release) else ""
+    return finding.ask(wish, values[Arm.BEFORE], values[Arm.AFTER], kind, obstacle=emulated, silent="emulated" if emulated else foreign)
+
+
+def _about_runs(every: Sequence[Run], sides: Sides) -> list[str]:
+    """Boots that broke or complained, and experiments that were not interleaved."""
+    lines = [f"run {run.id} broke and is not counted: {run.error}" for run in every if run.error]
+    for run in every:
+        if run.console_warnings and not run.error:
+            lines.append(f"run {run.id}: {len(run.console_warnings)} warnings on its console, the first: {run.console_warnings[0]}")
+    experiments = {run.place.experiment for run in every if run.place}
+    if len(experiments) > 1:
+        lines.append(f"the boots are of {len(experiments)} experiments, not interleaved with each other")
+    order = [[run.place.boot for run in sides[arm] if run.place] for arm in Arm]
+    if len(experiments) == 1 and min(map(len, order)) > 1 and (max(order[0]) < min(order[1]) or max(order[1]) < min(order[0])):
+        lines.append("the boots are not interleaved: what changed on the host between them looks like a change of the kernel")
+    return lines
+
+
+def _about_values(findings: Sequence[Finding], sides: Sides) -> list[str]:
+    """Metrics that some boots have and others lack."""
+    return [
+        f"{found.expectation.metric} ({found.expectation.phase}) is absent from {len(sides[arm]) - len(values)} of {len(sides[arm])} boots {arm}"
+        for found in findings for arm, values in ((Arm.BEFORE, found.before), (Arm.AFTER, found.after)) if 0 < len(values) < len(sides[arm])
+    ]
+
+
+def _about_thresholds(run: Run, sides: Sides, known: Calibration | None) -> list[str]:
+    """What calibration says of the case's thresholds, or that it is missing."""
+    assert run.place is not None
+    fewest = min(map(len, sides.values()))
+    if known is None:
+        return ["not calibrated on this machine: how far A is from A is not known (lab.py calibrate)"]
+    return [
+        f"{wish.metric} ({wish.phase}): {fewest} boots of one kernel differ by up to {limit:.3g} by themselves, and {wish.by:g} was asked for"
+        for wish, limit in (inside(run.place.case, fewest, known) if fewest else ())
+    ]
+
+
+def _line(text: str) -> str:
+    """On one line, as every doubt is."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)

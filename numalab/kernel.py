@@ -5,21 +5,43 @@ Not here: building them (kernelbuild).
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import os
 import tarfile
 from pathlib import Path
 
 from numalab.errors import HostError, InputError
 from numalab.image import Image
 from numalab.kernelbuild import existing, plan, release
-from numalab.model import Boot
+from numalab.model import Boot, Topology
 from numalab.proc import Deadline
+from numalab.recipes import era_of, shown
 from numalab.recipes import recipe as recipe
-from numalab.recipes import shown
+
+SEED_BYTES = 64
+"""Of entropy on the command line; systemd credits all of it."""
 
 
 def resolve(name: str, image: Image) -> Boot:
-    """The files to boot this kernel from, without a command line. HostError when it is not built."""
+    """The files to boot this kernel from; of a command line, what its era wants. HostError when it is not built."""
+    boot, age = _files(name, image), era_of(recipe(name))
+    if age is None:
+        return boot
+    words = age.append.split()
+    if age.random_seed:
+        words.append(f"systemd.random_seed={base64.b64encode(os.urandom(SEED_BYTES)).decode()}")
+    return boot.model_copy(update={"cmdline": " ".join(words), "environment": age.environment})
+
+
+def fitted(name: str, shape: Topology) -> Topology:
+    """The topology on a machine that the kernel's era can drive."""
+    age = era_of(recipe(name))
+    return shape.model_copy(update={"machine": age.machine}) if age and age.machine else shape
+
+
+def _files(name: str, image: Image) -> Boot:
+    """The files to boot this kernel from."""
     what = recipe(name)
     if what.source.debian_image:
         path = image.file("vmlinuz")

@@ -11,22 +11,22 @@ import io
 import json
 import os
 import struct
-import sys
 import tarfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
-from numalab import kconfig, patches, provision, source, state
+from numalab import eras, kconfig, patches, source, state, toolchain
 from numalab.catalog import ROOT
+from numalab.eras import Era
 from numalab.errors import CommandFailed, HostError, InputError
 from numalab.image import Image
-from numalab.log import step
+from numalab.log import note, step
 from numalab.model import Value, jsonable
 from numalab.patches import Patch
-from numalab.proc import Deadline, need, run
-from numalab.recipes import COMMIT, DISTRIBUTION, KernelRecipe, fragments, patch_set, recipe, stem
+from numalab.proc import Deadline
+from numalab.recipes import COMMIT, DISTRIBUTION, KernelRecipe, era_of, fragments, patch_set, recipe, stem
 from numalab.source import Tree
+from numalab.toolchain import Tools
 
 FORMAT = 1
 """Counts up when the same recipe gives another kernel."""
@@ -49,19 +49,28 @@ class Plan(Value):
     distribution: str
     """The distribution's configuration, or ''."""
     patches: tuple[Patch, ...]
-    compiler: str
-    """The builder's gcc, as it tells its version."""
+    tools: Tools
+    era: Era | None = None
 
     @property
     def build(self) -> str:
-        """Names the build tree: one for each source, configuration and compiler."""
-        return f"{self.tree.id}-{_hash(*self._options(), self.compiler)[:12]}"
+        """Names the build tree: one for each source, configuration and tool chain."""
+        return f"{self.tree.id}-{_hash(*self._options(), *self._tools())[:12]}"
 
     @property
     def key(self) -> str:
         """Names the result: equal keys are equal kernels."""
         changes = [f"{'-' if patch.reverse else '+'}{patch.text}" for patch in self.patches]
-        return _hash(str(FORMAT), self.name, self.tree.id, *self._options(), self.compiler, *changes)[:16]
+        return _hash(str(FORMAT), self.name, self.tree.id, *self._options(), *self._tools(), *changes)[:16]
+
+    @property
+    def make(self) -> tuple[str, ...]:
+        """make's arguments that every target of this kernel needs."""
+        return eras.make_words(self.era) if self.era else ()
+
+    def _tools(self) -> list[str]:
+        """What compiles, and how."""
+        return [self.tools.compiler, *filter(None, [self.tools.container]), *self.make]
 
     def _options(self) -> list[str]:
         """What the configuration says; how it is written and explained does not matter."""
@@ -88,40 +97,8 @@ class Built(Value):
         return Path(self.directory) / name
 
 
-@dataclass(frozen=True)
-class Builder:
-    """The first host of the group `builders` of inventory.ini."""
-
-    host: str
-    local: bool
-
-
 def _hash(*texts: str) -> str:
     return hashlib.sha256(json.dumps(texts).encode()).hexdigest()
-
-
-def builder() -> Builder:
-    """Who builds kernels. Raises InputError when inventory.ini names nobody."""
-    inside = False
-    for line in provision.INVENTORY.read_text().splitlines():
-        words = line.split("#")[0].split(";")[0].split()
-        if words and words[0].startswith("["):
-            inside = words[0] == "[builders]"
-        elif words and inside:
-            return Builder(words[0], "ansible_connection=local" in words)
-    raise InputError(f"{provision.INVENTORY}: the group [builders] has no host: localhost ansible_connection=local would do")
-
-
-def _compiler(who: Builder, deadline: Deadline, *, ask: bool) -> str | None:
-    """The builder's compiler; that of one elsewhere is remembered, so that a known kernel asks nobody."""
-    if who.local:
-        return run([need("gcc", "gcc"), "--version"], deadline=deadline).stdout.splitlines()[0]
-    memory = state.folder("cache") / f"compiler-{_hash(who.host)[:16]}"
-    if ask:
-        words: list[str | Path] = [provision.ansible("ansible"), "-i", provision.INVENTORY, who.host, "-m", "ansible.builtin.command", "-a", "gcc --version"]
-        said = run(words, deadline=deadline, env=provision.ENVIRONMENT).stdout.splitlines()
-        memory.write_text(said[1])
-    return memory.read_text() if memory.exists() else None
 
 
 def plan(name: str, image: Image | None, deadline: Deadline, *, fetch: bool) -> Plan | None:
@@ -129,8 +106,9 @@ def plan(name: str, image: Image | None, deadline: Deadline, *, fetch: bool) -> 
     what = recipe(name)
     asked = fragments(what, name)
     tree = source.tree(name, what, deadline, fetch=fetch)
-    compiler = _compiler(builder(), deadline, ask=fetch)
-    if tree is None or compiler is None:
+    age = era_of(what)
+    tools = toolchain.tools(age, deadline, ask=fetch)
+    if tree is None or tools is None:
         return None
     whole = ""
     if DISTRIBUTION in what.config:
@@ -140,7 +118,10 @@ def plan(name: str, image: Image | None, deadline: Deadline, *, fetch: bool) -> 
             whole = image.file("config").read_text()
         except OSError as error:
             raise HostError(f"kernel {name} takes its configuration from image {image.name}: {error}") from error
-    return Plan(name=stem(name), tree=tree, config=asked, distribution=whole, patches=tuple(_patches(name, what, tree, deadline)), compiler=compiler)
+    wanted = _patches(name, what, tree, deadline)
+    if age and (header := eras.shim(age, tools.compiler)):
+        wanted.append(header)
+    return Plan(name=stem(name), tree=tree, config=asked, distribution=whole, patches=tuple(wanted), era=age, tools=tools)
 
 
 def _patches(name: str, what: KernelRecipe, tree: Tree, deadline: Deadline) -> list[Patch]:
@@ -185,7 +166,7 @@ def build(name: str, image: Image | None, deadline: Deadline) -> Built:
         modules = kconfig.has_modules(configure(asked, deadline))
         with state.making(state.folder("kernels") / f"{asked.name}-{asked.key}") as scratch:
             begin = time.monotonic()
-            with step(f"kernel {name}: built on {builder().host}"):
+            with step(f"kernel {name}: built on {toolchain.builder().host}"):
                 _play(asked, "build", scratch / "result.tar", deadline, modules=modules)
             return _keep(asked, scratch, time.monotonic() - begin)
 
@@ -198,7 +179,10 @@ def configure(asked: Plan, deadline: Deadline) -> str:
             fresh = place.with_name(f".making-{os.getpid()}-{place.name}")
             _play(asked, "configure", fresh, deadline)
         text = fresh.read_text()
-        if gone := kconfig.lost(asked.config, text):
+        lacking, gone = eras.forgiven(asked.era, kconfig.lost(asked.config, text))
+        if lacking:
+            note(f"kernel {asked.name}: its era lacks {', '.join(line.split()[0].removeprefix('CONFIG_') for line in lacking)}")
+        if gone:
             fresh.unlink()
             raise InputError(f"kernel {asked.name}: options that were asked for did not survive olddefconfig: {', '.join(gone)}")
         fresh.replace(place)
@@ -217,7 +201,7 @@ def _keep(asked: Plan, scratch: Path, seconds: float) -> Built:
     built = Built(
         name=asked.name, key=asked.key, directory=str(state.folder("kernels") / f"{asked.name}-{asked.key}"), release=found,
         seconds=round(seconds, 1), patches=tuple(f"{'-' if patch.reverse else '+'} {patch.label}" for patch in asked.patches),
-        source=asked.tree.id, compiler=asked.compiler, bzimage_bytes=(scratch / "bzImage").stat().st_size,
+        source=asked.tree.id, compiler=asked.tools.compiler, bzimage_bytes=(scratch / "bzImage").stat().st_size,
         modules=(scratch / "modules.tar").exists(),
     )
     (scratch / "manifest.json").write_text(json.dumps(jsonable(built), indent=1))
@@ -230,20 +214,16 @@ def _local_version(name: str) -> str:
 
 def _play(asked: Plan, tag: str, out: Path, deadline: Deadline, *, modules: bool = False) -> None:
     """playbooks/kernel.yml for a plan. Raises InputError for a patch that does not apply."""
-    who = builder()
     log = state.folder("logs") / f"kernel-{asked.name}-{tag}.log"
     job = out.with_name(f"{out.name}.job")
     try:
         _job(asked, job, modules)
         variables: dict[str, object] = {
             "kernel_source": asked.tree.id, "kernel_tarball": asked.tree.tarball, "kernel_build": asked.build, "kernel_job": str(job),
-            "kernel_compiler": asked.compiler, "kernel_allconfig": not asked.distribution, "kernel_out": str(out),
-            "kernel_scratch": f".making-{os.getpid()}-",
+            "kernel_compiler": asked.tools.compiler, "kernel_allconfig": not asked.distribution, "kernel_out": str(out),
+            "kernel_scratch": f".making-{os.getpid()}-", "kernel_cc": asked.era.compiler if asked.era else "gcc", **toolchain.container_variables(asked.era),
         }
-        if who.local:
-            # Our own interpreter: looking for one takes time and may find one that does not run (pyenv's shims).
-            variables |= {"kernel_root": str(state.directory()), "ansible_python_interpreter": sys.executable}
-        provision.playbook("kernel.yml", inventories=[provision.INVENTORY], limit=who.host, variables=variables, deadline=deadline, log=log, tags=tag)
+        toolchain.play(tag, variables, log, deadline)
     except CommandFailed as error:
         for index, patch in enumerate(asked.patches):
             if f"refused: {index:04}.patch" in error.evidence:
@@ -257,12 +237,13 @@ def _job(asked: Plan, path: Path, modules: bool) -> None:
     """The tar that the builder works from."""
     arguments = [
         f"LOCALVERSION={_local_version(asked.name)}", "KBUILD_BUILD_VERSION=1", f"KBUILD_BUILD_TIMESTAMP={TIMESTAMP}",
-        f"KBUILD_BUILD_USER={asked.key}", "KBUILD_BUILD_HOST=numalab", "bzImage", *(["modules"] if modules else []),
+        f"KBUILD_BUILD_USER={asked.key}", "KBUILD_BUILD_HOST=numalab", *asked.make, "bzImage", *(["modules"] if modules else []),
     ]
     touched = sorted({file for patch in asked.patches for file in patches.touched(patch.text)})
     files = {
         "all.config": asked.distribution + "\n" + asked.config,
         "arguments": "".join(f"{word}\n" for word in arguments),
+        "make": "".join(f"{word}\n" for word in asked.make),
         "touched": "".join(f"{file}\n" for file in touched),
         "order": "".join(f"{'-' if patch.reverse else '+'} {index:04}.patch\n" for index, patch in enumerate(asked.patches)),
         **{f"{index:04}.patch": patch.text for index, patch in enumerate(asked.patches)},

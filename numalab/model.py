@@ -226,6 +226,8 @@ class Boot(Value):
     cmdline: str = ""
     release: str = ""
     """What uname -r must say; '' when nobody knows."""
+    environment: dict[str, str] = Field(default_factory=dict)
+    """Variables for every command in the guest: what a workload must know of the kernel's era."""
 
 
 class GuestSpec(Value):

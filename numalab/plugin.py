@@ -1,28 +1,35 @@
-"""The pytest plugin: fixtures that boot guests, options that choose them, and honest outcomes.
+"""The pytest plugin: cases collected, fixtures that boot guests, options that choose them, and honest outcomes.
 
-Fixtures: `lab` (make guests), `guest` (a fresh verified guest, gone after the test), `run` (a workload in
-it, measured and recorded), `deadline` (the test's own). Marks: `topology(NAME, memory=, vcpus=)`,
-`minutes(N)`, `kernel(NAME)`. The lab's edges are imported when a guest is first asked for, so that tests
-without guests need no libvirt.
+Each testcases/NAME.yml is a test on its first machine, or on each --topology: boots in its set-up (what breaks
+there is an error), the verdict in its call: passed, failed, or `cannot tell`, which is neither. Fixtures: `lab`
+(make guests), `guest` (a fresh verified guest, gone after the test), `run` (a workload in it, measured and
+recorded), `deadline` (the test's own). Marks: `topology(NAME, memory=, vcpus=)`, `minutes(N)`, `kernel(NAME)`.
+The lab's edges are imported when a guest is first asked for, so that tests without guests
+need no libvirt.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from _pytest.outcomes import Skipped  # the class behind pytest.skip, which has no public name that types know
 
+from numalab import report
+from numalab.case import Answer
 from numalab.errors import HostError, LabError
 from numalab.model import GIB, SizeClass, Topology, parse_size
 from numalab.proc import Deadline
 from numalab.runs import Run
 
 if TYPE_CHECKING:
+    from numalab.experiment import Outcome
     from numalab.guest import Guest
     from numalab.host import Host
 
@@ -36,6 +43,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--size", choices=[size.value for size in SizeClass], default=SizeClass.QUICK.value, help="quick: two emulated cores; full: the seeds' own")
     group.addoption("--accel", choices=["kvm", "tcg", "auto"], default="auto", help="accelerator of all guests")
     group.addoption("--kernel", metavar="K", default="debian", help="kernel of all guests that do not name one")
+    group.addoption("--kernels", metavar="K,K", default=None, help="before and after of all cases, instead of each one's own")
+    group.addoption("--boots", metavar="N|auto", default=None, help="fresh boots of each kernel; auto: until the answer is clear")
     group.addoption("--connect", metavar="URI", default=None, help="libvirt connection")
     group.addoption("--at-most", type=float, metavar="MINUTES", default=None, help="leave out tests that are marked as longer")
 
@@ -61,6 +70,98 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item not in long]
 
 
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    """testcases/*.yml are cases."""
+    from numalab import catalog
+
+    if file_path.suffix == ".yml" and file_path.parent == catalog.ROOT / "testcases":
+        return CaseFile.from_parent(parent, path=file_path)
+    return None
+
+
+class CaseFile(pytest.File):
+    """A case on its first machine, or on each --topology."""
+
+    def collect(self) -> Iterator[CaseItem]:
+        """Its tests. A case without the asked size has none."""
+        from numalab import catalog
+
+        case = catalog.case(self.path.stem)
+        size = SizeClass(self.config.getoption("--size"))
+        if size in case.sizes:
+            for name in self.config.getoption("--topology") or [case.sizes[size].machines[0].topology]:
+                yield CaseItem.from_parent(self, name=f"{self.path.stem}[{name}]", topology_name=name)
+
+
+class CaseItem(pytest.Item):
+    """A case on one machine."""
+
+    def __init__(self, *, topology_name: str, **rest: Any) -> None:
+        super().__init__(**rest)
+        from numalab import experiment
+
+        kernels = self.config.getoption("--kernels")
+        self.plan = experiment.plan(
+            self.path.stem, SizeClass(self.config.getoption("--size")), topology_name=topology_name,
+            kernels=kernels.split(",") if kernels else (), wish=self.config.getoption("--accel"),
+        )
+        asked = self.config.getoption("--boots")
+        if asked not in (None, "auto") and not (asked.isdecimal() and int(asked) > 0):
+            raise pytest.UsageError(f"--boots {asked}: is neither a number from 1 nor auto")
+        self.boots = self.plan.about.boots if asked is None else None if asked == "auto" else int(asked)
+        rounds = self.boots or self.plan.about.most_boots
+        self.add_marker(pytest.mark.minutes(self.plan.about.minutes * rounds * len(self.plan.kernels)))
+        self.outcome: Outcome | None = None
+
+    def setup(self) -> None:
+        """All boots. Whatever breaks here is an error, not a failure: it says nothing of the kernels."""
+        from numalab import experiment, live
+        from numalab.host import connect
+
+        host = connect(self.config.getoption("--connect"), Deadline.after(60))
+        self.outcome = experiment.conduct(self.plan, host, self.boots, limit=Deadline.after, view=live.View(self.plan, self.boots or self.plan.about.boots))
+        for verdict in self.outcome.verdicts:
+            for finding in verdict.findings:
+                name = f"{verdict.after}.{finding.expectation.phase}.{finding.expectation.metric}"
+                facts = finding.model_dump(mode="json", include={"before", "after", "ratio", "low", "high", "q", "answer"})
+                self.user_properties += [(f"{name}.{key}", value if isinstance(value, str) else json.dumps(value)) for key, value in facts.items()]
+        self.user_properties += [("run", str(folder)) for _, folder in self.outcome.runs]
+
+    def runtest(self) -> None:
+        """The verdict."""
+        assert self.outcome is not None
+        answers = {verdict.answer for verdict in self.outcome.verdicts}
+        text = "\n".join(report.verdict(verdict) for verdict in self.outcome.verdicts)
+        self.add_report_section("call", "verdict", text)
+        if Answer.DOES_NOT_HOLD in answers:
+            raise DoesNotHold(text)
+        if Answer.CANNOT_TELL in answers:
+            raise CannotTell(text)
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> str | Any:
+        """A verdict is its own explanation; no stack of calls leads to it."""
+        return str(excinfo.value) if isinstance(excinfo.value, DoesNotHold) else super().repr_failure(excinfo, style)
+
+    def reportinfo(self) -> tuple[Path, int, str]:
+        """Where the case stands."""
+        return self.path, 0, self.name
+
+
+class DoesNotHold(AssertionError):
+    """The verdict says no."""
+
+
+class CannotTell(Skipped):
+    """The verdict says neither; pytest counts it by itself (see pytest_report_teststatus)."""
+
+
+def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
+    """`cannot tell` is an outcome of its own, neither passed nor failed nor skipped."""
+    if getattr(report, "cannot_tell", False):
+        return "cannot tell", "?", ("CANNOT TELL", {"yellow": True})
+    return None
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test that uses `guest` runs once for each --topology; without that option, for each of its marks."""
     if "guest" not in metafunc.fixturenames:
@@ -75,11 +176,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """A lab error or an oops brings its evidence (the console's tail, both sides of a mismatch) into the report."""
-    report = yield
+    made = yield
     error = call.excinfo.value if call.excinfo else None
+    if isinstance(error, CannotTell):
+        made.cannot_tell = True  # type: ignore[attr-defined]
     if isinstance(error, LabError):
-        report.sections.append(("numalab", f"{type(error).__name__}: {error}\n{error.evidence}"))
-    return report
+        made.sections.append(("numalab", f"{type(error).__name__}: {error}\n{error.evidence}"))
+    return made
 
 
 @dataclass

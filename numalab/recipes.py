@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from numalab import patches
 from numalab.catalog import ROOT, find, load, names
+from numalab.eras import Era, era
 from numalab.errors import InputError
 from numalab.model import Name, Value, check_name
 from numalab.patches import Patch
@@ -86,6 +87,8 @@ class KernelRecipe(Value):
     apply: Names = ()
     revert: Names = ()
     series: Series | None = None
+    era: Name | None = None
+    """kernels/eras/NAME.yml: what it takes to build and boot this kernel today."""
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
@@ -108,6 +111,11 @@ class KernelRecipe(Value):
 def recipe(name: str) -> KernelRecipe:
     """kernels/NAME.yml, checked."""
     return load(KernelRecipe, find("kernels", name))
+
+
+def era_of(what: KernelRecipe) -> Era | None:
+    """The era that a recipe points to, or None: a kernel of today."""
+    return era(what.era) if what.era else None
 
 
 def shown(name: str) -> str:

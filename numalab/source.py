@@ -18,15 +18,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from numalab import state
+from numalab.eras import container
 from numalab.errors import CommandFailed, HostError, InputError
 from numalab.log import note, step
 from numalab.model import Value
 from numalab.patches import Patch
 from numalab.proc import Deadline, Result, need, run
-from numalab.recipes import COMMIT, Git, KernelRecipe, Tarball, shown
+from numalab.recipes import COMMIT, Git, KernelRecipe, Tarball, era_of, shown
 
 USR_SRC = Path("/usr/src")
 """Where Debian's linux-source packages put their tarballs."""
+
+MIRROR = "http://deb.debian.org"
+"""Has the suites that the host's own sources.list does not name; what comes from there is signed."""
 
 
 class Tree(Value):
@@ -43,9 +47,9 @@ class Tree(Value):
 
 def tree(name: str, what: KernelRecipe, deadline: Deadline, *, fetch: bool) -> Tree | None:
     """The source of a recipe. Without `fetch` nothing is downloaded or made: None when it is not here."""
-    source = what.source
+    source, age = what.source, era_of(what)
     if source.debian_source:
-        return _debian(source.debian_source, deadline, fetch)
+        return _debian(source.debian_source, container(age.container).suite if age and age.container else None, deadline, fetch)
     if source.tarball:
         return _tarball(name, what, source.tarball, deadline, fetch)
     if source.git:
@@ -53,18 +57,19 @@ def tree(name: str, what: KernelRecipe, deadline: Deadline, *, fetch: bool) -> T
     raise InputError(f"kernel {name} is not built from source")
 
 
-def _debian(series: str, deadline: Deadline, fetch: bool) -> Tree | None:
-    """linux-source-SERIES: the installed package's tarball, or one downloaded and unpacked without root."""
+def _debian(series: str, suite: str | None, deadline: Deadline, fetch: bool) -> Tree | None:
+    """linux-source-SERIES: the installed package's tarball, or one downloaded (from a suite other than ours too) and
+    unpacked without root."""
     file = f"linux-source-{series}.tar.xz"
     path = next((path for path in (USR_SRC / file, state.folder("downloads") / f"linux-source-{series}" / file) if path.is_file()), None)
     if path is None:
         if not fetch:
             return None
-        path = _apt(series, file, deadline)
+        path = _apt(series, file, suite, deadline)
     return Tree(id=f"debian-{series}-{_sha256(path)[:16]}", tarball=str(path), series=series)
 
 
-def _apt(series: str, file: str, deadline: Deadline) -> Path:
+def _apt(series: str, file: str, suite: str | None, deadline: Deadline) -> Path:
     """Download Debian's source package and take the tarball out of it."""
     package = f"linux-source-{series}"
     place = state.folder("downloads") / package
@@ -73,16 +78,29 @@ def _apt(series: str, file: str, deadline: Deadline) -> Path:
             return place / file
         with step(f"{package}: downloaded"), state.making(place) as scratch:
             try:
+                options = _lists(suite, scratch, deadline) if suite else []
                 # apt drops to a user of its own, who cannot write here; as root it says so and goes on.
-                run([need("apt-get", "apt"), "download", "-q", package], deadline=deadline, cwd=scratch)
+                run([need("apt-get", "apt"), *options, "download", "-q", package], deadline=deadline, cwd=scratch)
                 deb = next(scratch.glob("*.deb"))
                 run([need("dpkg-deb", "dpkg"), "-x", deb, scratch / "tree"], deadline=deadline)
                 (scratch / "tree/usr/src" / file).rename(scratch / file)
             except (CommandFailed, StopIteration, FileNotFoundError) as error:
                 raise HostError(f"there is no Debian package {package} to be had ({error}): apt-get update, or install it") from error
-            shutil.rmtree(scratch / "tree")
-            deb.unlink()
+            for path in scratch.iterdir():
+                if path.name != file:
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
     return place / file
+
+
+def _lists(suite: str, scratch: Path, deadline: Deadline) -> list[str]:
+    """apt-get's options for package lists of another suite, in a folder of their own; the host's stay as they are."""
+    for folder in ("state/lists/partial", "cache/archives/partial"):
+        (scratch / folder).mkdir(parents=True)
+    (scratch / "sources.list").write_text(f"deb {MIRROR}/debian {suite} main\ndeb {MIRROR}/debian-security {suite}-security main\n")
+    pairs = {"Dir::Etc::SourceList": "sources.list", "Dir::Etc::SourceParts": "none", "Dir::State": "state", "Dir::Cache": "cache"}
+    options = [word for key, value in pairs.items() for word in ("-o", f"{key}={scratch / value}")]
+    run([need("apt-get", "apt"), *options, "-q", "-o", "APT::Update::Error-Mode=any", "update"], deadline=deadline)
+    return options
 
 
 def _tarball(name: str, what: KernelRecipe, asked: Tarball, deadline: Deadline, fetch: bool) -> Tree | None:

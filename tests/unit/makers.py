@@ -33,7 +33,10 @@ def spec(
     """A guest of a topology, the same every time."""
     shape = catalog.topology(topology) if isinstance(topology, str) else topology
     root = DiskFile(path=f"{directory}/root.qcow2", format="qcow2", serial="root", direct=True)
-    data = [DiskFile(path=f"{directory}/{disk.name}.raw", format="raw", serial=disk.name, direct=False) for disk in shape.disks]
+    data = [
+        DiskFile(path=f"{directory}/{disk.name}.raw", format="raw", serial=disk.name, direct=False, bus=disk.bus, mibs_per_second=disk.mibs_per_second)
+        for disk in shape.disks
+    ]
     return GuestSpec(
         name=name, uuid="6e756d61-6c61-4b00-8000-0000000000ff", topology=shape, accel=accel, boot=boot, disks=(root, *data),
         topology_name=topology if isinstance(topology, str) else "mine", ssh_port=2222, directory=directory, owner=owner,
@@ -93,6 +96,10 @@ class FakeHost:
     def running(self, guest: str) -> bool:
         """Whether it is there."""
         return guest in self.domains
+
+    def cpu_seconds(self, guest: str) -> float:
+        """Next to nothing: it hangs."""
+        return 3.0
 
     def stop(self, guest: str, deadline: Deadline, *, grace: float = 0.0) -> None:
         """End it."""

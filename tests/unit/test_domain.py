@@ -10,12 +10,14 @@ from lxml import etree
 
 from numalab import catalog
 from numalab.domain import LAB, PREFIX, domain_xml, read_mark
-from numalab.model import Accel, Boot, GuestSpec
+from numalab.model import Accel, Boot, Disk, GuestSpec
 from tests.unit.makers import BOOT, GOLDEN, spec
 
 # Emulated ones are a session's, the others the system instance's, which is told whose files they are.
 CASES = {f"{name}-{accel}": spec(name, accel=accel, owner=(1000, 1001) if accel is Accel.KVM else None)
          for name in catalog.names("topologies") for accel in Accel}
+STICK = Disk.model_validate({"name": "stick", "size": "16GiB", "bus": "usb", "mibs_per_second": 12})
+CASES["stick-tcg"] = spec(catalog.topology("uma-2g").model_copy(update={"disks": (STICK,)}))
 CASES["grub-tcg"] = spec("uma-2g", boot=Boot(name="own"))
 CASES["noinitrd-tcg"] = spec("uma-2g", boot=BOOT.model_copy(update={"initrd": None}))
 

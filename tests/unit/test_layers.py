@@ -15,15 +15,16 @@ LAYERS = (
     ("tools", {"errors", "log", "proc", "state"}),
     ("values", {"case", "model", "runs"}),
     ("pure", {
-        "blocks", "catalog", "comparable", "counters", "domain", "drawing", "figures", "folded", "kconfig", "metrics", "moments", "page", "patches", "plot",
-        "published", "recipes", "record", "report", "sections", "tables", "topology", "workload",
+        "blocks", "calibration", "catalog", "comparable", "counters", "domain", "drawing", "effect", "eras", "figures", "finding", "folded", "judge",
+        "kconfig", "metrics", "moments", "page", "patches", "plot", "published", "recipes", "record", "report", "sections", "tables", "topology",
+        "workload",
     }),
     ("edges", {
         "accel", "console", "doctor", "evidence", "guest", "host", "html", "image", "kernel", "kernelbuild", "provision", "settle", "shell", "source",
-        "storage", "where",
+        "storage", "toolchain", "where",
     }),
     ("measuring", {"experiment", "measure"}),
-    ("front", {"cli", "cli_html", "cli_kernel", "interrupt", "plugin", "progress"}),
+    ("front", {"cli", "cli_case", "cli_common", "cli_html", "cli_kernel", "interrupt", "live", "plugin", "progress"}),
 )
 ALONE = {"inside"}
 """Runs in the guest, where numalab is not."""

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from numalab import catalog, cli_kernel, kconfig, kernel, kernelbuild, patches, recipes, source
+from numalab import catalog, cli_kernel, eras, kconfig, kernel, kernelbuild, patches, recipes, source
 from numalab.errors import HostError, InputError
 from numalab.image import Image
 from numalab.model import Boot
 from numalab.patches import Move, Patch
 from numalab.proc import Deadline
 from numalab.settle import pairs
+from numalab.toolchain import Tools
 
 IMAGE = Image(name="debian12", id="0" * 16, directory="/images/x", root="PARTUUID=1", disk_bytes=1, inputs={})
 GOOD = """\
@@ -68,10 +69,15 @@ def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pa
 def test_shipped_recipes_lead_to_files(name: str) -> None:
     what = recipes.recipe(name)
     lean = recipes.DISTRIBUTION not in what.config
+    assert what.source.git is None or what.source.git.commit, "a tag without its commit may be moved"
     assert kconfig.options(recipes.fragments(what, name))["CONFIG_NUMA_BALANCING" if lean else "CONFIG_EXT4_FS"] == "y"
     for item in (*what.apply, *what.revert):
-        for patch in recipes.patch_set(item, what.source.debian_source, name):
-            assert patches.touched(patch.text)
+        if what.source.git:
+            assert recipes.COMMIT.fullmatch(item)
+        else:
+            assert all(patches.touched(patch.text) for patch in recipes.patch_set(item, what.source.debian_source, name))
+    if age := recipes.era_of(what):
+        assert eras.container(str(age.container)).suite == "bullseye"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: "/".join(path.parts[-3:-1]))
@@ -172,7 +178,7 @@ def test_options() -> None:
 def plan(**changes: object) -> kernelbuild.Plan:
     about: dict[str, object] = {
         "name": "k", "tree": source.Tree(id="tar-1", tarball="/t", series="6.1"), "config": "CONFIG_A=y", "distribution": "",
-        "patches": (Patch(label="less", text=GOOD), Patch(label="more", text="+")), "compiler": "gcc 12",
+        "patches": (Patch(label="less", text=GOOD), Patch(label="more", text="+")), "tools": Tools(compiler="gcc 12"),
     }
     return kernelbuild.Plan.model_validate(about | changes)
 
@@ -187,11 +193,11 @@ def test_keys_change_with_what_a_kernel_is_made_of_and_with_nothing_else() -> No
     other = [
         plan(name="j"), plan(tree=source.Tree(id="tar-2", tarball="/t", series="6.1")), plan(config="CONFIG_A=m"), plan(distribution="CONFIG_D=y"),
         plan(patches=()), plan(patches=same.patches[::-1]), plan(patches=(Patch(label="less", text=GOOD, reverse=True), same.patches[1])),
-        plan(compiler="gcc 13"),
+        plan(tools=Tools(compiler="gcc 13")),
     ]
     assert len({same.key, *(one.key for one in other)}) == len(other) + 1
     assert same.build == plan(patches=(), name="j").build, "variants share a build tree"
-    assert len({same.build, plan(config="CONFIG_A=m").build, plan(compiler="gcc 13").build, plan(distribution="CONFIG_D=y").build}) == 4
+    assert len({same.build, plan(config="CONFIG_A=m").build, plan(tools=Tools(compiler="gcc 13")).build, plan(distribution="CONFIG_D=y").build}) == 4
 
 
 def bzimage(path: Path, release: str) -> Path:

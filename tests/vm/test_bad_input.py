@@ -140,4 +140,4 @@ def test_usage(lab_py: Command) -> None:
     refused(lab_py, lab_py("fly"), "fly")
     assert lab_py("exec", "nobody", "--", "true").returncode == 125
     refused(lab_py, lab_py("status", "nobody"), "there is no guest nobody")
-    refused(lab_py, lab_py("run", "nothing"), "nothing", "xfsrepair")
+    refused(lab_py, lab_py("measure", "nothing"), "nothing", "xfsrepair")

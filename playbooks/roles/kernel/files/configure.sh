@@ -2,6 +2,7 @@
 # Configure a build tree (the current directory): configure.sh SOURCE fragments|whole
 set -euo pipefail
 source=$1 kind=$2
+mapfile -t words <job/make # CC=..., of the era
 for tool in make:make ld:binutils flex:flex bison:bison bc:bc git:git perl:perl xz:xz-utils; do
     command -v "${tool%:*}" >/dev/null || { echo "${tool%:*} is not installed on the builder: apt-get install ${tool#*:}" >&2; exit 1; }
 done
@@ -10,10 +11,14 @@ for header in gelf.h:libelf-dev openssl/opensslv.h:libssl-dev; do
         { echo "${header%:*} is not installed on the builder: apt-get install ${header#*:}" >&2; exit 1; }
 done
 if [ "$kind" = fragments ]; then
-    make -s -C "$source" O="$PWD" KCONFIG_ALLCONFIG="$PWD/job/all.config" allnoconfig >configure.log 2>&1 || { cat configure.log >&2; exit 1; }
+    make -s -C "$source" O="$PWD" "${words[@]}" KCONFIG_ALLCONFIG="$PWD/job/all.config" allnoconfig >configure.log 2>&1 || { cat configure.log >&2; exit 1; }
 else
     cp job/all.config .config
 fi
-make -s -C "$source" O="$PWD" olddefconfig >>configure.log 2>&1 || { cat configure.log >&2; exit 1; }
+target=olddefconfig
+if [ -e "$source/scripts/kconfig/Makefile" ] && ! grep -q olddefconfig "$source/scripts/kconfig/Makefile"; then
+    target=oldnoconfig # its name until 3.6; what it does not know stays off
+fi
+make -s -C "$source" O="$PWD" "${words[@]}" "$target" >>configure.log 2>&1 || { cat configure.log >&2; exit 1; }
 cp .config configured.new
 mv configured.new configured

@@ -1,0 +1,161 @@
+"""What boots of one kernel scatter by themselves: A against A, kept by case, size, machine and accelerator.
+
+A threshold (`by`) that A against A passes by chance is no threshold. So before a case is judged, its own
+are held against what was found here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from pydantic import Field, ValidationError
+from scipy.special import stdtrit
+
+from numalab import comparable, effect, metrics, state
+from numalab.case import CONFIDENCE, Case, Expectation
+from numalab.errors import InputError
+from numalab.metrics import Kind
+from numalab.model import SizeClass, Value, jsonable
+from numalab.runs import Run
+
+PARTS = ("workload", "disks", "append")
+"""Of a case: what changes how its boots scatter, beside what differs by size."""
+SIZE_PARTS = ("params", "sysctls", "knobs")
+
+
+class Site(Value):
+    """What a calibration is good for: another case, size, shape, accelerator or host scatters in its own way."""
+
+    case_name: str
+    size: SizeClass
+    recipe: dict[str, Any]
+    """PARTS of the case and SIZE_PARTS of its size: a case that is edited there is another case."""
+    shape: dict[str, Any]
+    """The topology as it ran, scaled, without its description."""
+    accel: str
+    machine: str
+
+    def file(self) -> Path:
+        """Where it is kept."""
+        digest = hashlib.sha256(json.dumps(jsonable(self), sort_keys=True).encode()).hexdigest()[:16]
+        return state.folder("calibration") / f"{self.case_name}-{self.size}-{digest}.json"
+
+
+class Spread(Value):
+    """How one metric scatters over boots of one kernel."""
+
+    metric: str
+    phase: str
+    boots: int
+    mean: float
+    """Of the values, in the metric's unit."""
+    sd: float = Field(ge=0)
+    """Of the values' logarithms (effect.shift says what of zeros): 0.1 is about 10 %."""
+
+    def limit(self, boots: int) -> float:
+        """By what factor two lots of so many boots of one kernel differ, but for 1 in 20 times.
+
+        The difference of two means of n logs has the standard error sd √(2/n), and sd is known with
+        boots - 1 degrees of freedom (Student's t).
+        """
+        quantile = float(stdtrit(self.boots - 1, (1 + CONFIDENCE) / 2))
+        return math.exp(min(quantile * self.sd * math.sqrt(2 / boots), math.log(effect.MOST_EFFECT)))
+
+
+class Calibration(Value):
+    """Boots of one kernel at one site."""
+
+    site: Site
+    kernel: str
+    runs: tuple[str, ...]
+    made: str
+    spreads: tuple[Spread, ...]
+
+    def spread(self, expectation: Expectation) -> Spread | None:
+        """Of what an expectation is about; None when the metric had no value in enough boots."""
+        return next((spread for spread in self.spreads if (spread.metric, spread.phase) == (expectation.metric, expectation.phase)), None)
+
+
+def site(run: Run) -> Site:
+    """Of a run of a case. Raises InputError for one of no case."""
+    if run.place is None:
+        raise InputError(f"run {run.id} belongs to no case, and cannot calibrate one")
+    spec = run.guest["spec"]
+    return plan(run.place.case_name, run.place.case, run.size, spec["topology"], spec["accel"], run.host.get("machine", ""))
+
+
+def plan(name: str, case: Case, size: SizeClass, topology: dict[str, Any], accel: str, machine: str) -> Site:
+    """The same before there is a run: the topology as plain JSON data, scaled; the host's name (platform.node())."""
+    known, here = jsonable(case), jsonable(case.sizes[size])
+    recipe = {key: known[key] for key in PARTS} | {key: here[key] for key in SIZE_PARTS}
+    return Site(
+        case_name=name, size=size, recipe=recipe, accel=accel, machine=machine,
+        shape={key: value for key, value in topology.items() if key not in comparable.NO_PART},
+    )
+
+
+def of(runs: Sequence[Run]) -> Calibration:
+    """The spread of each metric that the case has expectations of. Runs that broke do not count.
+
+    Raises InputError when the runs are not of one kernel at one site, or fewer than effect.LEAST_BOOTS.
+    """
+    whole = sorted((run for run in runs if not run.error), key=lambda run: run.id)
+    if len(whole) < effect.LEAST_BOOTS:
+        raise InputError(f"a calibration needs {effect.LEAST_BOOTS} boots that ended well, there are {len(whole)}")
+    here, kernels = site(whole[0]), {run.guest["spec"]["boot"]["name"] for run in whole}
+    unlike = [*comparable.differences(whole), *([f"kernel: {', '.join(sorted(kernels))}"] if len(kernels) > 1 else [])]
+    if unlike or any(site(run) != here for run in whole):
+        raise InputError(f"a calibration is of one kernel, case and machine; these runs differ in {'; '.join(unlike) or 'their case'}")
+    place = whole[0].place
+    assert place is not None
+    spreads = {(wish.metric, wish.phase): _spread(whole, wish) for wish in place.case.expect}
+    return Calibration(
+        site=here, kernel=kernels.pop(), runs=tuple(run.id for run in whole), made=state.stamp(),
+        spreads=tuple(spread for spread in spreads.values() if spread is not None),
+    )
+
+
+def _spread(runs: Sequence[Run], wish: Expectation) -> Spread | None:
+    values = [value for run in runs if (value := metrics.value(run, wish.metric, wish.phase)) is not None]
+    if len(values) < effect.LEAST_BOOTS or min(values) < 0:
+        return None
+    extra = effect.shift(values, counts=metrics.kind(wish.metric) is Kind.COUNT)
+    logs = [math.log(value + extra) for value in values]
+    return Spread(metric=wish.metric, phase=wish.phase, boots=len(values), mean=mean(values), sd=stdev(logs))
+
+
+def inside(case: Case, boots: int, calibration: Calibration) -> tuple[tuple[Expectation, float], ...]:
+    """Deciding expectations whose `by` lies inside the spread, and the least `by` that so many boots of each kernel bear.
+
+    A `by` of 1 is no threshold (any change will do, if it is told from chance), and lies nowhere.
+    """
+    found = []
+    for wish in case.expect:
+        spread = calibration.spread(wish)
+        if wish.decides and wish.by > 1 and spread is not None and wish.by < (limit := spread.limit(boots)):
+            found.append((wish, limit))
+    return tuple(found)
+
+
+def save(calibration: Calibration) -> Path:
+    """Into the state directory, in place of an earlier one of the same site."""
+    path = calibration.site.file()
+    fresh = path.with_suffix(".new")
+    fresh.write_text(json.dumps(jsonable(calibration), indent=1))
+    fresh.replace(path)
+    return path
+
+
+def load(where: Site) -> Calibration | None:
+    """The calibration of a site; None when there is none. Raises InputError."""
+    path = where.file()
+    try:
+        return Calibration.model_validate_json(path.read_text()) if path.exists() else None
+    except (OSError, ValidationError) as error:
+        raise InputError(f"{path}: not a calibration: {str(error).splitlines()[0]}: remove it, and run lab.py calibrate {where.case_name}") from error

@@ -1,0 +1,178 @@
+"""lab.py cases, run, verdict, calibrate, repro, watch: before against after, judged; and the machine to look at oneself."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import click
+import typer
+
+from numalab import calibration, catalog, counters, experiment, live, report, shell
+from numalab import guest as guests
+from numalab.case import Answer, Verdict
+from numalab.cli_common import MINUTE, AccelOption, GuestName, MemoryOption, SizeOption, Uri, VcpusOption, accel_word, one_of, reach, size_option
+from numalab.errors import Exit, InputError
+from numalab.experiment import Plan
+from numalab.host import connect
+from numalab.interrupt import cancel, limit
+from numalab.model import SizeClass
+from numalab.proc import Deadline
+
+STATUS = {Answer.HOLDS: Exit.HOLDS, Answer.DOES_NOT_HOLD: Exit.DOES_NOT_HOLD, Answer.CANNOT_TELL: Exit.CANNOT_TELL}
+REPRO = "/root/numalab-next.sh"
+
+CaseName = Annotated[str, typer.Argument(metavar="CASE", help="name in testcases/ (see cases), or a path to such a file")]
+TopologyOption = Annotated[str | None, typer.Option("--topology", "-t", metavar="T", help="instead of the case's first machine")]
+BootsOption = Annotated[str | None, typer.Option("--boots", metavar="N|auto", help="fresh boots of each kernel; auto: until the answer is clear")]
+
+
+def status(verdicts: tuple[Verdict, ...]) -> Exit:
+    """One exit status for several verdicts: what does not hold first, then what cannot be told."""
+    answers = {verdict.answer for verdict in verdicts}
+    return next((STATUS[answer] for answer in (Answer.DOES_NOT_HOLD, Answer.CANNOT_TELL) if answer in answers), Exit.HOLDS)
+
+
+def boots_option(text: str | None, asked: Plan) -> int | None:
+    """--boots as a number of rounds; None is auto."""
+    if text == "auto":
+        return None
+    if text is None:
+        return asked.about.boots
+    if not text.isdecimal() or int(text) < 1:
+        raise InputError(f"--boots: {text!r} is neither a number from 1 nor auto")
+    return int(text)
+
+
+def _plan(
+    case: str, size: str, kernels: str | None, topology_name: str | None, memory: str | None, vcpus: int | None, accelerator: str, profile: int = 0,
+) -> Plan:
+    return experiment.plan(
+        case, SizeClass(one_of(SizeClass, "--size", size)), kernels=kernels.split(",") if kernels else (), topology_name=topology_name,
+        memory=size_option("--memory", memory), vcpus=vcpus, wish=accel_word(accelerator), profile_hz=profile,
+    )
+
+
+def _conduct(asked: Plan, boots: int | None, uri: str | None) -> experiment.Outcome:
+    view = live.View(asked, boots or asked.about.boots)
+    return experiment.conduct(asked, connect(uri, limit(MINUTE)), boots, limit=limit, view=view)
+
+
+def cases() -> None:
+    """The cases there are files for."""
+    for name in catalog.names("testcases"):
+        case = catalog.case(name)
+        typer.echo(f"{name:16} {case.description}")
+        for size, about in case.sizes.items():
+            machines = ", ".join(machine.topology for machine in about.machines)
+            typer.echo(f"{'':16}   {size}: {machines}; {case.before} against {case.after}; {about.boots} boots each, at most {about.minutes:g} min a boot")
+
+
+def run(
+    case: CaseName,
+    kernels: Annotated[str | None, typer.Option("--kernels", metavar="K,K…", help="before and after (and more afters); default: the case's")] = None,
+    boots: BootsOption = None,
+    size: SizeOption = "quick",
+    topology_name: TopologyOption = None,
+    memory: MemoryOption = None,
+    vcpus: VcpusOption = None,
+    profile: Annotated[int, typer.Option("--profile", metavar="HZ", help="take call graphs; they cost time, so judge no times by such a run")] = 0,
+    accelerator: AccelOption = "auto",
+    uri: Uri = None,
+) -> None:
+    """Run a case: fresh guests of each kernel in turn, then a verdict from their counters."""
+    asked = _plan(case, size, kernels, topology_name, memory, vcpus, accelerator, profile)
+    outcome = _conduct(asked, boots_option(boots, asked), uri)
+    for verdict in outcome.verdicts:
+        typer.echo(report.verdict(verdict))
+    typer.echo(f"\ntables: ./lab.py compare {outcome.experiment}    judge again: ./lab.py verdict {outcome.experiment}")
+    raise typer.Exit(status(outcome.verdicts))
+
+
+def calibrate(
+    case: CaseName,
+    kernel: Annotated[str | None, typer.Option("--kernel", metavar="K", help="that is compared with itself; default: the case's after")] = None,
+    boots: BootsOption = None,
+    size: SizeOption = "quick",
+    topology_name: TopologyOption = None,
+    memory: MemoryOption = None,
+    vcpus: VcpusOption = None,
+    accelerator: AccelOption = "auto",
+    uri: Uri = None,
+) -> None:
+    """Run one kernel against itself, and keep how far each metric spreads here: the case's thresholds must lie outside."""
+    who = kernel or catalog.case(case).after
+    asked = _plan(case, size, f"{who},{who}", topology_name, memory, vcpus, accelerator)
+    rounds = boots_option(boots, asked)
+    if rounds is None:
+        raise InputError("--boots auto: a calibration has no answer to wait for; give a number")
+    outcome = _conduct(asked, rounds, uri)
+    found = calibration.of([run for run, _ in outcome.runs])
+    path = calibration.save(found)
+    typer.echo(report.spread(found))
+    typer.echo(f"kept: {path}")
+
+
+def repro(
+    case: CaseName,
+    kernel: Annotated[str, typer.Option("--kernel", metavar="before|after|K")] = "before",
+    size: SizeOption = "quick",
+    topology_name: TopologyOption = None,
+    memory: MemoryOption = None,
+    vcpus: VcpusOption = None,
+    name: Annotated[str | None, typer.Option("--name", "-n", metavar="N")] = None,
+    enter: Annotated[bool, typer.Option("--shell/--no-shell", help="end in a shell in the guest")] = True,
+    accelerator: AccelOption = "auto",
+    uri: Uri = None,
+) -> None:
+    """The machine of a case to look at oneself: prepared up to the moment that matters, and a shell in it."""
+    own = catalog.case(case)
+    who = {"before": own.before, "after": own.after}.get(kernel, kernel)
+    asked = _plan(case, size, f"{who},{who}", topology_name, memory, vcpus, accelerator)
+    experiment.prepare(asked, limit(experiment.PREPARE_SECONDS))
+    host = connect(uri, limit(MINUTE))
+    guest = experiment.up(asked, host, who, name or guests.fresh_name(f"repro-{asked.case_name}"), limit(guests.UP_SECONDS))
+    try:
+        experiment.prelude(asked, guest, limit(60 * asked.about.minutes))
+        phase = experiment.interesting(asked)
+        shell.succeed(guest, f"cat > {REPRO}", deadline=limit(MINUTE), input=f"{phase.command}\n".encode())
+    except BaseException:
+        guest.down(Deadline.after(MINUTE))
+        raise
+    typer.echo(report.repro(asked.case, who, guest.name, phase, REPRO))
+    if enter:
+        os.execvp("ssh", guest.ssh.argv("-t", guest.ssh.host))
+
+
+def watch(
+    name: GuestName,
+    every: Annotated[float, typer.Option("--every", metavar="SECONDS")] = 2.0,
+    count: Annotated[int, typer.Option("--count", metavar="N", help="looks, then end; 0: until Ctrl-C")] = 0,
+) -> None:
+    """The NUMA counters of a guest, live: since the watch began, and a second."""
+    guest = reach(name)
+    first: dict[str, int] = {}
+    before: dict[str, int] = {}
+    looks = 0
+    while not cancel.is_set() and (not count or looks < count):
+        now = counters.parse(shell.succeed(guest, ["cat", counters.VMSTAT], deadline=limit(MINUTE)))
+        if before:
+            looks += 1
+            _show(live.watched_table(first, before, now, every))
+        first, before = first or now, now
+        if not count or looks < count:
+            limit(every + 1).pause(every)
+
+
+def _show(rows: list[tuple[str, str, str]]) -> None:
+    if sys.stdout.isatty():
+        click.clear()
+    for name, since, each in [("", "since", "a second"), *rows]:
+        typer.echo(f"{name:32} {since:>14} {each:>12}")
+
+
+def register(app: typer.Typer) -> None:
+    """Put these commands on lab.py."""
+    for command in (cases, run, calibrate, repro, watch):
+        app.command()(command)

@@ -1,0 +1,57 @@
+"""What the commands of lab.py share: options, and a guest by its name."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from numalab import guest as guests
+from numalab import storage
+from numalab.errors import InputError
+from numalab.guest import Guest
+from numalab.host import connect
+from numalab.interrupt import limit
+from numalab.model import SizeClass, parse_size
+
+MINUTE = 60.0
+
+Uri = Annotated[str | None, typer.Option("--connect", metavar="URI", help="libvirt connection; default: your session (root: the system's)")]
+AccelOption = Annotated[str, typer.Option("--accel", metavar="kvm|tcg|auto", help="auto tries whether a kernel really boots under KVM")]
+GuestName = Annotated[str, typer.Argument(metavar="N", help="a guest's name (see list)")]
+SizeOption = Annotated[str, typer.Option("--size", metavar="quick|full", help="quick: two emulated cores; full: the seeds' own")]
+MemoryOption = Annotated[str | None, typer.Option("--memory", metavar="SIZE", help="scale to this total, keeping the shape")]
+VcpusOption = Annotated[int | None, typer.Option("--vcpus", metavar="N", help="scale to this many, keeping the shape")]
+
+
+def reach(name: str) -> Guest:
+    """A running guest by name."""
+    found = guests.read(name)
+    host = connect(found.uri, limit(MINUTE))
+    guest = Guest(found, host)
+    if not host.running(name):
+        raise InputError(f"guest {name} does not run any more: lab.py gc removes what is left of it")
+    return guest
+
+
+def one_of(kind: type[SizeClass] | type[storage.Form] | type[guests.BootWay], option: str, text: str) -> str:
+    """A word of an option that takes few, or an InputError with all of them."""
+    words = [member.value for member in kind]
+    if text not in words:
+        raise InputError(f"{option}: {text!r} is none of {', '.join(words)}")
+    return text
+
+
+def accel_word(text: str) -> str:
+    """--accel's word."""
+    if text not in ("kvm", "tcg", "auto"):
+        raise InputError(f"--accel: {text!r} is none of kvm, tcg, auto")
+    return text
+
+
+def size_option(option: str, text: str | None) -> int | None:
+    """A size of an option, in bytes."""
+    try:
+        return None if text is None else parse_size(text)
+    except ValueError as error:
+        raise InputError(f"{option}: {error}") from error

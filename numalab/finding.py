@@ -1,0 +1,162 @@
+"""One expectation and a value of each boot -> a finding: it holds, does not hold, or cannot be told.
+
+The rules. E is the effect in the direction asked for: before / after where a metric should fall, after /
+before where it should rise.
+
+* holds: E differs from 1, is `by` or more at best estimate, and every boot after is at `to`.
+* does not hold: E is less than `by`, or two boots or more are not at `to`.
+* cannot tell: all else.
+
+"Differs" and "is less" are two-sided tests (see effect) at an error of `alpha`, each corrected for false
+discoveries over the case's deciding expectations (Benjamini and Hochberg 1995). So to claim an effect where
+there is none, or to deny one of `by` or more, happens with a chance of alpha / 2 at most. What lies between
+1 and `by` the case does not care about (an indifference zone: Bechhofer 1954); there either answer may come.
+To be told both ways, `by` has to be larger than what boots scatter (calibration) and smaller than the effect.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import geometric_mean
+
+from scipy.stats import false_discovery_control
+
+from numalab import effect
+from numalab.case import CONFIDENCE, Answer, Direction, Expectation, Finding
+from numalab.effect import LEAST_BOOTS, Effect
+from numalab.metrics import Kind
+
+ALPHA = 1 - CONFIDENCE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """An expectation and what the boots say to it, before the correction over the case."""
+
+    expectation: Expectation
+    before: tuple[float, ...]
+    after: tuple[float, ...]
+    effect: Effect | None
+    """None when there are not two boots of each kernel, or nothing to take logarithms of."""
+    obstacle: str
+    """Why nothing can be told, whatever the effect."""
+    silent: str
+    """Why it decides nothing."""
+
+
+def alone(expectation: Expectation, before: Sequence[float], after: Sequence[float], *, kind: Kind = Kind.RATIO, alpha: float = ALPHA) -> Finding:
+    """One expectation judged by itself."""
+    return together([ask(expectation, before, after, kind)], alpha)[0]
+
+
+def ask(expectation: Expectation, before: Sequence[float], after: Sequence[float], kind: Kind, *, obstacle: str = "", silent: str = "") -> Asked:
+    """An expectation with the values of the boots that have one. `obstacle` and `silent`: see Asked."""
+    values, fewest = [*before, *after], min(len(before), len(after))
+    if not fewest:
+        lacking = [name for name, side in (("before", before), ("after", after)) if not side]
+        trouble = f"{expectation.metric} is absent from every boot {' and '.join(lacking)}"
+    elif min(values) < 0:
+        trouble = f"{expectation.metric} is negative in some boots: a level, of which a ratio says nothing"
+    elif not any(values):
+        trouble = f"{expectation.metric} is 0 in every boot of both kernels"
+    elif fewest < LEAST_BOOTS:
+        trouble = f"{len(before)} and {len(after)} boots: {LEAST_BOOTS} of each kernel are the least that decide"
+    else:
+        trouble = ""
+    sound = fewest > 1 and min(values) >= 0 and any(values)
+    counts = kind is Kind.COUNT and all(float(value).is_integer() for value in values)
+    return Asked(
+        expectation=expectation, before=tuple(before), after=tuple(after), effect=effect.compare(before, after, counts=counts) if sound else None,
+        obstacle=obstacle or trouble, silent=silent or ("" if expectation.decides else "so the case has it"),
+    )
+
+
+def together(asked: Sequence[Asked], alpha: float = ALPHA) -> list[Finding]:
+    """A case's expectations judged, with the correction over those that decide and can."""
+    none = [1.0 if one.effect is None else effect.p_distance(one.effect, one.effect.log) for one in asked]
+    less = [1.0 if one.effect is None else _p_less(one.effect, one.expectation) for one in asked]
+    family = [i for i, one in enumerate(asked) if one.effect is not None and not one.silent and not one.obstacle]
+    q_none, q_less = _corrected(none, family), _corrected(less, family)
+    found = []
+    for i, one in enumerate(asked):
+        answer, reason = _answer(one, q_none.get(i, none[i]), q_less.get(i, less[i]), alpha)
+        told = {"ratio": _rough(one)} if one.effect is None else {"p": none[i], "q": q_none.get(i), **_numbers(one.effect, one.expectation, alpha)}
+        found.append(Finding.model_validate({
+            "expectation": one.expectation, "before": one.before, "after": one.after, **told, "answer": answer, "decides": not one.silent,
+            "reason": f"{reason} (decides nothing: {one.silent})" if one.silent else reason,
+        }))
+    return found
+
+
+def _corrected(ps: Sequence[float], family: Sequence[int]) -> dict[int, float]:
+    """Benjamini and Hochberg's q of those in the family."""
+    return dict(zip(family, map(float, false_discovery_control([ps[i] for i in family])), strict=True)) if family else {}
+
+
+def _numbers(found: Effect, wish: Expectation, alpha: float) -> dict[str, float | None]:
+    low, high = effect.interval(found, alpha)
+    return {
+        "ratio": effect.ratio(found), "low": low, "high": high,
+        "detectable": effect.detectable(found, alpha), "boots_needed": effect.boots_needed(found, _factor(found, wish), alpha),
+    }
+
+
+def _rough(one: Asked) -> float | None:
+    """after / before, of too few boots to have an interval."""
+    if not one.before or not one.after or min(*one.before, *one.after) <= 0:
+        return None
+    return geometric_mean(one.after) / geometric_mean(one.before)
+
+
+def _answer(one: Asked, q_none: float, q_less: float, alpha: float) -> tuple[Answer, str]:
+    """The rules at the top, and why."""
+    if one.obstacle or one.effect is None:
+        return Answer.CANNOT_TELL, one.obstacle
+    wish, told = one.expectation, _told(one.effect, one.expectation, alpha)
+    missed = [value for value in one.after if wish.to is not None and (value > wish.to if wish.direction is Direction.FALLS else value < wish.to)]
+    if missed:
+        told = f"{told}; not at {wish.to:g} in {len(missed)} of {len(one.after)} boots after"
+    if len(missed) > 1 or q_less <= alpha:
+        return Answer.DOES_NOT_HOLD, told
+    if q_none > alpha:
+        return Answer.CANNOT_TELL, f"{told}; q {q_none:.2g} is above {alpha:.2g}; {_lacking(one.effect, wish, alpha)}"
+    if _towards(one.effect, wish) < math.log(wish.by) - effect.NO_SPREAD:
+        return Answer.CANNOT_TELL, f"{told}; there is an effect, but maybe not as large as that"
+    return (Answer.CANNOT_TELL if missed else Answer.HOLDS), told
+
+
+def _towards(found: Effect, wish: Expectation) -> float:
+    """log E: how far the metric went where it should; without end where it became 0, or was 0 before it rose."""
+    falls = wish.direction is Direction.FALLS
+    if found.vanished[1 if falls else 0]:
+        return math.inf
+    return -found.log if falls else found.log
+
+
+def _p_less(found: Effect, wish: Expectation) -> float:
+    """Two-sided p of E being `by`; 1 unless E was found to be less."""
+    short = math.log(wish.by) - _towards(found, wish)
+    return effect.p_distance(found, short) if short > effect.NO_SPREAD else 1.0
+
+
+def _factor(found: Effect, wish: Expectation) -> float:
+    """The effect that boots are counted for: the one asked for; the one found where any will do."""
+    return wish.by if wish.by > 1 else math.exp(abs(found.log))
+
+
+def _told(found: Effect, wish: Expectation, alpha: float) -> str:
+    """The effect and what was asked for, in words."""
+    ratio, (low, high) = effect.ratio(found), effect.interval(found, alpha)
+    shown = "without end" if ratio is None else f"{ratio:.3g}"
+    ends = f"{low:.3g} or more" if high is None else f"{low:.3g} to {high:.3g}"
+    bound, word = (1 / wish.by, "less") if wish.direction is Direction.FALLS else (wish.by, "more")
+    return f"after/before is {shown} ({ends}), asked for: {word if wish.by == 1 else f'{bound:.3g} or {word}'}"
+
+
+def _lacking(found: Effect, wish: Expectation, alpha: float) -> str:
+    """What these boots could have shown, and how many it takes."""
+    needed = effect.boots_needed(found, _factor(found, wish), alpha)
+    text = f"so many boots that scatter so show a factor of {effect.detectable(found, alpha):.3g}"
+    return text if needed is None else f"{text}, {_factor(found, wish):.3g} takes {needed}{' or more' * (needed == effect.MOST_BOOTS)} of each kernel"

@@ -1,0 +1,65 @@
+"""An experiment as a person sees it while it runs: which boot, which phase, what moves, how long yet.
+
+On a terminal the counters move under the step; in a pipe each boot and each measured phase is a plain line.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from numalab import log
+from numalab.case import Verdict
+from numalab.experiment import Boot, Plan
+from numalab.report import short
+from numalab.runs import PhaseResult
+
+WATCHED = (
+    "numa_pte_updates", "numa_hint_faults", "numa_hint_faults_local", "numa_pages_migrated", "nr_vmscan_immediate_reclaim", "nr_vmscan_write",
+    "pgscan_kswapd", "pgscan_direct",
+)
+"""What moves in one of the seeds' systems or another."""
+class View:
+    """A measure.Watcher over all boots of an experiment."""
+
+    def __init__(self, plan: Plan, boots: int) -> None:
+        self.plan, self.total = plan, boots * len(plan.kernels)
+        self.started = time.monotonic()
+        self.done = 0
+        self.first: tuple[str, Mapping[str, Any]] | None = None
+
+    def began(self, boot: Boot) -> View:
+        """A boot is about to begin."""
+        left = ""
+        if boot.number and boot.number < self.total:
+            each = (time.monotonic() - self.started) / boot.number
+            left = f"; about {each * (self.total - boot.number) / 60:.0f} min left"
+        log.tell(f"boot {boot.number + 1} of {max(self.total, boot.number + 1)}: {boot.arm}, {boot.kernel}{left}", who=self.plan.case_name)
+        return self
+
+    def moving(self, phase: str, sample: Mapping[str, Any]) -> None:
+        """See measure.Watcher."""
+        if self.first is None or self.first[0] != phase:
+            self.first = (phase, sample)
+            return
+        now, then = sample.get("vmstat", {}), self.first[1].get("vmstat", {})
+        moved = [f"{name} +{short(now[name] - then[name])}" for name in WATCHED if name in then and now.get(name, 0) > then[name]]
+        log.moving("  ".join(moved))
+
+    def ended(self, result: PhaseResult) -> None:
+        """See measure.Watcher."""
+        if result.phase.measured:
+            moved = [f"{name} {short(result.counters['vmstat'][name])}" for name in WATCHED if result.counters.get("vmstat", {}).get(name)]
+            log.tell(f"{result.phase.name}: {'  '.join(moved) or 'nothing moved'}", who=self.plan.case_name)
+
+    def so_far(self, verdict: Verdict) -> None:
+        """The verdict after a round."""
+        told = [f"{finding.expectation.metric} ×{finding.ratio:.2f}" for finding in verdict.findings if finding.decides and finding.ratio is not None]
+        log.tell(f"so far ({verdict.boots[0]} and {verdict.boots[1]} boots): {verdict.answer}; {', '.join(told)}", who=self.plan.case_name)
+
+
+def watched_table(first: Mapping[str, int], before: Mapping[str, int], now: Mapping[str, int], seconds: float) -> list[tuple[str, str, str]]:
+    """Rows of `lab.py watch`: counter, since the watch began, a second."""
+    names = [name for name in now if name.startswith(("numa_", "pgmigrate_")) or name in WATCHED or name in ("pgfault", "pgmajfault")]
+    return [(name, f"{now[name] - first.get(name, now[name])}", f"{(now[name] - before.get(name, now[name])) / seconds:.0f}") for name in names]

@@ -1,0 +1,31 @@
+"""The lab's own error rates: a regression that is passed off as fixed must be seen, and no change must not be claimed.
+
+Each test boots (before, before, after, after) in turn; benchmarks/rates.py prints what all such experiments
+found. Long: `pytest testcases/test_rates.py --at-most 1000`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from numalab import catalog, experiment, live, report
+from numalab.case import Answer
+from numalab.plugin import CannotTell, Lab
+from numalab.proc import Deadline
+
+
+@pytest.mark.minutes(120)
+@pytest.mark.parametrize("name", catalog.names("testcases"))
+def test_before_passed_off_as_after_goes_red(name: str, lab: Lab, record_property: Callable[[str, object], None]) -> None:
+    case = catalog.case(name)
+    asked = experiment.plan(name, lab.size, kernels=(case.before, case.before, case.after, case.after), wish=lab.config.getoption("--accel"))
+    rounds = asked.about.boots
+    outcome = experiment.conduct(asked, lab.host, rounds, limit=Deadline.after, view=live.View(asked, rounds))
+    found = experiment.trial([run for run, _ in outcome.runs])
+    record_property("experiment", outcome.experiment)
+    assert found.green, report.verdict(found.unchanged)
+    if found.planted.answer is Answer.CANNOT_TELL:
+        raise CannotTell(report.verdict(found.planted))
+    assert found.red, report.verdict(found.planted)
