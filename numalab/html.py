@@ -15,10 +15,11 @@ from pathlib import Path
 
 from plotly.offline import get_plotlyjs
 
-from numalab import evidence, folded, page, patches, recipes, record, sections, state, tables
+from numalab import counters, evidence, folded, page, patches, recipes, record, sections, state, tables
 from numalab.case import Verdict
 from numalab.errors import InputError
-from numalab.model import Topology, jsonable
+from numalab.model import Accel, Topology, jsonable
+from numalab.moments import Sample
 from numalab.runs import Run
 from numalab.sections import Boot, Kernel, Patch
 
@@ -37,6 +38,8 @@ def write(runs: Sequence[tuple[Run, Path]], verdicts: Sequence[Verdict], target:
     _check(target)
     if doubles := {run.id for run, _ in runs if [other.id for other, _ in runs].count(run.id) > 1}:
         raise InputError(f"{sorted(doubles)[0]}: is there twice: a report's files are named by run")
+    for run, folder in runs:
+        _check_guest(run, folder)
     with state.making(target.absolute()) as scratch:
         scratch.chmod(0o755)  # A report is made to be shown.
         boots = [_boot(run, folder, scratch, _number(run, [other for other, _ in runs])) for run, folder in runs]
@@ -64,21 +67,34 @@ def _check(target: Path) -> None:
         raise InputError(f"--html: {target} is there and is no report of the lab's: name another folder, or remove it")
 
 
+def _check_guest(run: Run, folder: Path) -> None:
+    """InputError for a run.json whose guest is none of the lab's: a Run takes anything there."""
+    try:
+        spec = run.guest["spec"]
+        Topology.model_validate(spec["topology"])
+        Accel(spec["accel"])
+        str(spec["topology_name"] + spec["boot"]["name"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{folder}: run.json: guest: is no guest of the lab's: {error!r}") from error
+
+
 def _boot(run: Run, folder: Path, target: Path, number: int) -> Boot:
     """A run with what lies beside it. That of a broken one is copied, and not drawn."""
-    try:
-        Topology.model_validate(run.guest["spec"]["topology"])
-    except (KeyError, ValueError) as error:
-        raise InputError(f"{folder}: run.json: guest: is not a guest of the lab's: {error}") from error
     kept = evidence.copy(run, folder, target)
     samples, stacks = {}, {}
     for index, result in enumerate(() if run.error else run.phases):
         name = result.phase.name
-        if found := record.samples(folder, index, name):
-            samples[name] = found
+        if result.phase.measured and (found := record.samples(folder, index, name)):
+            place = record.phase_folder(folder, index, name)
+            samples[name] = [_edge(place / "before", 0.0), *found, _edge(place / "after", result.elapsed)]
         if (profile := record.phase_folder(folder, index, name) / PROFILE).is_file():
             stacks[name] = _profile(profile)
     return Boot(run=run, samples=samples, stacks=stacks, links=kept.links, left=kept.left, number=number)
+
+
+def _edge(place: Path, t: float) -> Sample:
+    """A phase's first or last moment, from its snapshot."""
+    return {"t": t, **{path.name: counters.parse(path.read_text()) for path in sorted(place.iterdir())}}
 
 
 def _number(run: Run, runs: Sequence[Run]) -> int:

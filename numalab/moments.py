@@ -27,7 +27,7 @@ def level(counter: str) -> bool:
 
 
 def series(samples: Sequence[Sample], counter: str, source: str = "vmstat") -> Series:
-    """A counter over time: a level as it stands, a count since the first sample that has it."""
+    """A counter over time: a level as it stands, a count since the first moment that has it."""
     found = [(float(sample["t"]), float(sample[source][counter])) for sample in samples if counter in sample.get(source, {})]
     start = 0.0 if level(counter) or not found else found[0][1]
     return [(t, value - start) for t, value in found]

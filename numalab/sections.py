@@ -6,6 +6,7 @@ looks is the templates'.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +26,7 @@ JUDGED = "Judged"
 GROUPS = (
     ("Times", tuple(metrics.TIMES)),
     ("NUMA balancing", (*NUMA, "migrated_per_hint_fault", "faults_per_hint_fault", "hint_faults_per_pte_update", "autonuma_cost")),
-    ("Reclaim", ("nr_vmscan_write", "nr_vmscan_immediate_reclaim", "pgscan_kswapd", "pgscan_direct", "pgsteal_kswapd", "pgsteal_direct")),
+    ("Reclaim", ("nr_vmscan_write", "nr_vmscan_immediate_reclaim", *(name for name in metrics.DERIVED if re.match("kswapd_|direct_|vmscan_", name)))),
 )
 """Metrics of every section, in the seeds' order; the other derived ones and what a run tells beside follow them."""
 WATCHED = (
@@ -196,7 +197,7 @@ def _metrics(
     known = {name for _, group in GROUPS for name in group}
     traced = unique(f"trace:{event}" for run in runs for result in run.phases for event in result.counters.get("trace", {}))
     told = unique(f"output:{name}" for run in runs for result in run.phases for name in result.output)
-    rest = (*GROUPS, ("Other ratios", tuple(name for name in metrics.DERIVED if name not in known)), ("Tracepoints", traced), ("Told by the workload", told))
+    rest = (*GROUPS, ("Other", tuple(name for name in metrics.DERIVED if name not in known)), ("Tracepoints", traced), ("Told by the workload", told))
     wanted = [(JUDGED, [(name, [pattern]) for name, pattern in expected]), *((title, [(name, ran) for name in group]) for title, group in rest)]
     groups, absent, zero = [], [], []
     drawn: set[tuple[str, ...]] = set()

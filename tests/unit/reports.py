@@ -115,7 +115,7 @@ def samples(end: Mapping[str, float], *, nodes: int = 4, seconds: float = 12.0, 
         part = step / (seconds * 4)
         bent = part**bend
         sample: dict[str, object] = {"t": round(step / 4 + dice.random() / 50, 3), "vmstat": {
-            **{key: 5000 + int(value * bent) for key, value in end.items()}, "nr_dirty": int(900 * abs(0.5 - part) + 50 * dice.random()), "nr_zone_idle": 7,
+            **{key: 1000 + int(value * bent) for key, value in end.items()}, "nr_dirty": int(900 * abs(0.5 - part) + 50 * dice.random()), "nr_zone_idle": 7,
         }}
         for node in range(nodes):
             share = 0.08 + 0.05 * dice.random() + (0.6 * part if node == 0 else 0.6 * (1 - part) if node == nodes - 1 else 0)
@@ -200,7 +200,8 @@ def _xfsrepair() -> tuple[list[Run], Verdict]:
     of = case("pgfault", phase="repair-*", before="6.1-all-before", more=[second])
     found = []
     for boot, (arm, faults, part) in enumerate(zip(
-        (Arm.BEFORE, Arm.AFTER, Arm.AFTER, Arm.BEFORE, Arm.BEFORE, Arm.AFTER), (96e3, 70e3, 76e3, 106e3, 99e3, 76e3), (.90, .28, .42, .77, .91, .70), strict=True,
+        (Arm.BEFORE, Arm.AFTER, Arm.AFTER, Arm.BEFORE, Arm.BEFORE, Arm.AFTER), (96e3, 70e3, 76e3, 106e3, 99e3, 76e3), (.90, .28, .42, .77, .91, .70),
+        strict=True,
     )):
         values = {phase: {
             "pgfault": faults / (6 - index), "pgmajfault": 9, "numa_hint_faults": faults / (9 - index), "numa_hint_faults_local": faults / (30 + index),
