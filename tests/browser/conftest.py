@@ -24,9 +24,9 @@ class Page:
     def __init__(self, driver: webdriver.Chrome, report: Path) -> None:
         self.driver, self.report = driver, report
 
-    def show(self, *, width: int = 1280, height: int = 900, scheme: str = "light", phone: bool = False) -> None:
+    def show(self, *, scheme: str = "light", width: int = 1280, phone: bool = False) -> None:
         """Load it anew, in a window of this size."""
-        self.cdp("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone)
+        self.cdp("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=phone)
         self.cdp("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         self.driver.get((self.report / "index.html").as_uri())
 

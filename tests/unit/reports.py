@@ -170,7 +170,7 @@ def everything(root: Path) -> tuple[list[tuple[Run, Path]], list[Verdict]]:
     for runs, judged in (_migratefail(), _xfsrepair(), _writeback(), _kernels(), _alone()):
         verdicts += [judged] if judged else []
         for index, item in enumerate(runs):
-            measured = [result for result in item.phases if result.phase.measured] if item.workload in ("migratefail", "xfsrepair") else []
+            measured = [result for result in item.phases if result.phase.name in ("touch", "repair-bhash") and item.place]
             sampled = {result.phase.name: samples(result.counters["vmstat"], seed=index) for result in measured}
             fold = {result.phase.name: profile(560 - 20 * index if "before" in item.id else 40 + index) for result in measured}
             found.append((item, put(item, root, sampled=sampled, folded=fold, console=f"[    1.0] {HOSTILE}\n" * 3)))

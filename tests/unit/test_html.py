@@ -74,7 +74,7 @@ def test_no_script_but_its_own_may_run(whole: Path) -> None:
 
 def test_every_plot_has_its_numbers_and_words(whole: Path) -> None:
     figures = [figure for figure in tree(whole).iter("figure") if figure.find_class("plot")]
-    assert len(figures) > 100
+    assert len(figures) > 80
     for figure in figures:
         plot, = figure.find_class("plot")
         assert plot.get("aria-label")
