@@ -1,6 +1,6 @@
 """How often the lab is right about boots whose truth is known: every (before, before, after, after) experiment of the store.
 
-    .venv/bin/python benchmarks/rates.py          # made by: .venv/bin/pytest testcases/test_rates.py
+    .venv/bin/python benchmarks/rates.py          # made by: .venv/bin/pytest testcases --rates
 
 A line a trial: what was said of before against after (an effect), of before passed off as after (must not
 hold), of after against itself (nothing may be claimed). Then the rates. Judged anew, without a guest.

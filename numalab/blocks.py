@@ -45,15 +45,13 @@ class Block(Value):
 
 def text(block: Block, width: int | None = None) -> str:
     """A block as lines. Within `width` columns are narrowed, and those that do not fit go to further tables, the baseline again first."""
-    cells = [show(row, cell, gains=block.gains) for row in block.rows for cell in row.cells]
     narrow = width is not None
-    gain = max(len(over) for _, over in cells) if narrow else len(show_gain(0)) if block.gains else 0
-    widest = max([len(value) + gain for value, _ in cells] + [len(part) for name in block.columns for part in heading(name)]) + 1
-    column = max(widest, 0 if narrow else GAIN_COLUMN if block.gains else PLAIN_COLUMN)
+    gain = max(len(show(row, cell, gains=block.gains)[1]) for row in block.rows for cell in row.cells) if narrow else len(show_gain(0)) if block.gains else 0
+    least = 0 if narrow else GAIN_COLUMN if block.gains else PLAIN_COLUMN
+    widths = [max(least, 1 + _widest(block, index, gain)) for index in range(len(block.columns))]
     labels = _labels(block)
-    fit = len(block.columns) if width is None else max(1, (width - len(labels[0])) // column)
-    pieces = [_piece(block, labels, chosen, column, gain) for chosen in _chosen(len(block.columns), fit)]
-    return "\n\n".join("\n".join(lines) for lines in pieces)
+    pieces = [list(range(len(widths)))] if width is None else _fitting(widths, width - len(labels[0]))
+    return "\n\n".join("\n".join(_piece(block, labels, piece, widths, gain)) for piece in pieces)
 
 
 def heading(name: str) -> tuple[str, str]:
@@ -82,20 +80,28 @@ def _labels(block: Block) -> list[str]:
     return [f"{name:{max(block.label, *map(len, names), 0)}}" for name in names]
 
 
-def _chosen(count: int, fit: int) -> list[list[int]]:
-    """Column numbers of each table: all, or the baseline and as many others as fit beside it."""
-    if fit >= count:
-        return [list(range(count))]
-    if fit == 1:
-        return [[index] for index in range(count)]
-    return [[0, *range(at, min(at + fit - 1, count))] for at in range(1, count, fit - 1)]
+def _widest(block: Block, index: int, gain: int) -> int:
+    """What a column must have room for: its values with their gains, and its heading."""
+    values = (len(show(row, row.cells[index], gains=block.gains)[0]) + gain for row in block.rows)
+    return max(*values, *map(len, heading(block.columns[index])))
 
 
-def _piece(block: Block, labels: Sequence[str], chosen: Sequence[int], column: int, gain: int) -> list[str]:
-    heads = [heading(block.columns[index]) for index in chosen]
-    lines = [" " * len(labels[0]) + "".join(f"{head[part]:>{column}}" for head in heads) for part in (0, 1)]
+def _fitting(widths: Sequence[int], room: int) -> list[list[int]]:
+    """Column numbers of each table: the baseline and as many others as fit beside it; each alone where not one does."""
+    pieces = [[0]]
+    for index in range(1, len(widths)):
+        if sum(widths[other] for other in pieces[-1]) + widths[index] <= room:
+            pieces[-1].append(index)
+        else:
+            pieces.append([0, index] if widths[0] + widths[index] <= room else [index])
+    return pieces
+
+
+def _piece(block: Block, labels: Sequence[str], chosen: Sequence[int], widths: Sequence[int], gain: int) -> list[str]:
+    heads = [(heading(block.columns[index]), widths[index]) for index in chosen]
+    lines = [" " * len(labels[0]) + "".join(f"{head[part]:>{width}}" for head, width in heads) for part in (0, 1)]
     for label, row in zip(labels, block.rows, strict=True):
-        cells = [show(row, row.cells[index], gains=block.gains) for index in chosen]
+        cells = [(show(row, row.cells[index], gains=block.gains), widths[index]) for index in chosen]
         # Values stay in line. Where width is free a gain of three digits sticks out to the right, as in the seed (-163.23%).
-        lines.append(label + "".join(f"{value:>{column - gain}}{over:{gain}}" for value, over in cells))
+        lines.append(label + "".join(f"{value:>{width - gain}}{over:{gain}}" for (value, over), width in cells))
     return [line.rstrip() for line in lines if line.strip()]

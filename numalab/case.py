@@ -73,9 +73,9 @@ class CaseSize(Value):
     sysctls: dict[Word, str] = Field(default_factory=dict)
     knobs: dict[Word, str] = Field(default_factory=dict)
     """Of NUMA balancing: scan_delay_ms, scan_period_min_ms, scan_period_max_ms, scan_size_mb."""
-    boots: Annotated[int, Field(ge=2)] = 3
+    boots: Annotated[int, Field(ge=3)] = 3
     """Fresh boots of each kernel when nobody says."""
-    most_boots: Annotated[int, Field(ge=2)] = 8
+    most_boots: Annotated[int, Field(ge=3)] = 8
     """Where --boots auto gives up."""
     minutes: Annotated[float, Field(gt=0)]
     """What one boot may take, from `up` to `down`; longer is an error."""

@@ -9,7 +9,7 @@ from typing import Annotated
 import click
 import typer
 
-from numalab import calibration, catalog, counters, experiment, live, report, shell
+from numalab import calibration, catalog, counters, experiment, live, record, report, shell, store
 from numalab import guest as guests
 from numalab.case import Answer, Verdict
 from numalab.cli_common import MINUTE, AccelOption, GuestName, MemoryOption, SizeOption, Uri, VcpusOption, accel_word, one_of, reach, size_option
@@ -88,6 +88,19 @@ def run(
         typer.echo(report.verdict(verdict))
     typer.echo(f"\ntables: ./lab.py compare {outcome.experiment}    judge again: ./lab.py verdict {outcome.experiment}")
     raise typer.Exit(status(outcome.verdicts))
+
+
+def verdict(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN…|EXPERIMENT|CASE", help="runs, or an experiment, or a case: its newest experiment")],
+    force: Annotated[bool, typer.Option("--force", help="judge runs that are not comparable, and say so")] = False,
+) -> None:
+    """Judge runs again, without a guest."""
+    found = experiment.verdicts([record.read(folder) for folder in store.choose(runs)], force=force)
+    if not found:
+        raise InputError("there is no run of a kernel \"after\" among these: a verdict needs both sides of an experiment")
+    for one in found:
+        typer.echo(report.verdict(one))
+    raise typer.Exit(status(found))
 
 
 def calibrate(
@@ -174,5 +187,5 @@ def _show(rows: list[tuple[str, str, str]]) -> None:
 
 def register(app: typer.Typer) -> None:
     """Put these commands on lab.py."""
-    for command in (cases, run, calibrate, repro, watch):
+    for command in (cases, run, verdict, calibrate, repro, watch):
         app.command()(command)

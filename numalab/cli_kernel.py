@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from numalab import catalog, image, kernelbuild, recipes
+from numalab import catalog, eras, image, kernelbuild, prune, recipes, source, state
 from numalab.errors import InputError
 from numalab.interrupt import limit
 from numalab.model import check_name
@@ -17,12 +17,22 @@ app = typer.Typer(no_args_is_help=True, help="Kernels: list, show, build and imp
 
 MINUTE = 60.0
 ImageOption = Annotated[str, typer.Option("--image", metavar="I", help="whose configuration `config: distribution` means")]
+SourceOption = Annotated[str | None, typer.Option("--source", metavar="PATH", help="the Linux git tree of kernels that name none; remembered")]
 
 
 def _image(name: str, image_name: str) -> image.Image | None:
     """The guest image, for kernels that take their configuration from it."""
     what = recipes.recipe(name)
     return image.require(image_name, limit(MINUTE)) if what.built and recipes.DISTRIBUTION in what.config else None
+
+
+def _use(source_tree: str | None, names: list[str]) -> None:
+    """--source, which one of the kernels at least must want."""
+    if source_tree is None:
+        return
+    if not any((git := recipes.recipe(name).source.git) and not git.url for name in names):
+        raise InputError(f"--source {source_tree}: {', '.join(names)} comes from elsewhere (lab.py kernel show)")
+    source.use_git(source_tree, limit(MINUTE))
 
 
 @app.command("list")
@@ -33,16 +43,22 @@ def list_kernels() -> None:
         life = "" if what.source.debian_image else "finished"
         if what.built:
             base = image.existing("debian12", limit(MINUTE)) if recipes.DISTRIBUTION in what.config else None
-            asked = kernelbuild.plan(name, base, limit(MINUTE), fetch=False) if base or recipes.DISTRIBUTION not in what.config else None
-            life = "built" if asked and kernelbuild.existing(asked) else "not built"
+            try:
+                asked = kernelbuild.plan(name, base, limit(MINUTE), fetch=False) if base or recipes.DISTRIBUTION not in what.config else None
+                life = "built" if asked and kernelbuild.existing(asked) else "not built"
+            except InputError:  # `kernel show` says which
+                life = "no source"
         typer.echo(f"{name:28} {life:10} {what.description}")
 
 
 @app.command("show")
-def show(name: Annotated[str, typer.Argument(metavar="K")], image_name: ImageOption = "debian12") -> None:
-    """One kernel's file as the lab reads it, its patches, and what was built from it."""
+def show(name: Annotated[str, typer.Argument(metavar="K")], image_name: ImageOption = "debian12", source_tree: SourceOption = None) -> None:
+    """One kernel's file as the lab reads it, its era and patches, and what was built from it."""
     what = recipes.recipe(name)
+    _use(source_tree, [name])
     told: dict[str, object] = {"recipe": what.model_dump(mode="json", exclude_none=True, by_alias=True)}
+    if age := recipes.era_of(what):
+        told["era"] = eras.about(age)
     if what.built and (asked := kernelbuild.plan(name, _image(name, image_name), limit(MINUTE), fetch=False)):
         told |= {"source": asked.tree.id, "key": asked.key, "patches": [patch.label for patch in asked.patches]}
         built = kernelbuild.existing(asked)
@@ -54,11 +70,13 @@ def show(name: Annotated[str, typer.Argument(metavar="K")], image_name: ImageOpt
 def build(
     names: Annotated[list[str], typer.Argument(metavar="NAME...")],
     image_name: ImageOption = "debian12",
+    source_tree: SourceOption = None,
     only_configure: Annotated[bool, typer.Option("--only-configure", help="print the .config, checked, and compile nothing")] = False,
 ) -> None:
     """Build kernels, unless what they are made of did not change."""
     for name in names:
         recipes.recipe(name)
+    _use(source_tree, names)
     for name in names:
         base = _image(name, image_name)
         deadline = limit(kernelbuild.BUILD_SECONDS)
@@ -87,8 +105,23 @@ def import_kernel(
     release = kernelbuild.release(bzimage)
     if modules is not None and not modules.exists():
         raise InputError(f"--modules {modules}: there is no such folder or tar")
-    source = {"bzimage": str(bzimage.absolute())} | ({"modules": str(modules.absolute())} if modules else {})
+    given = {"bzimage": str(bzimage.absolute())} | ({"modules": str(modules.absolute())} if modules else {})
     # JSON is YAML: paths need no quoting of our own.
-    path.write_text(f"description: {json.dumps(f'{release}, built elsewhere')}\nsource: {json.dumps({'prebuilt': source})}\n")
+    path.write_text(f"description: {json.dumps(f'{release}, built elsewhere')}\nsource: {json.dumps({'prebuilt': given})}\n")
     recipes.recipe(name)
     typer.echo(f"{path}: {release}: lab.py up --kernel {name}")
+
+
+@app.command("prune")
+def prune_kernels(
+    really: Annotated[bool, typer.Option("--remove", help="remove them; otherwise they are listed")] = False,
+) -> None:
+    """Kernels, build trees, sources and containers that no file in kernels/ leads to: what removing them would free."""
+    deadline = limit(10 * MINUTE)
+    total = 0
+    for path in prune.candidates(image.existing("debian12", deadline), deadline):
+        used = prune.size(path, deadline)
+        if not really or prune.remove(path):
+            total += used
+            typer.echo(f"{used >> 20:8}M  {path.relative_to(state.directory())}")
+    typer.echo(f"{total >> 20:8}M  {'removed' if really else 'in all; lab.py kernel prune --remove'}")

@@ -19,7 +19,8 @@ NO_PART = ("description", "source")
 
 MOST = 40
 """Characters of one fact in a message: a list of nodes is longer."""
-
+MANY = 3
+"""Facts in a message: enough to tell what is meant."""
 
 Traits = dict[str, Mapping[str, Any]]
 
@@ -63,10 +64,12 @@ def differences(runs: Sequence[Run], of: Callable[[Run], Traits] = traits) -> tu
 
 
 def _apart(facts: Mapping[str, Any], every: Sequence[Mapping[str, Any]]) -> str:
-    """The facts that not all share, in a few words."""
+    """The facts that not all share, in a few words: MANY of them, those that are short first."""
     keys = sorted(set().union(*every))
     apart = [key for key in keys if any(other.get(key) != facts.get(key) for other in every)]
-    return " ".join(f"{key}{'=' if key else ''}{_word(facts.get(key))}" for key in apart)
+    apart.sort(key=lambda key: any(isinstance(other.get(key), (list, tuple, dict)) for other in every))
+    words = [f"{key}{'=' if key else ''}{_word(facts.get(key))}" for key in apart[:MANY]]
+    return " ".join(words + ["…"] * (len(apart) > MANY))
 
 
 def _word(value: object) -> str:

@@ -109,8 +109,8 @@ def _exp(log: float) -> float | None:
 def two_modes(boots: tuple[int, int]) -> float:
     """The chance that boots which fall into one of two modes do so by kernel, where the kernel has no part in it.
 
-    2 p^n (1-p)^m at its largest, p = n/(n+m): the unconditional exact test (Barnard 1945) of a table with
-    n and m in its diagonal.
+    2 p^n (1-p)^m at its largest, p = n/(n+m). For as many boots of each that is the unconditional exact test
+    (Barnard 1945) of a table with n in its diagonal and 0 elsewhere.
     """
     n, m = boots
     return float(min(1.0, 2 * (n / (n + m)) ** n * (m / (n + m)) ** m))

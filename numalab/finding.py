@@ -8,10 +8,10 @@ before where it should rise.
 * cannot tell: all else.
 
 "Differs" and "is less" are two-sided tests (see effect) at an error of `alpha`, each corrected for false
-discoveries over the case's deciding expectations (Benjamini and Hochberg 1995). So to claim an effect where
-there is none, or to deny one of `by` or more, happens with a chance of alpha / 2 at most. What lies between
-1 and `by` the case does not care about (an indifference zone: Bechhofer 1954); there either answer may come.
-To be told both ways, `by` has to be larger than what boots scatter (calibration) and smaller than the effect.
+discoveries over the case's deciding expectations (Benjamini and Hochberg 1995). So an effect is claimed where
+there is none, and one of `by` or more is denied, with a chance of about alpha / 2 each. What lies between 1
+and `by` the case does not care about (an indifference zone: Bechhofer 1954); there either answer may come. To
+be told both ways, `by` has to be larger than what boots scatter (calibration) and smaller than the effect.
 """
 
 from __future__ import annotations

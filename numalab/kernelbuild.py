@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import struct
 import tarfile
 import time
@@ -36,6 +37,8 @@ ROLE = ROOT / "playbooks/roles/kernel"
 TIMESTAMP = "Thu Jan  1 00:00:00 UTC 1970"
 """Of every build: what two builds of the same differ in would be no difference between kernels."""
 
+FULL = 4 << 20
+"""Bytes; with less free, a build that failed did so for want of space, whatever its last words were."""
 RESULT = ("bzImage", "config", "System.map", "build.log", "modules.tar")
 
 
@@ -228,6 +231,10 @@ def _play(asked: Plan, tag: str, out: Path, deadline: Deadline, *, modules: bool
         for index, patch in enumerate(asked.patches):
             if f"refused: {index:04}.patch" in error.evidence:
                 raise InputError(f"kernel {asked.name}: {patches.refusal(error.evidence, patch) or error}", evidence=error.evidence) from error
+        if "No space left on device" in error.evidence or shutil.disk_usage(state.directory()).free < FULL:
+            place = state.directory() if toolchain.builder().local else toolchain.builder().host
+            raise HostError(f"kernel {asked.name}: the disk is full ({place}): make room (lab.py kernel prune, lab.py gc), then build it again",
+                            evidence=error.evidence) from error
         raise CommandFailed(f"kernel {asked.name}: {error}", evidence=error.evidence) from error
     finally:
         job.unlink(missing_ok=True)

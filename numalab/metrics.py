@@ -31,7 +31,7 @@ Vmstat = Mapping[str, int]
 
 
 class Kind(StrEnum):
-    """What sort of number a metric is. A time, or what is made of one, is no evidence under emulation."""
+    """What sort of number a metric is: of events; made of several; a time or made of one, which is no evidence under emulation."""
 
     COUNT = "count"
     RATIO = "ratio"
@@ -122,7 +122,7 @@ Mel Gorman's model in the changelog of Linux 03c5a6e16322 (mm: numa: Add pte upd
 stats), with the constants of mmtests, MonitorMmtestsvmstat.pm: a hinting fault 5000, isolating a page the
 access and 12 for locks. Two differences. mmtests drops the copy of a migrated page (a semicolon ends the sum
 before it), so its cost is lower by 1297.5e-6 a page; the changelog counts the isolation twice, which its
-author took back on the list (December 10, 2012).
+author took back (20130107152931.GM3885@suse.de).
 """
 
 _SCANNED = _total(_zones("pgscan_kswapd"), _zones("pgscan_direct"))
@@ -160,7 +160,7 @@ DERIVED = {
     "hint_faults_per_pte_update": _metric("faults/PTE", Kind.RATIO, "numa_hint_faults / numa_pte_updates",
                                           _ratio(_counter("numa_hint_faults"), _counter("numa_pte_updates"))),
     "pte_updates_per_user_second": _metric("PTEs/s", Kind.TIME, "numa_pte_updates / user", _ratio(_counter("numa_pte_updates"), lambda sums: sums.user)),
-    "autonuma_cost": _metric("million words", Kind.COUNT, "7 × PTE updates + 5000 × hinting faults + 1316.5 × pages migrated, / 10⁶: see AUTONUMA_COST", _cost),
+    "autonuma_cost": _metric("million words", Kind.RATIO, "7 × PTE updates + 5000 × hinting faults + 1316.5 × pages migrated, / 10⁶: see AUTONUMA_COST", _cost),
     "system_percent": _metric("%", Kind.TIME, "100 × system / (user + system)",
                               _ratio(lambda sums: sums.system, lambda sums: sums.user + sums.system, 100)),
     "vmscan_write_per_scan": _metric("pages/page", Kind.RATIO, "nr_vmscan_write / pages scanned by kswapd and direct reclaim",

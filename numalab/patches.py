@@ -36,6 +36,7 @@ class Header(Value):
     set: Name
     mirrors: Annotated[str, Field(min_length=1)]
     moves: dict[str, Move]
+    """Empty for `none`: a tree needs it to build."""
 
 
 class Patch(Value):
@@ -62,7 +63,7 @@ def header(text: str, label: str) -> Header:
     if missing := [key for key in HEADER if not fields.get(key)]:
         raise InputError(f"{label}: header: {missing[0]} is missing")
     moves: dict[str, Move] = {}
-    for part in fields["Moves"].split(","):
+    for part in fields["Moves"].split(",") if fields["Moves"] != "none" else ():
         counter, _, way = part.strip().partition(" ")
         if not _COUNTER.fullmatch(counter) or way.strip() not in list(Move):
             raise InputError(f"{label}: header: Moves: {part.strip()!r} is not a counter and one of {', '.join(Move)}")

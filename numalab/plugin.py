@@ -46,6 +46,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--kernels", metavar="K,K", default=None, help="before and after of all cases, instead of each one's own")
     group.addoption("--boots", metavar="N|auto", default=None, help="fresh boots of each kernel; auto: until the answer is clear")
     group.addoption("--connect", metavar="URI", default=None, help="libvirt connection")
+    group.addoption("--rates", action="store_true", help="run the tests of the lab's own error rates, and nothing else")
     group.addoption("--at-most", type=float, metavar="MINUTES", default=None, help="leave out tests that are marked as longer")
 
 
@@ -55,19 +56,18 @@ def pytest_configure(config: pytest.Config) -> None:
         "topology(name, memory=SIZE, vcpus=N): the guest's machine; scaled where given",
         "minutes(n): what the test may take, boot and all; its deadline",
         "kernel(name): the guest's kernel",
+        "rates: of the lab itself; runs with --rates only",
     ):
         config.addinivalue_line("markers", line)
     logging.getLogger("numalab").setLevel(logging.INFO)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """--at-most: deselect what is marked as longer."""
-    most = config.getoption("--at-most")
-    if most is None:
-        return
-    long = [item for item in items if _minutes(item) > most]
-    config.hook.pytest_deselected(items=long)
-    items[:] = [item for item in items if item not in long]
+    """--at-most: deselect what is marked as longer; --rates: tests of the lab or tests of kernels, never both."""
+    most, rates = config.getoption("--at-most"), config.getoption("--rates")
+    out = {item for item in items if bool(item.get_closest_marker("rates")) != rates or (most is not None and _minutes(item) > most)}
+    config.hook.pytest_deselected(items=list(out))
+    items[:] = [item for item in items if item not in out]
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:

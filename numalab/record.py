@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from numalab import counters
 from numalab.errors import InputError
 from numalab.model import jsonable
@@ -53,7 +55,15 @@ def read(folder: Path) -> Run:
         run = Run.model_validate_json((folder / "run.json").read_text())
         return run.model_copy(update={"phases": tuple(_again(folder, i, result) for i, result in enumerate(run.phases))})
     except (OSError, ValueError) as error:
-        raise InputError(f"{folder}: not a run: {error}") from error
+        raise InputError(f"{folder}: not a run: {_first(error)}") from error
+
+
+def summary(folder: Path) -> Run:
+    """A run from its run.json alone, its differences as they were written: quick, for many runs. Raises InputError."""
+    try:
+        return Run.model_validate_json((folder / "run.json").read_bytes())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{folder}: not a run: {_first(error)}") from error
 
 
 def samples(folder: Path, index: int, name: str) -> list[dict[str, Any]]:
@@ -68,6 +78,14 @@ def samples(folder: Path, index: int, name: str) -> list[dict[str, Any]]:
 def phase_folder(folder: Path, index: int, name: str) -> Path:
     """Where a phase's raw side is; index counts all phases of the run, measured or not."""
     return folder / "phases" / f"{index:02}-{name}"
+
+
+def _first(error: OSError | ValueError) -> str:
+    """One line of an error that may have many: of pydantic's, its first finding."""
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False)[0]
+        return f"run.json: {'.'.join(str(part) for part in first['loc'])}{': ' if first['loc'] else ''}{first['msg']}"
+    return str(error)
 
 
 def _again(folder: Path, index: int, result: PhaseResult) -> PhaseResult:

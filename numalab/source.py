@@ -143,11 +143,29 @@ def _download(url: str, sha256: str, path: Path, deadline: Deadline) -> None:
         part.unlink(missing_ok=True)
 
 
+def linux_git() -> str | None:
+    """The git tree of kernels that name none: LAB_LINUX_GIT, or the last --source."""
+    memory = state.folder("cache") / "linux-git"
+    return os.environ.get("LAB_LINUX_GIT") or (memory.read_text() if memory.exists() else None)
+
+
+def use_git(where: str, deadline: Deadline) -> None:
+    """--source: take this git tree (a path or a URL) from now on. Raises InputError when there is none."""
+    if "://" not in where:
+        place = Path(where).expanduser().absolute()
+        if not place.is_dir() or git(place, ["rev-parse", "--git-dir"], deadline, check=False).status:
+            raise InputError(f"--source {where}: is no git tree")
+        where = str(place)
+    if (known := os.environ.get("LAB_LINUX_GIT")) and known != where:
+        raise InputError(f"--source {where}: but LAB_LINUX_GIT is {known}, and goes first: unset it")
+    (state.folder("cache") / "linux-git").write_text(where)
+
+
 def _git(name: str, what: KernelRecipe, asked: Git, deadline: Deadline, fetch: bool) -> Tree | None:
     """A commit, archived once; tags are looked up each time, so a moved one is another commit."""
-    where = asked.url or os.environ.get("LAB_LINUX_GIT")
+    where = asked.url or linux_git()
     if not where:
-        raise InputError(f"{shown(name)}: source.git: give url, or set LAB_LINUX_GIT to a Linux git tree")
+        raise InputError(f"{shown(name)}: comes from a Linux git tree: say where one is, with --source PATH or LAB_LINUX_GIT")
     local = Path(where).expanduser()
     if "://" not in where and not local.is_dir():
         raise InputError(f"{shown(name)}: source.git.url: there is no repository {local}")

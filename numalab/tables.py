@@ -135,10 +135,13 @@ def totals(found: Columns) -> Block:
 
 
 def counted(found: Columns) -> Block:
-    """The seeds' block of counters: all measured phases of a boot, the mean over boots."""
+    """The seeds' block of counters: all measured phases of a boot, the mean over boots; percentages are those of the boots' sums."""
+    sums = [(_all_boots(boots), len(boots)) for boots in found.values()]
     rows = []
     for title, metric in COUNTER_ROWS:
-        cells = tuple(Cell(value=_of_all(boots, metric)) for boots in found.values())
+        about = metrics.describe(metric)
+        values = [(None if one is None else about.of(one), boots) for one, boots in sums]
+        cells = tuple(Cell(value=value if value is None or about.unit == "%" else value / boots) for value, boots in values)
         rows.append(Row(name=title, decimals=0, unit="%" if metric.endswith("_efficiency") else "", cells=cells))
     return Block(title="counters", columns=tuple(found), rows=tuple(rows), label=COUNTER_LABEL)
 
@@ -167,12 +170,9 @@ def _series(found: Columns, metric: str, phase: str) -> list[list[float]]:
     return [[value for value in values if value is not None] for values in every]
 
 
-def _of_all(boots: Sequence[Run], metric: str) -> float | None:
-    """The mean over boots of a count; of a ratio, the ratio of the boots' sums."""
-    # One run with the phases of all boots: metrics adds them up as it does those of one.
-    every = boots[0].model_copy(update={"phases": tuple(result for run in boots for result in run.phases)})
-    value = metrics.value(every, metric, EVERY_PHASE)
-    return value / len(boots) if value is not None and metrics.kind(metric) is Kind.COUNT else value
+def _all_boots(boots: Sequence[Run]) -> metrics.Sums | None:
+    """All phases of all boots added up, as metrics adds up those of one."""
+    return metrics.merged(boots[0].model_copy(update={"phases": tuple(result for run in boots for result in run.phases)}), EVERY_PHASE)
 
 
 def _variation(values: Sequence[float]) -> float | None:

@@ -6,6 +6,7 @@ import re
 import shlex
 from pathlib import Path
 
+from numalab.eras import MKFS_XFS
 from numalab.model import Phase
 
 COMPILE_SECONDS = 180.0
@@ -28,3 +29,13 @@ def compile_c(source: Path, target: str, *flags: str) -> Phase:
 
 def _whole(source: Path) -> str:
     return re.sub(r'^#include "([\w.-]+)"\n', lambda line: _whole(source.with_name(line[1])), source.read_text(), flags=re.MULTILINE)
+
+
+def mkfs_xfs(options: str) -> str:
+    """mkfs.xfs with these options, or with those of the kernel's era, which may not mount what they make."""
+    return f"mkfs.xfs -f ${{{MKFS_XFS}:-{options}}}"
+
+
+def mkfs(filesystem: str) -> str:
+    """What makes btrfs, ntfs or xfs of the disk that follows; nothing is discarded on one that was never written."""
+    return {"btrfs": "mkfs.btrfs -q -f -K", "ntfs": "mkfs.ntfs -q -Q -F", "xfs": f"{mkfs_xfs('')} -q -K"}[filesystem]

@@ -1,7 +1,7 @@
 """The lab's own error rates: a regression that is passed off as fixed must be seen, and no change must not be claimed.
 
 Each test boots (before, before, after, after) in turn; benchmarks/rates.py prints what all such experiments
-found. Long: `pytest testcases/test_rates.py --at-most 1000`.
+found. Long: `pytest testcases --rates`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from numalab.plugin import CannotTell, Lab
 from numalab.proc import Deadline
 
 
+@pytest.mark.rates
 @pytest.mark.minutes(120)
 @pytest.mark.parametrize("name", catalog.names("testcases"))
 def test_before_passed_off_as_after_goes_red(name: str, lab: Lab, record_property: Callable[[str, object], None]) -> None:

@@ -46,7 +46,9 @@ int main(int argc, char **argv)
 	if (map == MAP_FAILED)
 		die("mmap");
 	run_on(node_of(0));
+	policy(map, size, MPOL_LOCAL, -1);
 	memset(map, 1, size);
+	policy(map, size, MPOL_DEFAULT, -1);
 	faults = minor_faults();
 	until = now() + number(argv[3]);
 	passes = run_threads(threads, touch);

@@ -13,7 +13,7 @@ from typing import Annotated
 from pydantic import Field
 
 from numalab.model import Phase, SizeClass, Value
-from numalab.workload import compile_c
+from numalab.workload import compile_c, mkfs
 
 SOURCE = Path(__file__).with_suffix(".c")
 DISK = "/dev/disk/by-id/virtio-data"
@@ -43,8 +43,7 @@ PARAMS = {
 
 def phases(params: Params) -> tuple[Phase, ...]:
     """Compile; a fresh file system on the disk `data`; touch."""
-    # -K: the disk was never written, and discarding through qcow2 changes nothing (workload mkfs).
-    make = f"mkfs.{params.filesystem} -q -f -K {DISK} && mkdir -p {MOUNT} && mount {DISK} {MOUNT}"
+    make = f"{mkfs(params.filesystem)} {DISK} && mkdir -p {MOUNT} && mount {DISK} {MOUNT}"
     command = f"/root/dirtymap {MOUNT}/shared {params.mib} {params.seconds}"
     return (
         compile_c(SOURCE, "/root/dirtymap", "-pthread"),

@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import Field
 
 from numalab.model import Phase, SizeClass, Value
-from numalab.workload import ON_SMALLEST_NODE
+from numalab.workload import ON_SMALLEST_NODE, mkfs
 
 DISK = "/dev/disk/by-id/virtio-scratch"
 MOUNT = "/mnt/scratch"
@@ -41,7 +41,7 @@ PARAMS = {
 
 def phases(params: Params) -> tuple[Phase, ...]:
     """A fresh file system, then fs_mark."""
-    make = f"mkfs.xfs -q -f -K {DISK} && mkdir -p {MOUNT} && mount {DISK} {MOUNT}"
+    make = f"{mkfs('xfs')} {DISK} && mkdir -p {MOUNT} && mount {DISK} {MOUNT}"
     where = ON_SMALLEST_NODE if params.small_node else ""
     mark = (
         f"cd {MOUNT} && {where}fs_mark -d fsmark-one -d fsmark-two -D 100 -N 150 -n {params.files} -L {params.loops} -t 1 -S 0 -s {FILE_MIB << 20}"

@@ -28,7 +28,7 @@ class Params(Value):
 
 PARAMS = {
     # 110 MiB are a tenth of a node of 1 GiB, which the watermarks are then far above.
-    SizeClass.QUICK: Params(seconds=12, left_mib=110),
+    SizeClass.QUICK: Params(seconds=20, left_mib=110),
     SizeClass.FULL: Params(mib=1024, seconds=60, left_mib=440),
 }
 

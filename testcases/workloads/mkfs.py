@@ -8,6 +8,7 @@ nothing.
 from __future__ import annotations
 
 from numalab.model import Phase, SizeClass, Value
+from numalab.workload import mkfs_xfs
 
 DISK = "/dev/disk/by-id/virtio-500TB"
 
@@ -23,7 +24,7 @@ PARAMS = {SizeClass.QUICK: Params(seconds=600), SizeClass.FULL: Params(seconds=6
 
 def phases(params: Params) -> tuple[Phase, ...]:
     """The same file system twice."""
-    make = "mkfs.xfs -f -m crc=1,finobt=1"
+    make = mkfs_xfs("-m crc=1,finobt=1")
     return (
         Phase(name="keep", command=f"{make} -K {DISK}", limit_seconds=params.seconds),
         Phase(name="discard", command=f"{make} {DISK}", limit_seconds=params.seconds),

@@ -31,7 +31,9 @@ int main(int argc, char **argv)
 	run_on(0);
 	buffer = memory(size);
 	base_pages(buffer, size);
+	policy(buffer, size, MPOL_LOCAL, -1);
 	memset(buffer, 1, size);
+	policy(buffer, size, MPOL_DEFAULT, -1);
 	if (sched_setaffinity(0, sizeof(everywhere), &everywhere))
 		die("sched_setaffinity");
 	faults = minor_faults();

@@ -1,6 +1,6 @@
 /*
  * Rounds of threads that all begin at once, live for some seconds, and write to a slice of one buffer each: round after
- * round new threads come to the same slices. The first round populates them.
+ * round new threads come to the same slices. Other threads have populated them, each on the node where it was.
  */
 #include "lab.h"
 
@@ -11,6 +11,12 @@ static double until;
 static void *touch(void *me)
 {
 	return (void *)touch_until(buffer + (long)me * slice, slice, until);
+}
+
+static void *populate(void *me)
+{
+	memset(buffer + (long)me * slice, 1, slice);
+	return NULL;
 }
 
 int main(int argc, char **argv)
@@ -24,6 +30,9 @@ int main(int argc, char **argv)
 	rounds = number(argv[4]);
 	buffer = memory(threads * slice);
 	base_pages(buffer, threads * slice);
+	policy(buffer, threads * slice, MPOL_LOCAL, -1);
+	run_threads(threads, populate);
+	policy(buffer, threads * slice, MPOL_DEFAULT, -1);
 	while (rounds--) {
 		until = now() + number(argv[3]);
 		passes += run_threads(threads, touch);

@@ -37,5 +37,5 @@ def phases(params: Params) -> tuple[Phase, ...]:
     command = f"/root/threads {params.threads} {params.mib} {params.seconds} {params.rounds}"
     return (
         compile_c(SOURCE, "/root/threads", "-pthread"),
-        Phase(name="touch", command=command, limit_seconds=params.seconds * params.rounds * 6 + 60),
+        Phase(name="touch", command=command, limit_seconds=params.seconds * params.rounds * 6 + 120),
     )

@@ -13,7 +13,7 @@ from typing import Annotated
 from pydantic import Field
 
 from numalab.model import Bus, Phase, SizeClass, Value
-from numalab.workload import ON_SMALLEST_NODE
+from numalab.workload import ON_SMALLEST_NODE, mkfs
 
 MOUNT = "/mnt/slow"
 COUNTS = "/root/perf.csv"
@@ -37,6 +37,9 @@ class Params(Value):
     mib: Annotated[int, Field(ge=1)]
     repeats: Annotated[int, Field(ge=1)]
     small_node: bool = False
+    big_writes: bool = False
+    """ntfs-3g's option of that name: requests of 128 KiB to the FUSE daemon where its default, and the seed's, is a page. Emulation
+    needs it (1 MB/s otherwise); what the daemon dirties, the block device's pages, is the same."""
     seconds: Annotated[float, Field(gt=0)]
 
 
@@ -51,13 +54,15 @@ def phases(params: Params) -> tuple[Phase, ...]:
     """A fresh file system, then dd. ntfs-3g, which does the writing to the disk, runs where dd does."""
     where = ON_SMALLEST_NODE if params.small_node else ""
     device = f"/dev/disk/by-id/usb-*_{params.disk}-*" if params.bus is Bus.USB else f"/dev/disk/by-id/virtio-{params.disk}"
-    make, kind = {FileSystem.NTFS: ("mkfs.ntfs -q -Q -F", "ntfs-3g"), FileSystem.XFS: ("mkfs.xfs -q -f -K", "xfs")}[params.filesystem]
+    kind = "ntfs-3g" if params.filesystem is FileSystem.NTFS else params.filesystem
     copy = f"dd if=/dev/zero of={MOUNT}/zeroes bs=32k count={params.mib * 32}"
+    options = " -o big_writes" if params.big_writes else ""
     counted = f"perf stat -r {params.repeats} -x ';' -o {COUNTS} -e {EVENTS} {where}{copy}"
     # perf 6.1 now and then returns 0 for a command that failed (2 of 60 times here), so the result is looked at.
     whole = f"[ $(stat -c %s {MOUNT}/zeroes) -eq {params.mib << 20} ]"
     told = f"""awk -F ';' '$1 ~ /^[0-9.]+$/ {{print "numalab: " $3 " " $1}}' {COUNTS}"""
+    fresh = f"set -- {device} && {mkfs(params.filesystem)} $1 && mkdir -p {MOUNT} && {where}mount -t {kind}{options} $1 {MOUNT}"
     return (
-        Phase(name="mkfs", command=f"set -- {device} && {make} $1 && mkdir -p {MOUNT} && {where}mount -t {kind} $1 {MOUNT}", limit_seconds=300, measured=False),
+        Phase(name="mkfs", command=fresh, limit_seconds=300, measured=False),
         Phase(name="dd", command=f"{counted} && {whole} && {told}", limit_seconds=params.seconds),
     )

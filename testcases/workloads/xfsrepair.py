@@ -13,6 +13,7 @@ from typing import Annotated
 from pydantic import Field
 
 from numalab.model import Phase, SizeClass, Value
+from numalab.workload import mkfs_xfs
 
 DISK = "/dev/disk/by-id/virtio-500TB"
 MOUNT = "/mnt/scratch"
@@ -73,7 +74,7 @@ def phases(params: Params) -> tuple[Phase, ...]:
     targets = " ".join(f"-d {MOUNT}/{number}" for number in range(params.directories))
     # The seed's mkfs.xfs -f -mcrc=1,finobt=1, and -K: discarding 500 TB through qcow2 takes a minute and
     # changes nothing on a disk that has never been written.
-    make = f"mkfs.xfs -f -K -m crc=1,finobt=1 {DISK} && mkdir -p {MOUNT} && mount {DISK} {MOUNT}"
+    make = f"{mkfs_xfs('-m crc=1,finobt=1')} -K {DISK} && mkdir -p {MOUNT} && mount {DISK} {MOUNT}"
     mark = f"fs_mark -D {params.subdirs} -S0 -n {params.files} -s 1 -L {params.loops} {targets}"
     steps = [
         Phase(name="mkfs", command=make, limit_seconds=300, measured=False),

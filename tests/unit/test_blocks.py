@@ -104,6 +104,13 @@ def test_within_a_width_columns_are_narrowed_and_wrapped() -> None:
     assert len(first) == len(second) == 22
 
 
+def test_a_wide_column_does_not_keep_others_apart() -> None:
+    """a and b fit together, c only beside the baseline, d beside nothing."""
+    wide = ("a", "b", "c" * 16, "d" * 30)
+    found = text(Block(title="", columns=wide, rows=(row(*(Cell(value=index) for index in range(4))),)), 24)
+    assert [part.splitlines()[-1].split() for part in found.split("\n\n")] == [["r", "0.00", "1.00"], ["r", "0.00", "2.00"], ["r", "3.00"]]
+
+
 def test_a_column_alone_when_no_two_fit() -> None:
     found = text(block("slowscan-xfsrepair", "xfsrepair"), 45)
     assert [part.splitlines()[1].split() for part in found.split("\n\n")] == [["vanilla"], ["slowscan-v2"], ["vanilla"]]
@@ -127,9 +134,9 @@ def test_headings_never_run_into_each_other() -> None:
     """The seed of March 12 has `vanillaptewrite-v1r20`."""
     found = text(Block(title="", columns=("6.1", "6.1-nogroup-ptedirty-before"), rows=(row(Cell(value=1), Cell(value=2)),)))
     assert found.splitlines() == [
-        "                      6.1                     6.1",
-        "                          nogroup-ptedirty-before",
-        "r                    1.00                    2.00",
+        "          6.1                     6.1",
+        "              nogroup-ptedirty-before",
+        "r        1.00                    2.00",
     ]
 
 

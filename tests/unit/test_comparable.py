@@ -45,6 +45,14 @@ def test_a_topology_is_its_shape_not_its_name() -> None:
     assert line.startswith("topology: 4socket memory=16GiB nodes=")
     assert "mine memory=4GiB" in line
     assert len(line) < 300
+
+
+def test_of_many_facts_three_are_named() -> None:
+    (line,) = comparable.differences([run(params={"a": [1], "b": 1, "c": 1, "d": 1}), run(params={"a": [2], "b": 2, "c": 2, "d": 1, "e": 5})])
+    assert line == "parameters: b=1 c=1 e=- … (1 run), b=2 c=2 e=5 … (1 run)"
+
+
+def test_another_name_or_description_is_no_other_topology() -> None:
     renamed = {**jsonable(spec("4socket")), "topology_name": "topologies/4socket.yml"}
     renamed["topology"] = {**renamed["topology"], "description": "other words"}
     assert comparable.differences([run(), run(guest={"spec": renamed})]) == ()

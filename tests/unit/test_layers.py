@@ -15,16 +15,16 @@ LAYERS = (
     ("tools", {"errors", "log", "proc", "state"}),
     ("values", {"case", "model", "runs"}),
     ("pure", {
-        "blocks", "calibration", "catalog", "comparable", "counters", "domain", "drawing", "effect", "eras", "figures", "finding", "folded", "judge",
-        "kconfig", "metrics", "moments", "page", "patches", "plot", "published", "recipes", "record", "report", "sections", "tables", "topology",
-        "workload",
+        "blocks", "calibration", "catalog", "comparable", "counters", "domain", "drawing", "effect", "eras", "export", "figures", "finding", "folded",
+        "judge", "kconfig", "mail", "metrics", "mirror", "moments", "page", "patches", "plot", "published", "recipes", "record", "report", "sections",
+        "tables", "topology", "workload",
     }),
     ("edges", {
-        "accel", "console", "doctor", "evidence", "guest", "host", "html", "image", "kernel", "kernelbuild", "provision", "settle", "shell", "source",
-        "storage", "toolchain", "where",
+        "accel", "console", "doctor", "evidence", "guest", "host", "html", "image", "kernel", "kernelbuild", "provision", "prune", "settle", "shell",
+        "source", "storage", "store", "toolchain", "where",
     }),
     ("measuring", {"experiment", "measure"}),
-    ("front", {"cli", "cli_case", "cli_common", "cli_html", "cli_kernel", "interrupt", "live", "plugin", "progress"}),
+    ("front", {"cli", "cli_case", "cli_common", "cli_html", "cli_kernel", "cli_report", "interrupt", "live", "plugin", "progress"}),
 )
 ALONE = {"inside"}
 """Runs in the guest, where numalab is not."""

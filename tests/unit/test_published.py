@@ -302,3 +302,8 @@ def test_bad_files_are_told_by_line(old: str, new: str, line: int, said: str, tm
 def test_an_unknown_table_names_those_there_are() -> None:
     with pytest.raises(InputError, match=r"no reference file .*nothing\.yml: there are .*slowscan-xfsrepair"):
         published.load("nothing")
+
+
+@pytest.mark.parametrize("case", catalog.names("testcases"))
+def test_cases_mirror_tables_that_there_are(case: str) -> None:
+    assert set(catalog.case(case).published) <= set(NAMES)

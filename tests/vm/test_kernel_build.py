@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tarfile
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from numalab import catalog, kernel, kernelbuild, provision, recipes, source, state
-from numalab.errors import Cancelled, CommandFailed, InputError
+from numalab.errors import Cancelled, CommandFailed, HostError, InputError
 from numalab.model import Boot
 from numalab.proc import Deadline
 from tests.vm.conftest import until
@@ -29,6 +30,8 @@ $(O)/a.o: mm/a.c
 	@echo '  CC a'; while grep -q sleep mm/a.c; do sleep 0.1; done
 	@if grep -q broken mm/a.c; then echo 'mm/a.c:1:1: error: broken' >&2; exit 1; fi
 	cp mm/a.c $@
+	@if grep -q fills mm/a.c; then cat /dev/zero >> $@; fi
+.DELETE_ON_ERROR:
 $(O)/b.o: mm/b.c
 	@echo '  CC b'
 	cp mm/b.c $@
@@ -60,7 +63,7 @@ def change(old: str, new: str) -> str:
 
 PATCHES = {
     "more": change("two", "TWO"), "adds": "--- /dev/null\n+++ b/mm/new/new.h\n@@ -0,0 +1 @@\n+new\n",
-    "misfit": change("nowhere", "x"), "broken": change("two", "broken"), "hangs": change("two", "sleep"),
+    "misfit": change("nowhere", "x"), "broken": change("two", "broken"), "hangs": change("two", "sleep"), "fills": change("two", "fills"),
 }
 
 
@@ -116,6 +119,28 @@ def test_stock_and_variants(lab: Callable[..., kernelbuild.Built], monkeypatch: 
 
     monkeypatch.setattr(provision, "playbook", lambda *_, **__: pytest.fail("a known kernel was built again"))
     assert lab("both", "more", "adds") == both
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small disk: needs root")
+@pytest.mark.parametrize("apply", [("more",), ("fills",)], ids=["before make", "in make"])
+def test_a_full_disk(lab: Callable[..., kernelbuild.Built], tmp_path: Path, apply: tuple[str, ...]) -> None:
+    """On a disk of its own that fills up, by somebody else before the build or by the build itself."""
+    place = tmp_path / "state"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", place], check=True)
+    try:
+        lab("stock")
+        ballast = place / "ballast"
+        if "fills" not in apply:
+            subprocess.run(["dd", "if=/dev/zero", f"of={ballast}"], capture_output=True, check=False)
+        with pytest.raises(HostError, match=rf"{place}.*: (make room|.*No space left on device)"):
+            lab("bad", *apply)
+        ballast.unlink(missing_ok=True)
+        good = lab("good", "more")
+        assert good.file("bzImage").read_bytes().endswith(b"one\nTWO\nthree\nb\n")
+        assert tree() == TREE
+    finally:
+        subprocess.run(["umount", place], check=True)
 
 
 def test_modules(lab: Callable[..., kernelbuild.Built], tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ fi
 touch busy
 make -C "$source" O="$PWD" -j"$(nproc)" "${arguments[@]}" >build.log 2>&1 || {
     rm busy # it ended by itself: what make did not finish, make has removed
-    grep -m3 -E ': (fatal )?error: |No space left' build.log >&2 || true
+    grep -m3 -E ': (fatal )?error: |No space left' build.log >&2 || grep -m1 -B1 -F ' *** ' build.log >&2 || true
     tail -n 20 build.log >&2
     exit 1
 }

@@ -1,0 +1,1 @@
+"""How long things take and how often they err: measured, for the numbers in the documentation."""

@@ -1,0 +1,147 @@
+"""lab.py compare, runs: runs set side by side, as the seeds do it, for a mail or for a program; what runs there are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from textwrap import shorten
+from typing import Annotated
+
+import typer
+
+from numalab import blocks, comparable, experiment, export, mail, mirror, published, record, store, tables
+from numalab.case import Arm, Verdict
+from numalab.errors import InputError
+from numalab.mirror import Beside
+from numalab.model import Accel, jsonable
+from numalab.published import Published
+from numalab.runs import Run
+from numalab.tables import Columns
+
+
+class Format(StrEnum):
+    """How a comparison is told."""
+
+    TEXT = "text"
+    MAIL = "mail"
+    JSON = "json"
+    CSV = "csv"
+    SCHEMA = "schema"
+
+
+def compare(
+    words: Annotated[list[str] | None, typer.Argument(metavar="RUN…|EXPERIMENT|CASE", help="runs, or an experiment, or a case: its newest experiment")] = None,
+    baseline: Annotated[str | None, typer.Option("--baseline", metavar="K", help="the kernel of the first column; default: before")] = None,
+    with_published: Annotated[bool, typer.Option("--published", help="set the published effects that the case mirrors beside these")] = False,
+    form: Annotated[Format, typer.Option("--format", metavar="text|mail|json|csv|schema", help="mail: within 76 columns; schema: of json")] = Format.TEXT,
+    force: Annotated[bool, typer.Option("--force", help="compare runs that are not comparable, and say so")] = False,
+    size: Annotated[str | None, typer.Option("--size", metavar="quick|full", help="of a case: its newest experiment of that size")] = None,
+    topology: Annotated[str | None, typer.Option("--topology", "-t", metavar="T", help="of a case: its newest experiment on that topology")] = None,
+) -> None:
+    """Set runs side by side: times, rates and counters by kernel."""
+    if form is Format.SCHEMA:
+        typer.echo(json.dumps(export.schema(), indent=1))
+        return
+    if not words:
+        raise InputError("compare: which runs? Give runs, an experiment or a case; lab.py runs shows what there is")
+    runs = [record.summary(folder) for folder in store.choose(words, size=size, topology=topology)]
+    forced = unlike(runs, force=force)
+    found = tables.columns(runs, baseline)
+    references = mirrored(runs) if with_published else {}
+    beside = mirror.beside(references, found, before(found))
+    if form is Format.CSV:
+        typer.echo(export.to_csv(runs), nl=False)
+    elif form is Format.JSON:
+        judged, _ = verdicts(runs, force=force)
+        typer.echo(json.dumps(jsonable(export.comparison(found, runs=runs, forced=forced, published=beside, verdicts=judged)), indent=1))
+    elif form is Format.MAIL:
+        judged, doubts = verdicts(runs, force=force)
+        typer.echo(mail.compose(found, notes=[*notes(runs, forced), *doubts], beside=beside, references=references, verdicts=judged), nl=False)
+    else:
+        typer.echo(plain(found, notes(runs, forced), beside, references))
+
+
+def unlike(runs: Sequence[Run], *, force: bool) -> tuple[str, ...]:
+    """In what unbroken runs differ that must not; InputError unless forced."""
+    lines = comparable.differences([run for run in runs if not run.error])
+    if lines and not force:
+        raise InputError(f"these runs are not comparable: {'; '.join(lines)}: leave some out, or use --force")
+    return lines
+
+
+def notes(runs: Sequence[Run], forced: Sequence[str]) -> list[str]:
+    """What a reader must know before the tables."""
+    return [*(f"NOT COMPARABLE, forced: {line}" for line in forced), *(f"not counted: {run.id}: {run.error}" for run in runs if run.error)]
+
+
+def before(found: Columns) -> str:
+    """The column that stands for "before": that of the arm, whatever the baseline is; without arms the first."""
+    return next((heading for heading, boots in found.items() if boots[0].place and boots[0].place.arm is Arm.BEFORE), next(iter(found)))
+
+
+def mirrored(runs: Sequence[Run]) -> dict[str, Published]:
+    """The published tables of the runs' cases. Raises InputError when there is none."""
+    names = dict.fromkeys(name for run in runs if run.place for name in run.place.case.published)
+    if not names:
+        raise InputError("--published: these runs' cases name no published tables (published: in testcases/CASE.yml)")
+    return {name: published.load(name) for name in names}
+
+
+def verdicts(runs: Sequence[Run], *, force: bool) -> tuple[tuple[Verdict, ...], list[str]]:
+    """What the case concludes, when the runs are both arms of one; otherwise why there is no verdict."""
+    arms = {run.place.arm if run.place else None for run in runs}
+    if arms != set(Arm):
+        return (), []
+    try:
+        return experiment.verdicts(runs, force=force), []
+    except InputError as error:
+        return (), [f"no verdict: {error}"]
+
+
+def plain(found: Columns, above: Sequence[str], beside: Sequence[Beside], references: Mapping[str, Published]) -> str:
+    """Tables as the seeds have them, the workload's name over the first."""
+    run = next(iter(found.values()))[0]
+    spec = run.guest["spec"]
+    boots = ", ".join(f"{len(boots)} of {heading}" for heading, boots in found.items())
+    shape = f"{spec['topology_name']}: {spec['topology']['vcpus']} vCPUs, {spec['topology']['memory']}"
+    head = [f"{run.workload} ({run.size}) on {shape}, {spec['accel']}; boots: {boots}"]
+    if spec["accel"] == Accel.TCG:
+        head.append(mail.EMULATED)
+    first, *others = (blocks.text(block) for block in tables.compare(found))
+    parts = ["\n".join([*head, *above]), f"{run.workload}\n{first}", *others]
+    return "\n\n".join([*parts, *([mirror.text(beside, references)] if beside else [])])
+
+
+def runs(
+    case: Annotated[str | None, typer.Option("--case", metavar="CASE")] = None,
+    kernel: Annotated[str | None, typer.Option("--kernel", metavar="K")] = None,
+    since: Annotated[str | None, typer.Option("--since", metavar="WHEN", help="2026-11-21, 20261121T1430 (UTC), or an age: 90m, 12h, 7d, 2w")] = None,
+    experiment_name: Annotated[str | None, typer.Option("--experiment", metavar="E")] = None,
+    add: Annotated[list[Path] | None, typer.Option("--add", metavar="FOLDER", help="copy a run from another machine in")] = None,
+) -> None:
+    """The runs there are, oldest first."""
+    for folder in add or []:
+        typer.echo(f"{store.add(folder).id} is here")
+    if not add:
+        for line in listing(store.find(case=case, kernel=kernel, since=since, experiment=experiment_name)):
+            typer.echo(line)
+
+
+def listing(found: Sequence[store.Entry]) -> list[str]:
+    """A line for each run; what is broken or damaged says why."""
+    rows = [("STARTED", "CASE", "KERNEL", "TOPOLOGY", "SIZE", "ACCEL", "RUN")]
+    rows += [(one.started, one.case_name or f"({one.workload})", one.kernel, one.topology, one.size, one.accel, one.id) for one in found if not one.damage]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    whys = ["", *(f"  BROKE: {shorten(one.error, 100)}" if one.error else "" for one in found if not one.damage)]
+    lines = [
+        "  ".join(f"{text:{width}}" for text, width in zip(row, widths, strict=True)).rstrip() + why for row, why in zip(rows, whys, strict=True)
+    ]
+    return lines + [f"DAMAGED  {one.id}: {one.damage}" for one in found if one.damage]
+
+
+def register(app: typer.Typer) -> None:
+    """Put these commands on lab.py."""
+    for command in (compare, runs):
+        app.command()(command)

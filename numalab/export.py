@@ -1,0 +1,118 @@
+"""Comparisons as JSON, runs as CSV: for programs, with names that do not change.
+
+JSON (`Comparison`; its schema, by pydantic, is `schema()` and what lab.py compare --format schema prints):
+
+    format      "numalab-compare-1"; another number when a field changes its meaning
+    columns     a kernel each, the baseline first: heading, kernel, releases, ids of its runs
+    forced      in what the runs differ although they were compared (--force)
+    blocks      the tables (blocks.Block): rows with a cell for each column; null is absent, a gain is in %
+    published   the published effects beside ours (mirror.Beside), with --published
+    verdicts    what the cases of these runs conclude (case.Verdict)
+    broken      runs that are no data, and why
+
+CSV: a line for each run, measured phase and metric that the run has, under these columns (FIELDS):
+
+    run, started (UTC), case, experiment, arm, boot, workload, size, topology, accel, kernel, release,
+    phase, metric, unit, value
+
+A metric is named as in numalab/metrics.py: counters of /proc/vmstat by their own names, node0.vmstat:NAME,
+trace:SYSTEM:EVENT, output:NAME, user, system, elapsed in seconds, and what is derived from these. Values are
+exact for counters, and shortest exact decimals otherwise. Absent metrics have no line; broken runs none.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+from numalab import metrics, tables
+from numalab.blocks import Block
+from numalab.case import Verdict
+from numalab.mirror import Beside
+from numalab.model import Value
+from numalab.runs import PhaseResult, Run
+from numalab.tables import Columns
+
+FIELDS = (
+    "run", "started", "case", "experiment", "arm", "boot", "workload", "size", "topology", "accel", "kernel", "release", "phase", "metric", "unit", "value",
+)
+
+
+class Column(Value):
+    """A kernel's boots."""
+
+    heading: str
+    kernel: str
+    releases: tuple[str, ...]
+    runs: tuple[str, ...]
+
+
+class Broken(Value):
+    """A run that is no data."""
+
+    run: str
+    error: str
+
+
+class Comparison(Value):
+    """All that `compare` found; see the top of this module."""
+
+    format: Literal["numalab-compare-1"] = "numalab-compare-1"
+    columns: tuple[Column, ...]
+    forced: tuple[str, ...] = ()
+    blocks: tuple[Block, ...]
+    published: tuple[Beside, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
+    broken: tuple[Broken, ...] = ()
+
+
+def comparison(found: Columns, *, runs: Sequence[Run], forced: Sequence[str], published: Sequence[Beside], verdicts: Sequence[Verdict]) -> Comparison:
+    """Everything in one value. Beside the tables of the text it has the other numbers that workloads told."""
+    columns = tuple(
+        Column(
+            heading=heading, kernel=tables.kernel(boots[0]), releases=tuple(dict.fromkeys(run.release for run in boots)), runs=tuple(run.id for run in boots),
+        ) for heading, boots in found.items()
+    )
+    told = tables.told(found)
+    return Comparison(
+        columns=columns, forced=tuple(forced), blocks=(*tables.compare(found), *((told,) if told.rows else ())), published=tuple(published),
+        verdicts=tuple(verdicts), broken=tuple(Broken(run=run.id, error=run.error) for run in runs if run.error),
+    )
+
+
+def schema() -> dict[str, Any]:
+    """JSON schema of a comparison."""
+    return Comparison.model_json_schema(mode="serialization")
+
+
+def to_csv(runs: Sequence[Run]) -> str:
+    """Unbroken runs as CSV (RFC 4180, but with \\n at the end of lines), with a heading."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(FIELDS)
+    for run in runs:
+        if not run.error:
+            writer.writerows(_lines(run))
+    return text.getvalue()
+
+
+def _lines(run: Run) -> Iterator[tuple[object, ...]]:
+    spec, place = run.guest["spec"], run.place
+    head = (
+        run.id, run.started, *((place.case_name, place.experiment, place.arm.value, place.boot) if place else ("", "", "", "")),
+        run.workload, run.size.value, spec["topology_name"], spec["accel"], tables.kernel(run), run.release,
+    )
+    for result in run.phases:
+        sums = metrics.merged(run, result.phase.name)
+        if sums is not None:
+            for name, about in ((name, metrics.describe(name)) for name in names(result)):
+                if (value := about.of(sums)) is not None:
+                    yield (*head, result.phase.name, name, about.unit, value)
+
+
+def names(result: PhaseResult) -> list[str]:
+    """All metrics that a phase may have: times, counters of each source, the workload's own, what is derived."""
+    counted = [name if source == "vmstat" else f"{source}:{name}" for source, found in result.counters.items() for name in found]
+    return [*metrics.TIMES, *counted, *(f"output:{name}" for name in result.output), *metrics.DERIVED]

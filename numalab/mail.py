@@ -1,0 +1,92 @@
+"""A comparison as plain text for a mailing list: the setup, the tables, the published numbers, the verdict. No line is wider than 76.
+
+(A line may be wider when one word or one row's name is.) What kernels are made of is told from kernels/ as
+it is now: run.json keeps a kernel's name, release and hash.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+
+from numalab import blocks, mirror, recipes, report, tables
+from numalab.case import Verdict
+from numalab.errors import InputError
+from numalab.mirror import Beside
+from numalab.model import Accel, Topology, show_size
+from numalab.published import Published
+from numalab.runs import Run
+from numalab.tables import Columns
+
+WIDTH = 76
+INDENT = 10
+"""Of what follows a heading of the setup."""
+EMULATED = "emulated: counters are faithful, times are not"
+
+
+def compose(
+    found: Columns, *, notes: Sequence[str], beside: Sequence[Beside], references: Mapping[str, Published], verdicts: Sequence[Verdict],
+) -> str:
+    """The whole mail's text. `beside` are rows of `references`; `notes` what a reader must know before the tables."""
+    parts = [setup(found)]
+    parts += [_paragraph(note) for note in notes]
+    parts += [f"{block.title}\n{blocks.text(block, WIDTH)}" for block in tables.compare(found)]
+    if beside:
+        parts.append(mirror.text(beside, references))
+    parts += [verdict(one) for one in verdicts]
+    return "\n\n".join(parts) + "\n"
+
+
+def setup(found: Columns) -> str:
+    """On what was run what: host, guest, image, kernels, workload, boots."""
+    every = [run for boots in found.values() for run in boots]
+    run = every[0]
+    spec = run.guest["spec"]
+    accel = f"{spec['accel']} ({EMULATED})" if spec["accel"] == Accel.TCG else spec["accel"]
+    place = run.place
+    facts = [
+        *([("Case", f"{place.case_name}: {place.case.description} ({place.case.source})")] if place else []),
+        ("Host", f"{run.host.get('cpu', '?')}, {run.host.get('cpus', '?')} CPUs, Linux {run.host.get('kernel', '?')}, QEMU {run.host.get('qemu', '?')}"),
+        ("Guest", f"{spec['topology_name']}: {shape(Topology.model_validate(spec['topology']))}"),
+        ("Accel", accel),
+        ("Image", f"{run.guest.get('image', '?')} {run.guest.get('image_id', '')}".strip()),
+        *(("Kernel", kernel(heading, boots[0])) for heading, boots in found.items()),
+        ("Workload", f"{run.workload}, size {run.size}: {', '.join(f'{key} {value}' for key, value in run.params.items())}"),
+        *([("Settings", ", ".join(f"{key} {value}" for key, value in run.settings.items()))] if run.settings else []),
+        ("Boots", ", ".join(f"{len(boots)} of {heading}" for heading, boots in found.items()) + ("; fresh guests, taken in turn" if place else "")),
+    ]
+    return "\n".join(_paragraph(f"{title + ':':{INDENT}}{text}", INDENT) for title, text in facts)
+
+
+def shape(machine: Topology) -> str:
+    """A topology in words: vCPUs, memory, nodes, distances."""
+    words = [f"{machine.vcpus} vCPUs", show_size(machine.memory)]
+    if machine.fake:
+        words.append(f"numa=fake={machine.fake}")
+    elif machine.nodes:
+        sizes = list(dict.fromkeys(show_size(node.memory) for node in machine.nodes))
+        words.append(f"{len(machine.nodes)} nodes of {' and '.join(sizes)}")
+    if far := sorted({distance for i, row in enumerate(machine.distances) for j, distance in enumerate(row) if i != j}):
+        words.append(f"distance{'s' * (len(far) > 1)} {', '.join(map(str, far))}")
+    words += [f"a disk of {show_size(disk.size)}" for disk in machine.disks]
+    return ", ".join(words)
+
+
+def kernel(heading: str, run: Run) -> str:
+    """A kernel's name, release, and patch sets if its file in kernels/ still tells them."""
+    try:
+        what = recipes.recipe(tables.kernel(run))
+    except InputError:
+        return f"{heading} ({run.release})"
+    changes = [f"{word} {', '.join(sets)}" for word, sets in (("with", what.apply), ("without", what.revert)) if sets]
+    return f"{heading} ({run.release}): {'; '.join([what.description, *changes])}"
+
+
+def verdict(judged: Verdict) -> str:
+    """What a case concludes (report.verdict), wrapped, in ASCII."""
+    lines = report.verdict(judged).replace("×", "x").splitlines()
+    return "\n".join(_paragraph(line, len(line) - len(line.lstrip()) + 4) for line in lines)
+
+
+def _paragraph(text: str, indent: int = 2) -> str:
+    return textwrap.fill(text, WIDTH, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)

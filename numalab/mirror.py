@@ -1,0 +1,109 @@
+"""The published numbers beside one's own: directions and ratios, never another machine's seconds.
+
+A row of reference/ that names a metric and phases says how that metric went from its "before" to its
+"after". Here it is set against the boots of two kernels of ours, as an expectation with the published
+direction (finding.alone): the change of the geometric mean and its confidence interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from fnmatch import fnmatchcase
+
+from numalab import finding, metrics, published, tables
+from numalab.blocks import ABSENT
+from numalab.case import CONFIDENCE, Answer, Direction, Expectation
+from numalab.metrics import Kind
+from numalab.model import Accel, Value
+from numalab.published import Effect, Published
+from numalab.tables import Columns
+
+
+class Agreement(StrEnum):
+    """Of our effect with the published one."""
+
+    SAME = "same way"
+    OTHER = "other way"
+    OPEN = "open"
+    """The interval has no change in it, or there is none."""
+    EMULATED = "emulated"
+    """A time under TCG, which is no evidence."""
+
+
+class Beside(Value):
+    """A published effect and ours. Ratios are after / before."""
+
+    before: str
+    after: str
+    """Headings of our kernels."""
+    reference: str
+    """reference/NAME.yml"""
+    row: str
+    """Its name there."""
+    metric: str
+    phase: str
+    published: float
+    ratio: float | None
+    """Ours; None when a side has no value, or all of before is 0."""
+    low: float | None
+    high: float | None
+    """Of its confidence interval; both None when there is none, one of them when it has no end there."""
+    boots: tuple[int, int]
+    """That have a value."""
+    agreement: Agreement
+
+
+def beside(references: Mapping[str, Published], found: Columns, before: str) -> tuple[Beside, ...]:
+    """What messages say, row by row, beside the boots of `before` (a heading) and of each other kernel. Rows about phases that no boot has are left out."""
+    phases = tables.phases(found)
+    return tuple(
+        _beside(name, effect, (before, after), found) for name, about in references.items() for after in found if after != before
+        for effect in published.effects(about) if any(fnmatchcase(phase, effect.phase) for phase in phases)
+    )
+
+
+def _beside(name: str, effect: Effect, kernels: tuple[str, str], found: Columns) -> Beside:
+    boots = [found[heading] for heading in kernels]
+    sides = [[value for run in runs if (value := metrics.value(run, effect.metric, effect.phase)) is not None] for runs in boots]
+    wish = Expectation(metric=effect.metric, phase=effect.phase, direction=Direction.FALLS if effect.ratio < 1 else Direction.RISES)
+    kind = metrics.kind(effect.metric)
+    ours = finding.alone(wish, sides[0], sides[1], kind=kind)
+    emulated = kind is Kind.TIME and any(run.guest["spec"]["accel"] == Accel.TCG for runs in boots for run in runs)
+    agreement = Agreement.EMULATED if emulated else {
+        Answer.HOLDS: Agreement.SAME, Answer.DOES_NOT_HOLD: Agreement.OTHER, Answer.CANNOT_TELL: Agreement.OPEN,
+    }[ours.answer]
+    return Beside(
+        before=kernels[0], after=kernels[1], reference=name, row=effect.row, metric=effect.metric, phase=effect.phase, published=effect.ratio,
+        ratio=ours.ratio, low=ours.low, high=ours.high, boots=(len(sides[0]), len(sides[1])), agreement=agreement,
+    )
+
+
+def text(rows: Sequence[Beside], references: Mapping[str, Published]) -> str:
+    """A table for each reference and pair of kernels, within 76 columns but for very large changes."""
+    parts = []
+    for name, before, after in dict.fromkeys((row.reference, row.before, row.after) for row in rows):
+        about = references[name]
+        mine = [row for row in rows if (row.reference, row.before, row.after) == (name, before, after)]
+        label = max(len(row.row) for row in mine)
+        lines = [
+            f"published: {about.author}, {about.date} (reference/{name}.yml)",
+            f"           {about.before} -> {about.after}",
+            f"here:      {before} -> {after}",
+            f"{'':{label}}{'published':>10}{'here':>10}  {CONFIDENCE:.0%} interval",
+        ]
+        lines += [f"{row.row:{label}}{change(row.published):>10}{change(row.ratio):>10}  {interval(row):14} {row.agreement}" for row in mine]
+        parts.append("\n".join(line.rstrip() for line in lines))
+    return "\n\n".join(parts)
+
+
+def change(ratio: float | None, decimals: int = 2) -> str:
+    """0.5417 -> '-45.83%'; what is absent is '-'."""
+    return ABSENT if ratio is None else f"{round(100 * (ratio - 1), decimals) + 0.0:+.{decimals}f}%"
+
+
+def interval(row: Beside) -> str:
+    """'-47.1..-34.5%'; without its end where it has none."""
+    if row.low is None and row.high is None:
+        return ABSENT
+    return f"{change(row.low, 1).removesuffix('%')}..{'' if row.high is None else change(row.high, 1)}"

@@ -1,0 +1,116 @@
+"""Kernels, build trees, sources and containers that no file in kernels/ leads to any more: what may go.
+
+A recipe elsewhere or another checkout may lead to them, so nothing is removed but on a person's word.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from numalab import catalog, eras, guest, kernelbuild, recipes, state
+from numalab.errors import DeadlinePassed, LabError
+from numalab.image import Image
+from numalab.log import note
+from numalab.proc import Deadline, run
+from numalab.recipes import DISTRIBUTION, KernelRecipe
+
+_ID = re.compile(r"(debian-[\d.]+-|git-|tar-)[0-9a-f]{16}")
+"""The source's id at the beginning of the name of a source, a build tree or a configuration."""
+LOCK_SECONDS = 1.0
+
+
+@dataclass
+class Kept:
+    """Names that recipes lead to."""
+
+    kernels: set[str] = field(default_factory=set)
+    builds: set[str] = field(default_factory=set)
+    sources: set[str] = field(default_factory=set)
+    downloads: set[str] = field(default_factory=set)
+    names: set[str] = field(default_factory=set)
+    """Of kernels whose key is not known just now: all that carry the name are kept."""
+    beginnings: tuple[str, ...] = ()
+    """Of their sources' ids."""
+
+    def source(self, name: str) -> bool:
+        """Whether a source, by its id, is kept."""
+        return name in self.sources or name.startswith(self.beginnings)
+
+
+def candidates(image: Image | None, deadline: Deadline) -> list[Path]:
+    """What may go: whole folders and files, by kind and name."""
+    kept = _kept(image, deadline)
+    containers = {eras.container(name).id(name) for name in catalog.names("kernels/containers")}
+    booted = {Path(guest.read(name).spec.boot.kernel or "").parent.name for name in guest.names()}
+    found = [path for path in _there("kernels") if not (path.name in kept.kernels | booted or path.name.rpartition("-")[0] in kept.names)]
+    for kind in ("builds", "configs"):
+        found += [path for path in _there(kind) if not (path.name in kept.builds or (_source(path) not in kept.sources and kept.source(_source(path))))]
+    found += [path for path in _there("sources") if not kept.source(_source(path))]
+    found += [path for path in _there("downloads") if not (path.name in kept.downloads or path.name.startswith(kept.beginnings))]
+    found += [path for path in _there("containers") if path.name.removesuffix(".lock") not in containers]
+    return found
+
+
+def size(path: Path, deadline: Deadline) -> int:
+    """Bytes on disk."""
+    return int(run(["du", "-s", "-B1", path], deadline=deadline).stdout.split()[0])
+
+
+def remove(path: Path) -> bool:
+    """Remove one of the candidates; False, with a word to the user, when somebody builds from it just now."""
+    try:
+        with state.lock(f"kernel-{_source(path)}", Deadline.after(LOCK_SECONDS)):
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+    except DeadlinePassed:
+        note(f"{path} is in use")
+        return False
+    return True
+
+
+def _there(kind: str) -> Iterator[Path]:
+    return (path for path in sorted(state.folder(kind).iterdir()) if not path.name.startswith("."))
+
+
+def _source(path: Path) -> str:
+    """The id of the source that a path belongs to, or its own name."""
+    match = _ID.match(path.name)
+    return match[0] if match else path.name
+
+
+def _kept(image: Image | None, deadline: Deadline) -> Kept:
+    """What the files in kernels/ lead to."""
+    kept = Kept()
+    for name in catalog.names("kernels"):
+        what = recipes.recipe(name)
+        if not what.built:
+            continue
+        asked = None
+        with contextlib.suppress(LabError):  # no git tree given, no image built: all that may be its own is kept
+            asked = kernelbuild.plan(name, image if DISTRIBUTION in what.config else None, deadline, fetch=False)
+        if asked is None:
+            kept.names.add(name)
+            kept.beginnings += (_beginning(what),)
+            continue
+        kept.kernels.add(f"{asked.name}-{asked.key}")
+        kept.builds.add(asked.build)
+        kept.sources.add(asked.tree.id)
+        kept.downloads |= {Path(asked.tree.tarball).name, Path(asked.tree.tarball).parent.name}
+    return kept
+
+
+def _beginning(what: KernelRecipe) -> str:
+    """With what the id of a recipe's source begins, as far as the recipe tells."""
+    source = what.source
+    if source.debian_source:
+        return f"debian-{source.debian_source}-"
+    if source.tarball:
+        return f"tar-{(source.tarball.sha256 or '')[:16]}"
+    return f"git-{(source.git.commit or '')[:16] if source.git else ''}"

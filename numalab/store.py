@@ -1,0 +1,240 @@
+"""Runs on this machine: found by case, kernel or age among ten thousand, and taken in from other machines.
+
+A run is its folder, runs/ID in the state directory, and nothing else: folders can be copied, mailed and
+removed by hand. cache/runs.sqlite3 is an index over their run.json files. It is brought up to date whenever
+it is asked (a stat of each run.json; only those that changed are read), made anew when it is damaged, and
+may be removed at any time.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from numalab import catalog, record, state
+from numalab.errors import HostError, InputError
+from numalab.model import Value
+from numalab.runs import Run
+
+VERSION = 1
+"""Of the index's form: an index of another is made anew."""
+WAIT_SECONDS = 60.0
+"""For another lab.py that is writing the index."""
+DAMAGE = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+"""What a file says that is no index of ours. A full disk or a lock is another matter: removing it would not help."""
+_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._,+=@ -]{0,199}")
+_AGE = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+class Entry(Value):
+    """A run as the index knows it. `started` is UTC, as in 20150307T152000."""
+
+    id: str
+    started: str = ""
+    workload: str = ""
+    size: str = ""
+    kernel: str = ""
+    topology: str = ""
+    accel: str = ""
+    case_name: str = ""
+    experiment: str = ""
+    arm: str = ""
+    error: str = ""
+    """Why the run broke."""
+    damage: str = ""
+    """Why its run.json cannot be read; then nothing else is known."""
+
+    @property
+    def folder(self) -> Path:
+        """Where it is."""
+        return state.folder("runs") / self.id
+
+
+_FIELDS = tuple(Entry.model_fields)
+_TABLE = f"CREATE TABLE runs (folder TEXT PRIMARY KEY, stamp TEXT, {', '.join(f'{field} TEXT' for field in _FIELDS)})"
+
+
+def find(
+    *, case: str | None = None, kernel: str | None = None, since: str | None = None, experiment: str | None = None, workload: str | None = None,
+    size: str | None = None, topology: str | None = None, accel: str | None = None,
+) -> list[Entry]:
+    """Runs that meet all that is given, oldest first. `since`: see moment. Damaged runs are found only when nothing is asked for."""
+    exact = {
+        "case_name": case, "kernel": kernel, "experiment": experiment, "workload": workload, "size": size, "topology": topology, "accel": accel,
+    }
+    wanted = {field: text for field, text in exact.items() if text is not None}
+    conditions = [f"{field} = ?" for field in wanted]
+    values = list(wanted.values())
+    if since is not None:
+        conditions.append("started >= ?")
+        values.append(moment(since))
+    where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+    rows = _ask(f"SELECT {', '.join(_FIELDS)} FROM runs{where} ORDER BY started, id", values)
+    return [Entry(**dict(zip(_FIELDS, row, strict=True))) for row in rows]
+
+
+def choose(words: Sequence[str], *, size: str | None = None, topology: str | None = None) -> list[Path]:
+    """Folders of runs from what a person wrote: each word a run (id or folder), an experiment, or a case, which stands for its newest experiment.
+
+    `size` and `topology` choose among a case's experiments. Raises InputError for a word that is none of these.
+    """
+    found: list[Path] = []
+    for word in words:
+        place = _run(word)
+        found += [place] if place else [entry.folder for entry in _experiment(word, size, topology)]
+    return list(dict.fromkeys(folder.resolve() for folder in found))
+
+
+def _run(word: str) -> Path | None:
+    places = [Path(word), *([state.folder("runs") / word] if _ID.fullmatch(word) else [])]
+    return next((place for place in places if (place / "run.json").is_file()), None)
+
+
+def _experiment(word: str, size: str | None, topology: str | None) -> list[Entry]:
+    if found := find(experiment=word):
+        return found
+    name = Path(word).name.removesuffix(".yml")
+    if every := find(case=name, size=size, topology=topology):
+        return [entry for entry in every if entry.experiment == every[-1].experiment]
+    asked = "".join(f", {what} {text}" for what, text in (("size", size), ("topology", topology)) if text)
+    if name in catalog.names("testcases"):
+        raise InputError(f"there is no run of case {name}{asked}: lab.py run {name}")
+    raise InputError(f"{word}: is no run, no experiment and no case: lab.py runs shows what there is")
+
+
+def moment(text: str, now: datetime | None = None) -> str:
+    """'2026-11-21', '20261121T1430' or an age ('90m', '12h', '7d', '2w') -> the text that `started` is compared with. Raises InputError."""
+    if match := re.fullmatch(r"(\d{1,4})([mhdw])", text):
+        then = (now or datetime.now(UTC)) - timedelta(**{_AGE[match[2]]: int(match[1])})
+        return then.strftime("%Y%m%dT%H%M%S")
+    if re.fullmatch(r"\d{4}-?\d{2}-?\d{2}([T ]\d{2}(:?\d{2}){0,2})?", text):
+        return re.sub(r"[-:]", "", text).replace(" ", "T")
+    raise InputError(f"--since {text}: write a day (2026-11-21), a moment (20261121T1430, UTC) or an age (90m, 12h, 7d, 2w)")
+
+
+def add(source: Path) -> Entry:
+    """Copy a run from another machine in. Nothing happens when that very run is here already. Raises InputError."""
+    run = record.read(source)
+    if not _ID.fullmatch(run.id):
+        raise InputError(f"{source}: {run.id!r} is not a run's id, and no folder will be called so")
+    odd = next((path for path in sorted(source.rglob("*")) if path.is_symlink() or not (path.is_file() or path.is_dir())), None)
+    if odd is not None:
+        raise InputError(f"{odd}: is a link or a device; a run is plain files and folders")
+    place = state.folder("runs") / run.id
+    if place.exists():
+        if not (place / "run.json").is_file() or record.read(place) != run:
+            raise InputError(f"{source}: there is another run {run.id} here: {place}")
+    else:
+        with state.making(place) as scratch:
+            shutil.copytree(source, scratch, dirs_exist_ok=True)
+    return _entry(run.id, (place / "run.json").read_bytes())
+
+
+def load(entry: Entry) -> Run:
+    """A run from its run.json alone: its differences as they were written, quick. Raises InputError."""
+    if entry.damage:
+        raise InputError(f"{entry.folder}: {entry.damage}")
+    return record.summary(entry.folder)
+
+
+def _ask(question: str, values: Sequence[str]) -> list[tuple[str, ...]]:
+    """Rows of the index, brought up to date. One that is damaged is removed and made anew, once."""
+    path = state.folder("cache") / "runs.sqlite3"
+    try:
+        try:
+            return _answer(path, question, values)
+        except sqlite3.DatabaseError as error:
+            if error.sqlite_errorcode & 0xFF not in DAMAGE:  # the low byte is the primary code
+                raise
+            path.unlink(missing_ok=True)
+            path.with_name(f"{path.name}-journal").unlink(missing_ok=True)
+            return _answer(path, question, values)
+    except (sqlite3.Error, OSError) as error:
+        raise HostError(f"{path}: {error}: it is only an index, and may be removed") from error
+
+
+def _answer(path: Path, question: str, values: Sequence[str]) -> list[tuple[str, ...]]:
+    with closing(sqlite3.connect(path, timeout=WAIT_SECONDS, isolation_level=None)) as index:
+        _refresh(index)
+        return index.execute(question, values).fetchall()
+
+
+def _refresh(index: sqlite3.Connection) -> None:
+    """Bring the index up to date.
+
+    Files are read while nobody waits: what two processes write at the same time is alike, and what is old by
+    then has a stamp that the next refresh does not find again.
+    """
+    if _version(index) != VERSION:
+        with _writing(index):
+            if _version(index) != VERSION:  # nobody else made it meanwhile
+                index.execute("DROP TABLE IF EXISTS runs")
+                index.execute(_TABLE)
+                index.execute("CREATE INDEX runs_case ON runs (case_name, started)")
+                index.execute(f"PRAGMA user_version = {VERSION}")
+    known = dict(index.execute("SELECT folder, stamp FROM runs"))
+    here = _stamps()
+    gone = [(name,) for name in known if name not in here]
+    fresh = [(name, stamp, *_row(name)) for name, stamp in here.items() if known.get(name) != stamp]
+    if gone or fresh:
+        with _writing(index):
+            index.executemany("DELETE FROM runs WHERE folder = ?", gone)
+            index.executemany(f"INSERT OR REPLACE INTO runs VALUES ({', '.join('?' * (len(_FIELDS) + 2))})", fresh)
+
+
+def _version(index: sqlite3.Connection) -> int:
+    return int(index.execute("PRAGMA user_version").fetchone()[0])
+
+
+@contextmanager
+def _writing(index: sqlite3.Connection) -> Iterator[None]:
+    """One transaction; others that write wait."""
+    index.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        index.execute("COMMIT")
+    finally:
+        if index.in_transaction:
+            index.execute("ROLLBACK")
+
+
+def _stamps() -> dict[str, str]:
+    """Folder of each run -> what changes with its run.json. A run that is still going on has none yet."""
+    found = {}
+    runs = state.folder("runs")
+    for place in runs.iterdir():
+        if not place.name.startswith("."):
+            try:
+                about = (place / "run.json").stat()
+            except OSError:
+                continue
+            found[place.name] = f"{about.st_mtime_ns} {about.st_size} {about.st_ino}"
+    return found
+
+
+def _row(name: str) -> tuple[str, ...]:
+    try:
+        entry = _entry(name, (state.folder("runs") / name / "run.json").read_bytes())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        entry = Entry(id=name, damage=f"run.json cannot be read: {str(error) or type(error).__name__}")
+    return tuple(str(getattr(entry, field)) for field in _FIELDS)
+
+
+def _entry(name: str, text: bytes) -> Entry:
+    """What the index keeps of a run.json. Raises what a damaged one may raise."""
+    run: dict[str, Any] = json.loads(text)
+    spec = run["guest"]["spec"]
+    place = run.get("place") or {}
+    if run["id"] != name:
+        return Entry(id=name, damage=f"run.json is that of {run['id']}: a copy?")
+    return Entry(
+        id=name, started=run["started"], workload=run["workload"], size=run["size"], kernel=spec["boot"]["name"], topology=spec["topology_name"],
+        accel=spec["accel"], case_name=place.get("case_name", ""), experiment=place.get("experiment", ""), arm=place.get("arm", ""), error=run.get("error", ""),
+    )

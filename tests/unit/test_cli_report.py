@@ -1,0 +1,187 @@
+"""lab.py compare and runs, as a person types them: what is printed, and one clear line for what is wrong."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from numalab import cli, state
+from numalab.case import Arm
+from numalab.model import Accel
+from numalab.runs import Run
+from tests.unit.synthetic import phase, run
+from tests.unit.test_store import keep
+
+BEFORE, AFTER = "6.1-slowscan-before", "6.1"
+
+
+def boot(kernel: str, arm: Arm, number: int, updates: int, accel: Accel = Accel.TCG, **changes: object) -> Run:
+    counted = phase("repair-bhash", system=updates / 100, vmstat={"numa_pte_updates": updates, "numa_huge_pte_updates": 1})
+    return run(kernel, counted, boot=number, arm=arm, accel=accel, experiment="e1").model_copy(update=changes)
+
+
+@pytest.fixture
+def six() -> list[Run]:
+    """An experiment of three boots each, in the store."""
+    sides = ((BEFORE, Arm.BEFORE, 3000), (AFTER, Arm.AFTER, 1000), (AFTER, Arm.AFTER, 1100), (BEFORE, Arm.BEFORE, 3300), (BEFORE, Arm.BEFORE, 2900),
+             (AFTER, Arm.AFTER, 950))
+    runs = [boot(kernel, arm, number, updates) for number, (kernel, arm, updates) in enumerate(sides)]
+    for one in runs:
+        keep(one)
+    return runs
+
+
+def lab(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    """(status, stdout, stderr) of lab.py WORDS."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["lab.py", *words])
+        patch.setattr("signal.signal", lambda *_: None)
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+    out, err = capsys.readouterr()
+    return int(left.value.code or 0), out, err
+
+
+def good(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    status, out, err = lab(capsys, *words)
+    assert (status, err) == (0, "")
+    return out
+
+
+def bad(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """The one line of an error."""
+    status, out, err = lab(capsys, *words)
+    assert (status, out) == (2, "")
+    assert len(err.splitlines()) == 1
+    assert err.startswith("lab.py: error: ")
+    return err.removeprefix("lab.py: error: ").rstrip("\n")
+
+
+@pytest.mark.parametrize("words", [["xfsrepair"], ["e1"], ["xfsrepair", "--size", "quick", "--topology", "4socket"]])
+def test_compare(words: list[str], six: list[Run], capsys: pytest.CaptureFixture[str]) -> None:
+    text = good(capsys, "compare", *words)
+    lines = text.splitlines()
+    assert lines[0] == "xfsrepair (quick) on 4socket: 16 vCPUs, 16GiB, tcg; boots: 3 of 6.1-slowscan-before, 3 of 6.1"
+    assert lines[1] == "emulated: counters are faithful, times are not"
+    assert "Amean    syst-repair-bhash       30.67 (  0.00%)       10.17 ( 66.85%)" in lines
+    assert [line.split()[-2:] for line in lines if line.startswith(("NUMA base PTE", "NUMA pages migrated"))] == [["3066", "1016"], ["-", "-"]]
+    assert lines[3] == "xfsrepair", "as the seed has it, over the first table"
+    assert "published" not in text
+
+
+def test_runs_by_id_and_by_folder(six: list[Run], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    away = tmp_path / "stick"
+    shutil.copytree(state.folder("runs") / six[0].id, away)
+    assert "boots: 1 of 6.1-slowscan-before, 1 of 6.1" in good(capsys, "compare", str(away), six[1].id)
+
+
+def test_any_baseline(six: list[Run], capsys: pytest.CaptureFixture[str]) -> None:
+    assert "Amean    syst-repair-bhash       10.17 (  0.00%)       30.67 (-201.64%)" in good(capsys, "compare", "xfsrepair", "--baseline", AFTER)
+
+
+@pytest.mark.parametrize("baseline", [BEFORE, AFTER])
+def test_published_whatever_the_baseline(baseline: str, six: list[Run], capsys: pytest.CaptureFixture[str]) -> None:
+    """From before to after, as there, whichever column is first: the cube root of 1000 × 1100 × 950 / (3000 × 3300 × 2900) is 0.3314."""
+    text = good(capsys, "compare", "xfsrepair", "--published", "--baseline", baseline)
+    assert "here:      6.1-slowscan-before -> 6.1" in text
+    (line,) = (line for line in text.splitlines() if line.startswith("NUMA base PTE updates") and "%" in line)
+    assert line.split()[4:6] == ["-51.60%", "-66.86%"]
+    assert line.endswith("same way")
+
+
+def test_mail(six: list[Run], capsys: pytest.CaptureFixture[str]) -> None:
+    text = good(capsys, "compare", "xfsrepair", "--format", "mail", "--published")
+    assert max(map(len, text.splitlines())) <= 76
+    assert "numa_pte_updates, repair-*: falls by 1.5: holds" in text
+
+
+def test_json_and_csv(six: list[Run], capsys: pytest.CaptureFixture[str]) -> None:
+    told = json.loads(good(capsys, "compare", "xfsrepair", "--format", "json", "--published"))
+    assert [column["kernel"] for column in told["columns"]] == [BEFORE, AFTER]
+    assert told["verdicts"][0]["answer"] == "holds"
+    assert told["published"]
+    lines = good(capsys, "compare", "xfsrepair", "--format", "csv").splitlines()
+    assert lines[0].startswith("run,started,case,")
+    assert len({line.split(",")[0] for line in lines[1:]}) == 6
+    assert "properties" in json.loads(good(capsys, "compare", "--format", "schema"))
+
+
+def test_a_broken_run_is_told_and_not_counted(six: list[Run], capsys: pytest.CaptureFixture[str]) -> None:
+    keep(boot(AFTER, Arm.AFTER, 7, 9, error="guest lost"))
+    text = good(capsys, "compare", "xfsrepair")
+    assert "3 of 6.1\n" in text
+    assert "guest lost" in text
+
+
+def test_mixed_accelerators_are_refused_or_forced(six: list[Run], capsys: pytest.CaptureFixture[str]) -> None:
+    keep(boot(AFTER, Arm.AFTER, 8, 1000, Accel.KVM))
+    said = bad(capsys, "compare", "xfsrepair")
+    assert said == "these runs are not comparable: accelerator: tcg (6 runs), kvm (1 run): leave some out, or use --force"
+    for form in ("text", "mail"):
+        text = good(capsys, "compare", "xfsrepair", "--force", "--format", form)
+        assert "NOT COMPARABLE, forced: accelerator: tcg (6 runs), kvm (1 run)" in " ".join(text.split())
+    assert json.loads(good(capsys, "compare", "xfsrepair", "--force", "--format", "json"))["forced"] == ["accelerator: tcg (6 runs), kvm (1 run)"]
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    ([], "compare: which runs? Give runs, an experiment or a case; lab.py runs shows what there is"),
+    (["nothing"], "nothing: is no run, no experiment and no case: lab.py runs shows what there is"),
+    (["threads"], "there is no run of case threads: lab.py run threads"),
+    (["xfsrepair", "--size", "full"], "there is no run of case xfsrepair, size full: lab.py run xfsrepair"),
+    (["xfsrepair", "--baseline", "5.10"], "--baseline 5.10: there is no run of it; there are 6.1-slowscan-before, 6.1"),
+])
+def test_what_is_not_there(words: list[str], said: str, six: list[Run], capsys: pytest.CaptureFixture[str]) -> None:
+    assert bad(capsys, "compare", *words) == said
+
+
+def test_only_broken_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = keep(boot(AFTER, Arm.AFTER, 0, 1, error="oops"))
+    assert bad(capsys, "compare", str(folder)) == "nothing to compare: all 1 runs broke"
+
+
+def test_a_damaged_run(six: list[Run], capsys: pytest.CaptureFixture[str]) -> None:
+    folder = state.folder("runs") / six[0].id
+    (folder / "run.json").write_text('{"id": "x"}')
+    assert bad(capsys, "compare", str(folder)) == f"{folder}: not a run: run.json: workload: Field required"
+
+
+def test_a_case_that_mirrors_nothing(six: list[Run], capsys: pytest.CaptureFixture[str]) -> None:
+    keep(run("debian", phase("p"), boot=9))
+    said = bad(capsys, "compare", run("debian", boot=9).id, "--published")
+    assert said == "--published: these runs' cases name no published tables (published: in testcases/CASE.yml)"
+
+
+# runs
+
+def test_runs(six: list[Run], capsys: pytest.CaptureFixture[str]) -> None:
+    keep(run("debian", phase("p"), boot=9, error="phase p:\nexit status 1"))
+    (state.folder("runs") / six[0].id / "run.json").write_text("{")
+    lines = good(capsys, "runs").splitlines()
+    assert len(lines) == 1 + 5 + 1 + 1
+    assert lines[0].split() == ["STARTED", "CASE", "KERNEL", "TOPOLOGY", "SIZE", "ACCEL", "RUN"]
+    assert lines[1].split() == ["20261121T120001", "xfsrepair", AFTER, "4socket", "quick", "tcg", six[1].id]
+    assert lines[6].split()[1:3] == ["(xfsrepair)", "debian"]
+    assert lines[6].endswith("BROKE: phase p: exit status 1")
+    assert lines[7].startswith(f"DAMAGED  {six[0].id}: run.json cannot be read")
+
+
+@pytest.mark.parametrize(("words", "count"), [
+    (["--case", "xfsrepair"], 6), (["--kernel", AFTER], 3), (["--since", "2026-11-21"], 6), (["--since", "20261121T120004"], 2),
+    (["--experiment", "e1", "--kernel", BEFORE], 3), (["--case", "nothing"], 0),
+])
+def test_runs_are_chosen(words: list[str], count: int, six: list[Run], capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(good(capsys, "runs", *words).splitlines()) == 1 + count
+
+
+def test_runs_from_another_machine(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    there = keep(boot(AFTER, Arm.AFTER, 1, 5), tmp_path)
+    assert good(capsys, "runs", "--add", str(there)) == f"{there.name} is here\n"
+    assert len(good(capsys, "runs").splitlines()) == 2
+    assert bad(capsys, "runs", "--add", str(tmp_path)).startswith(f"{tmp_path}: not a run: ")
+
+
+def test_a_since_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bad(capsys, "runs", "--since", "yesterday").startswith("--since yesterday: write a day")

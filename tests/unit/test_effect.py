@@ -1,0 +1,220 @@
+"""The statistics against numbers worked out by hand, against scipy's own test, and against what must always be so."""
+
+from __future__ import annotations
+
+import math
+from math import e
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from scipy import stats
+
+from numalab import effect
+from numalab.effect import Effect, compare
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+POSITIVE = st.floats(min_value=1e-6, max_value=1e12)
+SIDE = st.lists(POSITIVE, min_size=2, max_size=8)
+COUNTS = st.lists(st.integers(min_value=0, max_value=10**12).map(float), min_size=2, max_size=8)
+
+
+def p_none(found: Effect) -> float:
+    return effect.p_distance(found, found.log)
+
+
+def width(found: Effect) -> float:
+    """Of the interval, in logs."""
+    low, high = effect.interval(found, 0.05)
+    assert low
+    assert high
+    return math.log(high / low)
+
+
+def test_welch_by_hand() -> None:
+    """Logs 0 1 2 and 3 4 5: difference 3, standard error √(1/3 + 1/3), 4 degrees of freedom, t = 3.674; t(4, 97.5 %) = 2.776."""
+    found = compare([1, e, e**2], [e**3, e**4, e**5], counts=False)
+    assert found.log == pytest.approx(3)
+    assert found.error == pytest.approx(math.sqrt(2 / 3))
+    assert found.freedom == pytest.approx(4)
+    assert p_none(found) == pytest.approx(0.02131, abs=1e-5)
+    low, high = effect.interval(found, 0.05)
+    assert effect.ratio(found) == pytest.approx(e**3)
+    assert low == pytest.approx(math.exp(3 - 2.776 * math.sqrt(2 / 3)), rel=1e-3)
+    assert high == pytest.approx(math.exp(3 + 2.776 * math.sqrt(2 / 3)), rel=1e-3)
+
+
+def test_satterthwaite_by_hand() -> None:
+    """Logs 0 2 4 (variance 4) and 0 1 0 1 (variance 1/3): parts 4/3 and 1/12, freedom (17/12)² / ((16/9)/2 + (1/144)/3)."""
+    found = compare([1, e**2, e**4], [1, e, 1, e], counts=False)
+    assert found.freedom == pytest.approx((17 / 12) ** 2 / (16 / 9 / 2 + 1 / 144 / 3))
+    assert found.error == pytest.approx(math.sqrt(17 / 12))
+
+
+@given(SIDE, SIDE)
+def test_as_scipy_has_it(before: list[float], after: list[float]) -> None:
+    assume(min(np.std(np.log(before)), np.std(np.log(after))) > 1e-6)  # scipy warns of values that differ by no more than rounding
+    found = compare(before, after, counts=False)
+    theirs = stats.ttest_ind(np.log(after), np.log(before), equal_var=False)
+    ends = theirs.confidence_interval(0.95)
+    assert p_none(found) == pytest.approx(theirs.pvalue, rel=1e-6, abs=1e-12)
+    low, high = effect.interval(found, 0.05)
+    assert low == pytest.approx(math.exp(ends.low), rel=1e-6)
+    assert high is None or high == pytest.approx(math.exp(ends.high), rel=1e-6)
+
+
+@given(SIDE, SIDE)
+def test_sides_swapped_is_the_ratio_turned_over(before: list[float], after: list[float]) -> None:
+    one, other = compare(before, after, counts=False), compare(after, before, counts=False)
+    (low, high), (other_low, other_high) = effect.interval(one, 0.05), effect.interval(other, 0.05)
+    assert one.log == -other.log
+    assert p_none(one) == pytest.approx(p_none(other))
+    if low and high and other_low and other_high:
+        assert low == pytest.approx(1 / other_high)
+        assert high == pytest.approx(1 / other_low)
+
+
+@given(SIDE, SIDE, st.floats(min_value=1e-3, max_value=1e3))
+def test_another_unit_changes_nothing(before: list[float], after: list[float], scale: float) -> None:
+    one, other = compare(before, after, counts=False), compare([scale * value for value in before], [scale * value for value in after], counts=False)
+    assert one.log == pytest.approx(other.log, abs=1e-9)
+    assert one.error == pytest.approx(other.error, abs=1e-9)
+
+
+@given(st.lists(st.one_of(st.just(0.0), POSITIVE), min_size=2, max_size=6), SIDE, st.floats(min_value=1e-3, max_value=1e3))
+def test_another_unit_changes_nothing_with_zeros_either(before: list[float], after: list[float], scale: float) -> None:
+    one, other = compare(before, after, counts=False), compare([scale * value for value in before], [scale * value for value in after], counts=False)
+    assert one.log == pytest.approx(other.log, abs=1e-9)
+
+
+@given(COUNTS, COUNTS)
+def test_more_boots_that_are_alike_never_widen_the_interval(before: list[float], after: list[float]) -> None:
+    if any(before) and any(after):
+        once, twice = (compare(before * times, after * times, counts=True) for times in (1, 2))
+        if once.error * stats.t.ppf(0.975, once.freedom) < 300:
+            assert width(twice) <= width(once) + 1e-9
+
+
+@given(COUNTS, COUNTS)
+def test_always_a_number(before: list[float], after: list[float]) -> None:
+    if not any(before + after):
+        return
+    for counts in (True, False):
+        found = compare(before, after, counts=counts)
+        ends = [end for end in effect.interval(found, 0.05) if end is not None]
+        ratio = effect.ratio(found)
+        numbers = [p_none(found), effect.detectable(found, 0.05), *ends, *([] if ratio is None else [ratio])]
+        assert all(math.isfinite(number) for number in numbers)
+        assert 0 <= p_none(found) <= 1
+        assert effect.detectable(found, 0.05) >= 1
+        assert ratio is None or ends[0] <= ratio * (1 + 1e-9)
+        assert ratio is None or len(ends) < 2 or ratio <= ends[1] * (1 + 1e-9)
+        needed = effect.boots_needed(found, 2, 0.05)
+        assert needed is not None
+        assert effect.LEAST_BOOTS <= needed <= effect.MOST_BOOTS
+
+
+def test_counts_scatter_at_least_as_independent_events_do() -> None:
+    """7 7 7 and 3 3 3 have no spread of their own; as Poisson counts the logs have the variances 1/7 and 1/3."""
+    found = compare([7, 7, 7], [3, 3, 3], counts=True)
+    assert list(found.variances) == pytest.approx([1 / 7, 1 / 3])
+    assert p_none(found) > 0.05
+    many = compare([70000] * 3, [30000] * 3, counts=True)
+    assert p_none(many) < 1e-6, "large counts do not feel it"
+    wide = compare([100, 400, 1600], [10, 40, 160], counts=True)
+    assert wide.variances[0] == pytest.approx(math.log(4) ** 2), "nor do those that scatter more"
+
+
+def test_ratios_without_spread() -> None:
+    """Nothing to estimate a spread from: the chance that two modes fall apart by kernel, 2 (1/2)^6."""
+    apart, alike = compare([7.5] * 3, [3.5] * 3, counts=False), compare([7.1] * 3, [7.1] * 4, counts=False)
+    assert p_none(apart) == 1 / 32
+    assert effect.interval(apart, 0.05) == (effect.ratio(apart), effect.ratio(apart))
+    assert effect.ratio(apart) == pytest.approx(3.5 / 7.5)
+    assert p_none(alike) == 1
+    assert effect.ratio(alike) == pytest.approx(1)
+    assert effect.detectable(apart, 0.05) == 1
+    assert effect.boots_needed(apart, 1.3, 0.05) == effect.LEAST_BOOTS
+
+
+@pytest.mark.parametrize(("boots", "chance"), [((1, 1), 0.5), ((2, 2), 1 / 8), ((3, 3), 1 / 32), ((4, 4), 1 / 128), ((2, 4), 2 * (1 / 3) ** 2 * (2 / 3) ** 4)])
+def test_two_modes(boots: tuple[int, int], chance: float) -> None:
+    assert effect.two_modes(boots) == pytest.approx(chance)
+
+
+def test_two_modes_is_barnards_test() -> None:
+    assert effect.two_modes((3, 3)) == pytest.approx(stats.barnard_exact([[3, 0], [0, 3]]).pvalue)
+
+
+def test_two_boots_would_be_fooled_and_three_are_not() -> None:
+    """Why LEAST_BOOTS is 3, at the usual 5 %."""
+    assert effect.two_modes((effect.LEAST_BOOTS - 1,) * 2) > 0.05 >= effect.two_modes((effect.LEAST_BOOTS,) * 2)
+
+
+def test_zeros_of_counts() -> None:
+    """Counts + 1/2: logs of 20.5 40.5 80.5 and three of 0.5, whose variance is at least 1 / 0.5."""
+    found = compare([20, 40, 80], [0, 0, 0], counts=True)
+    assert found.log == pytest.approx(math.log(0.5) - math.log(20.5 * 40.5 * 80.5) / 3)
+    assert found.variances[1] == 2
+    assert effect.ratio(found) == 0
+    low, high = effect.interval(found, 0.05)
+    assert low == 0
+    assert high is not None
+    assert 0 < high < 1
+
+
+def test_zeros_before_are_without_end() -> None:
+    found = compare([0, 0, 0], [20, 40, 80], counts=True)
+    assert effect.ratio(found) is None
+    low, high = effect.interval(found, 0.05)
+    assert high is None
+    assert low is not None
+    assert low > 1
+
+
+def test_zeros_of_ratios_are_half_of_the_least() -> None:
+    assert effect.shift([0, 0.4, 0.2], counts=False) == 0.1
+    assert effect.shift([0, 4, 2], counts=True) == 0.5
+    assert effect.shift([0.4, 0.2], counts=False) == effect.shift([4, 2], counts=True) == 0
+
+
+def test_one_of_two_counts_of_nothing_says_nothing() -> None:
+    assert p_none(compare([1, 1, 1], [0, 0, 0], counts=True)) > 0.3
+    assert p_none(compare([0, 0, 5000], [0, 0, 0], counts=True)) > 0.3
+
+
+def scattered(boots: int, *variances: float) -> Effect:
+    return Effect(boots=(boots, boots), log=0, variances=(variances[0], variances[1]), vanished=(False, False))
+
+
+def power(planned: Effect, log: float, tries: int = 4000) -> float:
+    """How often an effect is found when boots are drawn with that spread."""
+    drawn = np.random.default_rng(1).normal(0, 1, (tries, 2, planned.boots[0])) * np.sqrt(planned.variances)[None, :, None]
+    drawn[:, 1] += log
+    return float(np.mean(np.asarray(stats.ttest_ind(drawn[:, 0], drawn[:, 1], axis=1, equal_var=False).pvalue) <= 0.05))
+
+
+@pytest.mark.parametrize("boots", [3, 4, 5, 8])
+@pytest.mark.parametrize("variances", [(1, 1), (1, 0.25), (1e-4, 1)])
+def test_detectable_has_the_power_that_it_says(boots: int, variances: tuple[float, float]) -> None:
+    planned = scattered(boots, *variances)
+    assert effect.POWER - 0.03 < power(planned, math.log(effect.detectable(planned, 0.05))) < effect.POWER + 0.05
+
+
+@pytest.mark.parametrize("factor", [1.3, 2, 10])
+def test_boots_needed_are_the_fewest(factor: float) -> None:
+    """At the answer the factor is detectable, and not one boot earlier."""
+    found = compare([10, 14, 9, 20], [11, 19, 13], counts=False)
+    needed = effect.boots_needed(found, factor, 0.05)
+    assert needed is not None
+    assert effect.detectable(scattered(needed, *found.variances), 0.05) <= factor
+    assert needed == effect.LEAST_BOOTS or effect.detectable(scattered(needed - 1, *found.variances), 0.05) > factor
+
+
+def test_boots_needed_has_an_end() -> None:
+    wild = compare([1, 1e6, 1e-6], [1, 1e-6, 1e6], counts=False)
+    assert effect.boots_needed(wild, 1.01, 0.05) == effect.MOST_BOOTS
+    assert effect.boots_needed(wild, 1, 0.05) is None
+    assert effect.detectable(wild, 0.05) == pytest.approx(effect.MOST_EFFECT)

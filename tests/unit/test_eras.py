@@ -1,0 +1,240 @@
+"""Eras: what trees of another time are built with, what they lack, what their guests get."""
+
+from __future__ import annotations
+
+import base64
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from numalab import catalog, cli_kernel, console, eras, guest, kernel, kernelbuild, prune, recipes, shell, source, state, toolchain
+from numalab.eras import Container, Era
+from numalab.errors import DeadlinePassed, GuestError, InputError
+from numalab.guest import Guest
+from numalab.image import Image
+from numalab.kernelbuild import Plan
+from numalab.patches import touched
+from numalab.proc import Deadline, Result
+from numalab.toolchain import Tools
+from tests.unit.makers import FakeHost, record
+
+IMAGE = Image(name="debian12", id="0" * 16, directory="/images/x", root="PARTUUID=1", disk_bytes=1, inputs={})
+OLD = Era(description="old", container="bullseye", compiler="gcc-9", flags=("-fno-pie", "-Wa,-mshared"), header="compiler-gcc4.h", lacks=("CONFIG_NEW*",))
+GCC9 = "gcc-9 (Debian 9.3.0-22) 9.3.0"
+
+
+@pytest.mark.parametrize("name", catalog.names("kernels/eras"))
+def test_shipped_eras(name: str) -> None:
+    found = eras.era(name)
+    where = eras.container(str(found.container))
+    assert found.compiler in where.packages
+    used = [kernel for kernel in catalog.names("kernels") if recipes.recipe(kernel).era == name]
+    assert used, "no kernel points to it"
+
+
+def test_make_words() -> None:
+    assert eras.make_words(Era(description="today")) == ()
+    assert eras.make_words(OLD) == ("CC=gcc-9 -fno-pie -Wa,-mshared",)
+
+
+@pytest.mark.parametrize(("compiler", "path"), [
+    (GCC9, "include/linux/compiler-gcc9.h"), ("gcc (Debian 12.2.0-14+deb12u1) 12.2.0", "include/linux/compiler-gcc12.h"), ("gcc (GCC) 4.9.2", None),
+])
+def test_a_header_for_a_compiler_that_is_too_young(compiler: str, path: str | None, tmp_path: Path) -> None:
+    patch = eras.shim(OLD, compiler)
+    assert (touched(patch.text) if patch else None) == ((path,) if path else None)
+    assert eras.shim(Era(description="today"), compiler) is None
+    if patch and path:
+        subprocess.run(["git", "apply", "-"], input=patch.text, text=True, cwd=tmp_path, check=True, env={"GIT_CEILING_DIRECTORIES": str(tmp_path.parent)})
+        assert (tmp_path / path).read_text() == "#include <linux/compiler-gcc4.h>\n"
+
+
+def test_what_an_era_lacks_is_forgiven_and_nothing_else() -> None:
+    lost = ["CONFIG_NEWER (asked y, got n)", "CONFIG_NUMA (asked y, got n)"]
+    assert eras.forgiven(OLD, lost) == (lost[:1], lost[1:])
+    assert eras.forgiven(None, lost) == ([], lost)
+
+
+def test_containers_by_content() -> None:
+    one = Container(description="a", suite="bullseye", packages=("gcc", "make"))
+    assert one.id("x") == one.model_copy(update={"description": "b"}).id("x")
+    assert len({one.id("x"), one.model_copy(update={"suite": "buster"}).id("x"), one.model_copy(update={"packages": ("gcc",)}).id("x")}) == 3
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("compiler: clang\n", "compiler"), ("flags: ['-a b']\n", "flags"), ("machine: isapc\n", "machine"), ("header: ../x.h\n", "header"),
+    ("mkfs_xfs: $(reboot)\n", "mkfs_xfs"), ("append: a'b\n", "append"), ("container: ../x\n", "container"), ("compilers: gcc\n", "compilers"),
+])
+def test_bad_eras(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "bad.yml").write_text(f"description: bad\n{text}")
+    with pytest.raises(InputError, match=rf"bad\.yml:2: {said}"):
+        eras.era(f"{tmp_path}/bad.yml")
+
+
+def test_an_era_that_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "k.yml").write_text(f"description: k\nsource: {{prebuilt: {{bzimage: {tmp_path}/k}}}}\nera: none\n")
+    (tmp_path / "k").write_bytes(b"kernel")
+    with pytest.raises(InputError, match=r"no kernels/eras file .*none\.yml: there are 3\.16, "):
+        kernel.resolve(f"{tmp_path}/k.yml", IMAGE)
+
+
+def test_keys_change_with_the_era() -> None:
+    tree = source.Tree(id="tar-1", tarball="/t", series="3.16")
+
+    def plan(era: Era | None, tools: Tools) -> tuple[str, str]:
+        found = Plan(name="k", tree=tree, config="CONFIG_A=y", distribution="", patches=(), tools=tools, era=era)
+        return found.key, found.build
+
+    bare, inside = Tools(compiler=GCC9), Tools(compiler=GCC9, container="bullseye-1")
+    found = [plan(None, bare), plan(OLD, bare), plan(OLD, inside), plan(OLD.model_copy(update={"flags": ()}), inside)]
+    assert len(set(found)) == len({build for _, build in found}) == 4
+    assert plan(OLD, inside) == plan(OLD.model_copy(update={"append": "quiet", "lacks": ()}), inside), "what the guest gets is not in the kernel"
+
+
+def test_a_compiler_that_the_container_lacks(lab_state: Path) -> None:
+    name = eras.container("bullseye").id("bullseye")
+    assert toolchain.tools(OLD, Deadline.after(10), ask=False) is None, "nobody made the container"
+    (state.folder("containers", name) / "versions").write_text(f"gcc (Debian 10.2.1-6) 10.2.1 20210110\n{GCC9}\n")
+    assert toolchain.tools(OLD, Deadline.after(10), ask=False) == Tools(compiler=GCC9, container=name)
+    with pytest.raises(InputError, match=r"kernels/containers/bullseye\.yml: packages: bring no gcc-4"):
+        toolchain.tools(OLD.model_copy(update={"compiler": "gcc-4"}), Deadline.after(10), ask=False)
+
+
+def test_what_the_guest_gets(tmp_path: Path) -> None:
+    (tmp_path / "k").write_bytes(b"kernel")
+    name = f"{tmp_path}/k.yml"
+    Path(name).write_text(f'description: k\nsource: {{prebuilt: {{bzimage: {tmp_path}/k}}}}\nera: "3.16"\n')
+    boot = kernel.resolve(name, IMAGE)
+    words = dict(word.split("=", 1) for word in boot.cmdline.split())
+    assert words["clocksource"] == "hpet"
+    assert len(base64.b64decode(words["systemd.random_seed"])) == kernel.SEED_BYTES
+    assert kernel.resolve(name, IMAGE).cmdline != boot.cmdline, "every guest has the same entropy"
+    assert boot.environment[eras.MKFS_XFS].endswith("-i sparse=0")
+    shape = catalog.topology("4socket")
+    assert (shape.machine, kernel.fitted(name, shape).machine, kernel.fitted("debian", shape)) == ("q35", "pc", shape)
+
+
+def test_variables_for_every_command(lab_state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (lab_state / "guests" / "g").mkdir(parents=True)
+    about = record("g")
+    boot = about.spec.boot.model_copy(update={"environment": {"LAB_MKFS_XFS": "-m crc=0 -n ftype=0"}})
+    about = about.model_copy(update={"spec": about.spec.model_copy(update={"boot": boot})})
+
+    def execute(self: shell.Ssh, command: str, *, deadline: Deadline, **_: object) -> Result:
+        done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+        return Result((command,), done.returncode, done.stdout, done.stderr, 0.0)
+
+    monkeypatch.setattr(shell.Ssh, "execute", execute)
+    said = Guest(about, FakeHost().real()).execute("echo mkfs.xfs ${LAB_MKFS_XFS:--m crc=1} /dev/vdb", deadline=Deadline.after(10))
+    assert said.stdout == "mkfs.xfs -m crc=0 -n ftype=0 /dev/vdb\n"
+    said = Guest(record("g"), FakeHost().real()).execute("echo mkfs.xfs ${LAB_MKFS_XFS:--m crc=1} /dev/vdb", deadline=Deadline.after(10))
+    assert said.stdout == "mkfs.xfs -m crc=1 /dev/vdb\n"
+
+
+@pytest.mark.parametrize(("printed", "error", "said"), [
+    ("", GuestError, r"guest g: its kernel printed nothing and used only 3 s of processor time: it hangs before its first line.*-Wa,-mshared"),
+    ("\r\n", GuestError, "printed nothing"),
+    ("[    0.000000] Linux version 3.19.0\n", DeadlinePassed, "waiting for SSH"),
+])
+def test_a_silent_boot(lab_state: Path, monkeypatch: pytest.MonkeyPatch, printed: str, error: type[Exception], said: str) -> None:
+    def wait(self: shell.Ssh, deadline: Deadline) -> None:
+        raise DeadlinePassed("guest g: waiting for SSH on port 2222: the time limit passed")
+
+    monkeypatch.setattr(shell.Ssh, "wait", wait)
+    (lab_state / "guests" / "g").mkdir(parents=True)
+    waiting = Guest(record("g"), FakeHost().real())
+    waiting.console_log.write_text(printed)
+    with pytest.raises(error, match=said):
+        waiting.reach(Deadline.after(10))
+
+
+def test_a_busy_silence() -> None:
+    assert "without a console" in console.silence("g", 250.0)
+    assert "mshared" not in console.silence("g", 250.0)
+
+
+@pytest.fixture
+def linux(tmp_path: Path) -> Path:
+    """A git tree."""
+    place = tmp_path / "linux"
+    place.mkdir()
+    (place / "Makefile").write_text("VERSION = 3\nPATCHLEVEL = 19\n")
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "first"], ["tag", "v3.19"]):
+        subprocess.run(["git", "-C", place, "-c", "user.name=x", "-c", "user.email=x@x", *words], check=True)
+    return place
+
+
+def test_a_git_tree_is_said_once(linux: Path, lab_state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LAB_LINUX_GIT", raising=False)
+    deadline, what = Deadline.after(60), recipes.recipe("3.19").model_copy(update={"source": recipes.Source(git=recipes.Git(rev="v3.19"))})
+    with pytest.raises(InputError, match=r"kernels/3\.19\.yml: comes from a Linux git tree: say where one is, with --source PATH or LAB_LINUX_GIT"):
+        source.tree("3.19", what, deadline, fetch=True)
+    with pytest.raises(InputError, match=r"--source .*: is no git tree"):
+        source.use_git(str(lab_state), deadline)
+    source.use_git(str(linux), deadline)
+    found = source.tree("3.19", what, deadline, fetch=True)
+    assert found is not None
+    assert (found.series, found.git) == ("3.19", str(linux))
+    with pytest.raises(InputError, match=r"kernels/3\.19\.yml: source\.git\.commit: v3\.19 of .* is .*, not bfa76d4.*: was the tag moved"):
+        source.tree("3.19", recipes.recipe("3.19"), deadline, fetch=True)
+    monkeypatch.setenv("LAB_LINUX_GIT", "/elsewhere")
+    with pytest.raises(InputError, match="but LAB_LINUX_GIT is /elsewhere, and goes first"):
+        source.use_git(str(linux), deadline)
+
+
+def test_source_is_for_git_kernels(linux: Path, lab_state: Path) -> None:
+    with pytest.raises(InputError, match=r"--source /linux: 6\.1, 6\.12 comes from elsewhere"):
+        cli_kernel._use("/linux", ["6.1", "6.12"])
+    cli_kernel._use(str(linux), ["6.1", "3.19"])
+    assert source.linux_git() == str(linux)
+
+
+def test_prune(lab_state: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What a recipe leads to stays, and so does what one may lead to whose source is not at hand."""
+    now = Plan(
+        name="6.1", tree=source.Tree(id=f"debian-6.1-{'a' * 16}", tarball="/usr/src/x", series="6.1"), config="", distribution="", patches=(),
+        tools=Tools(compiler="gcc"),
+    )
+
+    def plan(name: str, *_: object, **__: object) -> Plan | None:
+        source = recipes.recipe(name).source
+        if source.git:
+            raise InputError("no tree")
+        return now.model_copy(update={"name": name}) if source.debian_source == "6.1" else None
+
+    monkeypatch.setattr(kernelbuild, "plan", plan)
+    monkeypatch.setattr(guest, "names", lambda: ["g"])
+    monkeypatch.setattr(guest, "read", lambda _: record("g").model_copy(update={"spec": record("g").spec.model_copy(update={
+        "boot": record("g").spec.boot.model_copy(update={"kernel": f"{lab_state}/kernels/mine-{'2' * 16}/bzImage"})})}))
+    git = recipes.recipe("3.19").source.git
+    assert git is not None
+    commit = str(git.commit)[:16]
+    stays = [
+        f"kernels/6.1-{now.key}", f"kernels/3.19-{'1' * 16}", f"kernels/mine-{'2' * 16}", f"builds/{now.build}", f"builds/git-{commit}-{'3' * 12}",
+        f"configs/{now.build}", f"sources/{now.tree.id}", f"sources/{now.tree.id}.lock", f"sources/git-{commit}", f"sources/debian-5.10-{'4' * 16}",
+        f"containers/{eras.container('bullseye').id('bullseye')}", f"downloads/git-{commit}{'5' * 24}.tar", "kernels/.making-1-x",
+    ]
+    goes = [
+        f"kernels/6.1-{'0' * 16}", f"kernels/gone-{'0' * 16}", f"builds/{now.tree.id}-{'0' * 12}", f"builds/debian-6.1-{'b' * 16}-{'0' * 12}",
+        f"configs/git-{'0' * 16}-{'0' * 12}", f"sources/debian-6.1-{'b' * 16}", f"sources/debian-6.1-{'b' * 16}.lock", f"containers/bullseye-{'0' * 16}",
+        f"downloads/git-{'0' * 40}.tar",
+    ]
+    for name in (*stays, *goes):
+        (lab_state / name).mkdir(parents=True)
+    found = prune.candidates(None, Deadline.after(60))
+    assert sorted(str(path.relative_to(lab_state)) for path in found) == sorted(goes)
+    assert all(prune.remove(path) for path in found)
+    assert all((lab_state / name).exists() for name in stays)
+    assert not any((lab_state / name).exists() for name in goes)
+
+
+def test_prune_leaves_what_is_in_use(lab_state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"debian-6.1-{'b' * 16}"
+    (lab_state / "sources" / name).mkdir(parents=True)
+    monkeypatch.setattr(prune, "LOCK_SECONDS", 0.1)
+    with state.lock(f"kernel-{name}", Deadline.after(10)):
+        assert not prune.remove(lab_state / "sources" / name)
+    assert (lab_state / "sources" / name).exists()
+
+
