@@ -9,41 +9,60 @@ hold), of after against itself (nothing may be claimed). Then the rates. Judged 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Iterator
 
 from numalab import experiment, record, state
+from numalab.case import Answer
 from numalab.errors import LabError
+from numalab.experiment import Trial
 from numalab.runs import Run
 
 
-def main() -> None:
-    """Print the table and the rates."""
-    groups: dict[str, list[Run]] = defaultdict(list)
+def stored() -> Iterator[Run]:
+    """The runs of experiments in the state directory that did not break; damaged ones are passed over."""
     for folder in sorted(state.folder("runs").iterdir()):
         try:
             run = record.read(folder)
         except LabError:
             continue
         if run.place and not run.error:
+            yield run
+
+
+def trials(runs: Iterable[Run]) -> Iterator[tuple[str, int, Trial]]:
+    """(case, rounds, what the judge says) of every whole experiment over (before, before, after, after)."""
+    groups: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        if run.place:
             groups[run.place.experiment].append(run)
-    counts: dict[str, list[bool]] = defaultdict(list)
+    for _, group in sorted(groups.items()):
+        sides = experiment.sides(group, 4)
+        names = [{run.guest["spec"]["boot"]["name"] for run in side} for side in sides]
+        # Two kernels alone, over an even number of rounds, make four sides too: before, after, after, before.
+        if len({len(side) for side in sides}) == 1 and [len(one) for one in names] == [1] * 4 and names[0] == names[1] != names[2] == names[3]:
+            assert group[0].place is not None
+            yield group[0].place.case_name, len(sides[0]), experiment.trial(group)
+
+
+def rates(found: Iterable[Trial]) -> dict[str, tuple[int, int]]:
+    """What happened -> how often, of how many trials."""
+    outcomes: dict[str, list[bool]] = defaultdict(list)
+    for trial in found:
+        outcomes["effect seen"].append(trial.effect.answer is Answer.HOLDS)
+        outcomes["planted regression seen"].append(trial.red)
+        outcomes["planted regression let pass"].append(trial.planted.answer is Answer.HOLDS)
+        outcomes["change claimed where there is none"].append(not trial.green)
+    return {what: (sum(several), len(several)) for what, several in outcomes.items()}
+
+
+def main() -> None:
+    """Print the table and the rates."""
+    found = list(trials(stored()))
     print(f"{'case':16} {'boots':>5}  {'before / after':14} {'passed off':14} {'unchanged':14}")
-    for _, runs in sorted(groups.items()):
-        place = runs[0].place
-        assert place is not None
-        if len({run.place.boot % 4 for run in runs if run.place}) < 4 or len({run.guest["spec"]["boot"]["name"] for run in runs}) != 2 or len(runs) % 4:
-            continue
-        sides = experiment.sides(runs, 4)
-        if [len({run.guest["spec"]["boot"]["name"] for run in side}) for side in sides] != [1, 1, 1, 1]:
-            continue
-        found = experiment.trial(runs)
-        counts["effect seen"].append(found.effect.answer.value == "holds")
-        counts["planted regression seen"].append(found.red)
-        counts["planted regression let pass"].append(found.planted.answer.value == "holds")
-        counts["change claimed where there is none"].append(not found.green)
-        unchanged = "green" if found.green else "CHANGED"
-        print(f"{place.case_name:16} {len(runs) // 4:5}  {found.effect.answer.value:14} {found.planted.answer.value:14} {unchanged:14}")
-    for what, outcomes in counts.items():
-        print(f"{what}: {sum(outcomes)} of {len(outcomes)}")
+    for name, boots, trial in found:
+        print(f"{name:16} {boots:5}  {trial.effect.answer:14} {trial.planted.answer:14} {'green' if trial.green else 'CHANGED':14}".rstrip())
+    for what, (hits, of) in rates(trial for *_, trial in found).items():
+        print(f"{what}: {hits} of {of}")
 
 
 if __name__ == "__main__":

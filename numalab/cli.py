@@ -20,9 +20,9 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from numalab import catalog, cli_case, cli_kernel, console, doctor, image, kernel, measure, provision, recipes, record, report, settle, storage, topology
+from numalab import catalog, cli_case, cli_kernel, console, doctor, image, kernel, measure, recipes, record, report, settle, storage, topology
 from numalab import guest as guests
-from numalab.cli_common import MINUTE, AccelOption, GuestName, MemoryOption, SizeOption, Uri, VcpusOption, accel_word, one_of, reach, size_option
+from numalab.cli_common import MINUTE, AccelOption, GuestName, MemoryOption, SizeOption, Uri, VcpusOption, accel_word, inventory, one_of, reach, size_option
 from numalab.cli_report import register as register_reports
 from numalab.domain import PREFIX
 from numalab.errors import Cancelled, DeadlinePassed, Exit, InputError, LabError
@@ -379,19 +379,6 @@ def topology_list() -> None:
 def show_inventory() -> None:
     """Write the running guests' Ansible inventory and print its path: ansible -i inventory.ini -i PATH guests -m ping"""
     typer.echo(inventory())
-
-
-def inventory() -> Path:
-    """Keep the dynamic inventory in step with the guests that are up."""
-    ready = []
-    for name in guests.names():
-        try:
-            found = guests.read(name)
-        except LabError:
-            continue
-        if found.ready:
-            ready.append(guests.ssh_to(found))
-    return provision.write_inventory(ready)
 
 
 def show_error(error: BaseException) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
+import time
 from typing import Annotated
 
 import click
@@ -12,7 +14,7 @@ import typer
 from numalab import calibration, catalog, counters, experiment, live, record, report, shell, store
 from numalab import guest as guests
 from numalab.case import Answer, Verdict
-from numalab.cli_common import MINUTE, AccelOption, GuestName, MemoryOption, SizeOption, Uri, VcpusOption, accel_word, one_of, reach, size_option
+from numalab.cli_common import MINUTE, AccelOption, GuestName, MemoryOption, SizeOption, Uri, VcpusOption, accel_word, inventory, one_of, reach, size_option
 from numalab.errors import Exit, InputError
 from numalab.experiment import Plan
 from numalab.host import connect
@@ -55,8 +57,7 @@ def _plan(
 
 
 def _conduct(asked: Plan, boots: int | None, uri: str | None) -> experiment.Outcome:
-    view = live.View(asked, boots or asked.about.boots)
-    return experiment.conduct(asked, connect(uri, limit(MINUTE)), boots, limit=limit, view=view)
+    return experiment.conduct(asked, connect(uri, limit(MINUTE)), boots, limit=limit, view=live.View(asked, boots))
 
 
 def cases() -> None:
@@ -153,6 +154,7 @@ def repro(
     except BaseException:
         guest.down(Deadline.after(MINUTE))
         raise
+    inventory()
     typer.echo(report.repro(asked.case, who, guest.name, phase, REPRO))
     if enter:
         os.execvp("ssh", guest.ssh.argv("-t", guest.ssh.host))
@@ -160,22 +162,26 @@ def repro(
 
 def watch(
     name: GuestName,
-    every: Annotated[float, typer.Option("--every", metavar="SECONDS")] = 2.0,
-    count: Annotated[int, typer.Option("--count", metavar="N", help="looks, then end; 0: until Ctrl-C")] = 0,
+    every: Annotated[float, typer.Option("--every", metavar="SECONDS", min=0.1)] = 2.0,
+    count: Annotated[int, typer.Option("--count", metavar="N", min=0, help="looks, then end; 0: until Ctrl-C")] = 0,
 ) -> None:
     """The NUMA counters of a guest, live: since the watch began, and a second."""
     guest = reach(name)
-    first: dict[str, int] = {}
-    before: dict[str, int] = {}
-    looks = 0
-    while not cancel.is_set() and (not count or looks < count):
-        now = counters.parse(shell.succeed(guest, ["cat", counters.VMSTAT], deadline=limit(MINUTE)))
-        if before:
-            looks += 1
-            _show(live.watched_table(first, before, now, every))
-        first, before = first or now, now
-        if not count or looks < count:
-            limit(every + 1).pause(every)
+
+    def look() -> tuple[float, dict[str, int]]:
+        return time.monotonic(), counters.parse(shell.succeed(guest, ["cat", counters.VMSTAT], deadline=limit(MINUTE)))
+
+    first = before = look()
+    for number in itertools.count(1):
+        limit(every + 1).pause(every)
+        if cancel.is_set():
+            return
+        now = look()
+        # By the clock: under emulation a look takes a good part of a second itself.
+        _show(live.watched_table(first[1], before[1], now[1], now[0] - before[0]))
+        before = now
+        if number == count:
+            return
 
 
 def _show(rows: list[tuple[str, str, str]]) -> None:

@@ -1,14 +1,15 @@
-"""What the commands of lab.py share: options, and a guest by its name."""
+"""What the commands of lab.py share: options, a guest by its name, and the inventory of those that are up."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from numalab import guest as guests
-from numalab import storage
-from numalab.errors import InputError
+from numalab import provision, storage
+from numalab.errors import InputError, LabError
 from numalab.guest import Guest
 from numalab.host import connect
 from numalab.interrupt import limit
@@ -55,3 +56,16 @@ def size_option(option: str, text: str | None) -> int | None:
         return None if text is None else parse_size(text)
     except ValueError as error:
         raise InputError(f"{option}: {error}") from error
+
+
+def inventory() -> Path:
+    """Keep the dynamic inventory in step with the guests that are up."""
+    ready = []
+    for name in guests.names():
+        try:
+            found = guests.read(name)
+        except LabError:
+            continue
+        if found.ready:
+            ready.append(guests.ssh_to(found))
+    return provision.write_inventory(ready)

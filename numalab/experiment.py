@@ -21,7 +21,7 @@ from numalab.errors import InputError
 from numalab.guest import Guest, Request
 from numalab.host import Host
 from numalab.log import step
-from numalab.model import Disk, Name, Phase, SizeClass, Topology, Value
+from numalab.model import Disk, Phase, SizeClass, Topology, Value
 from numalab.proc import Deadline
 from numalab.recipes import recipe
 from numalab.runs import Run
@@ -29,7 +29,7 @@ from numalab.runs import Run
 PREPARE_SECONDS = 6 * 3600.0
 """For kernels that have to be built first; a distribution's whole configuration under emulation is the longest."""
 SPARE_SECONDS = 60.0
-"""Of a boot's limit, for ending the guest."""
+"""Beyond a boot's limit, for ending the guest."""
 
 
 class Plan(Value):
@@ -39,8 +39,8 @@ class Plan(Value):
     case: Case
     size: SizeClass
     machine: Machine
-    kernels: tuple[Name, ...]
-    """The first is "before", all others are "after". Twice the same kernel is a calibration."""
+    kernels: tuple[str, ...]
+    """Recipes, by name or path. The first is "before", all others are "after". Twice the same kernel is a calibration."""
     wish: str = "auto"
     profile_hz: int = 0
     image: str = "debian12"
@@ -62,7 +62,8 @@ def plan(
     if len(kernels) == 1:
         raise InputError(f"--kernels {kernels[0]}: one kernel compares with nothing; give two, such as {case.before},{case.after}")
     machines = case.sizes[size].machines
-    machine = next((one for one in machines if one.topology == topology_name), Machine(topology=topology_name) if topology_name else machines[0])
+    named = (one for one in machines if topology_name in (None, one.topology))
+    machine = next(named, None) or _like(machines[0], topology_name or machines[0].topology)
     machine = machine.model_copy(update={"memory": memory or machine.memory, "vcpus": vcpus or machine.vcpus})
     made = Plan(
         case_name=Path(name).name.removesuffix(".yml"), case=case, size=size, machine=machine,
@@ -70,6 +71,16 @@ def plan(
     )
     check(made)
     return made
+
+
+def _like(first: Machine, name: str) -> Machine:
+    """A topology that the case does not name: no larger than the case's first machine, or quick would not be quick."""
+    own = catalog.topology(name)
+    least = sum(bool(node.cpus) for node in own.nodes)
+    return first.model_copy(update={
+        "topology": name, "memory": min(own.memory, first.memory) if first.memory else None,
+        "vcpus": max(least, min(own.vcpus, first.vcpus)) if first.vcpus else None,
+    })
 
 
 def check(asked: Plan) -> None:
@@ -121,7 +132,10 @@ def run(
     asked: Plan, host: Host, boots: int, *, experiment: str, first: int = 0, looks: int = 1, limit: Callable[[float], Deadline],
     began: Callable[[Boot], measure.Watcher | None] = lambda _: None,
 ) -> Iterator[tuple[Run, Path]]:
-    """Boot and measure rounds `first` to `boots` - 1 of an experiment, a run each. An error ends it; earlier runs stay."""
+    """Boot and measure rounds `first` to `boots` - 1 of an experiment, a run each. An error ends it; earlier runs stay.
+
+    A run is handed over when its guest is down: whoever takes it may take long, or raise.
+    """
     for number, index in order(asked.kernels, boots, first=first):
         boot = Boot(number, Arm.BEFORE if index == 0 else Arm.AFTER, asked.kernels[index], experiment)
         watcher = began(boot)
@@ -131,7 +145,8 @@ def run(
                 params=asked.about.params, tracepoints=asked.case.tracepoints, settings=settings, profile_hz=asked.profile_hz,
                 place=Place(case_name=asked.case_name, case=asked.case, experiment=experiment, arm=boot.arm, boot=number, looks=looks),
             )
-            yield measure.run(guest, asked.case.workload, asked.size, deadline, options, watcher=watcher)
+            done = measure.run(guest, asked.case.workload, asked.size, deadline, options, watcher=watcher)
+        yield done
 
 
 def fresh_experiment(asked: Plan) -> str:

@@ -21,8 +21,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
 
-from scipy.stats import false_discovery_control
-
 from numalab import effect
 from numalab.case import CONFIDENCE, Answer, Direction, Expectation, Finding
 from numalab.effect import LEAST_BOOTS, Effect
@@ -92,6 +90,9 @@ def together(asked: Sequence[Asked], alpha: float = ALPHA) -> list[Finding]:
 
 def _corrected(ps: Sequence[float], family: Sequence[int]) -> dict[int, float]:
     """Benjamini and Hochberg's q of those in the family."""
+    # Imported here: scipy.stats takes longer than all the rest of a lab.py that judges nothing.
+    from scipy.stats import false_discovery_control
+
     return dict(zip(family, map(float, false_discovery_control([ps[i] for i in family])), strict=True)) if family else {}
 
 

@@ -22,6 +22,7 @@ import sys
 import tempfile
 import threading
 import time
+from typing import IO, Any
 
 KEEP = 256 * 1024  # bytes of each stream that come back: its end
 SAMPLED = ("/proc/vmstat", "/sys/devices/system/node/node*/vmstat")
@@ -123,16 +124,14 @@ def folded() -> str:
         lines = [line for line in block.splitlines() if line.strip()]
         if lines:
             frames = [line.split(None, 1)[-1].replace(";", ":") for line in reversed(lines[1:])]
-            counts[";".join([lines[0].strip(), *frames])] += 1
+            counts[";".join([lines[0].strip().replace(";", ":"), *frames])] += 1
     os.unlink(STACKS)  # noqa: PTH108
     return "".join(f"{stack} {count}\n" for stack, count in sorted(counts.items()))
 
 
-def main() -> None:
-    """One phase."""
-    about = json.load(sys.stdin)
-    trace, done = Tracepoints(about.get("trace", [])), threading.Event()
-    words = ["/bin/sh", "-c", about["command"]]
+def measured(about: dict[str, Any], trace: Tracepoints) -> dict[str, object]:
+    """The command between two snapshots, ended with all that it started when its limit passes."""
+    words, done = ["/bin/sh", "-c", about["command"]], threading.Event()
     if about.get("profile"):
         # cpu-clock: an emulated guest has no cycle counter to sample by.
         words = ["perf", "record", "-q", "-a", "-g", "-e", "cpu-clock", "-F", str(about["profile"]), "-o", STACKS, "--", *words]
@@ -149,25 +148,40 @@ def main() -> None:
                 os.killpg(child.pid, signal.SIGKILL)
 
         signal.signal(signal.SIGALRM, end)
+        signal.signal(signal.SIGTERM, end)  # of the timeout(1) around us: the whole run's limit
         signal.setitimer(signal.ITIMER_REAL, about["limit"])
+        sampler = threading.Thread(target=sampling, args=(about.get("sample"), start, done))
         if about.get("sample"):
-            threading.Thread(target=sampling, args=(about["sample"], start, done), daemon=True).start()
+            sampler.start()
         # wait4 counts what the command and all children that it waited for used.
         _, status, usage = os.wait4(child.pid, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
         elapsed = time.monotonic() - start
         after = snapshot(about["files"], trace)
         done.set()
+        if about.get("sample"):
+            sampler.join()
+        return {
+            "before": before, "after": after, "status": os.waitstatus_to_exitcode(status), "elapsed": elapsed,
+            "user": usage.ru_utime, "system": usage.ru_stime, "stdout": tail(out), "stderr": tail(err),
+            "timed_out": timed_out, "load": os.getloadavg()[0],
+        }
+
+
+def tail(stream: IO[bytes]) -> str:
+    """The end of what was written there."""
+    stream.seek(max(0, stream.seek(0, os.SEEK_END) - KEEP))
+    return stream.read().decode(errors="replace")
+
+
+def main() -> None:
+    """One phase."""
+    about = json.load(sys.stdin)
+    trace = Tracepoints(about.get("trace", []))
+    try:
+        told = measured(about, trace)
+    finally:
         trace.close()
-        streams = []
-        for stream in (out, err):
-            stream.seek(max(0, stream.seek(0, os.SEEK_END) - KEEP))
-            streams.append(stream.read().decode(errors="replace"))
-    told = {
-        "before": before, "after": after, "status": os.waitstatus_to_exitcode(status), "elapsed": elapsed,
-        "user": usage.ru_utime, "system": usage.ru_stime, "stdout": streams[0], "stderr": streams[1],
-        "timed_out": timed_out, "load": os.getloadavg()[0],
-    }
     if about.get("profile") and os.path.exists(STACKS):  # noqa: PTH110
         told["profile"] = folded()
     json.dump(told, sys.stdout)

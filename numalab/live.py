@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from numalab import log
+from numalab import judge, log
 from numalab.case import Verdict
 from numalab.experiment import Boot, Plan
 from numalab.report import short
@@ -20,22 +20,25 @@ WATCHED = (
     "pgscan_kswapd", "pgscan_direct",
 )
 """What moves in one of the seeds' systems or another."""
-class View:
-    """A measure.Watcher over all boots of an experiment."""
 
-    def __init__(self, plan: Plan, boots: int) -> None:
-        self.plan, self.total = plan, boots * len(plan.kernels)
-        self.started = time.monotonic()
-        self.done = 0
+
+class View:
+    """A measure.Watcher over all boots of an experiment: `boots` rounds, or (None) as many as it takes."""
+
+    def __init__(self, plan: Plan, boots: int | None) -> None:
+        self.plan, self.fixed = plan, boots is not None
+        self.total = (boots or judge.looks(plan.about)[-1]) * len(plan.kernels)
+        self.started = 0.0
         self.first: tuple[str, Mapping[str, Any]] | None = None
 
     def began(self, boot: Boot) -> View:
         """A boot is about to begin."""
-        left = ""
-        if boot.number and boot.number < self.total:
-            each = (time.monotonic() - self.started) / boot.number
-            left = f"; about {each * (self.total - boot.number) / 60:.0f} min left"
-        log.tell(f"boot {boot.number + 1} of {max(self.total, boot.number + 1)}: {boot.arm}, {boot.kernel}{left}", who=self.plan.case_name)
+        self.first, left, now = None, "", time.monotonic()
+        if not boot.number:
+            self.started = now
+        elif self.fixed:
+            left = f"; about {(now - self.started) / boot.number * (self.total - boot.number) / 60:.0f} min left"
+        log.tell(f"boot {boot.number + 1} of {'' if self.fixed else 'at most '}{self.total}: {boot.arm}, {boot.kernel}{left}", who=self.plan.case_name)
         return self
 
     def moving(self, phase: str, sample: Mapping[str, Any]) -> None:
@@ -55,11 +58,11 @@ class View:
 
     def so_far(self, verdict: Verdict) -> None:
         """The verdict after a round."""
-        told = [f"{finding.expectation.metric} ×{finding.ratio:.2f}" for finding in verdict.findings if finding.decides and finding.ratio is not None]
-        log.tell(f"so far ({verdict.boots[0]} and {verdict.boots[1]} boots): {verdict.answer}; {', '.join(told)}", who=self.plan.case_name)
+        told = [f"{finding.expectation.metric} ×{finding.ratio:.3g}" for finding in verdict.findings if finding.decides and finding.ratio is not None]
+        log.tell(f"so far ({verdict.boots[0]} and {verdict.boots[1]} boots): {'; '.join([verdict.answer, *told])}", who=self.plan.case_name)
 
 
 def watched_table(first: Mapping[str, int], before: Mapping[str, int], now: Mapping[str, int], seconds: float) -> list[tuple[str, str, str]]:
-    """Rows of `lab.py watch`: counter, since the watch began, a second."""
+    """Rows of `lab.py watch`: counter, since the watch began, a second over the `seconds` between `before` and `now`."""
     names = [name for name in now if name.startswith(("numa_", "pgmigrate_")) or name in WATCHED or name in ("pgfault", "pgmajfault")]
     return [(name, f"{now[name] - first.get(name, now[name])}", f"{(now[name] - before.get(name, now[name])) / seconds:.0f}") for name in names]

@@ -65,7 +65,7 @@ class Options(Value):
     sample_seconds: float = SAMPLE_SECONDS
     """Between two samples of the counters that move; 0 takes none."""
     profile_hz: int = 0
-    """Call graphs a second of measured phases; 0 takes none. A profile costs time: no verdict from such a run."""
+    """Call graphs a second of measured phases; 0 takes none. A profile costs time: judge no time by such a run."""
     settings: dict[str, str] = Field(default_factory=dict)
     """Sysctls and knobs that were set and read back before."""
     place: Place | None = None
@@ -83,13 +83,16 @@ class Watcher(Protocol):
 
 def parameters(module: ModuleType, size: SizeClass, over: Mapping[str, Any]) -> Value:
     """A workload's parameters for a size, some of them given otherwise. Raises InputError."""
+    name = Path(module.__file__ or "").stem
+    if size not in module.PARAMS:
+        raise InputError(f"workload {name} has no size {size}: it has {', '.join(module.PARAMS)}")
     own: Value = module.PARAMS[size]
     try:
         return type(own).model_validate({**own.model_dump(), **over})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        name = ".".join(str(part) for part in first["loc"])
-        raise InputError(f"{Path(module.__file__ or '').stem}: {size} parameter {name}: {first['msg']}") from error
+        key = ".".join(str(part) for part in first["loc"])
+        raise InputError(f"{name}: {size} parameter {key}: {first['msg'].removeprefix('Value error, ')}") from error
 
 
 def run(
@@ -174,8 +177,11 @@ def _phase(
     samples: list[str] = []
 
     def tell(line: str) -> None:
-        with contextlib.suppress(ValueError):  # something else that was said there
+        try:
             sample = json.loads(line)
+        except ValueError:  # something else that was said there
+            return
+        if isinstance(sample, dict):
             samples.append(line)
             if watcher:
                 watcher.moving(phase.name, sample)

@@ -10,6 +10,7 @@ need no libvirt.
 
 from __future__ import annotations
 
+import argparse
 import json
 import logging
 from collections.abc import Callable, Generator, Iterator
@@ -44,10 +45,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--accel", choices=["kvm", "tcg", "auto"], default="auto", help="accelerator of all guests")
     group.addoption("--kernel", metavar="K", default="debian", help="kernel of all guests that do not name one")
     group.addoption("--kernels", metavar="K,K", default=None, help="before and after of all cases, instead of each one's own")
-    group.addoption("--boots", metavar="N|auto", default=None, help="fresh boots of each kernel; auto: until the answer is clear")
+    group.addoption("--boots", metavar="N|auto", type=_boots, default=None, help="fresh boots of each kernel; auto: until the answer is clear")
     group.addoption("--connect", metavar="URI", default=None, help="libvirt connection")
     group.addoption("--rates", action="store_true", help="run the tests of the lab's own error rates, and nothing else")
     group.addoption("--at-most", type=float, metavar="MINUTES", default=None, help="leave out tests that are marked as longer")
+
+
+def _boots(text: str) -> int | str:
+    """--boots as it is typed; argparse makes a usage error of what is neither."""
+    if text != "auto" and not (text.isdecimal() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number from 1 nor auto")
+    return text if text == "auto" else int(text)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -92,6 +100,10 @@ class CaseFile(pytest.File):
             for name in self.config.getoption("--topology") or [case.sizes[size].machines[0].topology]:
                 yield CaseItem.from_parent(self, name=f"{self.path.stem}[{name}]", topology_name=name)
 
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> str | Any:
+        """What is wrong with the case, or with the options for it, in one line."""
+        return _plain(excinfo.value) or super().repr_failure(excinfo)
+
 
 class CaseItem(pytest.Item):
     """A case on one machine."""
@@ -105,10 +117,8 @@ class CaseItem(pytest.Item):
             self.path.stem, SizeClass(self.config.getoption("--size")), topology_name=topology_name,
             kernels=kernels.split(",") if kernels else (), wish=self.config.getoption("--accel"),
         )
-        asked = self.config.getoption("--boots")
-        if asked not in (None, "auto") and not (asked.isdecimal() and int(asked) > 0):
-            raise pytest.UsageError(f"--boots {asked}: is neither a number from 1 nor auto")
-        self.boots = self.plan.about.boots if asked is None else None if asked == "auto" else int(asked)
+        asked = self.config.getoption("--boots") or self.plan.about.boots
+        self.boots: int | None = None if asked == "auto" else asked
         rounds = self.boots or self.plan.about.most_boots
         self.add_marker(pytest.mark.minutes(self.plan.about.minutes * rounds * len(self.plan.kernels)))
         self.outcome: Outcome | None = None
@@ -119,11 +129,11 @@ class CaseItem(pytest.Item):
         from numalab.host import connect
 
         host = connect(self.config.getoption("--connect"), Deadline.after(60))
-        self.outcome = experiment.conduct(self.plan, host, self.boots, limit=Deadline.after, view=live.View(self.plan, self.boots or self.plan.about.boots))
+        self.outcome = experiment.conduct(self.plan, host, self.boots, limit=Deadline.after, view=live.View(self.plan, self.boots))
         for verdict in self.outcome.verdicts:
             for finding in verdict.findings:
                 name = f"{verdict.after}.{finding.expectation.phase}.{finding.expectation.metric}"
-                facts = finding.model_dump(mode="json", include={"before", "after", "ratio", "low", "high", "q", "answer"})
+                facts = finding.model_dump(mode="json", include={"before", "after", "ratio", "low", "high", "q", "answer"}, exclude_none=True)
                 self.user_properties += [(f"{name}.{key}", value if isinstance(value, str) else json.dumps(value)) for key, value in facts.items()]
         self.user_properties += [("run", str(folder)) for _, folder in self.outcome.runs]
 
@@ -140,11 +150,16 @@ class CaseItem(pytest.Item):
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> str | Any:
         """A verdict is its own explanation; no stack of calls leads to it."""
-        return str(excinfo.value) if isinstance(excinfo.value, DoesNotHold) else super().repr_failure(excinfo, style)
+        return _plain(excinfo.value) or super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Path, int, str]:
         """Where the case stands."""
         return self.path, 0, self.name
+
+
+def _plain(error: BaseException) -> str:
+    """An error that explains itself; '' for all others, which need their traceback."""
+    return str(error) if isinstance(error, (DoesNotHold, LabError)) else ""
 
 
 class DoesNotHold(AssertionError):
@@ -160,6 +175,16 @@ def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, tuple
     if getattr(report, "cannot_tell", False):
         return "cannot tell", "?", ("CANNOT TELL", {"yellow": True})
     return None
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Why it cannot be told, as failures have why they failed."""
+    told = terminalreporter.getreports("cannot tell")
+    if told:
+        terminalreporter.write_sep("=", "CANNOT TELL")
+    for one in told:
+        terminalreporter.write_sep("_", one.head_line or one.nodeid)
+        terminalreporter.write_line(one.longrepr[2])
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -180,8 +205,12 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     error = call.excinfo.value if call.excinfo else None
     if isinstance(error, CannotTell):
         made.cannot_tell = True  # type: ignore[attr-defined]
+        if isinstance(made.longrepr, tuple):
+            made.longrepr = (*made.longrepr[:2], str(error))  # without the exception's name
     if isinstance(error, LabError):
         made.sections.append(("numalab", f"{type(error).__name__}: {error}\n{error.evidence}"))
+        if isinstance(item, CaseItem):
+            made.longrepr = _plain(error)  # of a set-up, pytest asks nobody how to show what broke
     return made
 
 

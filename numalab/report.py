@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
+from itertools import zip_longest
 
-from numalab import counters
+from numalab import counters, effect, metrics
 from numalab.calibration import Calibration
-from numalab.case import CONFIDENCE, Case, Verdict
+from numalab.case import Answer, Case, Expectation, Finding, Verdict
 from numalab.model import Accel, Phase
 from numalab.runs import Run
 
 ABSENT = "-"
-UNITS = (("G", 1e9), ("M", 1e6), ("k", 1e3))
+UNITS = (("k", 1e3), ("M", 1e6), ("G", 1e9))
+COUNTER = re.compile(r"\b(?:numa|nr|pg|fairzone)_?\w+")
+"""What in a metric's formula is a counter of /proc/vmstat, or the beginning of several (pgalloc_*)."""
 
 
 def short(number: float) -> str:
-    """147213 -> '147k'; small ones and fractions keep three digits."""
-    for unit, scale in UNITS:
-        if abs(number) >= scale * (10 if unit == "k" else 1):
-            return f"{number / scale:.3g}{unit}"
-    return f"{number:.3g}" if number % 1 else f"{number:.0f}"
+    """147213 -> '147k'; what is below 10000 is not cut, fractions keep three digits."""
+    if abs(number) < 9999.5:
+        return f"{number:.3g}" if number % 1 and abs(number) < 999.5 else f"{number:.0f}"
+    unit, scale = next(((unit, scale) for unit, scale in UNITS if abs(number) < 999.5 * scale), UNITS[-1])
+    return f"{number / scale:.3g}{unit}" if abs(number) < 999.5 * scale else f"{number / scale:.0f}{unit}"
 
 
 def summary(run: Run) -> str:
@@ -42,52 +47,97 @@ def summary(run: Run) -> str:
         values = [{**result.counters.get("vmstat", {}), **counters.derived(result.counters.get("vmstat", {}))}.get(key) for result in phases]
         # Cut off, not rounded: so the seeds' tables have it (37.7 % local is 37).
         rows.append((title, *(ABSENT if value is None else f"{int(value)}" for value in values)))
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    body = [f"{row[0]:{widths[0]}}  " + "  ".join(f"{text:>{width}}" for text, width in zip(row[1:], widths[1:], strict=True)) for row in rows]
-    return "\n".join([*head, "", *(line.rstrip() for line in body)])
+    return "\n".join([*head, "", *_columns(rows)])
+
+
+def _columns(rows: Sequence[Sequence[str]], *, left: int = 1) -> list[str]:
+    """Rows of as many texts each, in columns: the first `left` to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(f"{text:{width}}" if i < left else f"{text:>{width}}" for i, (text, width) in enumerate(zip(row, widths, strict=True))).rstrip()
+        for row in rows
+    ]
 
 
 def verdict(found: Verdict) -> str:
-    """A case judged: the answer, then each expectation with its boots' values, effect, interval and reason."""
+    """A case judged: the answer; then each expectation with its boots' values, effect and reason, those that decide first."""
     lines = [
         f"{found.case_name} ({found.size}) on {found.topology}, {found.accel}: {found.before} against {found.after}, "
         f"{found.boots[0]} and {found.boots[1]} boots: {found.answer.upper()}",
     ]
+    beside = [one for one in found.findings if not one.decides]
     for one in found.findings:
-        wanted = one.expectation
-        asked = f"{wanted.direction}{f' by {wanted.by:g}' if wanted.by > 1 else ''}{f' to {wanted.to:g}' if wanted.to is not None else ''}"
-        effect = ABSENT if one.ratio is None else f"×{one.ratio:.3g}"
-        interval = "" if one.low is None or one.high is None else f" ({CONFIDENCE:.0%}: ×{one.low:.3g} to ×{one.high:.3g})"
-        lines += [
-            f"  {wanted.metric}, {wanted.phase}: {asked}: {one.answer if one.decides else f'no part of the verdict ({one.answer})'}",
-            f"    {found.before}: {' '.join(short(value) for value in one.before) or ABSENT}",
-            f"    {found.after}: {' '.join(short(value) for value in one.after) or ABSENT}",
-            f"    effect {effect}{interval}; {one.reason}",
-        ]
+        if one.decides:
+            lines += _finding(one, found)
+    if beside:
+        lines.append("  no part of the verdict:")
+    for one in beside:
+        lines += [f"  {line}" for line in _finding(one, found)]
     lines += [f"  doubt: {doubt}" for doubt in found.doubts]
     if found.accel == Accel.TCG:
         lines.append("  emulated: counters are faithful, times are not, and no time decided this")
     return "\n".join(lines)
 
 
+def _finding(one: Finding, found: Verdict) -> list[str]:
+    """An expectation's lines: what was asked and the answer, a row of values for each kernel, why, and what it takes to tell."""
+    ratio = "" if one.ratio is None else f", ×{one.ratio:.3g}"
+    rows = [(kernel, *(map(short, values) if values else [ABSENT])) for kernel, values in ((found.before, one.before), (found.after, one.after))]
+    lines = [f"  {_asked(one.expectation)}: {one.answer}{ratio}"]
+    lines += [f"    {line}" for line in _columns([*zip(*zip_longest(*rows, fillvalue=""), strict=True)])]
+    lines.append(f"    {one.reason}")
+    # Where nothing can be told, the reason says so itself.
+    if one.decides and one.answer is not Answer.CANNOT_TELL and one.detectable is not None:
+        needed = "" if one.boots_needed is None else f"; {one.boots_needed} boots of each kernel are enough"
+        lines.append(f"    a factor of {one.detectable:.3g} would have been seen{needed}")
+    return lines
+
+
+def _asked(wish: Expectation) -> str:
+    """What is expected, in the case's own words."""
+    by = f" by {wish.by:g}" if wish.by > 1 else ""
+    to = "" if wish.to is None else f" to {wish.to:g}"
+    return f"{wish.metric}, {wish.phase}: {wish.direction}{by}{to}"
+
+
 def repro(case: Case, kernel: str, guest: str, phase: Phase, script: str) -> str:
     """What to type and what to watch in a guest that stands before a case's interesting phase."""
-    metrics = list(dict.fromkeys(wanted.metric for wanted in case.expect if fnmatchcase(phase.name, wanted.phase)))
+    wishes = [wish for wish in case.expect if fnmatchcase(phase.name, wish.phase)]
+    watched = list(dict.fromkeys(counter for wish in wishes for counter in _counters(wish.metric)))
     lines = [
-        f"{guest}: kernel {kernel}, everything is done up to phase {phase.name}. {case.description}.",
-        f"  type:   sh {script}          # the phase: {phase.command.splitlines()[0][:100]}",
-        f"  watch:  ./lab.py watch {guest}   # here, in another terminal",
-        f"          in the guest: grep -E '{'|'.join(metrics)}' /proc/vmstat",
-        "  expected of after against before: " + "; ".join(f"{wanted.metric} {wanted.direction}" for wanted in case.expect if wanted.decides),
-        f"  end:    ./lab.py down {guest}",
+        f"{guest}: kernel {kernel}, all done up to phase {phase.name} of {case.workload}: {case.description}",
+        f"  in the guest:  sh {script}    # {phase.command.splitlines()[0][:80]}",
     ]
+    if watched:
+        lines.append(f"                 grep -E '^({'|'.join(watched)})' /proc/vmstat    # before and after")
+    lines += [f"                 perf stat -a -e {event} sleep 10    # meanwhile" for event in case.tracepoints]
+    lines += [
+        f"  here:          ./lab.py watch {guest}    # what moves, live",
+        f"                 ./lab.py ssh {guest}      # another shell",
+        f"                 ./lab.py down {guest}     # when you are done",
+        f"  expected of {case.after} against {case.before}:",
+    ]
+    for wish in wishes:
+        where = "" if wish.releases == "*" else f" (in {wish.releases})"
+        lines.append(f"    {_asked(wish)}{where}{': ' if wish.why else ''}{wish.why}")
     return "\n".join(lines)
+
+
+def _counters(metric: str) -> list[str]:
+    """The counters of /proc/vmstat that a metric is made of: itself, or those in its formula."""
+    if metric not in metrics.DERIVED:
+        return [metric] if metric not in metrics.TIMES and ":" not in metric else []
+    formula = metrics.DERIVED[metric].about.partition(": ")[0]
+    parts = [part for word in re.findall(r"\w+", formula) if word in metrics.DERIVED and word != metric for part in _counters(word)]
+    return [*COUNTER.findall(formula), *parts]
 
 
 def spread(found: Calibration) -> str:
     """How far each metric of a case scatters over boots of one kernel, and what two lots of boots differ by on their own."""
-    about = found.site
-    lines = [f"{about.case_name} ({about.size}) on {about.accel}, {found.kernel} against itself, {len(found.runs)} boots:"]
+    about, least = found.site, effect.LEAST_BOOTS
+    rows = [("METRIC", "PHASE", "MEAN", "SCATTER", f"{least} BOOTS AGAINST {least}")]
     for one in found.spreads:
-        lines.append(f"  {one.metric}, {one.phase}: mean {short(one.mean)}, scatter {one.sd:.1%}; 3 boots against 3 differ by up to ×{one.limit(3):.3g}")
-    return "\n".join(lines)
+        emulated = " (emulated)" if about.accel == Accel.TCG and metrics.kind(one.metric) is metrics.Kind.TIME else ""
+        rows.append((one.metric + emulated, one.phase, short(one.mean), f"{one.sd:.1%}", f"up to ×{one.limit(least):.3g}"))
+    head = f"{about.case_name} ({about.size}) on {about.accel}, {found.kernel} against itself, {len(found.runs)} boots:"
+    return "\n".join([head, *(f"  {line}" for line in _columns(rows, left=2))])

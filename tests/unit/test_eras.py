@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -181,6 +182,23 @@ def test_a_git_tree_is_said_once(linux: Path, lab_state: Path, monkeypatch: pyte
     monkeypatch.setenv("LAB_LINUX_GIT", "/elsewhere")
     with pytest.raises(InputError, match="but LAB_LINUX_GIT is /elsewhere, and goes first"):
         source.use_git(str(linux), deadline)
+
+
+def test_a_source_package_of_another_suite(lab_state: Path, program: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """From lists of its own: the host's sources.list is not asked, and stays as it is."""
+    monkeypatch.setattr(source, "USR_SRC", tmp_path / "none")
+    asked = tmp_path / "asked"
+    program("apt-get", f'echo "$@" >> {asked}; cat "${{2#*=}}" >> {asked}; case "$*" in *download*) touch linux.deb;; esac')
+    program("dpkg-deb", 'mkdir -p "$3/usr/src" && echo tree > "$3/usr/src/linux-source-5.10.tar.xz"')
+    found = source.tree("5.10", recipes.recipe("5.10"), Deadline.after(30), fetch=True)
+    assert found is not None
+    assert found.id.startswith("debian-5.10-")
+    lines = asked.read_text().splitlines()
+    assert [line.split()[-1] for line in lines if line.startswith("-o")] == ["update", "linux-source-5.10"]
+    assert all(f"Dir::State={lab_state}/" in line and "Dir::Etc::SourceParts=" in line for line in lines if line.startswith("-o"))
+    assert f"deb {source.MIRROR}/debian-security bullseye-security main" in lines
+    assert [path.name for path in (lab_state / "downloads/linux-source-5.10").iterdir()] == ["linux-source-5.10.tar.xz"]
+    assert source.tree("5.10", recipes.recipe("5.10"), Deadline.after(30), fetch=False) == found
 
 
 def test_source_is_for_git_kernels(linux: Path, lab_state: Path) -> None:

@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import numalab
+from numalab import counters
+from numalab import inside as runner
 from numalab.inside import KEEP, snapshot
 
 SCRIPT = Path(numalab.__file__).with_name("inside.py")
 
 
-def inside(command: str, *, files: list[str] | None = None, limit: float = 60) -> dict[str, Any]:
-    about = json.dumps({"command": command, "files": files or [], "limit": limit})
+def ran(about: dict[str, Any], *before: str, script: Path = SCRIPT, check: bool = True) -> subprocess.CompletedProcess[str]:
     # -I -S: nothing but the standard library, as in the guest
-    done = subprocess.run([sys.executable, "-I", "-S", SCRIPT], input=about, capture_output=True, text=True, timeout=120, check=True)
+    asked = json.dumps({"files": [], "limit": 60, **about})
+    return subprocess.run([*before, sys.executable, "-I", "-S", script], input=asked, capture_output=True, text=True, timeout=120, check=check)
+
+
+def inside(command: str, *, files: list[str] | None = None, limit: float = 60, **more: Any) -> dict[str, Any]:
+    done = ran({"command": command, "files": files or [], "limit": limit, **more})
     assert done.stderr == ""
     told: dict[str, Any] = json.loads(done.stdout)
     return told
@@ -77,3 +88,176 @@ def test_times_are_the_commands() -> None:
     assert 0 < told["elapsed"] < 120
     assert told["system"] >= 0
     assert told["load"] >= 0
+
+
+def test_samples() -> None:
+    """On standard error as they are taken, what moves of the machine and of each node; nothing of them in the answer."""
+    done = ran({"command": "sleep 1; echo said >&2", "sample": 0.2})
+    samples = [json.loads(line) for line in done.stderr.splitlines()]
+    times = [sample["t"] for sample in samples]
+    assert 2 <= len(samples) <= 6
+    assert times == sorted(times)
+    assert times[0] >= 0.2
+    assert set(samples[0]) == {"t", "vmstat", *(f"{node.name}.vmstat" for node in Path("/sys/devices/system/node").glob("node[0-9]*"))}
+    assert samples[0]["vmstat"]["nr_free_pages"] > 0
+    assert "pgfault" in samples[0]["vmstat"]
+    assert "kswapd_low_wmark_hit_quickly" not in samples[0]["vmstat"], "what no case watches is left out: a phase has many samples"
+    assert json.loads(done.stdout)["stderr"] == "said\n"
+
+
+def test_a_short_phase_has_no_sample() -> None:
+    assert ran({"command": "true", "sample": 30}).stderr == ""
+
+
+def test_the_sampler_is_not_waited_for(tmp_path: Path) -> None:
+    start = time.monotonic()
+    ran({"command": "true", "sample": 60})
+    assert time.monotonic() - start < 30
+
+
+def test_long_phases_are_sampled_more_rarely(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    waits: list[float] = []
+
+    class Done(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.append(timeout or 0)
+            return len(waits) > 7
+
+    monkeypatch.setattr(runner, "MOST", 3)
+    monkeypatch.setattr(runner, "sample", lambda start: {"t": start})
+    runner.sampling(2.0, 5.0, Done())
+    assert waits == [2, 2, 2, 4, 4, 4, 8, 8]
+    assert capsys.readouterr().err == '{"t": 5.0}\n' * 7
+
+
+# tracefs in a mount namespace of its own, so that nothing is left mounted here; its instances are the kernel's all the same.
+ALONE = ("unshare", "--mount", "--propagation", "private")
+TRACEFS = "/sys/kernel/tracing"
+
+
+def in_tracefs(command: str) -> str:
+    """What a command prints with tracefs mounted; '' where that is not allowed."""
+    words = [*ALONE, "sh", "-c", f"[ -e {TRACEFS}/events ] || mount -t tracefs none {TRACEFS}; {command}"]
+    return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False).stdout if os.geteuid() == 0 else ""
+
+
+traces = pytest.mark.skipif(not in_tracefs(f"ls -d {TRACEFS}/events/sched/sched_process_exec"), reason="tracing takes root and a kernel with tracefs")
+
+
+def instances() -> str:
+    return in_tracefs(f"ls {TRACEFS}/instances")
+
+
+@traces
+def test_tracepoints() -> None:
+    """Counted from edge to edge; an event that the kernel lacks is absent, never 0."""
+    before = instances()
+    done = ran({"command": "for i in 1 2 3 4 5; do /bin/true; done", "trace": ["sched:sched_process_exec", "numalab:no_such_event"]}, *ALONE)
+    told = json.loads(done.stdout)
+    found = counters.phase(told["before"], told["after"])["trace"]
+    assert set(found) == {"sched:sched_process_exec"}
+    assert found["sched:sched_process_exec"] >= 6, "the shell and what it ran, and whoever else is on this machine"
+    assert instances() == before
+
+
+@traces
+def test_more_events_than_a_ring_holds() -> None:
+    """What is overwritten was counted."""
+    done = ran({"command": "i=0; while [ $i -lt 2000 ]; do /bin/true; i=$((i+1)); done", "trace": ["sched:sched_process_exec"]}, *ALONE)
+    told = json.loads(done.stdout)
+    assert counters.phase(told["before"], told["after"])["trace"]["sched:sched_process_exec"] >= 2000
+
+
+@traces
+@pytest.mark.parametrize("about", [
+    {"command": "exit 3"}, {"command": "sleep 1000", "limit": 0.5}, {"command": "true", "files": [7]},
+    {"command": "true", "trace": ["sched:sched_process_exec", "no"]},
+], ids=["fails", "limit", "breaks", "odd"])
+def test_no_tracing_is_left_behind(about: dict[str, Any]) -> None:
+    before = instances()
+    ran({"trace": ["sched:sched_process_exec"], **about}, *ALONE, check=False)
+    assert instances() == before
+
+
+@traces
+def test_no_tracing_is_left_behind_when_time_is_up() -> None:
+    """timeout(1) asks the runner to end: the command ends with it."""
+    before = instances()
+    start = time.monotonic()
+    done = ran({"trace": ["sched:sched_process_exec"], "command": "sleep 1000"}, *ALONE, "timeout", "-k", "60", "2", check=False)
+    assert time.monotonic() - start < 50, "asked, not killed"
+    assert done.returncode == 124
+    assert json.loads(done.stdout)["timed_out"]
+    assert instances() == before
+
+
+def test_where_nothing_can_be_traced_the_count_is_absent(tmp_path: Path) -> None:
+    script = tmp_path / "inside.py"
+    script.write_text(SCRIPT.read_text().replace('("/sys/kernel/tracing", "/sys/kernel/debug/tracing")', f'("{tmp_path}/none", "{tmp_path}/neither")'))
+    assert script.read_text() != SCRIPT.read_text()
+    told = json.loads(ran({"command": "true", "trace": ["migrate:mm_migrate_pages"], "files": ["/proc/vmstat"]}, script=script).stdout)
+    assert set(told["before"]) == set(told["after"]) == {"/proc/vmstat"}
+
+
+def test_the_command_ends_with_the_runner(tmp_path: Path) -> None:
+    """It is in a session of its own, where a signal to the runner's group does not reach it."""
+    about = json.dumps({"command": f"echo $$ > {tmp_path}/pid; exec sleep 1000", "files": [], "limit": 600})
+    with subprocess.Popen([sys.executable, "-I", "-S", SCRIPT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdin
+        child.stdin.write(about)
+        child.stdin.close()
+        end = time.monotonic() + 60
+        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().strip():
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        child.send_signal(signal.SIGTERM)
+        assert child.stdout
+        assert json.loads(child.stdout.read())["timed_out"]
+    stat = Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}/stat")
+    assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+PERF = """
+case $1 in
+record)
+    while [ "$1" != -- ]; do [ "$1" = -o ] && printf recorded > "$2"; words="$words $1"; shift; done
+    shift; echo "$words" > {place}/words; exec "$@";;
+script)
+    grep -q recorded "$3" || exit 9
+    cat {place}/told;;
+esac"""
+FLUSH = "xfs_repair \n\tffffffff81a native_flush_tlb_multi\n\tffffffff81b flush_tlb_mm_range\n\t    7f00 main;cold\n\n"
+TOLD = f"{FLUSH}{FLUSH}kworker/0:1 ev \n\tffffffff81c [unknown]\n\n"
+"""As perf script -F comm,ip,sym prints it: innermost first, an empty line after each."""
+
+
+@pytest.fixture
+def perf(program: Callable[[str, str], Path], tmp_path: Path) -> Path:
+    """A runner whose perf is a script, and where it keeps its profile."""
+    program("perf", PERF.replace("{place}", str(tmp_path)))
+    (tmp_path / "told").write_text(TOLD)
+    script = tmp_path / "inside.py"
+    script.write_text(SCRIPT.read_text().replace(runner.STACKS, f"{tmp_path}/stacks"))
+    return script
+
+
+def test_a_profile_is_folded(perf: Path, tmp_path: Path) -> None:
+    """A line a stack, outermost first, as flame graphs take them; the ; between frames is nobody else's."""
+    told = json.loads(ran({"command": "echo out; exit 4", "profile": 99}, script=perf).stdout)
+    assert told["profile"].splitlines() == ["kworker/0:1 ev;[unknown] 1", "xfs_repair;main:cold;flush_tlb_mm_range;native_flush_tlb_multi 2"]
+    assert (told["status"], told["stdout"]) == (4, "out\n"), "they are the command's"
+    assert {"-a", "-g", "cpu-clock", "99"} <= set((tmp_path / "words").read_text().split())
+    assert not (tmp_path / "stacks").exists()
+
+
+def test_no_profile_unless_asked(perf: Path, tmp_path: Path) -> None:
+    assert "profile" not in json.loads(ran({"command": "true", "profile": 0}, script=perf).stdout)
+    assert not (tmp_path / "words").exists()
+
+
+def test_a_guest_without_perf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No answer at all, and the last line says why."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done = ran({"command": "true", "profile": 99}, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "No such file or directory: 'perf'" in done.stderr.splitlines()[-1]

@@ -1,12 +1,25 @@
-"""The pytest plugin as a test file of a user's sees it: in a pytest of its own, where no guest is asked for."""
+"""The pytest plugin as a user's tests and cases see it: in a pytest of its own, where no guest is asked for."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
 
 import pytest
+
+from numalab import catalog, experiment, host
+from numalab.case import Arm
+from numalab.errors import InputError, KernelOops
+from numalab.experiment import Outcome, Plan
+from tests.unit import synthetic
+from tests.unit.makers import FakeHost
+
+pytest_plugins = "pytester"
 
 CASES = """
 import pytest
@@ -54,3 +67,218 @@ def test_evidence_is_in_the_report(tmp_path: Path) -> None:
     assert "1 failed, 2 passed" in said
     assert "- numalab -" in said
     assert "GuestLost: guest g: SSH is lost\n[ 1.0] its last words" in said
+
+
+CASE = """
+description: what failed migrations do to the scanner
+source: slowscan-lkml-2015.txt
+workload: remote
+before: 6.1-slowscan-before
+after: "6.1"
+sizes:
+  quick:
+    source: ours
+    machines: [{topology: 4socket, memory: 4GiB, vcpus: 8}, {topology: cpus2of4}]
+    boots: 3
+    most_boots: 8
+    minutes: 4
+expect:
+  - {metric: numa_pte_updates, phase: touch, direction: falls, by: 2}
+  - {metric: numa_hint_faults, phase: touch, direction: falls, decides: false}
+"""
+BEFORE, CLEAR, SAME, NOISE = (1_557_000, 1_721_000, 1_590_000), (98_000, 98_100, 98_500), (1_500_000, 1_690_000, 1_580_000), (900_000, 200_000, 1_800_000)
+
+
+class Cases:
+    """A checkout with cases of ours, and experiments that only remember what was asked of them."""
+
+    def __init__(self, pytester: pytest.Pytester) -> None:
+        self.pytester = pytester
+        self.asked: list[tuple[Plan, int | None]] = []
+        self.after: Sequence[int] = CLEAR
+        self.breaks: BaseException | None = None
+        for folder in ("topologies", "kernels"):
+            (pytester.path / folder).symlink_to(catalog.ROOT / folder)
+        (pytester.path / "testcases").mkdir()
+        (pytester.path / "testcases" / "workloads").symlink_to(catalog.ROOT / "testcases" / "workloads")
+        self.write("mine", CASE)
+
+    def write(self, name: str, text: str) -> None:
+        """A case's file."""
+        (self.pytester.path / "testcases" / f"{name}.yml").write_text(text)
+
+    def conduct(self, asked: Plan, host: object, boots: int | None, **_: object) -> Outcome:
+        """experiment.conduct."""
+        self.asked.append((asked, boots))
+        if self.breaks:
+            raise self.breaks
+        runs = []
+        for number, index in experiment.order(asked.kernels, 3):
+            value = (BEFORE, self.after)[min(index, 1)][number // len(asked.kernels)]
+            phase = synthetic.phase("touch", vmstat={"numa_pte_updates": value})
+            runs.append(synthetic.run(asked.kernels[index], phase, boot=number, arm=Arm.AFTER if index else Arm.BEFORE, case=asked.case, case_name="mine",
+                                      size=asked.size))
+        return Outcome("e", tuple((run, Path("/runs") / run.id) for run in runs), experiment.verdicts(runs))
+
+    def run(self, *words: str) -> pytest.RunResult:
+        """A pytest of its own over testcases/."""
+        return self.pytester.runpytest_inprocess("-p", "no:cacheprovider", *words, "testcases")
+
+    def properties(self) -> dict[str, str]:
+        """Of the one test in the JUnit XML."""
+        assert self.run("--junitxml=j.xml", "-o", "junit_family=xunit1")
+        tests = ElementTree.parse(self.pytester.path / "j.xml").findall(".//testcase")
+        assert len(tests) == 1
+        return {one.attrib["name"]: one.attrib["value"] for one in tests[0].findall("./properties/property")}
+
+
+@pytest.fixture
+def cases(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Cases:
+    made = Cases(pytester)
+    monkeypatch.setattr(catalog, "ROOT", pytester.path)
+    monkeypatch.setattr(experiment, "conduct", made.conduct)
+    monkeypatch.setattr(host, "connect", lambda *_: FakeHost())
+    return made
+
+
+def test_a_case_that_holds_passes(cases: Cases) -> None:
+    result = cases.run("-v")
+    result.assert_outcomes(passed=1)
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["testcases/mine.yml::mine[[]4socket[]] PASSED*"])
+    [(asked, boots)] = cases.asked
+    assert (asked.case_name, asked.machine.topology, asked.kernels, boots, asked.wish) == ("mine", "4socket", ("6.1-slowscan-before", "6.1"), 3, "auto")
+
+
+def test_a_case_that_does_not_hold_fails_with_its_verdict(cases: Cases) -> None:
+    cases.after = SAME
+    result = cases.run()
+    result.assert_outcomes(failed=1)
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["mine (quick) on 4socket, tcg: *3 and 3 boots: DOES NOT HOLD", "*numa_pte_updates, touch: falls by 2: does not hold*"])
+    assert "plugin.py" not in result.stdout.str(), "a verdict is no stack of calls"
+
+
+def test_cannot_tell_is_an_outcome_of_its_own(cases: Cases) -> None:
+    """Neither passed nor failed nor skipped; and why it cannot be told is on the screen."""
+    cases.after = NOISE
+    result = cases.run("-v", "-ra")
+    assert result.ret == 0
+    result.stdout.fnmatch_lines([
+        "testcases/mine.yml::mine[[]4socket[]] CANNOT TELL*", "=* CANNOT TELL =*", "*3 and 3 boots: CANNOT TELL",
+        "*numa_pte_updates, touch: falls by 2: cannot tell*", "=* 1 cannot tell in * =*",
+    ])
+    cases.run().stdout.fnmatch_lines(["testcases/mine.yml [?] *"])
+
+
+def test_a_test_of_ones_own_may_not_tell_either(cases: Cases) -> None:
+    """Such as one of the lab's own error rates; a skipped one beside it stays skipped."""
+    (cases.pytester.path / "testcases" / "mine.yml").unlink()
+    cases.pytester.makepyfile(**{"testcases/test_it": """
+        import pytest
+        from numalab.plugin import CannotTell
+        def test_one(): raise CannotTell("too few boots")
+        def test_two(): pytest.skip("no room")
+    """})
+    result = cases.run()
+    result.stdout.fnmatch_lines(["_* test_one _*", "too few boots", "=* 1 skipped, 1 cannot tell in * =*"])
+
+
+@pytest.mark.parametrize("error", [InputError("3 boots cannot bear its thresholds"), KernelOops("guest g: its kernel says: BUG", evidence="[ 1.0] RIP: 0")])
+def test_what_breaks_is_an_error_not_a_failure(cases: Cases, error: Exception) -> None:
+    cases.breaks = error
+    result = cases.run()
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines([f"*{error}"])
+    if isinstance(error, KernelOops):
+        result.stdout.fnmatch_lines(["*RIP: 0"])
+    assert "plugin.py" not in result.stdout.str()
+
+
+def test_what_nobody_expects_brings_its_traceback(cases: Cases) -> None:
+    cases.breaks = ZeroDivisionError("in the judge")
+    result = cases.run()
+    result.assert_outcomes(errors=1)
+    assert "test_plugin.py" in result.stdout.str()
+
+
+def test_metrics_are_in_the_junit_xml(cases: Cases) -> None:
+    """Each by kernel, phase and name; what there is no number for is absent."""
+    found = cases.properties()
+    name = "6.1.touch.numa_pte_updates"
+    assert json.loads(found[f"{name}.before"]) == list(BEFORE)
+    assert float(found[f"{name}.ratio"]) == pytest.approx(0.0606, rel=0.01)
+    assert float(found[f"{name}.low"]) < float(found[f"{name}.ratio"]) < float(found[f"{name}.high"])
+    assert 0 < float(found[f"{name}.q"]) < 0.05
+    assert found[f"{name}.answer"] == "holds"
+    absent = "6.1.touch.numa_hint_faults"
+    assert found[f"{absent}.answer"] == "cannot tell"
+    assert found[f"{absent}.before"] == "[]"
+    assert not {f"{absent}.ratio", f"{absent}.q"} & set(found)
+    assert found["run"].startswith("/runs/")
+
+
+def test_each_after_has_its_own_metrics(cases: Cases) -> None:
+    cases.run("--kernels", "6.1-slowscan-before,6.1,6.12", "--junitxml=j.xml", "-o", "junit_family=xunit1")
+    text = (cases.pytester.path / "j.xml").read_text()
+    assert "6.1.touch.numa_pte_updates.ratio" in text
+    assert "6.12.touch.numa_pte_updates.ratio" in text
+
+
+@pytest.mark.parametrize(("words", "boots"), [
+    (["--boots", "5"], 5), (["--boots", "auto"], None), ([], 3),
+])
+def test_boots(cases: Cases, words: list[str], boots: int | None) -> None:
+    cases.run(*words)
+    assert [asked for _, asked in cases.asked] == [boots]
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "many", "2.5", ""])
+def test_bad_boots(cases: Cases, text: str) -> None:
+    result = cases.run(f"--boots={text}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"*argument --boots: '{text}' is neither a number from 1 nor auto"])
+    assert not cases.asked
+
+
+def test_options_choose(cases: Cases) -> None:
+    cases.run("--topology", "fakenuma", "--topology", "cpus2of4", "--kernels", "6.1-nogroup-always-before,6.1", "--accel", "tcg")
+    assert [(asked.machine.topology, asked.kernels, asked.wish) for asked, _ in cases.asked] == [
+        (name, ("6.1-nogroup-always-before", "6.1"), "tcg") for name in ("fakenuma", "cpus2of4")
+    ]
+
+
+@pytest.mark.parametrize(("words", "left"), [
+    (["--at-most", "24"], True), (["--at-most", "23"], False),
+    # Up to 8 boots of each kernel, of 4 minutes.
+    (["--boots", "auto", "--at-most", "63"], False), (["--boots", "auto", "--at-most", "64"], True), (["--kernels", "6.1,6.1,6.1", "--at-most", "24"], False),
+    (["-k", "mine"], True), (["-k", "4socket"], True), (["-k", "other"], False), (["--rates"], False), (["-m", "rates"], False),
+])
+def test_deselected(cases: Cases, words: list[str], left: bool) -> None:
+    """By what all its boots may take, and by its name."""
+    assert cases.run(*words).parseoutcomes() == ({"passed": 1} if left else {"deselected": 1})
+
+
+def test_which_files_are_cases(cases: Cases) -> None:
+    """Those that stand in testcases/, in a size that they have."""
+    cases.pytester.mkdir("testcases/data")
+    cases.write("data/no", "a: 1")
+    cases.write("long", CASE.replace("quick", "full"))
+    assert cases.run().parseoutcomes() == {"passed": 1}
+    assert cases.run("--size", "full").parseoutcomes() == {"passed": 1}
+    assert [asked.case_name for asked, _ in cases.asked] == ["mine", "long"]
+
+
+@pytest.mark.parametrize(("break_it", "words", "said"), [
+    (lambda cases: cases.write("mine", "description: 1"), [], "*testcases/mine.yml:1: description: Input should be a valid string"),
+    (lambda cases: None, ["--kernels", "6.1"], "--kernels 6.1: one kernel compares with nothing*"),
+    (lambda cases: None, ["--topology", "7socket"], "no topologies file *"),
+])
+def test_bad_cases_and_options(cases: Cases, break_it: Callable[[Cases], Any], words: list[str], said: str) -> None:
+    """An error of the collection, in one line."""
+    break_it(cases)
+    result = cases.run(*words)
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines([said])
+    assert "plugin.py" not in result.stdout.str()
+    assert not cases.asked

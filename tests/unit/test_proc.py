@@ -177,3 +177,41 @@ def test_cancel_is_shared() -> None:
     cancel = threading.Event()
     assert Deadline.after(1, cancel).cancel is cancel
     assert Deadline.after(1).cancel is not Deadline.after(1).cancel
+
+
+def test_lines_are_told_while_the_program_runs(tmp_path: Path, deadline: Deadline) -> None:
+    """The program waits for what we do once a line is there, so it cannot have ended before."""
+    seen: list[str] = []
+
+    def tell(line: str) -> None:
+        seen.append(line)
+        (tmp_path / f"go{len(seen)}").touch()
+
+    script = "echo one >&2; until [ -e go1 ]; do sleep 0.02; done; printf tw >&2; sleep 0.6; [ ! -e go2 ] && printf 'o\\n\\nthree\\n' >&2"
+    result = run(["sh", "-c", script], deadline=deadline, cwd=tmp_path, tell=tell)
+    assert seen == ["one", "two", "", "three"], "half a line waits for its other half"
+    assert result.stderr == "one\ntwo\n\nthree\n", "and all of it is in the result"
+
+
+def test_only_standard_error_is_told(deadline: Deadline) -> None:
+    seen: list[str] = []
+    run(["sh", "-c", "echo out"], deadline=deadline, tell=seen.append)
+    assert not seen
+    run(["sh", "-c", "printf half >&2"], deadline=deadline, tell=seen.append)
+    assert not seen, "what never became a line"
+    run(["sh", "-c", "printf 'a\\377b\\n' >&2; echo last >&2"], deadline=deadline, tell=seen.append)
+    assert seen == ["a\ufffdb", "last"], "also what comes right before the end"
+
+
+def test_who_is_told_may_stop_it(tmp_path: Path, deadline: Deadline) -> None:
+    def tell(_: str) -> None:
+        raise Stop
+
+    with pytest.raises(Stop):
+        run(["sh", "-c", f"echo go >&2; {FAMILY}"], deadline=deadline, cwd=tmp_path, tell=tell)
+    # It may have been ended before it had both children.
+    pids = [int(word) for word in (tmp_path / "pids").read_text().split()] if (tmp_path / "pids").exists() else []
+    end = time.monotonic() + 5
+    while any(map(alive, pids)) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not any(map(alive, pids))

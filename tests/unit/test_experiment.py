@@ -1,0 +1,451 @@
+"""Experiments over guests that nobody boots: who is booted when, what stays when one breaks, and when it is enough."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from numalab import calibration, catalog, experiment, image, kernelbuild, measure, settle
+from numalab.case import Answer, Arm, Verdict
+from numalab.errors import CommandFailed, GuestError, InputError
+from numalab.experiment import Boot, Plan
+from numalab.guest import Request
+from numalab.model import GIB, SizeClass
+from numalab.proc import Deadline
+from numalab.runs import Run
+from tests.unit import synthetic
+from tests.unit.makers import FakeHost, FakeShell
+
+CASE = """
+description: what failed migrations do to the scanner
+source: slowscan-lkml-2015.txt
+workload: remote
+before: 6.1-slowscan-before
+after: "6.1"
+disks: [{name: scratch, size: 1GiB}, {name: 500TB, size: 2GiB}]
+append: quiet
+tracepoints: ["migrate:mm_migrate_pages"]
+sizes:
+  quick:
+    source: ours
+    machines: [{topology: 4socket, memory: 4GiB, vcpus: 8}, {topology: cpus2of4, memory: 2GiB}]
+    params: {mib: 64}
+    sysctls: {vm.watermark_scale_factor: "1000"}
+    knobs: {scan_delay_ms: "100"}
+    boots: 3
+    most_boots: 8
+    minutes: 4
+expect:
+  - {metric: numa_pte_updates, phase: touch, direction: falls, by: 2}
+"""
+BEFORE, AFTER = "6.1-slowscan-before", "6.1"
+CLEAR = {BEFORE: [1_557_000, 1_721_000, 1_590_000], AFTER: [98_000, 98_100, 98_500]}
+"""numa_pte_updates of each kernel's boots, in turn: an effect that three boots show."""
+NOISE = {BEFORE: [100_000, 40_000, 90_000, 350_000], AFTER: [60_000, 30_000, 170_000, 20_000]}
+"""Maybe there is one."""
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.yml"
+    path.write_text(CASE)
+    return path
+
+
+@pytest.fixture
+def asked(case: Path) -> Plan:
+    return experiment.plan(str(case), SizeClass.QUICK)
+
+
+class Lab:
+    """settle and measure without a guest: `values` by kernel; `breaks` at a boot, in one place or another."""
+
+    def __init__(self, values: Mapping[str, Sequence[int]] = CLEAR) -> None:
+        self.values = values
+        self.taken: dict[str, int] = {}
+        self.happened: list[str] = []
+        self.requests: list[Request] = []
+        self.orders: list[settle.Order] = []
+        self.options: list[measure.Options] = []
+        self.breaks: dict[str, BaseException] = {}
+        self.up_now = 0
+
+    def up(self, request: Request, host: object, deadline: Deadline) -> Any:
+        """settle.up."""
+        self._maybe("up")
+        self.requests.append(request)
+        self.up_now += 1
+        lab = self
+
+        class Guest:
+            name = request.name
+            kernel = request.kernel_name
+
+            def down(self, deadline: Deadline) -> None:
+                lab.up_now -= 1
+                lab.happened.append("down")
+
+        return Guest()
+
+    def tune(self, guest: object, order: settle.Order, deadline: Deadline) -> None:
+        """settle.tune."""
+        self._maybe("tune")
+        self.orders.append(order)
+
+    def measure(
+        self, guest: Any, workload: str, size: SizeClass, deadline: Deadline, options: measure.Options, *, watcher: measure.Watcher | None = None,
+    ) -> tuple[Run, Path]:
+        """measure.run."""
+        assert self.up_now == 1, "one guest at a time"
+        self._maybe("measure")
+        self.options.append(options)
+        place = options.place
+        assert place is not None
+        turn = self.taken[guest.kernel] = self.taken.get(guest.kernel, -1) + 1
+        series = self.values[guest.kernel]
+        run = synthetic.run(
+            guest.kernel, synthetic.phase("touch", vmstat={"numa_pte_updates": series[turn % len(series)]}),
+            boot=place.boot, arm=place.arm, case=place.case, workload=workload, place=place,
+        )
+        self.happened.append(f"{place.boot} {guest.kernel} {place.arm}")
+        return run, Path(f"/runs/{place.boot}")
+
+    def _maybe(self, where: str) -> None:
+        at = f"{where} {len([word for word in self.happened if word == 'down'])}"
+        if at in self.breaks:
+            raise self.breaks[at]
+
+
+@pytest.fixture
+def lab(monkeypatch: pytest.MonkeyPatch) -> Lab:
+    made = Lab()
+    monkeypatch.setattr(settle, "up", made.up)
+    monkeypatch.setattr(settle, "tune", made.tune)
+    monkeypatch.setattr(measure, "run", made.measure)
+    monkeypatch.setattr(experiment, "prepare", lambda *_: None)
+    return made
+
+
+class Seen:
+    """An experiment.View that remembers."""
+
+    def __init__(self) -> None:
+        self.boots: list[Boot] = []
+        self.verdicts: list[Verdict] = []
+
+    def began(self, boot: Boot) -> Seen:
+        """See experiment.View."""
+        self.boots.append(boot)
+        return self
+
+    def so_far(self, verdict: Verdict) -> None:
+        """See experiment.View."""
+        self.verdicts.append(verdict)
+
+    def moving(self, phase: str, sample: Mapping[str, Any]) -> None:
+        """See measure.Watcher."""
+
+    def ended(self, result: object) -> None:
+        """See measure.Watcher."""
+
+
+def conduct(asked: Plan, boots: int | None, seen: Seen | None = None) -> experiment.Outcome:
+    return experiment.conduct(asked, FakeHost().real(), boots, limit=Deadline.after, view=seen or Seen())
+
+
+def test_order() -> None:
+    """Forwards, then backwards: what drifts on the host falls on all kernels alike."""
+    assert experiment.order("ab", 4) == [(0, 0), (1, 1), (2, 1), (3, 0), (4, 0), (5, 1), (6, 1), (7, 0)]
+    assert [index for _, index in experiment.order("abc", 2)] == [0, 1, 2, 2, 1, 0]
+    assert [index for _, index in experiment.order("abcd", 3)] == [0, 1, 2, 3, 3, 2, 1, 0, 0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("kernels", ["ab", "abc", "abcd", "aabb"])
+@pytest.mark.parametrize(("first", "rounds"), [(0, 1), (0, 4), (0, 5), (1, 3), (3, 4)])
+def test_order_goes_on_where_it_was(kernels: str, first: int, rounds: int) -> None:
+    """Each kernel has one boot a round; rounds that are added later follow as if they had been asked for at once."""
+    found = experiment.order(kernels, rounds, first=first)
+    assert found == experiment.order(kernels, rounds)[first * len(kernels):]
+    assert sorted(index for _, index in found) == sorted([*range(len(kernels))] * (rounds - first))
+
+
+@pytest.mark.parametrize("kernels", [("a", "b"), ("a", "b", "c"), ("a", "a", "b", "b")])
+def test_sides_are_the_order_backwards(kernels: tuple[str, ...]) -> None:
+    order = experiment.order(kernels, 3)
+    runs = [synthetic.run(kernels[index], boot=boot, arm=Arm.BEFORE if index == 0 else Arm.AFTER, params={"index": index}) for boot, index in order]
+    sides = experiment.sides(runs, len(kernels))
+    assert [[run.params["index"] for run in side] for side in sides] == [[index] * 3 for index in range(len(kernels))]
+
+
+def test_sides_of_a_run_by_itself() -> None:
+    with pytest.raises(InputError, match="belongs to no experiment"):
+        experiment.sides([synthetic.run("a")], 2)
+
+
+def test_against() -> None:
+    """Sides are chosen anew, and nothing else about the runs."""
+    one, other = synthetic.run("a", boot=0, arm=Arm.BEFORE), synthetic.run("a", boot=1, arm=Arm.BEFORE)
+    found = experiment.against([one], [other])
+    assert [run.place.arm for run in found if run.place] == [Arm.BEFORE, Arm.AFTER]
+    assert found[0] == one
+    assert found[1].place
+    assert found[1].model_copy(update={"place": other.place}) == other
+
+
+def four(values: Sequence[Sequence[int]], rounds: int = 3) -> list[Run]:
+    """An experiment over (before, before, after, after)."""
+    kernels = (BEFORE, BEFORE, AFTER, AFTER)
+    return [
+        synthetic.run(kernels[index], synthetic.phase("repair-defaults", vmstat={"numa_pte_updates": values[index][boot // 4]}), boot=boot,
+                      arm=Arm.AFTER if index else Arm.BEFORE)
+        for boot, index in experiment.order(kernels, rounds)
+    ]
+
+
+def test_trial() -> None:
+    """What is true is said: the effect is seen, before is not taken for after, after is as after."""
+    found = experiment.trial(four([(1500, 1600, 1550), (1580, 1490, 1610), (100, 105, 98), (99, 101, 104)]))
+    assert (found.effect.answer, found.effect.boots, found.effect.before, found.effect.after) == (Answer.HOLDS, (6, 6), BEFORE, AFTER)
+    assert (found.planted.answer, found.planted.before, found.planted.after) == (Answer.DOES_NOT_HOLD, BEFORE, BEFORE)
+    assert (found.unchanged.before, found.unchanged.after) == (AFTER, AFTER)
+    assert found.red
+    assert found.green
+
+
+def test_trial_of_a_lab_that_errs() -> None:
+    """Boots that say otherwise than the truth, such as luck may bring: red and green are both lost."""
+    found = experiment.trial(four([(1500, 1600, 1550), (100, 105, 98), (1580, 1490, 1610), (99, 101, 104)]))
+    assert not found.red
+    assert not found.green
+
+
+def test_plan(asked: Plan) -> None:
+    assert (asked.case_name, asked.size, asked.kernels) == ("mine", SizeClass.QUICK, (BEFORE, AFTER))
+    assert (asked.machine.topology, asked.machine.memory, asked.machine.vcpus) == ("4socket", 4 * GIB, 8)
+    assert asked.about.boots == 3
+    assert experiment.settings(asked) == {"vm.watermark_scale_factor": "1000", "scan_delay_ms": "100"}
+
+
+@pytest.mark.parametrize(("words", "machine"), [
+    ({"topology_name": "cpus2of4"}, ("cpus2of4", 2 * GIB, None)),
+    ({"topology_name": "cpus2of4", "vcpus": 2}, ("cpus2of4", 2 * GIB, 2)),
+    ({"memory": 8 * GIB}, ("4socket", 8 * GIB, 8)),
+    # What the case does not name is no larger than the case's first, nor than its own size.
+    ({"topology_name": "fakenuma"}, ("fakenuma", 4 * GIB, 8)),
+    ({"topology_name": "uma-2g"}, ("uma-2g", 2 * GIB, 4)),
+    ({"topology_name": "uma-2g", "memory": GIB}, ("uma-2g", GIB, 4)),
+])
+def test_machine(case: Path, words: dict[str, Any], machine: tuple[str, int | None, int | None]) -> None:
+    found = experiment.plan(str(case), SizeClass.QUICK, **words)
+    assert (found.machine.topology, found.machine.memory, found.machine.vcpus) == machine
+    shape = experiment.shape(found)
+    assert shape.memory == (machine[1] or catalog.topology(machine[0]).memory)
+    assert shape.vcpus == (machine[2] or catalog.topology(machine[0]).vcpus)
+
+
+def test_a_machine_has_a_cpu_for_each_node_that_has_some(tmp_path: Path) -> None:
+    path = tmp_path / "narrow.yml"
+    path.write_text(CASE.replace("topology: 4socket, memory: 4GiB, vcpus: 8", "topology: uma-2g, vcpus: 2"))
+    assert experiment.plan(str(path), SizeClass.QUICK, topology_name="4socket").machine.vcpus == 4
+
+
+def test_shape_has_the_cases_disks(asked: Plan) -> None:
+    """In place of the topology's own of that name, or beside them."""
+    assert {disk.name: disk.size for disk in catalog.topology("4socket").disks} == {"500TB": 500 << 40}
+    assert {disk.name: disk.size for disk in experiment.shape(asked).disks} == {"500TB": 2 * GIB, "scratch": GIB}
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    ({"kernels": ("6.1", "2.4")}, r"no kernels file .*2\.4\.yml"),
+    ({"kernels": ("6.1", "")}, "'' is not a name"),
+    ({"kernels": ("6.1",)}, r"--kernels 6\.1: one kernel compares with nothing; give two, such as 6\.1-slowscan-before,6\.1"),
+    ({"size": SizeClass.FULL}, "has no size full: it has quick"),
+    ({"topology_name": "7socket"}, "no topologies file .*7socket"),
+    ({"vcpus": 2}, "--vcpus 2: 4 nodes of this topology have CPUs"),
+    ({"memory": GIB // 1024}, "--memory: this topology needs"),
+])
+def test_what_was_chosen_is_checked(case: Path, words: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        experiment.plan(str(case), **{"size": SizeClass.QUICK, **words})
+
+
+@pytest.mark.parametrize(("old", "new", "said"), [
+    ("workload: remote", "workload: distant", "there is no workload distant: there are .*remote"),
+    ("numa_pte_updates", "numa.updates", r"case mine: there is no metric numa\.updates"),
+    ("phase: touch", "phase: tuch", "case mine: remote has no measured phase tuch in size quick"),
+    ("phase: touch", "phase: compile-*", "no measured phase compile-"),
+    ("mib: 64", "mib: 0", "remote: quick parameter mib: .*greater than or equal to 1"),
+    ("mib: 64", "megs: 64", "remote: quick parameter megs: .*not permitted"),
+    ("topology: 4socket", "topology: 7socket", "no topologies file"),
+    ('after: "6.1"', 'after: "2.4"', r"no kernels file .*2\.4\.yml"),
+])
+def test_what_the_case_says_is_checked(case: Path, old: str, new: str, said: str) -> None:
+    """Before anything is booted, or built."""
+    assert old in CASE
+    case.write_text(CASE.replace(old, new))
+    with pytest.raises(InputError, match=said):
+        experiment.plan(str(case), SizeClass.QUICK)
+
+
+def test_interesting(asked: Plan) -> None:
+    assert experiment.interesting(asked).name == "touch"
+
+
+def test_prelude(asked: Plan, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+    """All that comes before the phase that matters; that one is the person's."""
+    shell = FakeShell(lambda *_: (0, "", ""))
+    shell.name = "g"  # type: ignore[attr-defined]
+    experiment.prelude(asked, shell, deadline)  # type: ignore[arg-type]
+    assert [words.split()[0] for words in shell.asked] == ["gcc"]
+    broken = FakeShell(lambda *_: (1, "", "no space"))
+    broken.name = "g"  # type: ignore[attr-defined]
+    with pytest.raises(CommandFailed, match="no space"):
+        experiment.prelude(asked, broken, deadline)  # type: ignore[arg-type]
+
+
+def test_prepare(asked: Plan, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+    """Kernels of ours are built, each once; the distribution's is there."""
+    built: list[str] = []
+    monkeypatch.setattr(image, "existing", lambda *_: None)
+    monkeypatch.setattr(kernelbuild, "build", lambda name, *_: built.append(name))
+    experiment.prepare(asked.model_copy(update={"kernels": ("debian", AFTER, AFTER, BEFORE)}), deadline)
+    assert built == [AFTER, BEFORE]
+
+
+def test_run(asked: Plan, lab: Lab) -> None:
+    seen, patience = Seen(), list[float]()
+
+    def limit(seconds: float) -> Deadline:
+        patience.append(seconds)
+        return Deadline.after(seconds)
+
+    found = list(experiment.run(asked, FakeHost().real(), 2, experiment="e", looks=3, limit=limit, began=seen.began))
+    assert [word for word in lab.happened if word != "down"] == [f"0 {BEFORE} before", f"1 {AFTER} after", f"2 {AFTER} after", f"3 {BEFORE} before"]
+    assert lab.happened[1::2] == ["down"] * 4, "one after the other"
+    assert [boot.kernel for boot in seen.boots] == [BEFORE, AFTER, AFTER, BEFORE]
+    assert patience == [240.0] * 4, "each boot has its own time"
+    request, options = lab.requests[1], lab.options[1]
+    assert (request.topology_name, request.kernel_name, request.append, request.wish) == ("4socket", AFTER, "quiet", "auto")
+    assert request.shape == experiment.shape(asked)
+    assert len({request.name for request in lab.requests}) == 4
+    assert lab.orders == [settle.Order(sysctls={"vm.watermark_scale_factor": "1000"}, knobs={"scan_delay_ms": "100"})] * 4
+    assert options.settings == {"vm.watermark_scale_factor": "1000", "scan_delay_ms": "100"}
+    assert (options.params, options.tracepoints) == ({"mib": 64}, ("migrate:mm_migrate_pages",))
+    place = found[1][0].place
+    assert place
+    assert (place.case_name, place.case, place.experiment, place.arm, place.boot, place.looks) == ("mine", asked.case, "e", Arm.AFTER, 1, 3)
+
+
+def test_a_guest_without_settings_is_not_tuned(asked: Plan, lab: Lab) -> None:
+    bare = asked.about.model_copy(update={"sysctls": {}, "knobs": {}})
+    plain = asked.model_copy(update={"case": asked.case.model_copy(update={"sizes": {SizeClass.QUICK: bare}})})
+    list(experiment.run(plain, FakeHost().real(), 1, experiment="e", limit=Deadline.after))
+    assert not lab.orders
+
+
+@pytest.mark.parametrize("where", ["up", "tune", "measure"])
+@pytest.mark.parametrize("error", [GuestError("the kernel warned"), KeyboardInterrupt()])
+def test_a_boot_that_breaks_ends_it(asked: Plan, lab: Lab, where: str, error: BaseException) -> None:
+    """Earlier runs are there, no later guest is booted, and the one that broke is down."""
+    lab.breaks[f"{where} 2"] = error
+    found: list[tuple[Run, Path]] = []
+    with pytest.raises(type(error)):
+        found.extend(experiment.run(asked, FakeHost().real(), 3, experiment="e", limit=Deadline.after))
+    assert [run.place.boot for run, _ in found if run.place] == [0, 1]
+    assert lab.up_now == 0
+    assert len(lab.requests) == (2 if where == "up" else 3)
+
+
+def test_no_guest_is_up_while_a_run_is_looked_at(asked: Plan, lab: Lab) -> None:
+    """Who takes the run may raise, and then nobody would end the guest."""
+    for _ in experiment.run(asked, FakeHost().real(), 1, experiment="e", limit=Deadline.after):
+        assert lab.up_now == 0
+
+
+def test_conduct(asked: Plan, lab: Lab) -> None:
+    seen = Seen()
+    outcome = conduct(asked, 3, seen)
+    assert len(outcome.runs) == 6
+    assert {run.place.experiment for run, _ in outcome.runs if run.place} == {outcome.experiment}
+    assert {run.place.looks for run, _ in outcome.runs if run.place} == {1}
+    assert [(verdict.answer, verdict.boots) for verdict in outcome.verdicts] == [(Answer.HOLDS, (3, 3))]
+    assert [verdict.boots for verdict in seen.verdicts] == [(2, 2), (3, 3)], "told once a round, from two boots of each on"
+
+
+def test_conduct_judges_each_kernel_against_the_first(case: Path, lab: Lab) -> None:
+    lab.values = {**CLEAR, "6.12": [1_500_000, 1_600_000, 1_550_000]}
+    outcome = conduct(experiment.plan(str(case), SizeClass.QUICK, kernels=(BEFORE, AFTER, "6.12")), 3)
+    assert [(verdict.before, verdict.after, verdict.answer) for verdict in outcome.verdicts] == [
+        (BEFORE, AFTER, Answer.HOLDS), (BEFORE, "6.12", Answer.DOES_NOT_HOLD),
+    ]
+
+
+def test_auto_ends_when_it_is_clear(asked: Plan, lab: Lab) -> None:
+    outcome = conduct(asked, None)
+    assert (len(outcome.runs), outcome.verdicts[0].answer) == (6, Answer.HOLDS)
+    assert {run.place.looks for run, _ in outcome.runs if run.place} == {3}, "3, 5 and 8 boots: fixed before the first"
+
+
+def test_auto_goes_on_until_the_budget_is_spent(asked: Plan, lab: Lab) -> None:
+    lab.values = NOISE
+    outcome = conduct(asked, None)
+    assert (len(outcome.runs), outcome.verdicts[0].answer) == (16, Answer.CANNOT_TELL)
+    assert [run.place.boot for run, _ in outcome.runs if run.place] == list(range(16))
+    assert len({run.place.experiment for run, _ in outcome.runs if run.place}) == 1
+    assert [boot.split()[1] for boot in lab.happened if boot != "down"] == [BEFORE, AFTER, AFTER, BEFORE] * 4
+
+
+def test_auto_of_several_goes_on_for_the_one_that_is_not_clear(case: Path, lab: Lab) -> None:
+    lab.values = {**CLEAR, "6.12": [500_000, 1_600_000, 300_000, 900_000]}
+    outcome = conduct(experiment.plan(str(case), SizeClass.QUICK, kernels=(BEFORE, AFTER, "6.12")), None)
+    assert len(outcome.runs) > 9
+    assert len(outcome.runs) % 3 == 0
+    assert {verdict.boots for verdict in outcome.verdicts} == {(len(outcome.runs) // 3,) * 2}
+
+
+def test_an_error_ends_an_experiment_without_a_verdict(asked: Plan, lab: Lab) -> None:
+    lab.breaks["measure 3"] = GuestError("the kernel warned")
+    seen = Seen()
+    with pytest.raises(GuestError, match="the kernel warned"):
+        conduct(asked, 3, seen)
+    assert len(seen.boots) == 4
+    assert lab.up_now == 0
+
+
+def calibrated(lab: Lab, asked: Plan, values: Sequence[int]) -> None:
+    """Keep a calibration of this very case and machine."""
+    lab.values = {AFTER: values}
+    outcome = conduct(asked.model_copy(update={"kernels": (AFTER, AFTER)}), 3)
+    calibration.save(calibration.of([run for run, _ in outcome.runs]))
+    lab.happened.clear()
+    lab.taken.clear()
+
+
+def test_thresholds_inside_the_spread_are_refused(asked: Plan, lab: Lab) -> None:
+    """After the first boot, which says what the machine is; and its guest is down."""
+    calibrated(lab, asked, [100_000, 300_000, 900_000, 50_000])
+    lab.values = CLEAR
+    with pytest.raises(InputError, match=r"case mine: 3 boots cannot bear its thresholds here \(numa_pte_updates: by 2, but one kernel alone differs by up to"):
+        conduct(asked, 3)
+    assert lab.happened == [f"0 {BEFORE} before", "down"]
+    assert lab.up_now == 0
+    # Calibrating again must not be refused by the last one.
+    lab.values = {AFTER: [98_000]}
+    conduct(asked.model_copy(update={"kernels": (AFTER, AFTER)}), 3)
+
+
+def test_thresholds_outside_the_spread_are_not(asked: Plan, lab: Lab) -> None:
+    calibrated(lab, asked, [98_000, 98_100, 98_500])
+    lab.values = CLEAR
+    verdict = conduct(asked, 3).verdicts[0]
+    assert verdict.answer is Answer.HOLDS
+    assert not verdict.doubts, "it is calibrated, interleaved, and nothing broke"
+
+
+def test_verdicts_need_both_sides(lab: Lab, asked: Plan) -> None:
+    runs = [run for run, _ in conduct(asked, 3).runs]
+    assert experiment.verdicts([run for run in runs if run.place and run.place.arm is Arm.BEFORE]) == ()
+    assert experiment.verdicts([]) == ()
