@@ -8,41 +8,38 @@ from typing import Annotated
 
 import typer
 
-from numalab import experiment, html, record, state
-from numalab.case import Verdict
+from numalab import comparable, experiment, record, store
+from numalab.case import Arm, Verdict
 from numalab.errors import InputError
 from numalab.runs import Run
 
 
 def report(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN…|EXPERIMENT|CASE", help="runs (ids or folders), an experiment, or a case: its newest experiment")],
+    words: Annotated[list[str], typer.Argument(metavar="RUN…|EXPERIMENT|CASE", help="runs, or an experiment, or a case: its newest experiment")],
     target: Annotated[Path, typer.Option("--html", metavar="DIR", help="the folder to write; a report that is there already is replaced")],
     baseline: Annotated[str | None, typer.Option("--baseline", metavar="K", help="the kernel of the first column; default: before")] = None,
-    force: Annotated[bool, typer.Option("--force", help="judge runs that are not comparable, and say so")] = False,
+    force: Annotated[bool, typer.Option("--force", help="set runs side by side that are not comparable, and say so")] = False,
 ) -> None:
-    """Write a report that any browser shows, without a network: verdicts, tables, plots, what was run on what, raw data."""
-    found = [(record.read(folder), folder) for folder in _choose(runs)]
-    page = html.write(found, verdicts([run for run, _ in found], force=force), target, baseline=baseline)
-    typer.echo(page)
+    """Write a report for any browser, without a network: verdicts, tables, plots, what was run on what, raw data."""
+    from numalab import html, sections  # Plotly, Jinja2 and scipy.stats: nobody else waits for them.
+
+    found = [(record.read(folder), folder) for folder in store.choose(words)]
+    runs = [run for run, _ in found]
+    for group in sections.together(runs):
+        lines = comparable.differences([run for run in group if not run.error])
+        if lines and not force:
+            raise InputError(f"these runs are not comparable: {'; '.join(lines)}: leave some out, or use --force")
+    typer.echo(html.write(found, verdicts(runs, force=force), target, baseline=baseline))
 
 
 def verdicts(runs: Sequence[Run], *, force: bool) -> list[Verdict]:
-    """Of each experiment, in the order in which they are named; runs that belong to none have none."""
+    """Of each experiment whose both sides are there, in the order in which they are named; others have none."""
     experiments: dict[str, list[Run]] = {}
     for run in runs:
         if run.place:
             experiments.setdefault(run.place.experiment, []).append(run)
-    return [verdict for members in experiments.values() for verdict in experiment.verdicts(members, force=force)]
-
-
-def _choose(words: Sequence[str]) -> list[Path]:
-    found = []
-    for word in words:
-        places = [Path(word), state.folder("runs") / Path(word).name]
-        if not (place := next((place for place in places if (place / "run.json").is_file()), None)):
-            raise InputError(f"{word}: there is no such run: neither a folder with run.json nor an id under {state.folder('runs')}")
-        found.append(place)
-    return found
+    both = [members for members in experiments.values() if {run.place.arm for run in members if run.place} == set(Arm)]
+    return [verdict for members in both for verdict in experiment.verdicts(members, force=force)]
 
 
 def register(app: typer.Typer) -> None:

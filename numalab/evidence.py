@@ -13,9 +13,9 @@ from pathlib import Path
 
 from numalab import record
 from numalab.errors import InputError
+from numalab.gallery import Link
 from numalab.model import Value, show_size
 from numalab.runs import Run
-from numalab.sections import Link
 
 LARGEST = 16 << 20
 """Bytes of a file that is copied; larger ones (a perf.data) stay where they are, and the report says so."""

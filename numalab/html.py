@@ -8,20 +8,23 @@ Here: what is read from and written to disk. What stands in the page is `section
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from plotly.offline import get_plotlyjs
 
-from numalab import counters, evidence, folded, page, patches, recipes, record, sections, state, tables
+from numalab import counters, evidence, folded, page, patches, published, recipes, record, sections, state, tables
 from numalab.case import Verdict
 from numalab.errors import InputError
+from numalab.gallery import Boot
 from numalab.model import Accel, Topology, jsonable
 from numalab.moments import Sample
+from numalab.published import Published
 from numalab.runs import Run
-from numalab.sections import Boot, Kernel, Patch
+from numalab.sections import Kernel, Known, Patch
 
 MARK = "numalab report"
 """In report.json: this folder is ours, and may be replaced."""
@@ -44,14 +47,24 @@ def write(runs: Sequence[tuple[Run, Path]], verdicts: Sequence[Verdict], target:
         scratch.chmod(0o755)  # A report is made to be shown.
         boots = [_boot(run, folder, scratch, _number(run, [other for other, _ in runs])) for run, folder in runs]
         kernels = {name: kernel(name) for name in {tables.kernel(run) for run, _ in runs}}
+        known = Known(kernels=kernels, references=_references(run for run, _ in runs), baseline=baseline)
         made = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
         about = {"kind": MARK, "made": made, "runs": [run.id for run, _ in runs], "verdicts": [jsonable(verdict) for verdict in verdicts]}
         (scratch / "report.json").write_text(json.dumps(about, indent=1))
-        (scratch / "index.html").write_text(page.render(sections.build(boots, verdicts, kernels, baseline=baseline), made), encoding="utf-8")
+        (scratch / "index.html").write_text(page.render(sections.build(boots, verdicts, known), made), encoding="utf-8")
         (scratch / "plotly.min.js").write_text(get_plotlyjs(), encoding="utf-8")
         for name in page.STATIC:
             (scratch / name).write_text(page.static(name), encoding="utf-8")
     return target / "index.html"
+
+
+def _references(runs: Iterable[Run]) -> dict[str, Published]:
+    """The published tables that the runs' cases name; those that this checkout has not are left out."""
+    found = {}
+    for name in {name for run in runs if run.place for name in run.place.case.published}:
+        with contextlib.suppress(InputError):
+            found[name] = published.load(name)
+    return found
 
 
 def _check(target: Path) -> None:

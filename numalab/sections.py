@@ -6,42 +6,22 @@ looks is the templates'.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from numalab import comparable, counters, drawing, figures, folded, metrics, moments, tables
+from numalab import comparable, drawing, figures, gallery, mirror, tables
 from numalab.blocks import Block
-from numalab.case import Answer, Case, Expectation, Finding, Verdict
+from numalab.case import CONFIDENCE, Answer, Case, Expectation, Finding, Verdict
 from numalab.drawing import Drawing
-from numalab.folded import Stacks
+from numalab.gallery import Boot, Boots, Gallery, Group, unique
 from numalab.model import Accel, Topology, Value, show_size
-from numalab.moments import Sample
-from numalab.plot import Plot
+from numalab.plot import Plot, Table
+from numalab.published import Published
 from numalab.runs import Run
 
-NUMA = {key: title for title, key in counters.NUMA_ROWS}
-JUDGED = "Judged"
-GROUPS = (
-    ("Times", tuple(metrics.TIMES)),
-    ("NUMA balancing", (*NUMA, "migrated_per_hint_fault", "faults_per_hint_fault", "hint_faults_per_pte_update", "autonuma_cost")),
-    ("Reclaim", ("nr_vmscan_write", "nr_vmscan_immediate_reclaim", *(name for name in metrics.DERIVED if re.match("kswapd_|direct_|vmscan_", name)))),
-)
-"""Metrics of every section, in the seeds' order; the other derived ones and what a run tells beside follow them."""
-WATCHED = (
-    "numa_pte_updates", "numa_hint_faults", "numa_hint_faults_local", "numa_pages_migrated", "pgmigrate_fail", "pgfault", "pgscan_kswapd", "pgsteal_kswapd",
-    "pgscan_direct", "nr_vmscan_write", "nr_vmscan_immediate_reclaim", "nr_dirty", "nr_writeback",
-)
-"""Counters of /proc/vmstat that are drawn over time where they move, beside those that the case judges."""
-
-
-class Link(Value):
-    """A file in the report, relative to its folder; its size for a person."""
-
-    text: str
-    href: str
-    size: str
+SIGNS = "●◆■▲▼⬟★⬢"
+"""figures.SYMBOLS as characters, for the legend."""
 
 
 class Patch(Value):
@@ -64,24 +44,6 @@ class Kernel(Value):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Boot:
-    """A run with what lies beside it: samples and profiles by phase, files in the report, files that were too large for it."""
-
-    run: Run
-    samples: Mapping[str, Sequence[Sample]]
-    stacks: Mapping[str, Stacks]
-    links: Sequence[Link] = ()
-    left: Sequence[str] = ()
-    number: int
-    """From 1, in the order in which its experiment's guests were booted."""
-
-    @property
-    def name(self) -> str:
-        """As plots and tables call it."""
-        return f"boot {self.number}"
-
-
-@dataclass(frozen=True, kw_only=True)
 class Key:
     """A kernel in a section's legend."""
 
@@ -93,14 +55,6 @@ class Key:
     release: str
     hash: str
     about: Kernel
-
-
-@dataclass(frozen=True, kw_only=True)
-class Group:
-    """Plots that stand together."""
-
-    title: str
-    plots: Sequence[Plot]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,150 +71,94 @@ class Section:
     doubts: Sequence[str]
     keys: Sequence[Key]
     tables: Sequence[Block]
-    groups: Sequence[Group]
-    absent: Sequence[str]
-    zero: Sequence[str]
-    """Metrics that no boot has, and those that are 0 in all: told, not drawn."""
+    published: Sequence[Table]
+    metrics: Gallery
     over_time: Sequence[Group]
     profiles: Sequence[Group]
     drawing: Drawing
     facts: Sequence[tuple[str, Sequence[str]]]
-    boots: Sequence[tuple[str, Boot]]
-    """Kernel as the legend has it, boot; broken ones too."""
+    boots: Boots
+    """All of them, the broken ones too, in their order."""
 
 
-SIGNS = "●◆■▲▼⬟★⬢"
-"""figures.SYMBOLS as characters, for the legend."""
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """What is told of runs elsewhere: kernels and published tables by name; `baseline` as in tables.columns."""
+
+    kernels: Mapping[str, Kernel] = field(default_factory=dict)
+    references: Mapping[str, Published] = field(default_factory=dict)
+    baseline: str | None = None
 
 
-def build(boots: Sequence[Boot], verdicts: Sequence[Verdict], kernels: Mapping[str, Kernel], *, baseline: str | None = None) -> list[Section]:
-    """Sections in the order of their first boots. `kernels` by name; a verdict goes where its runs are; `baseline` as in tables.columns."""
-    places: dict[tuple[str, ...], list[Boot]] = {}
-    for boot in boots:
-        places.setdefault(_place(boot.run), []).append(boot)
-    return [_section(f"s{index}", group, verdicts, kernels, baseline) for index, group in enumerate(places.values(), 1)]
+def build(boots: Sequence[Boot], verdicts: Sequence[Verdict], known: Known) -> list[Section]:
+    """Sections in the order of their first boots. A verdict goes where its runs are."""
+    by_id = {boot.run.id: boot for boot in boots}
+    groups = together([boot.run for boot in boots])
+    return [_section(f"s{index}", [by_id[run.id] for run in group], verdicts, known) for index, group in enumerate(groups, 1)]
 
 
-def _place(run: Run) -> tuple[str, ...]:
-    """What runs of one section share: nobody would lay others side by side."""
-    spec = run.guest["spec"]
-    shape = {key: value for key, value in spec["topology"].items() if key not in comparable.NO_PART}
-    return (run.place.case_name if run.place else "", run.workload, run.size, spec["topology_name"], str(shape), spec["accel"])
+def together(runs: Sequence[Run]) -> list[list[Run]]:
+    """Runs by section: of one case, or one workload without a case, in one size on one kind of machine."""
+    groups: dict[tuple[str, ...], list[Run]] = {}
+    for run in runs:
+        spec = run.guest["spec"]
+        machine = (spec["topology_name"], str(spec["topology"]["vcpus"]), str(spec["topology"]["memory"]), spec["accel"])
+        groups.setdefault((run.place.case_name if run.place else "", run.workload, run.size, *machine), []).append(run)
+    return list(groups.values())
 
 
-def _section(ident: str, boots: Sequence[Boot], verdicts: Sequence[Verdict], kernels: Mapping[str, Kernel], baseline: str | None) -> Section:
-    ids = {boot.run.id for boot in boots}
-    own = [verdict for verdict in verdicts if ids & set(verdict.runs)]
-    whole = [boot for boot in boots if not boot.run.error]
-    columns = tables.columns([boot.run for boot in whole], baseline) if whole else {}
-    names = {run.id: name for name, runs in columns.items() for run in runs}
-    names |= {boot.run.id: tables.kernel(boot.run) for boot in boots if boot.run.error}
-    order = list(dict.fromkeys([*columns, *names.values()]))
-    first = boots[0].run
-    spec = first.guest["spec"]
-    case = next((boot.run.place.case for boot in boots if boot.run.place), None)
-    expected = list(dict.fromkeys((e.metric, e.phase) for e in (case.expect if case else ())))
-    groups, absent, zero = _metrics(whole, names, order, expected, emulated=spec["accel"] == Accel.TCG)
-    differing = comparable.differences([boot.run for boot in whole])
+def _section(ident: str, boots: Sequence[Boot], verdicts: Sequence[Verdict], known: Known) -> Section:
+    runs, first = [boot.run for boot in boots], boots[0].run
+    spec, case = first.guest["spec"], next((boot.run.place.case for boot in boots if boot.run.place), None)
+    emulated = spec["accel"] == Accel.TCG
+    whole = [run for run in runs if not run.error]
+    columns = tables.columns(whole, known.baseline) if whole else {}
+    names = {run.id: tables.kernel(run) for run in runs} | {run.id: name for name, members in columns.items() for run in members}
+    order = unique([*columns, *names.values()])
+    every = [(names[boot.run.id], boot) for boot in boots]
+    shown = sorted(((kernel, boot) for kernel, boot in every if not boot.run.error), key=lambda one: order.index(one[0]))
+    expected = dict.fromkeys((wish.metric, wish.phase) for wish in (case.expect if case else ()))
+    own = [verdict for verdict in verdicts if set(verdict.runs) & set(names)]
+    gone = [name for name in (case.published if case else ()) if name not in known.references]
+    doubts = [doubt for verdict in own for doubt in verdict.doubts] + [f"these runs differ in {line}" for line in comparable.differences(whole)]
+    doubts += [f"not set beside reference/{name}.yml: this checkout has no such table" for name in gone]
     return Section(
-        id=ident, title=first.place.case_name if first.place else first.workload, case=case, emulated=spec["accel"] == Accel.TCG,
+        id=ident, title=first.place.case_name if first.place else first.workload, case=case, emulated=emulated,
         machine=f"{first.size} on {spec['topology_name']}: {spec['topology']['vcpus']} vCPUs, {spec['topology']['memory']}, {spec['accel']}",
-        verdicts=own, effects=[plot for verdict in own if (plot := figures.effects(verdict.findings))],
-        doubts=[*dict.fromkeys(doubt for verdict in own for doubt in verdict.doubts), *(f"these runs differ in {line}" for line in differing)],
-        keys=[_key(index, name, [boot.run for boot in whole if names[boot.run.id] == name], [boot.run for boot in boots if names[boot.run.id] == name], kernels)
-              for index, name in enumerate(order)],
-        tables=tables.compare(columns) if columns else (), groups=groups, absent=absent, zero=zero,
-        over_time=_over_time(whole, names, order, [metric for metric, _ in expected]), profiles=_profiles(whole, names, order),
-        drawing=drawing.draw(Topology.model_validate(spec["topology"])), facts=facts([boot.run for boot in boots]),
-        boots=[(names[boot.run.id], boot) for boot in boots],
+        verdicts=own, effects=[plot for verdict in own if (plot := figures.effects(verdict.findings))], doubts=unique(doubts),
+        keys=[_key(index, name, every, known.kernels) for index, name in enumerate(order)], tables=tables.compare(columns) if columns else (),
+        published=_published(known.references, columns, case), metrics=gallery.every_metric(shown, expected, emulated=emulated),
+        over_time=gallery.over_time(shown, [metric for metric, _ in expected]), profiles=gallery.profiles(shown),
+        drawing=drawing.draw(Topology.model_validate(spec["topology"])), facts=facts(runs), boots=every,
     )
 
 
-def _key(index: int, name: str, whole: Sequence[Run], every: Sequence[Run], kernels: Mapping[str, Kernel]) -> Key:
+def _published(references: Mapping[str, Published], columns: tables.Columns, case: Case | None) -> list[Table]:
+    """The published effects that a case mirrors, beside its boots: a table for each reference and pair of kernels."""
+    mirrored = {name: references[name] for name in (case.published if case else ()) if name in references}
+    if not mirrored or len(columns) < 2:
+        return []
+    rows = mirror.beside(mirrored, columns, tables.before(columns))
+    found = []
+    for name, before, after in dict.fromkeys((row.reference, row.before, row.after) for row in rows):
+        about = references[name]
+        cells = tuple(
+            (row.row, mirror.change(row.published), mirror.change(row.ratio), mirror.interval(row), f"{row.boots[0]} + {row.boots[1]}", str(row.agreement))
+            for row in rows if (row.reference, row.before, row.after) == (name, before, after)
+        )
+        caption = f"{about.author}, {about.date}, {about.machine}: {about.before} to {about.after}. Here: {before} to {after}."
+        found.append(Table(caption=caption, head=("change of", "published", "here", f"{CONFIDENCE:.0%} interval", "boots", "direction"), rows=cells))
+    return found
+
+
+def _key(index: int, name: str, boots: Boots, kernels: Mapping[str, Kernel]) -> Key:
+    mine = [boot.run for kernel, boot in boots if kernel == name]
     dashes = figures.DASHES[index % len(figures.DASHES)]
     return Key(
-        name=name, colour=figures.COLOURS[index % len(figures.COLOURS)], sign=SIGNS[index % len(SIGNS)], boots=len(whole),
-        dashes="" if dashes == "solid" else dashes.replace("px", ""), release=", ".join(unique(run.release for run in every)),
-        hash=", ".join(unique(str(run.guest.get("kernel_hash", "")) for run in every)), about=kernels.get(tables.kernel(every[0]), Kernel()),
+        name=name, colour=figures.COLOURS[index % len(figures.COLOURS)], sign=SIGNS[index % len(SIGNS)], boots=sum(not run.error for run in mine),
+        dashes="" if dashes == "solid" else dashes.replace("px", ""), release=", ".join(unique(run.release for run in mine)),
+        hash=", ".join(unique(str(run.guest.get("kernel_hash", "")) for run in mine)), about=kernels.get(tables.kernel(mine[0]), Kernel()),
     )
-
-
-def _metrics(
-    boots: Sequence[Boot], names: Mapping[str, str], order: Sequence[str], expected: Sequence[tuple[str, str]], *, emulated: bool
-) -> tuple[list[Group], list[str], list[str]]:
-    """A plot of every metric, and the names of those that are absent and of those that are 0 everywhere.
-
-    First those that are judged, drawn even at 0, then GROUPS, then all others that any boot has.
-    """
-    runs = [boot.run for boot in boots]
-    ran = unique(result.phase.name for run in runs for result in run.phases if result.phase.measured)
-    known = {name for _, group in GROUPS for name in group}
-    traced = unique(f"trace:{event}" for run in runs for result in run.phases for event in result.counters.get("trace", {}))
-    told = unique(f"output:{name}" for run in runs for result in run.phases for name in result.output)
-    rest = (*GROUPS, ("Other", tuple(name for name in metrics.DERIVED if name not in known)), ("Tracepoints", traced), ("Told by the workload", told))
-    wanted = [(JUDGED, [(name, [pattern]) for name, pattern in expected]), *((title, [(name, ran) for name in group]) for title, group in rest)]
-    groups, absent, zero = [], [], []
-    drawn: set[tuple[str, ...]] = set()
-    for title, asked in wanted:
-        plots = []
-        for name, patterns in asked:
-            values = {pattern: {kernel: _values(boots, names, kernel, name, pattern) for kernel in order} for pattern in patterns}
-            every = [value for by in values.values() for found in by.values() for _, value in found]
-            if title != JUDGED and (name, *patterns) in drawn:
-                continue
-            if not every:
-                absent.append(name)
-            elif not any(every) and title != JUDGED:
-                zero.append(name)
-            else:
-                drawn.add((name, *patterns))
-                meaning = metrics.describe(name)
-                words = [name] if name in NUMA else []
-                words += [meaning.about] if name in metrics.TIMES or name in metrics.DERIVED else []
-                words += ["emulated: no evidence"] if emulated and meaning.kind is metrics.Kind.TIME else []
-                about = "; ".join(words)
-                plots.append(figures.dots(NUMA.get(name, name), meaning.unit, values, order, about=about))
-        if found := [plot for plot in plots if plot]:
-            groups.append(Group(title=title, plots=found))
-    return groups, unique(absent), unique(zero)
-
-
-def _values(boots: Sequence[Boot], names: Mapping[str, str], kernel: str, metric: str, pattern: str) -> figures.Values:
-    """A kernel's values, one a boot that has it."""
-    found = [(boot.name, metrics.value(boot.run, metric, pattern)) for boot in boots if names[boot.run.id] == kernel]
-    return [(name, value) for name, value in found if value is not None]
-
-
-def _over_time(boots: Sequence[Boot], names: Mapping[str, str], order: Sequence[str], judged: Sequence[str]) -> list[Group]:
-    """By phase: watched and judged counters, then each boot's pages by node. Only what was sampled."""
-    groups = []
-    for phase in unique(name for boot in boots for name in boot.samples):
-        ordered = sorted(boots, key=lambda boot: order.index(names[boot.run.id]))
-        sampled = [(boot.name, names[boot.run.id], boot.samples[phase]) for boot in ordered if boot.samples.get(phase)]
-        plots = []
-        for counter in unique((*judged, *WATCHED)):
-            lines = [(boot, kernel, line) for boot, kernel, found in sampled if (line := moments.series(found, counter))]
-            plots.append(figures.over_time(NUMA.get(counter, counter), "pages" if moments.level(counter) else "", lines, order))
-        nodes = [(boot, kernel, pages) for boot, kernel, found in sampled if (pages := moments.pages(found))]
-        most = max((value for *_, pages in nodes for line in pages.values() for _, value in line), default=0.0)
-        maps = [figures.heat(f"{kernel}, {boot}", pages, most) for boot, kernel, pages in nodes]
-        for title, drawn in ((f"Phase {phase}", plots), (f"Phase {phase}: memory in use by node", maps)):
-            if found := [plot for plot in drawn if plot]:
-                groups.append(Group(title=title, plots=found))
-    return groups
-
-
-def _profiles(boots: Sequence[Boot], names: Mapping[str, str], order: Sequence[str]) -> list[Group]:
-    """By phase a flame graph of each kernel, its boots' samples added up."""
-    groups = []
-    for phase in unique(name for boot in boots for name in boot.stacks):
-        plots = []
-        for kernel in order:
-            profiles = [boot.stacks[phase] for boot in boots if names[boot.run.id] == kernel and phase in boot.stacks]
-            plots.append(figures.flame(f"{kernel}, {len(profiles)} boot{'s' * (len(profiles) != 1)}", folded.merged(profiles)))
-        if found := [plot for plot in plots if plot]:
-            groups.append(Group(title=phase, plots=found))
-    return groups
 
 
 def facts(runs: Sequence[Run]) -> list[tuple[str, Sequence[str]]]:
@@ -298,8 +196,3 @@ def deciding(verdict: Verdict) -> list[Finding]:
     """The findings that a verdict stands on, those that do not hold first."""
     order = [Answer.DOES_NOT_HOLD, Answer.CANNOT_TELL, Answer.HOLDS]
     return sorted((finding for finding in verdict.findings if finding.decides), key=lambda finding: order.index(finding.answer))
-
-
-def unique(values: Iterable[str]) -> list[str]:
-    """Each once, in order of appearance, the empty ones left out."""
-    return [value for value in dict.fromkeys(values) if value]

@@ -30,10 +30,12 @@ Values = Mapping[str, Sequence[float]]
 """By counter of /proc/vmstat a value for each boot."""
 
 
-def case(metric: str = "numa_pte_updates", *, phase: str = "touch", before: str = "6.1-slowscan-before", more: Sequence[Mapping[str, object]] = ()) -> Case:
+def case(metric: str = "numa_pte_updates", *, phase: str = "touch", before: str = "6.1-slowscan-before", more: Sequence[Mapping[str, object]] = (),
+         published: Sequence[str] = ()) -> Case:
     """A case that expects one metric to fall by 2."""
     return Case.model_validate({
         "description": "two threads share memory whose migration must fail", "source": "slowscan-lkml-2015.txt, Mel Gorman, March 7, 2015",
+        "published": list(published),
         "workload": "migratefail", "before": before, "after": "6.1",
         "sizes": {"quick": {"source": "issue 4", "machines": [{"topology": "4socket"}], "minutes": 3}},
         "expect": [{"metric": metric, "phase": phase, "direction": "falls", "by": 2}, *more],
@@ -197,7 +199,7 @@ def _migratefail() -> tuple[list[Run], Verdict]:
 def _xfsrepair() -> tuple[list[Run], Verdict]:
     phases = ("fsmark", "repair-defaults", "repair-agstride", "repair-bhash", "repair-agstride-bhash")
     second = {"metric": "migrated_per_hint_fault", "phase": "repair-*", "direction": "falls", "by": 1.2}
-    of = case("pgfault", phase="repair-*", before="6.1-all-before", more=[second])
+    of = case("pgfault", phase="repair-*", before="6.1-all-before", more=[second], published=["slowscan-xfsrepair"])
     found = []
     for boot, (arm, faults, part) in enumerate(zip(
         (Arm.BEFORE, Arm.AFTER, Arm.AFTER, Arm.BEFORE, Arm.BEFORE, Arm.AFTER), (96e3, 70e3, 76e3, 106e3, 99e3, 76e3), (.90, .28, .42, .77, .91, .70),

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from numalab import sections
+from numalab import gallery, published, sections
 from numalab.case import Answer, Arm, Verdict
 from numalab.folded import Stacks
+from numalab.gallery import Boot
 from numalab.model import Accel
 from numalab.moments import Sample
 from numalab.runs import Run
-from numalab.sections import Boot, Section
+from numalab.sections import Known, Section
 from tests.unit.reports import case, finding, run, samples, verdict
 
 TOUCH = {"touch": {"numa_pte_updates": 1000.0, "numa_hint_faults": 500.0, "numa_hint_faults_local": 0.0, "numa_pages_migrated": 0.0}}
@@ -25,7 +26,7 @@ def boot(item: Run, *, sampled: Sequence[Sample] = (), stacks: Stacks | None = N
 
 
 def build(*boots: Boot, verdicts: Sequence[Verdict] = ()) -> list[Section]:
-    return sections.build(boots, verdicts, {})
+    return sections.build(boots, verdicts, Known())
 
 
 def pair(boots: int = 3) -> list[Run]:
@@ -34,7 +35,7 @@ def pair(boots: int = 3) -> list[Run]:
 
 
 def titles(section: Section) -> list[str]:
-    return [plot.title for group in section.groups for plot in group.plots]
+    return [plot.title for group in section.metrics.groups for plot in group.plots]
 
 
 def test_before_is_the_first_kernel() -> None:
@@ -44,14 +45,14 @@ def test_before_is_the_first_kernel() -> None:
 
 
 def test_a_baseline_that_is_asked_for_comes_first() -> None:
-    section, = sections.build([boot(item) for item in pair()], [], {}, baseline="6.1")
+    section, = sections.build([boot(item) for item in pair()], [], Known(baseline="6.1"))
     assert section.keys[0].name == section.tables[0].columns[0] == "6.1"
 
 
 def test_what_cannot_stand_together_does_not() -> None:
     found = build(
-        boot(run("6.1", TOUCH)), boot(run("6.1", TOUCH, accel=Accel.KVM)), boot(run("6.1", TOUCH, topology="uma-4g")),
-        boot(run("6.1", TOUCH, name="other")), boot(run("6.1", TOUCH, arm=None)), boot(run("6.12", TOUCH)),
+        boot(run("6.1", TOUCH)), boot(run("6.1", TOUCH, boot=1, accel=Accel.KVM)), boot(run("6.1", TOUCH, boot=2, topology="uma-4g")),
+        boot(run("6.1", TOUCH, boot=3, name="other")), boot(run("6.1", TOUCH, boot=4, arm=None)), boot(run("6.12", TOUCH, boot=5)),
     )
     assert [len(section.boots) for section in found] == [2, 1, 1, 1, 1]
     assert [section.emulated for section in found] == [True, False, True, True, True]
@@ -62,7 +63,7 @@ def test_any_number_of_kernels(kernels: int) -> None:
     """More kernels than colours: they begin again."""
     section, = build(*(boot(run(f"6.{index}", TOUCH, arm=None, boot=index)) for index in range(kernels)))
     assert [key.name for key in section.keys] == [f"6.{index}" for index in range(kernels)]
-    assert len(section.groups[0].plots[0].table.rows) == kernels
+    assert len(section.metrics.groups[0].plots[0].table.rows) == kernels
     assert section.case is None
     assert not section.verdicts
 
@@ -76,18 +77,18 @@ def test_broken_runs_are_evidence_and_no_data() -> None:
     good, bad = run("6.1", TOUCH), run("6.1", {"touch": {"numa_pte_updates": 10**9}}, boot=1, error="hung", warnings=("BUG: soft lockup",))
     section, = build(boot(good), boot(bad, sampled=samples({"pgfault": 5}), stacks={("a",): 1}))
     assert len(section.boots) == 2
-    assert {row[5] for group in section.groups for plot in group.plots for row in plot.table.rows if plot.title == "NUMA base PTE updates"} == {"1000"}
+    assert {row[5] for group in section.metrics.groups for plot in group.plots for row in plot.table.rows if plot.title == "NUMA base PTE updates"} == {"1000"}
     assert not section.over_time
     assert not section.profiles
     only, = build(boot(bad))
-    assert not only.groups
+    assert not only.metrics.groups
     assert not only.tables
     assert [(key.name, key.boots) for key in only.keys] == [("6.1", 0)]
 
 
 def test_judged_metrics_come_first_and_once() -> None:
     section, = build(*map(boot, pair()))
-    assert section.groups[0].title == sections.JUDGED
+    assert section.metrics.groups[0].title == gallery.JUDGED
     assert titles(section)[0] == "NUMA base PTE updates"
     assert titles(section).count("NUMA base PTE updates") == 1
 
@@ -96,16 +97,16 @@ def test_a_pattern_over_several_phases_is_another_plot() -> None:
     of = case(phase="repair-*")
     phases = {name: {"numa_pte_updates": 10.0} for name in ("repair-a", "repair-b")}
     section, = build(boot(run("6.1", phases, of=of)))
-    rows = [plot.table.rows for group in section.groups for plot in group.plots if plot.title == "NUMA base PTE updates"]
+    rows = [plot.table.rows for group in section.metrics.groups for plot in group.plots if plot.title == "NUMA base PTE updates"]
     assert [[(row[0], row[3]) for row in table] for table in rows] == [[("repair-*", "20")], [("repair-a", "10"), ("repair-b", "10")]]
 
 
 def test_absent_is_told_apart_from_zero() -> None:
     section, = build(boot(run("6.1", TOUCH)))
-    assert "numa_pages_migrated" in section.zero
-    assert "numa_pages_migrated" not in section.absent
-    assert "nr_vmscan_write" in section.absent
-    assert "nr_vmscan_write" not in section.zero
+    assert "numa_pages_migrated" in section.metrics.zero
+    assert "numa_pages_migrated" not in section.metrics.absent
+    assert "nr_vmscan_write" in section.metrics.absent
+    assert "nr_vmscan_write" not in section.metrics.zero
     assert not {"NUMA pages migrated", "nr_vmscan_write"} & set(titles(section))
 
 
@@ -117,7 +118,7 @@ def test_zero_is_drawn_where_it_is_judged() -> None:
 def test_times_under_emulation_are_said_to_be_none() -> None:
     for accel, said in ((Accel.TCG, True), (Accel.KVM, False)):
         section, = build(boot(run("6.1", TOUCH, accel=accel)))
-        about = {plot.title: plot.about for group in section.groups for plot in group.plots}
+        about = {plot.title: plot.about for group in section.metrics.groups for plot in group.plots}
         assert ("emulated" in about["elapsed"]) is said
         assert ("emulated" in about["system_percent"]) is said
         assert "emulated" not in about["NUMA hint faults"]
@@ -168,6 +169,21 @@ def test_runs_that_differ_are_doubted() -> None:
     section, = build(boot(one), boot(two))
     assert len(section.doubts) == 1
     assert section.doubts[0].startswith("these runs differ in settings")
+
+
+def test_published_effects_stand_beside_ours() -> None:
+    of = case(published=["slowscan-xfsrepair", "long-gone"])
+    runs = [run(kernel, {"repair-bhash": {"numa_hit": count}}, boot=index, arm=arm, of=of)
+            for index, (kernel, arm, count) in enumerate((("6.1", Arm.AFTER, 90), ("6.1-slowscan-before", Arm.BEFORE, 100)) * 2)]
+    section, = sections.build([*map(boot, runs)], [], Known(references={"slowscan-xfsrepair": published.load("slowscan-xfsrepair")}))
+    table, = section.published
+    rows = {row[0]: row[1:] for row in table.rows}
+    assert rows["Amean syst-xfsrepair"][0] == "-45.83%"
+    assert rows["Amean syst-xfsrepair"][-1] == "emulated", "a time is no evidence here"
+    assert rows["NUMA alloc hit"][:2] == ("-16.57%", "-10.00%")
+    assert "Mel Gorman" in table.caption
+    assert "6.1-slowscan-before to 6.1" in table.caption
+    assert section.doubts == ["not set beside reference/long-gone.yml: this checkout has no such table"]
 
 
 def test_facts_are_told_once() -> None:
