@@ -95,7 +95,7 @@ def _rows(count: int) -> list[tuple[float, float]]:
 def _circle(count: int) -> list[tuple[float, float]]:
     """Centres on a ring, clockwise from the upper left, so that neighbours on a ring of sockets are neighbours here."""
     # Half the width and height of the ring: they keep boxes apart, with room for a label on the line between.
-    across, down = {2: (92.0, 0.0), 3: (100.0, 80.0), 4: (88.0, 75.0)}.get(count, (32.5 * count, 25.0 * count))
+    across, down = {2: (92.0, 0.0), 3: (100.0, 80.0), 4: (125.0, 100.0)}.get(count, (36.0 * count, 27.0 * count))
     turn = math.pi if count == 2 else 1.25 * math.pi if count == 4 else 1.5 * math.pi
     angles = [turn + 2 * math.pi * i / count for i in range(count)]
     points = [(across * math.cos(angle), down * math.sin(angle)) for angle in angles]

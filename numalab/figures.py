@@ -240,7 +240,7 @@ def flame(title: str, stacks: Stacks) -> Plot | None:
         parents=["", *("all" if box.parent is None else str(box.parent) for box in boxes)], values=[every, *(box.count for box in boxes)],
         branchvalues="total", sort=False, tiling={"orientation": "v", "flip": "y", "pad": 1}, pathbar={"visible": False}, textposition="middle left",
         hovertemplate="%{label}<br>%{percentRoot:.2%}, %{value} samples<extra></extra>", textfont={"color": "#1c1c1c", "size": 11},
-        marker={"colors": ["#d9d4cc", *colours], "line": {"width": 0}},
+        marker={"colors": ["#d9d4cc", *colours], "line": {"width": 0}}, leaf={"opacity": 1},
     )
     height = 18 * (max((box.depth for box in boxes), default=0) + 1) + 12
     drawn = figure([trace], height, (2, 2, 4, 4), uniformtext={"mode": "hide", "minsize": 9})
