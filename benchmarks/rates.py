@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from numalab import experiment, record, state
+from numalab import record, state, trial
 from numalab.case import Answer
 from numalab.errors import LabError
-from numalab.experiment import Trial
 from numalab.runs import Run
+from numalab.trial import Trial
 
 
 def stored() -> Iterator[Run]:
@@ -36,22 +36,22 @@ def trials(runs: Iterable[Run]) -> Iterator[tuple[str, int, Trial]]:
         if run.place:
             groups[run.place.experiment].append(run)
     for _, group in sorted(groups.items()):
-        sides = experiment.sides(group, 4)
+        sides = trial.sides(group, 4)
         names = [{run.guest["spec"]["boot"]["name"] for run in side} for side in sides]
         # Two kernels alone, over an even number of rounds, make four sides too: before, after, after, before.
         if len({len(side) for side in sides}) == 1 and [len(one) for one in names] == [1] * 4 and names[0] == names[1] != names[2] == names[3]:
             assert group[0].place is not None
-            yield group[0].place.case_name, len(sides[0]), experiment.trial(group)
+            yield group[0].place.case_name, len(sides[0]), trial.of(group)
 
 
 def rates(found: Iterable[Trial]) -> dict[str, tuple[int, int]]:
     """What happened -> how often, of how many trials."""
     outcomes: dict[str, list[bool]] = defaultdict(list)
-    for trial in found:
-        outcomes["effect seen"].append(trial.effect.answer is Answer.HOLDS)
-        outcomes["planted regression seen"].append(trial.red)
-        outcomes["planted regression let pass"].append(trial.planted.answer is Answer.HOLDS)
-        outcomes["change claimed where there is none"].append(not trial.green)
+    for one in found:
+        outcomes["effect seen"].append(one.effect.answer is Answer.HOLDS)
+        outcomes["planted regression seen"].append(one.red)
+        outcomes["planted regression let pass"].append(one.planted.answer is Answer.HOLDS)
+        outcomes["change claimed where there is none"].append(not one.green)
     return {what: (sum(several), len(several)) for what, several in outcomes.items()}
 
 
@@ -59,9 +59,9 @@ def main() -> None:
     """Print the table and the rates."""
     found = list(trials(stored()))
     print(f"{'case':16} {'boots':>5}  {'before / after':14} {'passed off':14} {'unchanged':14}")
-    for name, boots, trial in found:
-        print(f"{name:16} {boots:5}  {trial.effect.answer:14} {trial.planted.answer:14} {'green' if trial.green else 'CHANGED':14}".rstrip())
-    for what, (hits, of) in rates(trial for *_, trial in found).items():
+    for name, boots, one in found:
+        print(f"{name:16} {boots:5}  {one.effect.answer:14} {one.planted.answer:14} {'green' if one.green else 'CHANGED':14}".rstrip())
+    for what, (hits, of) in rates(one for *_, one in found).items():
         print(f"{what}: {hits} of {of}")
 
 

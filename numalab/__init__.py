@@ -7,7 +7,7 @@ The layers, from the bottom; imports go only downwards (tests/unit/test_layers.p
     pure       blocks, calibration, catalog, comparable, counters, domain, drawing, effect, eras,
                export, figures, finding, folded, gallery, judge, kconfig, mail, metrics, mirror,
                moments, page, patches, plot, published, recipes, record, report, sections, tables,
-               topology, workload
+               topology, trial, workload
     edges      accel, console, doctor, evidence, guest, host, html, image, kernel, kernelbuild,
                provision, prune, settle, shell, source, storage, store, toolchain, where
     measuring  experiment, measure

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from numalab import calibration, catalog, image, judge, kernelbuild, measure, metrics, settle, shell, state, topology
 from numalab import guest as guests
-from numalab.case import CONFIDENCE, Answer, Arm, Case, CaseSize, Machine, Place, Verdict
+from numalab.case import Arm, Case, CaseSize, Machine, Place, Verdict
 from numalab.errors import InputError
 from numalab.guest import Guest, Request
 from numalab.host import Host
@@ -272,54 +272,4 @@ def verdicts(runs: Sequence[Run], *, force: bool = False) -> tuple[Verdict, ...]
     return tuple(
         judge.verdict([*before, *(run for run in after if run.guest["spec"]["boot"]["name"] == name)], calibration=known, force=force)
         for name in names
-    )
-
-
-def sides(runs: Sequence[Run], kernels: int) -> list[list[Run]]:
-    """The runs of an experiment of so many kernels, by the position of theirs (the same kernel may have several)."""
-    found: list[list[Run]] = [[] for _ in range(kernels)]
-    for run in runs:
-        if run.place is None:
-            raise InputError(f"run {run.id} belongs to no experiment")
-        turn, position = divmod(run.place.boot, kernels)
-        found[position if turn % 2 == 0 else kernels - 1 - position].append(run)
-    return found
-
-
-def against(before: Sequence[Run], after: Sequence[Run]) -> list[Run]:
-    """Runs with their sides chosen anew, whatever their kernels: to pass one off as the other, and to compare one with itself."""
-    return [
-        run.model_copy(update={"place": run.place.model_copy(update={"arm": arm})})
-        for arm, side in ((Arm.BEFORE, before), (Arm.AFTER, after)) for run in side if run.place
-    ]
-
-
-@dataclass(frozen=True)
-class Trial:
-    """What the judge says of boots whose truth is known: kernels before, before, after, after."""
-
-    effect: Verdict
-    """Before against after: the effect is there."""
-    planted: Verdict
-    """Before passed off as after: it must not hold."""
-    unchanged: Verdict
-    """After against itself."""
-
-    @property
-    def red(self) -> bool:
-        """Whether the planted regression is seen."""
-        return self.planted.answer is Answer.DOES_NOT_HOLD
-
-    @property
-    def green(self) -> bool:
-        """Whether no change is claimed where there is none."""
-        return all(finding.q is None or finding.q > 1 - CONFIDENCE for finding in self.unchanged.findings)
-
-
-def trial(runs: Sequence[Run]) -> Trial:
-    """The three verdicts of an experiment over (before, before, after, after)."""
-    before, passed_off, after, again = sides(runs, 4)
-    return Trial(
-        judge.verdict(against([*before, *passed_off], [*after, *again])),
-        judge.verdict(against(before, passed_off)), judge.verdict(against(after, again)),
     )

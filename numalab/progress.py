@@ -26,16 +26,20 @@ class Progress(logging.Handler):
         self._changing = threading.Lock()
         self._live = Live(self, console=self._console, transient=True, refresh_per_second=8) if self._console.is_terminal else None
         self._spinner = Spinner("dots")
+        self._before = (logging.NOTSET, True)
 
     def __enter__(self) -> Self:
         logger = logging.getLogger("numalab")
+        self._before = (logger.level, logger.propagate)
         logger.setLevel(logging.DEBUG)
         logger.propagate = False
         logger.addHandler(self)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        logging.getLogger("numalab").removeHandler(self)
+        logger = logging.getLogger("numalab")
+        logger.removeHandler(self)
+        logger.level, logger.propagate = self._before
         if self._live and self._live.is_started:
             self._live.stop()
 

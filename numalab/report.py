@@ -86,17 +86,18 @@ def _finding(one: Finding, found: Verdict) -> list[str]:
     lines = [f"  {_asked(one.expectation)}: {one.answer}{ratio}"]
     lines += [f"    {line}" for line in _columns([*zip(*zip_longest(*rows, fillvalue=""), strict=True)])]
     lines.append(f"    {one.reason}")
-    # Where nothing can be told, the reason says so itself.
+    # Where it cannot be told, the reason says this itself.
     if one.decides and one.answer is not Answer.CANNOT_TELL and one.detectable is not None:
-        needed = "" if one.boots_needed is None else f"; {one.boots_needed} boots of each kernel are enough"
-        lines.append(f"    a factor of {one.detectable:.3g} would have been seen{needed}")
+        which = f"one of {one.expectation.by:g}" if one.expectation.by > 1 else "the one found"
+        needed = "" if one.boots_needed is None else f"; {which} takes {one.boots_needed} boots of each kernel"
+        lines.append(f"    the least that these boots can show is a factor of {one.detectable:.3g}{needed}")
     return lines
 
 
 def _asked(wish: Expectation) -> str:
     """What is expected, in the case's own words."""
-    by = f" by {wish.by:g}" if wish.by > 1 else ""
-    to = "" if wish.to is None else f" to {wish.to:g}"
+    by = f" by a factor of {wish.by:g}" if wish.by > 1 else ""
+    to = "" if wish.to is None else f"{',' * bool(by)} to {wish.to:g}"
     return f"{wish.metric}, {wish.phase}: {wish.direction}{by}{to}"
 
 

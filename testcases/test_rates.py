@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from numalab import catalog, experiment, live, report
+from numalab import catalog, experiment, live, report, trial
 from numalab.case import Answer
 from numalab.plugin import CannotTell, Lab
 from numalab.proc import Deadline
@@ -24,7 +24,7 @@ def test_before_passed_off_as_after_goes_red(name: str, lab: Lab, record_propert
     asked = experiment.plan(name, lab.size, kernels=(case.before, case.before, case.after, case.after), wish=lab.config.getoption("--accel"))
     rounds = asked.about.boots
     outcome = experiment.conduct(asked, lab.host, rounds, limit=Deadline.after, view=live.View(asked, rounds))
-    found = experiment.trial([run for run, _ in outcome.runs])
+    found = trial.of([run for run, _ in outcome.runs])
     record_property("experiment", outcome.experiment)
     assert found.green, report.verdict(found.unchanged)
     if found.planted.answer is Answer.CANNOT_TELL:

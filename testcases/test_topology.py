@@ -8,9 +8,10 @@ from numalab import catalog, topology
 from numalab.guest import Guest
 from numalab.proc import Deadline
 
+pytestmark = [pytest.mark.topology(name) for name in catalog.names("topologies")]
+
 
 @pytest.mark.minutes(5)
-@pytest.mark.parametrize("guest", [pytest.mark.topology(name).mark for name in catalog.names("topologies")], ids=catalog.names("topologies"), indirect=True)
 def test_topology_is_as_asked(guest: Guest, deadline: Deadline) -> None:
     rows = guest.verify(deadline)
     assert all(row.agrees for row in rows), topology.table(rows)

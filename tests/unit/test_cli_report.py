@@ -95,7 +95,7 @@ def test_published_whatever_the_baseline(baseline: str, six: list[Run], capsys: 
 def test_mail(six: list[Run], capsys: pytest.CaptureFixture[str]) -> None:
     text = good(capsys, "compare", "xfsrepair", "--format", "mail", "--published")
     assert max(map(len, text.splitlines())) <= 76
-    assert "numa_pte_updates, repair-*: falls by 1.5: holds" in text
+    assert "numa_pte_updates, repair-*: falls by a factor of 1.5: holds" in text
 
 
 def test_json_and_csv(six: list[Run], capsys: pytest.CaptureFixture[str]) -> None:

@@ -134,7 +134,7 @@ def test_variables_for_every_command(lab_state: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(("printed", "error", "said"), [
-    ("", GuestError, r"guest g: its kernel printed nothing and used only 3 s of processor time: it hangs before its first line.*-Wa,-mshared"),
+    ("", GuestError, r"guest g: its kernel printed nothing and used only 3\.0 s of processor time: it hangs before its first line.*-Wa,-mshared"),
     ("\r\n", GuestError, "printed nothing"),
     ("[    0.000000] Linux version 3.19.0\n", DeadlinePassed, "waiting for SSH"),
 ])

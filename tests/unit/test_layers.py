@@ -15,9 +15,9 @@ LAYERS = (
     ("tools", {"errors", "log", "proc", "state"}),
     ("values", {"case", "model", "runs"}),
     ("pure", {
-        "blocks", "calibration", "catalog", "comparable", "counters", "domain", "drawing", "effect", "eras", "export", "figures", "finding",
-        "folded", "gallery", "judge", "kconfig", "mail", "metrics", "mirror", "moments", "page", "patches", "plot", "published", "recipes",
-        "record", "report", "sections", "tables", "topology", "workload",
+        "blocks", "calibration", "catalog", "comparable", "counters", "domain", "drawing", "effect", "eras", "export", "figures", "finding", "folded",
+        "gallery", "judge", "kconfig", "mail", "metrics", "mirror", "moments", "page", "patches", "plot", "published", "recipes", "record", "report",
+        "sections", "tables", "topology", "trial", "workload",
     }),
     ("edges", {
         "accel", "console", "doctor", "evidence", "guest", "host", "html", "image", "kernel", "kernelbuild", "provision", "prune", "settle", "shell",

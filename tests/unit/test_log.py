@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from numalab.log import note, step
+from numalab.log import moving, note, step, tell
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[tuple[str, ...]]:
@@ -34,3 +34,11 @@ def test_a_note(caplog: pytest.LogCaptureFixture) -> None:
     note("emulated", who="g")
     assert told(caplog) == [("WARNING", "g", "emulated", "note")]
     assert caplog.messages == ["g: emulated"]
+
+
+def test_what_came_out_is_for_everybody_and_what_moves_is_not(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "numalab")
+    tell("boot 1 of 6", who="mine")
+    moving("numa_pte_updates +5")
+    assert told(caplog) == [("INFO", "mine", "boot 1 of 6", "told"), ("DEBUG", "", "numa_pte_updates +5", "moving")]
+    assert caplog.messages == ["mine: boot 1 of 6", "numa_pte_updates +5"]

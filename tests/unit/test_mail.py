@@ -45,7 +45,7 @@ def test_the_whole_mail() -> None:
         "Kernel:   6.1 (6.1-numalab): Debian 6.1 as it is", "Workload: xfsrepair, size quick: files 1000", "Settings: kernel.numa_balancing 1",
         "Boots:    3 of 6.1-slowscan-before, 3 of 6.1; fresh guests, taken in turn",
         "Amean    syst-repair-agstride-bhash", "NUMA base PTE updates", "reference/slowscan-xfsrepair.yml",
-        "numa_pte_updates, repair-*: falls by 1.5: holds",
+        "numa_pte_updates, repair-*: falls by a factor of 1.5: holds",
     ):
         assert words in " ".join(text.split()) or words in text, words
     order = [text.index(word) for word in ("Host:", "times in seconds", "totals in seconds", "\ncounters\n", "published:", "HOLDS")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -155,7 +156,9 @@ def test_a_case_that_does_not_hold_fails_with_its_verdict(cases: Cases) -> None:
     result = cases.run()
     result.assert_outcomes(failed=1)
     assert result.ret == 1
-    result.stdout.fnmatch_lines(["mine (quick) on 4socket, tcg: *3 and 3 boots: DOES NOT HOLD", "*numa_pte_updates, touch: falls by 2: does not hold*"])
+    result.stdout.fnmatch_lines([
+        "mine (quick) on 4socket, tcg: *3 and 3 boots: DOES NOT HOLD", "*numa_pte_updates, touch: falls by a factor of 2: does not hold*",
+    ])
     assert "plugin.py" not in result.stdout.str(), "a verdict is no stack of calls"
 
 
@@ -166,7 +169,7 @@ def test_cannot_tell_is_an_outcome_of_its_own(cases: Cases) -> None:
     assert result.ret == 0
     result.stdout.fnmatch_lines([
         "testcases/mine.yml::mine[[]4socket[]] CANNOT TELL*", "=* CANNOT TELL =*", "*3 and 3 boots: CANNOT TELL",
-        "*numa_pte_updates, touch: falls by 2: cannot tell*", "=* 1 cannot tell in * =*",
+        "*numa_pte_updates, touch: falls by a factor of 2: cannot tell*", "=* 1 cannot tell in * =*",
     ])
     cases.run().stdout.fnmatch_lines(["testcases/mine.yml [?] *"])
 
@@ -282,3 +285,15 @@ def test_bad_cases_and_options(cases: Cases, break_it: Callable[[Cases], Any], w
     result.stdout.fnmatch_lines([said])
     assert "plugin.py" not in result.stdout.str()
     assert not cases.asked
+
+
+@pytest.mark.parametrize(("words", "names"), [([], catalog.names("topologies")), (["--topology", "fakenuma"], ["fakenuma"])])
+def test_the_labs_own_testcases_are_collected(words: list[str], names: list[str], pytester: pytest.Pytester) -> None:
+    """All of them, on every topology or on those that were chosen."""
+    argv = ["--collect-only", "-q", "-p", "no:cacheprovider", f"--rootdir={catalog.ROOT}", *words, str(catalog.ROOT / "testcases")]
+    result = pytester.runpytest_inprocess(*argv)
+    assert result.ret == 0
+    listed = result.stdout.str()
+    assert sorted(re.findall(r"test_topology_is_as_asked\[(.*)\]", listed)) == sorted(names)
+    for name in catalog.names("testcases"):
+        assert re.search(rf"/{name}\.yml::{name}\[{names[0] if words else '.*'}\]", listed)

@@ -1,12 +1,14 @@
-"""A run as text: absent is "-", emulation and breakage are said, ratios are the seeds'."""
+"""Runs and verdicts as text: absent is "-", emulation and breakage are said, ratios are the seeds'."""
 
 from __future__ import annotations
 
 import pytest
 
-from numalab import report
+from numalab import calibration, experiment, report
+from numalab.case import Arm, Direction, Expectation, Verdict
 from numalab.model import Accel, Phase, SizeClass, jsonable
 from numalab.runs import PhaseResult, Run
+from tests.unit import synthetic
 from tests.unit.makers import spec
 
 SLOWSCAN_V2 = {
@@ -72,3 +74,133 @@ def test_breakage_is_said() -> None:
 def test_a_run_that_broke_before_its_first_phase() -> None:
     text = report.summary(run(error="SSH is lost").model_copy(update={"phases": ()}))
     assert "BROKEN, not a result: SSH is lost" in text
+
+
+@pytest.mark.parametrize(("number", "text"), [
+    (0, "0"), (7, "7"), (0.0605, "0.0605"), (0.9, "0.9"), (999.4, "999"), (999.9, "1000"), (1234.5, "1234"), (9999, "9999"), (9999.7, "10k"), (10_000, "10k"),
+    (147_213, "147k"), (999_499, "999k"), (999_600, "1M"), (1_557_000, "1.56M"), (121_929_782, "122M"), (999_600_000, "1G"), (1.5e9, "1.5G"), (2.5e12, "2500G"),
+    (-147_213, "-147k"), (-3.5, "-3.5"),
+])
+def test_short(number: float, text: str) -> None:
+    assert report.short(number) == text
+
+
+FALLS = Direction.FALLS
+WISHES = (
+    Expectation(metric="numa_pte_updates", phase="repair-*", direction=FALLS, by=1.5, why="the seed: 242 to 117 million"),
+    Expectation(metric="nr_vmscan_immediate_reclaim", phase="repair-*", direction=FALLS, by=10, to=0),
+    Expectation(metric="migrated_per_hint_fault", phase="repair-*", direction=FALLS, by=1.1, releases="4.*"),
+    Expectation(metric="system", phase="repair-*", direction=FALLS),
+    Expectation(metric="trace:migrate:mm_migrate_pages", phase="repair-*", direction=FALLS, decides=False),
+)
+BOOTS = {
+    "6.1-slowscan-before": [(1_557_000, 11413, 90_000), (1_721_000, 12957, 77_000), (1_590_000, 947, 91_000)],
+    "6.1": [(98_000, 0, 28_000), (98_100, 0, 42_000), (98_500, 0, 70_000)],
+}
+
+
+def judged(accel: Accel = Accel.TCG) -> Verdict:
+    """Of three boots of each kernel."""
+    case = synthetic.CASE.model_copy(update={"expect": WISHES})
+    names = list(BOOTS)
+    runs = []
+    for boot, index in experiment.order(names, 3):
+        updates, reclaimed, migrated = BOOTS[names[index]][boot // 2]
+        vmstat = {"numa_pte_updates": updates, "nr_vmscan_immediate_reclaim": reclaimed, "numa_pages_migrated": migrated, "numa_hint_faults": 100_000}
+        phase = synthetic.phase("repair-defaults", system=10.5 - index + boot / 10, vmstat=vmstat)
+        runs.append(synthetic.run(names[index], phase, boot=boot, arm=Arm.AFTER if index else Arm.BEFORE, case=case, accel=accel))
+    return experiment.verdicts(runs)[0]
+
+
+def test_verdict() -> None:
+    """As a person reads it: the answer first, then what decides, with each boot's value, then what does not, then doubts."""
+    assert report.verdict(judged()) == """\
+xfsrepair (quick) on 4socket, tcg: 6.1-slowscan-before against 6.1, 3 and 3 boots: HOLDS
+  numa_pte_updates, repair-*: falls by a factor of 1.5: holds, ×0.0606
+    6.1-slowscan-before  1.56M  1.72M  1.59M
+    6.1                    98k  98.1k  98.5k
+    after/before is 0.0606 (0.0532 to 0.069), asked for: 0.667 or less
+    the least that these boots can show is a factor of 1.19; one of 1.5 takes 3 boots of each kernel
+  nr_vmscan_immediate_reclaim, repair-*: falls by a factor of 10, to 0: holds, ×0
+    6.1-slowscan-before  11.4k  13k  947
+    6.1                      0    0    0
+    after/before is 0 (0 to 0.00255), asked for: 0.1 or less
+    the least that these boots can show is a factor of 179; one of 10 takes 8 boots of each kernel
+  no part of the verdict:
+    migrated_per_hint_fault, repair-*: falls by a factor of 1.1: cannot tell, ×0.507
+      6.1-slowscan-before   0.9  0.77  0.91
+      6.1                  0.28  0.42   0.7
+      after/before is 0.507 (0.172 to 1.5), asked for: 0.909 or less; q 0.12 is above 0.05; so many boots that scatter so show a factor of 4.38, \
+1.1 takes 192 of each kernel (decides nothing: expected of releases 4.*, this is 6.1-numalab)
+    system, repair-*: falls: cannot tell, ×0.91
+      6.1-slowscan-before  10.5  10.8  10.9
+      6.1                   9.6   9.7    10
+      times are emulated and tell nothing (decides nothing: emulated)
+    trace:migrate:mm_migrate_pages, repair-*: falls: cannot tell
+      6.1-slowscan-before  -
+      6.1                  -
+      trace:migrate:mm_migrate_pages is absent from every boot before and after (decides nothing: so the case has it)
+  doubt: not calibrated on this machine: how far A is from A is not known (lab.py calibrate)
+  emulated: counters are faithful, times are not, and no time decided this"""
+
+
+def test_verdict_without_emulation() -> None:
+    """Times decide, and nothing is said of emulation."""
+    text = report.verdict(judged(Accel.KVM))
+    assert "emulated" not in text
+    assert "\n  system, repair-*: falls: holds, ×0.91\n" in text
+    assert "; the one found takes 3 boots of each kernel\n" in text
+
+
+def test_verdict_where_one_side_lacks_boots() -> None:
+    """Values in columns, as many as each side has."""
+    found = judged()
+    first = found.findings[0].model_copy(update={"after": (98_000.0,)})
+    text = report.verdict(found.model_copy(update={"findings": (first,)}))
+    assert "    6.1-slowscan-before  1.56M  1.72M  1.59M\n    6.1                    98k\n" in text
+
+
+def test_repro() -> None:
+    """Everything can be typed as it stands: what is counted there, not what is worked out from it."""
+    case = synthetic.CASE.model_copy(update={"expect": WISHES, "tracepoints": ("migrate:mm_migrate_pages",)})
+    phase = Phase(name="repair-defaults", command="xfs_repair -vv /dev/vdb\nmore", limit_seconds=9)
+    assert report.repro(case, "6.1-slowscan-before", "repro-xfsrepair", phase, "/root/next.sh") == """\
+repro-xfsrepair: kernel 6.1-slowscan-before, all done up to phase repair-defaults of xfsrepair: what failed migrations do to the scanner
+  in the guest:  sh /root/next.sh    # xfs_repair -vv /dev/vdb
+                 grep -E '^(numa_pte_updates|nr_vmscan_immediate_reclaim|numa_pages_migrated|numa_hint_faults)' /proc/vmstat    # before and after
+                 perf stat -a -e migrate:mm_migrate_pages sleep 10    # meanwhile
+  here:          ./lab.py watch repro-xfsrepair    # what moves, live
+                 ./lab.py ssh repro-xfsrepair      # another shell
+                 ./lab.py down repro-xfsrepair     # when you are done
+  expected of 6.1 against 6.1-slowscan-before:
+    numa_pte_updates, repair-*: falls by a factor of 1.5: the seed: 242 to 117 million
+    nr_vmscan_immediate_reclaim, repair-*: falls by a factor of 10, to 0
+    migrated_per_hint_fault, repair-*: falls by a factor of 1.1 (in 4.*)
+    system, repair-*: falls
+    trace:migrate:mm_migrate_pages, repair-*: falls"""
+
+
+@pytest.mark.parametrize(("metric", "counters"), [
+    ("numa_pte_updates", "numa_pte_updates"), ("minor_faults", "pgfault|pgmajfault"), ("page_range_updates", "numa_pte_updates|numa_huge_pte_updates"),
+    ("touch_faults_per_hint_fault", "numa_hint_faults"), ("faults_per_hint_fault", "numa_hint_faults|pgfault|pgmajfault"),
+    ("kswapd_scan_per_steal", "pgscan_kswapd|pgsteal_kswapd"), ("fairzone_resets_per_1000_pages", "fairzone_reset|pgalloc_"),
+    ("elapsed", None), ("output:files_per_second", None), ("trace:migrate:mm_migrate_pages", None),
+])
+def test_repro_greps_for_what_is_there(metric: str, counters: str | None) -> None:
+    case = synthetic.CASE.model_copy(update={"expect": (Expectation(metric=metric, phase="touch", direction=FALLS),)})
+    text = report.repro(case, "6.1", "g", Phase(name="touch", command="true", limit_seconds=9), "/root/next.sh")
+    assert (f"grep -E '^({counters})' /proc/vmstat" in text) if counters else ("grep" not in text)
+
+
+def test_spread() -> None:
+    """In columns; what is emulated is called so."""
+    runs = [
+        synthetic.run("6.1", synthetic.phase("repair-defaults", system=9 + boot / 10, vmstat={"numa_pte_updates": updates}), boot=boot, arm=Arm.AFTER,
+                      case=synthetic.CASE.model_copy(update={"expect": WISHES}))
+        for boot, updates in enumerate([98_000, 110_000, 120_000, 98_500])
+    ]
+    assert report.spread(calibration.of(runs)) == """\
+xfsrepair (quick) on tcg, 6.1 against itself, 4 boots:
+  METRIC             PHASE     MEAN  SCATTER  3 BOOTS AGAINST 3
+  numa_pte_updates   repair-*  107k     9.7%        up to ×1.29
+  system (emulated)  repair-*  9.15     1.4%        up to ×1.04"""

@@ -1,0 +1,68 @@
+"""What the judge says of boots whose truth is known: a planted regression must be seen, and no change is none.
+
+An experiment over the kernels (before, before, after, after) has all three truths in its boots. Judged here;
+booted by testcases/test_rates.py, counted by benchmarks/rates.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from numalab import judge
+from numalab.case import CONFIDENCE, Answer, Arm, Verdict
+from numalab.errors import InputError
+from numalab.runs import Run
+
+
+def sides(runs: Sequence[Run], kernels: int) -> list[list[Run]]:
+    """The runs of an experiment of so many kernels, by the position of theirs: experiment.order backwards.
+
+    The same kernel may have several positions. Raises InputError for a run of no experiment.
+    """
+    found: list[list[Run]] = [[] for _ in range(kernels)]
+    for run in runs:
+        if run.place is None:
+            raise InputError(f"run {run.id} belongs to no experiment")
+        turn, position = divmod(run.place.boot, kernels)
+        found[position if turn % 2 == 0 else kernels - 1 - position].append(run)
+    return found
+
+
+def against(before: Sequence[Run], after: Sequence[Run]) -> list[Run]:
+    """Runs with their sides chosen anew, whatever their kernels: to pass one off as the other, and to compare one with itself."""
+    return [
+        run.model_copy(update={"place": run.place.model_copy(update={"arm": arm})})
+        for arm, side in ((Arm.BEFORE, before), (Arm.AFTER, after)) for run in side if run.place
+    ]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What the judge says of boots whose truth is known: kernels before, before, after, after."""
+
+    effect: Verdict
+    """Before against after: the effect is there."""
+    planted: Verdict
+    """Before passed off as after: it must not hold."""
+    unchanged: Verdict
+    """After against itself."""
+
+    @property
+    def red(self) -> bool:
+        """Whether the planted regression is seen."""
+        return self.planted.answer is Answer.DOES_NOT_HOLD
+
+    @property
+    def green(self) -> bool:
+        """Whether no change is claimed where there is none."""
+        return all(finding.q is None or finding.q > 1 - CONFIDENCE for finding in self.unchanged.findings)
+
+
+def of(runs: Sequence[Run]) -> Trial:
+    """The three verdicts of an experiment over (before, before, after, after)."""
+    before, passed_off, after, again = sides(runs, 4)
+    return Trial(
+        judge.verdict(against([*before, *passed_off], [*after, *again])),
+        judge.verdict(against(before, passed_off)), judge.verdict(against(after, again)),
+    )

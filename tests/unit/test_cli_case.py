@@ -1,0 +1,347 @@
+"""lab.py cases, run, verdict, calibrate, repro, watch: what they print, and with which status they end."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from numalab import calibration, catalog, cli, cli_case, experiment, interrupt, live, record, store
+from numalab.case import Arm
+from numalab.errors import Cancelled, GuestError, InputError, KernelOops
+from numalab.experiment import Outcome, Plan
+from numalab.model import GIB, SizeClass
+from numalab.proc import Deadline
+from numalab.runs import Run
+from tests.unit import synthetic
+from tests.unit.makers import FakeHost, FakeShell
+
+BEFORE = (1_557_000, 1_721_000, 1_590_000)
+AFTERS = {"holds": (98_000, 98_100, 98_500), "does not hold": (1_500_000, 1_690_000, 1_580_000), "cannot tell": (900_000, 200_000, 1_800_000)}
+"""numa_pte_updates of three boots of each kernel, and what they say."""
+CASE = """
+description: what failed migrations do to the scanner
+source: slowscan-lkml-2015.txt
+workload: remote
+before: 6.1-slowscan-before
+after: "6.1"
+tracepoints: ["migrate:mm_migrate_pages"]
+sizes:
+  quick:
+    source: ours
+    machines: [{topology: 4socket, memory: 4GiB, vcpus: 8}]
+    minutes: 4
+expect:
+  - {metric: numa_pte_updates, phase: touch, direction: falls, by: 2}
+"""
+Lab = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def lab(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Lab:
+    """lab(WORD…) -> exit status, standard output, standard error of lab.py."""
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(cli_case, "connect", lambda *_: FakeHost())
+
+    def call(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["lab.py", *words])
+        with pytest.raises(SystemExit) as done:
+            cli.main()
+        said = capsys.readouterr()
+        return int(str(done.value.code)), said.out, said.err
+
+    return call
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> str:
+    path = tmp_path / "mine.yml"
+    path.write_text(CASE)
+    return str(path)
+
+
+def boots(asked: Plan, after: Sequence[int]) -> list[Run]:
+    """Runs of an experiment over the plan's kernels."""
+    runs = []
+    for number, index in experiment.order(asked.kernels, 3):
+        values = after if index or len(set(asked.kernels)) == 1 else BEFORE
+        phase = synthetic.phase("touch", vmstat={"numa_pte_updates": values[number // len(asked.kernels)]})
+        runs.append(synthetic.run(asked.kernels[index], phase, boot=number, arm=Arm.AFTER if index else Arm.BEFORE, case=asked.case, case_name=asked.case_name))
+    return runs
+
+
+@pytest.fixture
+def conducted(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What experiment.conduct was asked; "after" and "error" say what comes of it."""
+    seen: dict[str, Any] = {"after": AFTERS["holds"], "error": None}
+
+    def conduct(asked: Plan, host: object, rounds: int | None, *, limit: Callable[[float], Deadline], view: live.View) -> Outcome:
+        seen.update(asked=asked, rounds=rounds, view=view)
+        if seen["error"]:
+            raise seen["error"]
+        runs = boots(asked, seen["after"])
+        return Outcome("20261121T1200-mine-7", tuple((run, Path("/runs")) for run in runs), experiment.verdicts(runs))
+
+    monkeypatch.setattr(experiment, "conduct", conduct)
+    return seen
+
+
+@pytest.mark.parametrize(("answer", "status"), [("holds", 0), ("does not hold", 1), ("cannot tell", 3)])
+def test_run(lab: Lab, case: str, conducted: dict[str, Any], answer: str, status: int) -> None:
+    conducted["after"] = AFTERS[answer]
+    code, out, _ = lab("run", case)
+    assert code == status
+    assert out.startswith(f"mine (quick) on 4socket, tcg: 6.1-slowscan-before against 6.1, 3 and 3 boots: {answer.upper()}\n")
+    assert "./lab.py compare 20261121T1200-mine-7" in out
+    assert conducted["rounds"] == 3
+
+
+@pytest.mark.parametrize(("error", "status"), [
+    (GuestError("phase touch: exit status 1"), 2), (InputError("cannot bear its thresholds"), 2), (KernelOops("guest g: its kernel says: BUG"), 1),
+    (Cancelled("boot: cancelled"), 130), (OSError("disk full"), 2),
+])
+def test_run_breaks(lab: Lab, case: str, conducted: dict[str, Any], error: Exception, status: int) -> None:
+    """Without a verdict; an oops is the kernel's, all else is ours."""
+    conducted["error"] = error
+    code, out, err = lab("run", case)
+    assert (code, out) == (status, "")
+    assert str(error) in err or "cancelled" in err
+
+
+def test_the_worst_of_several_verdicts_counts(lab: Lab, case: str, conducted: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    def several(*answers: str) -> int:
+        asked = experiment.plan(case, SizeClass.QUICK)
+        told = tuple(experiment.verdicts(boots(asked, AFTERS[answer]))[0] for answer in answers)
+        monkeypatch.setattr(experiment, "conduct", lambda *_, **__: Outcome("e", (), told))
+        return lab("run", case)[0]
+
+    assert several("holds", "cannot tell") == 3
+    assert several("cannot tell", "does not hold", "holds") == 1
+    assert several("holds", "holds") == 0
+
+
+def test_run_as_chosen(lab: Lab, case: str, conducted: dict[str, Any]) -> None:
+    words = ("--kernels", "6.12,6.1", "--boots", "auto", "-t", "cpus2of4", "--memory", "2G", "--vcpus", "2", "--profile", "49", "--accel", "tcg")
+    lab("run", case, *words)
+    asked = conducted["asked"]
+    assert (asked.kernels, asked.machine.topology, asked.machine.memory, asked.machine.vcpus) == (("6.12", "6.1"), "cpus2of4", 2 * GIB, 2)
+    assert (asked.profile_hz, asked.wish, conducted["rounds"]) == (49, "tcg", None)
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (("--boots", "0"), "--boots: '0' is neither a number from 1 nor auto"), (("--boots", "many"), "--boots: 'many' is neither"),
+    (("--boots", "-3"), "--boots: '-3' is neither"), (("--size", "huge"), "--size: 'huge' is none of quick, full"), (("--size", "full"), "has no size full"),
+    (("--kernels", "6.1"), "one kernel compares with nothing"), (("--kernels", "6.1,"), "'' is not a name"), (("--accel", "xen"), "--accel: 'xen'"),
+    (("--memory", "lots"), "--memory: 'lots' is not a size"), (("--topology", "7socket"), "no topologies file"), (("--vcpus", "x"), "--vcpus"),
+])
+def test_bad_choices(lab: Lab, case: str, conducted: dict[str, Any], words: tuple[str, str], said: str) -> None:
+    code, out, err = lab("run", case, *words)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert len(err.strip().splitlines()) == 1
+    assert "asked" not in conducted
+
+
+def test_no_such_case(lab: Lab) -> None:
+    code, _, err = lab("run", "nothing")
+    assert code == 2
+    assert "no testcases file" in err
+    assert "xfsrepair" in err, "and which there are"
+
+
+def test_cases(lab: Lab) -> None:
+    code, out, _ = lab("cases")
+    assert code == 0
+    for name in catalog.names("testcases"):
+        case = catalog.case(name)
+        assert f"{name:16} {case.description}\n" in out
+        assert out.count(f"; {case.before} against {case.after}; ") >= len(case.sizes)
+
+
+@pytest.fixture
+def stored(case: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[Run]], None]:
+    def keep(runs: Sequence[Run]) -> None:
+        by_id = {run.id: run for run in runs}
+        monkeypatch.setattr(store, "choose", lambda words, **_: [Path(name) for name in by_id])
+        monkeypatch.setattr(record, "read", lambda folder: by_id[folder.name])
+
+    return keep
+
+
+@pytest.mark.parametrize(("answer", "status"), [("holds", 0), ("does not hold", 1), ("cannot tell", 3)])
+def test_verdict(lab: Lab, case: str, stored: Callable[[Sequence[Run]], None], answer: str, status: int) -> None:
+    stored(boots(experiment.plan(case, SizeClass.QUICK), AFTERS[answer]))
+    code, out, _ = lab("verdict", "mine")
+    assert code == status
+    assert f": {answer.upper()}\n" in out
+
+
+def test_verdict_of_half_an_experiment(lab: Lab, case: str, stored: Callable[[Sequence[Run]], None]) -> None:
+    stored([run for run in boots(experiment.plan(case, SizeClass.QUICK), AFTERS["holds"]) if run.place and run.place.arm is Arm.BEFORE])
+    code, _, err = lab("verdict", "mine")
+    assert code == 2
+    assert "a verdict needs both sides" in err
+
+
+def test_verdict_of_unlike_runs(lab: Lab, case: str, stored: Callable[[Sequence[Run]], None]) -> None:
+    first, *others = boots(experiment.plan(case, SizeClass.QUICK), AFTERS["holds"])
+    stored([first.model_copy(update={"settings": {"vm.swappiness": "1"}}), *others])
+    code, _, err = lab("verdict", "mine")
+    assert code == 2
+    assert "not comparable: settings" in err
+    code, out, _ = lab("verdict", "mine", "--force")
+    assert code == 0
+    assert "doubt: forced, though not comparable: settings" in out
+
+
+def test_calibrate(lab: Lab, case: str, conducted: dict[str, Any]) -> None:
+    code, out, _ = lab("calibrate", case)
+    assert code == 0
+    assert conducted["asked"].kernels == ("6.1", "6.1"), "the case's after, against itself"
+    assert "numa_pte_updates" in out
+    kept = Path(out.splitlines()[-1].removeprefix("kept: "))
+    assert calibration.Calibration.model_validate_json(kept.read_text()).kernel == "6.1"
+    lab("calibrate", case, "--kernel", "6.12")
+    assert conducted["asked"].kernels == ("6.12", "6.12")
+
+
+def test_a_calibration_has_an_end(lab: Lab, case: str, conducted: dict[str, Any]) -> None:
+    code, _, err = lab("calibrate", case, "--boots", "auto")
+    assert code == 2
+    assert "--boots auto: a calibration has no answer to wait for" in err
+    assert "asked" not in conducted
+
+
+class Prepared(FakeShell):
+    """A guest that repro brought up."""
+
+    def __init__(self, says: Callable[[str, bytes | None], tuple[int, str, str]]) -> None:
+        super().__init__(self.answer)
+        self.reply = says
+        self.name, self.ended, self.kept = "", 0, b""
+
+    def answer(self, command: str, given: bytes | None) -> tuple[int, str, str]:
+        """As asked; keeps the script."""
+        if command.startswith("cat > "):
+            self.kept = given or b""
+        return self.reply(command, given)
+
+    def down(self, deadline: Deadline) -> None:
+        """It ends."""
+        self.ended += 1
+
+
+@pytest.fixture
+def prepared(monkeypatch: pytest.MonkeyPatch) -> Prepared:
+    made = Prepared(lambda *_: (0, "", ""))
+
+    def up(asked: Plan, host: object, kernel: str, name: str, deadline: Deadline) -> Prepared:
+        made.name, made.kernel = name, kernel  # type: ignore[attr-defined]
+        return made
+
+    monkeypatch.setattr(experiment, "prepare", lambda *_: None)
+    monkeypatch.setattr(experiment, "up", up)
+    return made
+
+
+def test_repro(lab: Lab, case: str, prepared: Prepared) -> None:
+    """All done up to the phase that matters, which is a script there; the guest stays."""
+    code, out, _ = lab("repro", case, "--no-shell")
+    assert code == 0
+    assert [command.split()[0] for command in prepared.asked] == ["gcc", "cat"]
+    assert prepared.kept == b"/root/remote 32 10 0\n"
+    assert prepared.asked[-1] == "cat > /root/numalab-next.sh"
+    assert out.startswith("repro-mine: kernel 6.1-slowscan-before, all done up to phase touch of remote: ")
+    for words in ("sh /root/numalab-next.sh", "numa_pte_updates", "./lab.py down repro-mine", "perf stat -a -e migrate:mm_migrate_pages"):
+        assert words in out
+    assert prepared.ended == 0
+
+
+@pytest.mark.parametrize(("kernel", "found"), [("after", "6.1"), ("before", "6.1-slowscan-before"), ("6.12", "6.12")])
+def test_repro_of_a_kernel(lab: Lab, case: str, prepared: Prepared, kernel: str, found: str) -> None:
+    assert lab("repro", case, "--kernel", kernel, "--name", "mine", "--no-shell")[0] == 0
+    assert (prepared.name, prepared.kernel) == ("mine", found)  # type: ignore[attr-defined]
+
+
+def test_repro_ends_in_a_shell(lab: Lab, case: str, prepared: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ssh:
+        host = "127.0.0.1"
+
+        def argv(self, *words: str) -> list[str]:
+            return ["ssh", *words]
+
+    entered: list[list[str]] = []
+    prepared.ssh = Ssh()  # type: ignore[attr-defined]
+    monkeypatch.setattr("os.execvp", lambda _, words: entered.append(words))
+    lab("repro", case)
+    assert entered == [["ssh", "-t", "127.0.0.1"]]
+
+
+def test_repro_that_cannot_be_prepared_leaves_nothing(lab: Lab, case: str, prepared: Prepared) -> None:
+    prepared.reply = lambda command, _: (1, "", "no space") if command.startswith("gcc") else (0, "", "")
+    code, out, err = lab("repro", case, "--no-shell")
+    assert (code, out, prepared.ended) == (2, "", 1)
+    assert "no space" in err
+
+
+class Watched(FakeShell):
+    """A guest whose counters move with the clock."""
+
+    def __init__(self) -> None:
+        super().__init__(self.counters)
+        self.now = 1000.0
+        self.looks = 0
+
+    def counters(self, command: str, _: bytes | None) -> tuple[int, str, str]:
+        """100 PTE updates a second; a look takes half of one."""
+        assert command == "cat /proc/vmstat"
+        self.looks += 1
+        self.now += 0.5
+        return 0, f"numa_pte_updates {(self.now - 1000) * 100:.0f}\nnr_dirty 5\npgfault 7\n", ""
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
+    made = Watched()
+    monkeypatch.setattr(cli_case, "reach", lambda _: made)
+    monkeypatch.setattr(time, "monotonic", lambda: made.now)
+
+    def pause(self: Deadline, seconds: float) -> None:
+        made.now += seconds
+
+    monkeypatch.setattr(Deadline, "pause", pause)
+    return made
+
+
+def test_watch(lab: Lab, watched: Watched) -> None:
+    """By the clock: what moved since the watch began, and a second."""
+    code, out, _ = lab("watch", "g", "--count", "2", "--every", "1.5")
+    assert code == 0
+    rows = [line.split() for line in out.splitlines()]
+    assert [row for row in rows if row[0] == "numa_pte_updates"] == [["numa_pte_updates", "200", "100"], ["numa_pte_updates", "400", "100"]]
+    assert [row for row in rows if row[0] == "pgfault"] == [["pgfault", "0", "0"]] * 2
+    assert "nr_dirty" not in out
+    assert watched.looks == 3
+
+
+@pytest.mark.parametrize("words", [("--every", "0"), ("--every", "-1"), ("--count", "-1")])
+def test_bad_watch(lab: Lab, watched: Watched, words: tuple[str, str]) -> None:
+    assert lab("watch", "g", *words)[0] == 2
+    assert not watched.looks
+
+
+def test_watch_ends_with_ctrl_c(lab: Lab, watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    def pause(self: Deadline, seconds: float) -> None:
+        interrupt.cancel.set()
+
+    monkeypatch.setattr(Deadline, "pause", pause)
+    try:
+        assert lab("watch", "g")[0] == 0
+    finally:
+        interrupt.cancel.clear()
+    assert watched.looks == 1

@@ -1,0 +1,150 @@
+"""An experiment as a person sees it: plain lines in a pipe; on a terminal, what moves under the step."""
+
+from __future__ import annotations
+
+import io
+import logging
+import time
+
+import pytest
+from rich.console import Console
+
+from numalab import experiment, live, log, progress
+from numalab.case import Arm
+from numalab.experiment import Boot, Plan
+from numalab.model import SizeClass
+from tests.unit import synthetic
+
+BEFORE, AFTER = "6.1-slowscan-before", "6.1"
+
+
+@pytest.fixture
+def plan() -> Plan:
+    return Plan(
+        case_name="mine", case=synthetic.CASE, size=SizeClass.QUICK, machine=synthetic.CASE.sizes[SizeClass.QUICK].machines[0], kernels=(BEFORE, AFTER),
+    )
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    return now
+
+
+@pytest.fixture
+def said(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.DEBUG, "numalab")
+    return caplog
+
+
+def boot(number: int) -> Boot:
+    index = [0, 1, 1, 0][number % 4]
+    return Boot(number, Arm.AFTER if index else Arm.BEFORE, (BEFORE, AFTER)[index], "e")
+
+
+def test_boots(plan: Plan, clock: list[float], said: pytest.LogCaptureFixture) -> None:
+    """Which of how many, and how long yet; what kernels took to be built is no part of it."""
+    view = live.View(plan, 3)
+    for number in range(6):
+        clock[0] += 120 if number else 9999
+        view.began(boot(number))
+    assert said.messages == [
+        "mine: boot 1 of 6: before, 6.1-slowscan-before", "mine: boot 2 of 6: after, 6.1; about 10 min left", "mine: boot 3 of 6: after, 6.1; about 8 min left",
+        "mine: boot 4 of 6: before, 6.1-slowscan-before; about 6 min left", "mine: boot 5 of 6: before, 6.1-slowscan-before; about 4 min left",
+        "mine: boot 6 of 6: after, 6.1; about 2 min left",
+    ]
+
+
+def test_boots_of_auto(plan: Plan, said: pytest.LogCaptureFixture) -> None:
+    """Nobody knows how many there will be."""
+    view = live.View(plan, None)
+    view.began(boot(0))
+    view.began(boot(7))
+    assert said.messages == ["mine: boot 1 of at most 16: before, 6.1-slowscan-before", "mine: boot 8 of at most 16: before, 6.1-slowscan-before"]
+
+
+def test_phases(plan: Plan, said: pytest.LogCaptureFixture) -> None:
+    """Those that are measured; what they counted, if anything."""
+    view = live.View(plan, 3)
+    view.ended(synthetic.phase("mkfs", measured=False, vmstat={"numa_pte_updates": 5}))
+    view.ended(synthetic.phase("touch", vmstat={"numa_pte_updates": 1_557_000, "nr_vmscan_write": 0, "pgfault": 5}))
+    view.ended(synthetic.phase("idle"))
+    assert said.messages == ["mine: touch: numa_pte_updates 1.56M", "mine: idle: nothing moved"]
+
+
+def test_so_far(plan: Plan, said: pytest.LogCaptureFixture) -> None:
+    view = live.View(plan, 3)
+    runs = [
+        synthetic.run(kernel, synthetic.phase("repair-x", vmstat={"numa_pte_updates": value}), boot=number, arm=arm)
+        for number, (kernel, arm, value) in enumerate([
+            (BEFORE, Arm.BEFORE, 1_557_000), (AFTER, Arm.AFTER, 98_000), (AFTER, Arm.AFTER, 98_100), (BEFORE, Arm.BEFORE, 1_721_000),
+        ])
+    ]
+    [verdict] = experiment.verdicts(runs)
+    view.so_far(verdict)
+    view.so_far(verdict.model_copy(update={"findings": ()}))
+    assert said.messages == ["mine: so far (2 and 2 boots): cannot tell; numa_pte_updates ×0.0599", "mine: so far (2 and 2 boots): cannot tell"]
+
+
+def test_what_moves_is_of_this_phase_of_this_boot(plan: Plan, said: pytest.LogCaptureFixture) -> None:
+    """The same phase of the boot before stood at other counts."""
+    view = live.View(plan, 3)
+    view.began(boot(0))
+    view.moving("touch", {"t": 2.0, "vmstat": {"numa_pte_updates": 100, "nr_dirty": 1}})
+    view.moving("touch", {"t": 4.0, "vmstat": {"numa_pte_updates": 350, "nr_dirty": 9, "pgscan_kswapd": 4}})
+    view.moving("other", {"t": 2.0, "vmstat": {"numa_pte_updates": 400}})
+    view.moving("other", {"t": 4.0, "vmstat": {"numa_pte_updates": 500}})
+    view.began(boot(1))
+    view.moving("other", {"t": 2.0, "vmstat": {"numa_pte_updates": 9000}})
+    view.moving("other", {"t": 4.0, "vmstat": {"numa_pte_updates": 9007}})
+    view.moving("other", {"t": 6.0})
+    told = [record.getMessage() for record in said.records if vars(record)["state"] == "moving"]
+    assert told == ["numa_pte_updates +250", "numa_pte_updates +100", "numa_pte_updates +7", ""]
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_on_a_terminal_and_in_a_pipe(terminal: bool, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Boots, phases and what they say so far are lines in both; what moves is for eyes only."""
+    out = io.StringIO()
+    monkeypatch.setattr(progress, "Console", lambda **_: Console(file=out, force_terminal=terminal, width=120))
+    view = live.View(plan, 3)
+    with progress.Progress() as shown:
+        view.began(boot(0))
+        with log.step("remote: touch", who="g"):
+            view.moving("touch", {"t": 2.0, "vmstat": {"numa_pte_updates": 100}})
+            view.moving("touch", {"t": 4.0, "vmstat": {"numa_pte_updates": 350}})
+            rows = Console(file=io.StringIO(), width=120)
+            rows.print(shown)
+        view.ended(synthetic.phase("touch", vmstat={"numa_pte_updates": 250}))
+        assert "numa_pte_updates +250" in rows.file.getvalue()  # type: ignore[attr-defined]
+    text = out.getvalue()
+    assert "mine: boot 1 of 6: before, 6.1-slowscan-before" in text
+    assert "mine: touch: numa_pte_updates 250" in text
+    if not terminal:
+        assert "+250" not in text
+        assert "\x1b" not in text
+        assert len(text.splitlines()) == 3, "a line for the boot, one for the step, one for the phase"
+
+
+def test_the_logger_is_as_it_was() -> None:
+    """Whoever logs after it in the same process is heard as before."""
+    logger = logging.getLogger("numalab")
+    before = (logger.level, logger.propagate, list(logger.handlers))
+    with progress.Progress():
+        assert not logger.propagate
+    assert (logger.level, logger.propagate, list(logger.handlers)) == before
+
+
+def test_watched_table() -> None:
+    """A counter that came up meanwhile has not moved yet."""
+    first, before = {"numa_hit": 100, "pgscan_kswapd": 0}, {"numa_hit": 160, "pgscan_kswapd": 10, "nr_dirty": 5}
+    now = {"numa_hit": 180, "pgscan_kswapd": 10, "nr_dirty": 7, "pgmigrate_success": 4}
+    assert live.watched_table(first, before, now, 4.0) == [("numa_hit", "80", "5"), ("pgscan_kswapd", "10", "0"), ("pgmigrate_success", "0", "0")]
+
+
+def test_what_is_watched_is_sampled() -> None:
+    """What the guest-side runner leaves out of its samples cannot be shown."""
+    from numalab import inside
+
+    assert all(name.startswith(inside.MOVING) for name in live.WATCHED)
