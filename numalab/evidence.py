@@ -40,7 +40,7 @@ def copy(run: Run, source: Path, target: Path) -> Kept:
     archive = place / f"{run.id}.tar.gz"
     with tarfile.open(archive, "w:gz") as tar:
         for path in small:
-            tar.add(path, arcname=f"{run.id}/{path.relative_to(source)}", recursive=False)
+            tar.add(path, arcname=f"{run.id}/{path.relative_to(source)}", recursive=False, filter=_nobodys)
     links = [_link("everything", archive, target)]
     for name, path in _readable(run, source).items():
         if path in small:
@@ -48,6 +48,13 @@ def copy(run: Run, source: Path, target: Path) -> Kept:
             copied.write_bytes(path.read_bytes())
             links.append(_link(name, copied, target))
     return Kept(links=tuple(links), left=tuple(f"{path} ({show_size(path.stat().st_size)})" for path in files if path not in small))
+
+
+def _nobodys(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """A report is made to be shown: who owns the files here is nobody's business."""
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    return member
 
 
 def _through_link(path: Path, root: Path) -> bool:

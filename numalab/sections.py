@@ -118,7 +118,7 @@ def _section(ident: str, boots: Sequence[Boot], verdicts: Sequence[Verdict], kno
     every = [(names[boot.run.id], boot) for boot in boots]
     shown = sorted(((kernel, boot) for kernel, boot in every if not boot.run.error), key=lambda one: order.index(one[0]))
     expected = dict.fromkeys((wish.metric, wish.phase) for wish in (case.expect if case else ()))
-    own = [verdict for verdict in verdicts if set(verdict.runs) & set(names)]
+    own = [verdict for verdict in verdicts if _belongs(verdict, runs)]
     gone = [name for name in (case.published if case else ()) if name not in known.references]
     doubts = [doubt for verdict in own for doubt in verdict.doubts] + [f"these runs differ in {line}" for line in comparable.differences(whole)]
     doubts += [f"not set beside reference/{name}.yml: this checkout has no such table" for name in gone]
@@ -131,6 +131,14 @@ def _section(ident: str, boots: Sequence[Boot], verdicts: Sequence[Verdict], kno
         over_time=gallery.over_time(shown, [metric for metric, _ in expected]), profiles=gallery.profiles(shown),
         drawing=drawing.draw(Topology.model_validate(spec["topology"])), facts=facts(runs), boots=every,
     )
+
+
+def _belongs(verdict: Verdict, runs: Sequence[Run]) -> bool:
+    """Whether a verdict is about these runs; where every boot broke it names none, and goes by its case and machine."""
+    if verdict.runs:
+        return not {run.id for run in runs}.isdisjoint(verdict.runs)
+    machine, spec = (verdict.case_name, verdict.size, verdict.topology, verdict.accel), runs[0].guest["spec"]
+    return machine == (runs[0].place.case_name if runs[0].place else "", runs[0].size, spec["topology_name"], spec["accel"])
 
 
 def _published(references: Mapping[str, Published], columns: tables.Columns, case: Case | None) -> list[Table]:

@@ -8,7 +8,7 @@ function draw(plot) {
   plot.dataset.drawn = "yes";
   const {data, layout} = JSON.parse(plot.nextElementSibling.textContent);
   // A finger that scrolls must not zoom.
-  if (matchMedia("(pointer: fine)").matches && !plot.querySelector(".icicle")) layout.dragmode = "zoom";
+  if (matchMedia("(pointer: fine)").matches) layout.dragmode = "zoom";
   Plotly.newPlot(plot, data, layout, config);
 }
 

@@ -143,6 +143,20 @@ def test_flame() -> None:
     assert figures.flame("6.1", {}) is None
 
 
+def brightness(colour: str, factor: float = 1.0) -> float:
+    """Relative luminance of #rrggbb (WCAG 2.2)."""
+    parts = [min(1.0, int(colour[at:at + 2], 16) / 255 * factor) for at in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("colour", [*figures.COLOURS, *figures.ANSWER_COLOURS.values(), figures.RULE])
+def test_colours_are_seen_on_white_and_on_dark(colour: str) -> None:
+    """3:1, as WCAG asks of graphics; report.css makes them brighter by 1.4 on its dark paper, #15171a."""
+    assert 1.05 / (brightness(colour) + 0.05) >= 3
+    assert (brightness(colour, 1.4) + 0.05) / (brightness("#15171a") + 0.05) >= 3
+
+
 def test_what_comes_from_a_run_is_no_html() -> None:
     """Plotly would show <b> in bold and make <a> a link."""
     found = [

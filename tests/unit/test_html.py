@@ -113,6 +113,7 @@ def test_raw_data_is_there_as_text_and_whole(whole: Path, tmp_path: Path) -> Non
     assert HOSTILE in (place / "console.txt").read_text()
     assert {path.suffix for path in place.iterdir()} == {".txt", ".json", ".gz"}, "nothing that a browser would take for HTML"
     with tarfile.open(place / f"{place.name}.tar.gz") as tar:
+        assert {(member.uid, member.uname) for member in tar.getmembers()} == {(0, "")}
         tar.extractall(tmp_path)  # one that we made
     again = record.read(tmp_path / place.name)
     assert again.id == place.name

@@ -164,6 +164,15 @@ def test_a_verdict_goes_where_its_runs_are() -> None:
     assert not second.verdicts
 
 
+def test_a_verdict_without_a_whole_boot_is_not_lost() -> None:
+    broken = [item.model_copy(update={"error": "hung"}) for item in pair(1)]
+    judged = verdict(broken, [], Answer.CANNOT_TELL, "2 boots broke").model_copy(update={"runs": ()})
+    other = run("6.1", TOUCH, name="other", boot=5)
+    first, second = build(*map(boot, [*broken, other]), verdicts=[judged])
+    assert first.verdicts == [judged]
+    assert not second.verdicts
+
+
 def test_runs_that_differ_are_doubted() -> None:
     one, two = run("6.1", TOUCH), run("6.12", TOUCH, boot=1).model_copy(update={"settings": {"scan_delay_ms": "1000"}})
     section, = build(boot(one), boot(two))
