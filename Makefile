@@ -13,20 +13,22 @@ APT := python3 python3-venv \
 	packer mmdebstrap fakeroot uidmap fdisk e2fsprogs xfsprogs \
 	openssh-client busybox-static cpio \
 	libxml2-utils shellcheck \
+	chromium chromium-driver poppler-utils \
 	make binutils bc bison flex libelf-dev libssl-dev xz-utils git
 # python3-dev to pkg-config: pip builds libvirt-python against libvirt-dev
 # libvirt-clients: virsh console, virt-xml-validate (with libxml2-utils)
 # packer to xfsprogs: images and disks;  busybox-static, cpio: the accelerator's probe
+# chromium to poppler-utils: make browser, the HTML report on screen and on paper
 # shellcheck: make lint;  make to git: kernels are built, from sources that apt-get download or git brings
 
 YAMLLINT := {extends: default, rules: {line-length: {max: 160}, document-start: disable, comments: {min-spaces-from-content: 1}, braces: {max-spaces-inside: 0}, truthy: {check-keys: false}}}
 
-.PHONY: demo test setup packages image lint unit vm matrix clean
+.PHONY: demo test setup packages image lint unit browser vm matrix clean
 
 demo: image
 	$(LAB) run migratefail
 
-test: setup lint unit image vm matrix
+test: setup lint unit browser image vm matrix
 
 setup: packages $(VENV)/.done
 
@@ -59,6 +61,9 @@ lint: setup
 
 unit: setup
 	$(VENV)/bin/pytest tests/unit
+
+browser: setup
+	$(VENV)/bin/pytest tests/browser
 
 vm: image
 	$(VENV)/bin/pytest tests/vm

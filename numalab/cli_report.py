@@ -50,7 +50,7 @@ def compare(
     forced = unlike(runs, force=force)
     found = tables.columns(runs, baseline)
     references = mirrored(runs) if with_published else {}
-    beside = mirror.beside(references, found, before(found))
+    beside = mirror.beside(references, found, tables.before(found))
     if form is Format.CSV:
         typer.echo(export.to_csv(runs), nl=False)
     elif form is Format.JSON:
@@ -74,11 +74,6 @@ def unlike(runs: Sequence[Run], *, force: bool) -> tuple[str, ...]:
 def notes(runs: Sequence[Run], forced: Sequence[str]) -> list[str]:
     """What a reader must know before the tables."""
     return [*(f"NOT COMPARABLE, forced: {line}" for line in forced), *(f"not counted: {run.id}: {run.error}" for run in runs if run.error)]
-
-
-def before(found: Columns) -> str:
-    """The column that stands for "before": that of the arm, whatever the baseline is; without arms the first."""
-    return next((heading for heading, boots in found.items() if boots[0].place and boots[0].place.arm is Arm.BEFORE), next(iter(found)))
 
 
 def mirrored(runs: Sequence[Run]) -> dict[str, Published]:

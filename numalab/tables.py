@@ -86,6 +86,11 @@ def columns(runs: Sequence[Run], baseline: str | None = None) -> Columns:
     return {name: tuple(boots) for name, boots in found.items()}
 
 
+def before(found: Columns) -> str:
+    """The column that stands for "before": that of the arm, whatever the baseline is; without arms the first."""
+    return next((heading for heading, boots in found.items() if boots[0].place and boots[0].place.arm is Arm.BEFORE), next(iter(found)))
+
+
 def kernel(run: Run) -> str:
     """The name, in kernels/, of what a run's guest booted."""
     return str(run.guest["spec"]["boot"]["name"])

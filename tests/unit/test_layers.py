@@ -15,15 +15,16 @@ LAYERS = (
     ("tools", {"errors", "log", "proc", "state"}),
     ("values", {"case", "model", "runs"}),
     ("pure", {
-        "blocks", "calibration", "catalog", "comparable", "counters", "domain", "effect", "eras", "export", "finding", "judge", "kconfig", "mail", "metrics",
-        "mirror", "patches", "published", "recipes", "record", "report", "tables", "topology", "trial", "workload",
+        "blocks", "calibration", "catalog", "comparable", "counters", "domain", "drawing", "effect", "eras", "export", "figures", "finding", "folded",
+        "gallery", "judge", "kconfig", "mail", "metrics", "mirror", "moments", "page", "patches", "plot", "published", "recipes", "record", "report",
+        "sections", "tables", "topology", "trial", "workload",
     }),
     ("edges", {
-        "accel", "console", "doctor", "guest", "host", "image", "kernel", "kernelbuild", "provision", "prune", "settle", "shell", "source", "storage",
-        "store", "toolchain", "where",
+        "accel", "console", "doctor", "evidence", "guest", "host", "html", "image", "kernel", "kernelbuild", "provision", "prune", "settle", "shell",
+        "source", "storage", "store", "toolchain", "where",
     }),
     ("measuring", {"experiment", "measure"}),
-    ("front", {"cli", "cli_case", "cli_common", "cli_kernel", "cli_report", "interrupt", "live", "plugin", "progress"}),
+    ("front", {"cli", "cli_case", "cli_common", "cli_html", "cli_kernel", "cli_report", "interrupt", "live", "plugin", "progress"}),
 )
 ALONE = {"inside"}
 """Runs in the guest, where numalab is not."""

@@ -1,0 +1,47 @@
+"""lab.py report: runs and their verdicts as a folder of HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from numalab import comparable, experiment, record, store
+from numalab.case import Arm, Verdict
+from numalab.errors import InputError
+from numalab.runs import Run
+
+
+def report(
+    words: Annotated[list[str], typer.Argument(metavar="RUN…|EXPERIMENT|CASE", help="runs, or an experiment, or a case: its newest experiment")],
+    target: Annotated[Path, typer.Option("--html", metavar="DIR", help="the folder to write; a report that is there already is replaced")],
+    baseline: Annotated[str | None, typer.Option("--baseline", metavar="K", help="the kernel of the first column; default: before")] = None,
+    force: Annotated[bool, typer.Option("--force", help="set runs side by side that are not comparable, and say so")] = False,
+) -> None:
+    """Write a report for any browser, without a network: verdicts, tables, plots, what was run on what, raw data."""
+    from numalab import html, sections  # Plotly, Jinja2 and scipy.stats: nobody else waits for them.
+
+    found = [(record.read(folder), folder) for folder in store.choose(words)]
+    runs = [run for run, _ in found]
+    for group in sections.together(runs):
+        lines = comparable.differences([run for run in group if not run.error])
+        if lines and not force:
+            raise InputError(f"these runs are not comparable: {'; '.join(lines)}: leave some out, or use --force")
+    typer.echo(html.write(found, verdicts(runs, force=force), target, baseline=baseline))
+
+
+def verdicts(runs: Sequence[Run], *, force: bool) -> list[Verdict]:
+    """Of each experiment whose both sides are there, in the order in which they are named; others have none."""
+    experiments: dict[str, list[Run]] = {}
+    for run in runs:
+        if run.place:
+            experiments.setdefault(run.place.experiment, []).append(run)
+    both = [members for members in experiments.values() if {run.place.arm for run in members if run.place} == set(Arm)]
+    return [verdict for members in both for verdict in experiment.verdicts(members, force=force)]
+
+
+def register(app: typer.Typer) -> None:
+    """Put this command on lab.py."""
+    app.command()(report)

@@ -1,0 +1,121 @@
+"""A topology as a drawing: where each node's box goes, and which lines join them. templates/topology.svg draws it.
+
+Pure. The one picture that no plotting library makes: everything else is `figures`'.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations
+
+from numalab import topology
+from numalab.model import LOCAL_DISTANCE, MIB, Topology, Value, show_cpus, show_size
+from numalab.topology import View
+
+BOX = (122, 78)
+"""Width and height of a node in CSS pixels: four of them fit a telephone."""
+MARGIN = 8
+MOST_JOINED = 8
+"""Nodes; with more, lines are a tangle, and the table of distances has to do."""
+SIDES_WIDE = 3
+"""Boxes in a row where no lines join them."""
+
+
+class Box(Value):
+    """A node: upper left corner, what is written in it."""
+
+    node: int
+    x: float
+    y: float
+    lines: tuple[str, ...]
+
+
+class Line(Value):
+    """A pair of nodes: both ends, where its distance is written, and how far it is (0 nearest, 1, 2, … farther)."""
+
+    x1: float
+    y1: float
+    x2: float
+    y2: float
+    label_x: float
+    label_y: float
+    label: str
+    rank: int
+
+
+class Drawing(Value):
+    """All of it. `distances` by row and column of `nodes`; `said` is the drawing in words."""
+
+    width: int
+    height: int
+    box: tuple[int, int] = BOX
+    boxes: tuple[Box, ...]
+    lines: tuple[Line, ...]
+    nodes: tuple[int, ...]
+    distances: tuple[tuple[int | None, ...], ...]
+    fake: bool
+    said: str
+
+
+def draw(shape: Topology) -> Drawing:
+    """What a guest with this topology shows (topology.asked): nodes of UMA and of numa=fake as the kernel has them."""
+    view = topology.asked(shape)
+    joined = 1 < len(view.nodes) <= MOST_JOINED and not shape.fake
+    centres = _circle(len(view.nodes)) if joined else _rows(len(view.nodes))
+    boxes = tuple(
+        Box(node=node, x=x - BOX[0] / 2, y=y - BOX[1] / 2, lines=_lines(view, node)) for node, (x, y) in zip(view.nodes, centres, strict=True)
+    )
+    return Drawing(
+        width=math.ceil(max(x for x, _ in centres) + BOX[0] / 2 + MARGIN), height=math.ceil(max(y for _, y in centres) + BOX[1] / 2 + MARGIN), boxes=boxes,
+        lines=_join(view, centres) if joined else (), nodes=view.nodes,
+        distances=tuple(tuple(view.distances.get((i, j)) for j in view.nodes) for i in view.nodes), fake=bool(shape.fake),
+        said=". ".join(f"Node {box.node}: {', '.join(box.lines)}" for box in boxes),
+    )
+
+
+def _lines(view: View, node: int) -> tuple[str, ...]:
+    cpus, memory = view.cpus.get(node, ()), view.memory(node)
+    lines = [f"CPU {show_cpus(cpus)}" if cpus else "no CPU", show_size(memory) if memory else "no memory"]
+    # The 16 MiB of zone DMA tell nobody anything.
+    zones = [f"{zone} {size // MIB}MiB" for (owner, zone), size in view.zones.items() if owner == node and zone != "DMA"]
+    hmat = [f"{view.latency_ns[node]} ns"] if node in view.latency_ns else []
+    hmat += [f"{view.bandwidth_mibs[node]} MiB/s"] if node in view.bandwidth_mibs else []
+    return (*lines, *(hmat or zones))
+
+
+def _rows(count: int) -> list[tuple[float, float]]:
+    """Centres, row by row."""
+    wide = min(count, SIDES_WIDE) if count != 4 else 2
+    gap = 18
+    return [
+        (MARGIN + BOX[0] / 2 + (i % wide) * (BOX[0] + gap), MARGIN + BOX[1] / 2 + (i // wide) * (BOX[1] + gap)) for i in range(count)
+    ]
+
+
+def _circle(count: int) -> list[tuple[float, float]]:
+    """Centres on a ring, clockwise from the upper left, so that neighbours on a ring of sockets are neighbours here."""
+    # Half the width and height of the ring: they keep boxes apart, with room for a label on the line between.
+    across, down = {2: (92.0, 0.0), 3: (100.0, 80.0), 4: (125.0, 100.0)}.get(count, (36.0 * count, 27.0 * count))
+    turn = math.pi if count == 2 else 1.25 * math.pi if count == 4 else 1.5 * math.pi
+    angles = [turn + 2 * math.pi * i / count for i in range(count)]
+    points = [(across * math.cos(angle), down * math.sin(angle)) for angle in angles]
+    left, top = min(x for x, _ in points), min(y for _, y in points)
+    return [(x - left + BOX[0] / 2 + MARGIN, y - top + BOX[1] / 2 + MARGIN) for x, y in points]
+
+
+def _join(view: View, centres: list[tuple[float, float]]) -> tuple[Line, ...]:
+    """A line for each pair; the farther a pair is, the higher its rank, and the fainter it is drawn."""
+    ranks = sorted({distance for distance in view.distances.values() if distance > LOCAL_DISTANCE})
+    found = []
+    for (i, a), (j, b) in combinations(enumerate(view.nodes), 2):
+        there, back = view.distances.get((a, b)), view.distances.get((b, a))
+        if there is None or back is None:
+            continue
+        (x1, y1), (x2, y2) = centres[i], centres[j]
+        # Diagonals cross in the middle: their labels stand nearer to one end.
+        part = 0.5 if j - i in (1, len(view.nodes) - 1) else 0.42
+        found.append(Line(
+            x1=x1, y1=y1, x2=x2, y2=y2, label_x=x1 + part * (x2 - x1), label_y=y1 + part * (y2 - y1),
+            label=f"{there}" if there == back else f"{there} / {back}", rank=ranks.index(max(there, back)) if max(there, back) in ranks else 0,
+        ))
+    return tuple(found)

@@ -1,0 +1,166 @@
+"""Which plots a section of a report has: every metric, what was sampled over time, profiles.
+
+Pure. How each is drawn is `figures`'; which runs stand together is `sections`'.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from numalab import counters, figures, folded, metrics, moments
+from numalab.folded import Stacks
+from numalab.model import Value
+from numalab.moments import Sample
+from numalab.plot import Plot
+from numalab.runs import Run
+
+NUMA = {key: title for title, key in counters.NUMA_ROWS}
+JUDGED = "Judged"
+GROUPS = (
+    ("Times", tuple(metrics.TIMES)),
+    ("NUMA balancing", (*NUMA, "migrated_per_hint_fault", "faults_per_hint_fault", "hint_faults_per_pte_update", "autonuma_cost")),
+    ("Reclaim", ("nr_vmscan_write", "nr_vmscan_immediate_reclaim", *(name for name in metrics.DERIVED if re.match("kswapd_|direct_|vmscan_", name)))),
+)
+"""Metrics of every section, in the seeds' order; the other derived ones and what a run tells beside follow them."""
+WATCHED = (
+    "numa_pte_updates", "numa_hint_faults", "numa_hint_faults_local", "numa_pages_migrated", "pgmigrate_fail", "pgfault", "pgscan_kswapd", "pgsteal_kswapd",
+    "pgscan_direct", "nr_vmscan_write", "nr_vmscan_immediate_reclaim", "nr_dirty", "nr_writeback",
+)
+"""Counters of /proc/vmstat that are drawn over time where they move, beside those that the case judges."""
+
+
+class Link(Value):
+    """A file in the report, relative to its folder; its size for a person."""
+
+    text: str
+    href: str
+    size: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Boot:
+    """A run with what lies beside it: samples and profiles by phase, files in the report, files that were too large for it."""
+
+    run: Run
+    samples: Mapping[str, Sequence[Sample]]
+    stacks: Mapping[str, Stacks]
+    links: Sequence[Link] = ()
+    left: Sequence[str] = ()
+    number: int
+    """From 1, in the order in which its experiment's guests were booted."""
+
+    @property
+    def name(self) -> str:
+        """As plots and tables call it."""
+        return f"boot {self.number}"
+
+
+Boots = Sequence[tuple[str, Boot]]
+"""Each with its kernel, as the legend has it; the baseline's first, broken ones not among them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Plots that stand together."""
+
+    title: str
+    plots: Sequence[Plot]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gallery:
+    """All metrics: those that are drawn, and the names of those that no boot has and of those that are 0 in all."""
+
+    groups: Sequence[Group]
+    absent: Sequence[str]
+    zero: Sequence[str]
+
+
+def every_metric(boots: Boots, expected: Iterable[tuple[str, str]], *, emulated: bool) -> Gallery:
+    """A plot of every metric: first the expected ones (metric, phase), drawn even at 0, then GROUPS, then all others that any boot has."""
+    kernels, measured = unique(kernel for kernel, _ in boots), [result for _, boot in boots for result in boot.run.phases if result.phase.measured]
+    ran = tuple(unique(result.phase.name for result in measured))
+    wanted: list[tuple[str, list[tuple[str, tuple[str, ...]]]]] = [(JUDGED, [(name, (pattern,)) for name, pattern in expected])]
+    wanted += [(title, [(name, ran) for name in names]) for title, names in _groups(boots)]
+    groups, absent, zero = [], [], []
+    drawn: set[tuple[str, tuple[str, ...]]] = set()
+    for title, asked in wanted:
+        plots = []
+        for name, patterns in asked:
+            values = {pattern: _values(boots, name, pattern) for pattern in patterns}
+            every = [value for by in values.values() for found in by.values() for _, value in found]
+            if not every:
+                absent.append(name)
+            elif not any(every) and title != JUDGED:
+                zero.append(name)
+            elif (name, patterns) not in drawn:
+                drawn.add((name, patterns))
+                plots.append(figures.dots(NUMA.get(name, name), metrics.describe(name).unit, values, kernels, about=_about(name, emulated=emulated)))
+        groups.append(_group(title, plots))
+    return Gallery(groups=[group for group in groups if group.plots], absent=unique(absent), zero=unique(zero))
+
+
+def _groups(boots: Boots) -> list[tuple[str, Sequence[str]]]:
+    """Titles and names of metrics, all that there can be."""
+    results = [result for _, boot in boots for result in boot.run.phases if result.phase.measured]
+    traced = unique(f"trace:{event}" for result in results for event in result.counters.get("trace", {}))
+    told = unique(f"output:{name}" for result in results for name in result.output)
+    known = {name for _, names in GROUPS for name in names}
+    return [*GROUPS, ("Other", [name for name in metrics.DERIVED if name not in known]), ("Tracepoints", traced), ("Told by the workload", told)]
+
+
+def _values(boots: Boots, metric: str, pattern: str) -> dict[str, list[tuple[str, float]]]:
+    """By kernel a value for each boot that has one."""
+    found: dict[str, list[tuple[str, float]]] = {}
+    for kernel, boot in boots:
+        if (value := metrics.value(boot.run, metric, pattern)) is not None:
+            found.setdefault(kernel, []).append((boot.name, value))
+    return found
+
+
+def _about(metric: str, *, emulated: bool) -> str:
+    """Its own name where the title is the seeds', its formula, and whether it counts."""
+    meaning = metrics.describe(metric)
+    words = [metric] if metric in NUMA else []
+    words += [meaning.about] if metric in metrics.TIMES or metric in metrics.DERIVED else []
+    words += ["emulated: no evidence"] if emulated and meaning.kind is metrics.Kind.TIME else []
+    return "; ".join(words)
+
+
+def over_time(boots: Boots, judged: Iterable[str]) -> list[Group]:
+    """By phase: judged and watched counters, then each boot's memory by node. Only what was sampled."""
+    groups, kernels, judged = [], unique(kernel for kernel, _ in boots), list(judged)
+    for phase in unique(name for _, boot in boots for name in boot.samples):
+        sampled = [(boot.name, kernel, boot.samples[phase]) for kernel, boot in boots if boot.samples.get(phase)]
+        plots: list[Plot | None] = []
+        for counter in unique((*judged, *WATCHED)):
+            lines = [(boot, kernel, line) for boot, kernel, found in sampled if (line := moments.series(found, counter))]
+            plots.append(figures.over_time(NUMA.get(counter, counter), "pages" if moments.level(counter) else "", lines, kernels))
+        nodes = [(boot, kernel, pages) for boot, kernel, found in sampled if (pages := moments.pages(found))]
+        most = max((value for *_, pages in nodes for line in pages.values() for _, value in line), default=0.0)
+        maps = [figures.heat(f"{kernel}, {boot}", pages, most) for boot, kernel, pages in nodes]
+        groups += [_group(f"Phase {phase}", plots), _group(f"Phase {phase}: memory in use by node", maps)]
+    return [group for group in groups if group.plots]
+
+
+def profiles(boots: Boots) -> list[Group]:
+    """By phase a flame graph of each kernel, its boots' samples added up."""
+    groups = []
+    for phase in unique(name for _, boot in boots for name in boot.stacks):
+        plots = []
+        for kernel in unique(kernel for kernel, boot in boots if phase in boot.stacks):
+            found = [boot.stacks[phase] for name, boot in boots if name == kernel and phase in boot.stacks]
+            plots.append(figures.flame(f"{kernel}, {len(found)} boot{'s' * (len(found) != 1)}", folded.merged(found)))
+        groups.append(_group(f"Phase {phase}", plots))
+    return [group for group in groups if group.plots]
+
+
+def _group(title: str, plots: Iterable[Plot | None]) -> Group:
+    return Group(title=title, plots=[plot for plot in plots if plot])
+
+
+def unique(values: Iterable[str]) -> list[str]:
+    """Each once, in order of appearance, the empty ones left out."""
+    return [value for value in dict.fromkeys(values) if value]

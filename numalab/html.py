@@ -1,0 +1,153 @@
+"""The report: one folder that needs no network, with index.html, Plotly's script, and a copy of each run.
+
+Here: what is read from and written to disk. What stands in the page is `sections`', how it looks `page`'s.
+
+    index.html  report.css  report.js  plotly.min.js     report.json     which runs, which verdicts
+    runs/ID/    ID.tar.gz, run.json, console.txt, NN-PHASE.stdout.txt, …
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from plotly.offline import get_plotlyjs
+
+from numalab import counters, evidence, folded, page, patches, published, recipes, record, sections, state, tables
+from numalab.case import Verdict
+from numalab.errors import InputError
+from numalab.gallery import Boot
+from numalab.model import Accel, Topology, jsonable
+from numalab.moments import Sample
+from numalab.published import Published
+from numalab.runs import Run
+from numalab.sections import Kernel, Known, Patch
+
+MARK = "numalab report"
+"""In report.json: this folder is ours, and may be replaced."""
+PROFILE = "profile.folded"
+"""In a phase's folder, where a profile was taken; see folded."""
+
+
+def write(runs: Sequence[tuple[Run, Path]], verdicts: Sequence[Verdict], target: Path, *, baseline: str | None = None) -> Path:
+    """Write a report of runs and what was concluded from them, whole or not at all; returns the page's path.
+
+    A folder that is a report already is replaced. Raises InputError for any other that is not empty, for a
+    run whose evidence cannot be read, for two runs of one id.
+    """
+    _check(target)
+    if doubles := {run.id for run, _ in runs if [other.id for other, _ in runs].count(run.id) > 1}:
+        raise InputError(f"{sorted(doubles)[0]}: is there twice: a report's files are named by run")
+    for run, folder in runs:
+        _check_guest(run, folder)
+    with state.making(target.absolute()) as scratch:
+        scratch.chmod(0o755)  # A report is made to be shown.
+        boots = [_boot(run, folder, scratch, _number(run, [other for other, _ in runs])) for run, folder in runs]
+        kernels = {name: kernel(name) for name in {tables.kernel(run) for run, _ in runs}}
+        known = Known(kernels=kernels, references=_references(run for run, _ in runs), baseline=baseline)
+        made = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+        about = {"kind": MARK, "made": made, "runs": [run.id for run, _ in runs], "verdicts": [jsonable(verdict) for verdict in verdicts]}
+        (scratch / "report.json").write_text(json.dumps(about, indent=1))
+        (scratch / "index.html").write_text(page.render(sections.build(boots, verdicts, known), made), encoding="utf-8")
+        (scratch / "plotly.min.js").write_text(get_plotlyjs(), encoding="utf-8")
+        for name in page.STATIC:
+            (scratch / name).write_text(page.static(name), encoding="utf-8")
+    return target / "index.html"
+
+
+def _references(runs: Iterable[Run]) -> dict[str, Published]:
+    """The published tables that the runs' cases name; those that this checkout has not are left out."""
+    found = {}
+    for name in {name for run in runs if run.place for name in run.place.case.published}:
+        with contextlib.suppress(InputError):
+            found[name] = published.load(name)
+    return found
+
+
+def _check(target: Path) -> None:
+    """InputError unless a report may be put there."""
+    try:
+        if not target.exists() or (target.is_dir() and not any(target.iterdir())):
+            return
+        about = json.loads((target / "report.json").read_text())
+        ours = isinstance(about, dict) and about.get("kind") == MARK
+    except (OSError, ValueError):
+        ours = False
+    if not ours:
+        raise InputError(f"--html: {target} is there and is no report of the lab's: name another folder, or remove it")
+
+
+def _check_guest(run: Run, folder: Path) -> None:
+    """InputError for a run.json whose guest is none of the lab's: a Run takes anything there."""
+    try:
+        spec = run.guest["spec"]
+        Topology.model_validate(spec["topology"])
+        Accel(spec["accel"])
+        str(spec["topology_name"] + spec["boot"]["name"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{folder}: run.json: guest: is no guest of the lab's: {error!r}") from error
+
+
+def _boot(run: Run, folder: Path, target: Path, number: int) -> Boot:
+    """A run with what lies beside it. That of a broken one is copied, and not drawn."""
+    kept = evidence.copy(run, folder, target)
+    samples, stacks = {}, {}
+    for index, result in enumerate(() if run.error else run.phases):
+        name = result.phase.name
+        if result.phase.measured and (found := record.samples(folder, index, name)):
+            place = record.phase_folder(folder, index, name)
+            samples[name] = [_edge(place / "before", 0.0), *found, _edge(place / "after", result.elapsed)]
+        if (profile := record.phase_folder(folder, index, name) / PROFILE).is_file():
+            stacks[name] = _profile(profile)
+    return Boot(run=run, samples=samples, stacks=stacks, links=kept.links, left=kept.left, number=number)
+
+
+def _edge(place: Path, t: float) -> Sample:
+    """A phase's first or last moment, from its snapshot."""
+    return {"t": t, **{path.name: counters.parse(path.read_text()) for path in sorted(place.iterdir())}}
+
+
+def _number(run: Run, runs: Sequence[Run]) -> int:
+    """Of a boot in its experiment, from 1; without one, among the runs of that workload on that kernel."""
+    alike = [other.id for other in runs if (other.workload, tables.kernel(other)) == (run.workload, tables.kernel(run))]
+    return run.place.boot + 1 if run.place else alike.index(run.id) + 1
+
+
+def _profile(path: Path) -> folded.Stacks:
+    try:
+        return folded.parse(path.read_text())
+    except (InputError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def kernel(name: str) -> Kernel:
+    """What kernels/ says of a kernel today; `unknown` where it says nothing that can be read."""
+    try:
+        recipe = recipes.recipe(name)
+        series = recipe.series or recipe.source.debian_source
+        sets = [(set_name, False) for set_name in recipe.apply] + [(set_name, True) for set_name in recipe.revert]
+        found = []
+        for set_name, undone in sets:
+            if recipe.source.git and recipes.COMMIT.fullmatch(set_name):
+                found.append(Patch(name=set_name, subject="a commit of that repository", mirrors="", moves=(), undone=undone))
+                continue
+            for patch in recipes.patch_set(set_name, series, name, reverse=undone):
+                header = patches.header(patch.text, patch.label)
+                moves = tuple(f"{counter} {way}" for counter, way in header.moves.items())
+                found.append(Patch(name=patch.label, subject=header.subject, mirrors=header.mirrors, moves=moves, undone=undone))
+        return Kernel(description=recipe.description, source=_source(recipe), patches=tuple(found))
+    except (InputError, OSError) as error:
+        return Kernel(unknown=f"This checkout cannot tell what {name} is: {error}")
+
+
+def _source(recipe: recipes.KernelRecipe) -> str:
+    """Where a kernel's source is from, as its file has it."""
+    given = recipe.source.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return ", ".join(f"{kind} {'' if value is True else _words(value)}".strip() for kind, value in given.items())
+
+
+def _words(value: object) -> str:
+    return " ".join(f"{key} {part}" for key, part in value.items()) if isinstance(value, Mapping) else str(value)

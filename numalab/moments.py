@@ -1,0 +1,70 @@
+"""Samples of a phase -> lines over time, and pages by node over time. Pure; `record.samples` reads them.
+
+A sample is {"t": seconds since the phase began, "vmstat": {counter: absolute value}, "node0.vmstat": {…}}.
+Absent is absent: a moment that lacks a counter is no point of its line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+Sample = Mapping[str, Any]
+Series = list[tuple[float, float]]
+"""Seconds since the phase began, value."""
+
+_LEVEL = re.compile(r"nr_(?!vmscan_|dirtied$|written$|throttled_written$|foll_pin_|tlb_)")
+"""nr_* of vmstat are levels (pages that are dirty now), but for those that only ever rise (mm/vmstat.c)."""
+_RESIDENT = (("nr_anon_pages", "nr_file_pages"), ("nr_inactive_anon", "nr_active_anon", "nr_inactive_file", "nr_active_file"))
+"""What a node's pages in use are added up from: mapped and cached ones, or the LRU lists where a kernel has no such counts by node."""
+
+
+def level(counter: str) -> bool:
+    """Whether it is a level, to be shown as it stands, rather than a count that only rises."""
+    return _LEVEL.match(counter) is not None
+
+
+def series(samples: Sequence[Sample], counter: str, source: str = "vmstat") -> Series:
+    """A counter over time: a level as it stands, a count since the first moment that has it."""
+    found = [(float(sample["t"]), float(sample[source][counter])) for sample in samples if counter in sample.get(source, {})]
+    start = 0.0 if level(counter) or not found else found[0][1]
+    return [(t, value - start) for t, value in found]
+
+
+def moves(line: Series) -> bool:
+    """Whether a line is worth drawing."""
+    return len({value for _, value in line}) > 1
+
+
+def pages(samples: Sequence[Sample]) -> dict[int, Series]:
+    """By node its pages in use over time, as anonymous and file pages together; only nodes that tell of them."""
+    nodes = {int(match[1]) for sample in samples for source in sample if (match := re.fullmatch(r"node(\d+)\.vmstat", source))}
+    found: dict[int, Series] = {}
+    for node in sorted(nodes):
+        held = [(float(sample["t"]), in_use(sample.get(f"node{node}.vmstat", {}))) for sample in samples]
+        if line := [(t, float(count)) for t, count in held if count is not None]:
+            found[node] = line
+    return found
+
+
+def in_use(counters: Mapping[str, int]) -> int | None:
+    """Pages of a node that hold something; None when its vmstat cannot say."""
+    for names in _RESIDENT:
+        if all(name in counters for name in names):
+            return sum(counters[name] for name in names)
+    return None
+
+
+def at(line: Series, t: float) -> float | None:
+    """The last value at or before a moment; None before the first."""
+    earlier = [value for when, value in line if when <= t]
+    return earlier[-1] if earlier else None
+
+
+def thin(items: Sequence[T], most: int) -> list[T]:
+    """At most `most` (2 or more) of them, evenly chosen, the first and the last among them."""
+    if len(items) <= most:
+        return list(items)
+    return [items[round(i * (len(items) - 1) / (most - 1))] for i in range(most)]

@@ -1,0 +1,206 @@
+"""Runs and verdicts -> the sections of a report: what stands side by side, which plots, which facts.
+
+Pure: what lies beside the runs on disk (samples, profiles, links) comes with them as values. How a section
+looks is the templates'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from numalab import comparable, drawing, figures, gallery, mirror, tables
+from numalab.blocks import Block
+from numalab.case import CONFIDENCE, Answer, Case, Expectation, Finding, Verdict
+from numalab.drawing import Drawing
+from numalab.gallery import Boot, Boots, Gallery, Group, unique
+from numalab.model import Accel, Topology, Value, show_size
+from numalab.plot import Plot, Table
+from numalab.published import Published
+from numalab.runs import Run
+
+SIGNS = "●◆■▲▼⬟★⬢"
+"""figures.SYMBOLS as characters, for the legend."""
+
+
+class Patch(Value):
+    """A patch of a kernel, as its header has it."""
+
+    name: str
+    subject: str
+    mirrors: str
+    moves: tuple[str, ...]
+    undone: bool
+
+
+class Kernel(Value):
+    """A kernel as its recipe tells of it; `unknown` says why there is no recipe."""
+
+    description: str = ""
+    source: str = ""
+    patches: tuple[Patch, ...] = ()
+    unknown: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Key:
+    """A kernel in a section's legend."""
+
+    name: str
+    colour: str
+    sign: str
+    dashes: str
+    boots: int
+    release: str
+    hash: str
+    about: Kernel
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """One case on one machine; or runs of a workload that belong to no case (`case` None)."""
+
+    id: str
+    title: str
+    machine: str
+    case: Case | None
+    emulated: bool
+    verdicts: Sequence[Verdict]
+    effects: Sequence[Plot]
+    doubts: Sequence[str]
+    keys: Sequence[Key]
+    tables: Sequence[Block]
+    published: Sequence[Table]
+    metrics: Gallery
+    over_time: Sequence[Group]
+    profiles: Sequence[Group]
+    drawing: Drawing
+    facts: Sequence[tuple[str, Sequence[str]]]
+    boots: Boots
+    """All of them, the broken ones too, in their order."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """What is told of runs elsewhere: kernels and published tables by name; `baseline` as in tables.columns."""
+
+    kernels: Mapping[str, Kernel] = field(default_factory=dict)
+    references: Mapping[str, Published] = field(default_factory=dict)
+    baseline: str | None = None
+
+
+def build(boots: Sequence[Boot], verdicts: Sequence[Verdict], known: Known) -> list[Section]:
+    """Sections in the order of their first boots. A verdict goes where its runs are."""
+    by_id = {boot.run.id: boot for boot in boots}
+    groups = together([boot.run for boot in boots])
+    return [_section(f"s{index}", [by_id[run.id] for run in group], verdicts, known) for index, group in enumerate(groups, 1)]
+
+
+def together(runs: Sequence[Run]) -> list[list[Run]]:
+    """Runs by section: of one case, or one workload without a case, in one size on one kind of machine."""
+    groups: dict[tuple[str, ...], list[Run]] = {}
+    for run in runs:
+        spec = run.guest["spec"]
+        machine = (spec["topology_name"], str(spec["topology"]["vcpus"]), str(spec["topology"]["memory"]), spec["accel"])
+        groups.setdefault((run.place.case_name if run.place else "", run.workload, run.size, *machine), []).append(run)
+    return list(groups.values())
+
+
+def _section(ident: str, boots: Sequence[Boot], verdicts: Sequence[Verdict], known: Known) -> Section:
+    runs, first = [boot.run for boot in boots], boots[0].run
+    spec, case = first.guest["spec"], next((boot.run.place.case for boot in boots if boot.run.place), None)
+    emulated = spec["accel"] == Accel.TCG
+    whole = [run for run in runs if not run.error]
+    columns = tables.columns(whole, known.baseline) if whole else {}
+    names = {run.id: tables.kernel(run) for run in runs} | {run.id: name for name, members in columns.items() for run in members}
+    order = unique([*columns, *names.values()])
+    every = [(names[boot.run.id], boot) for boot in boots]
+    shown = sorted(((kernel, boot) for kernel, boot in every if not boot.run.error), key=lambda one: order.index(one[0]))
+    expected = dict.fromkeys((wish.metric, wish.phase) for wish in (case.expect if case else ()))
+    own = [verdict for verdict in verdicts if _belongs(verdict, runs)]
+    gone = [name for name in (case.published if case else ()) if name not in known.references]
+    doubts = [doubt for verdict in own for doubt in verdict.doubts] + [f"these runs differ in {line}" for line in comparable.differences(whole)]
+    doubts += [f"not set beside reference/{name}.yml: this checkout has no such table" for name in gone]
+    return Section(
+        id=ident, title=first.place.case_name if first.place else first.workload, case=case, emulated=emulated,
+        machine=f"{first.size} on {spec['topology_name']}: {spec['topology']['vcpus']} vCPUs, {spec['topology']['memory']}, {spec['accel']}",
+        verdicts=own, effects=[plot for verdict in own if (plot := figures.effects(verdict.findings))], doubts=unique(doubts),
+        keys=[_key(index, name, every, known.kernels) for index, name in enumerate(order)], tables=tables.compare(columns) if columns else (),
+        published=_published(known.references, columns, case), metrics=gallery.every_metric(shown, expected, emulated=emulated),
+        over_time=gallery.over_time(shown, [metric for metric, _ in expected]), profiles=gallery.profiles(shown),
+        drawing=drawing.draw(Topology.model_validate(spec["topology"])), facts=facts(runs), boots=every,
+    )
+
+
+def _belongs(verdict: Verdict, runs: Sequence[Run]) -> bool:
+    """Whether a verdict is about these runs; where every boot broke it names none, and goes by its case and machine."""
+    if verdict.runs:
+        return not {run.id for run in runs}.isdisjoint(verdict.runs)
+    machine, spec = (verdict.case_name, verdict.size, verdict.topology, verdict.accel), runs[0].guest["spec"]
+    return machine == (runs[0].place.case_name if runs[0].place else "", runs[0].size, spec["topology_name"], spec["accel"])
+
+
+def _published(references: Mapping[str, Published], columns: tables.Columns, case: Case | None) -> list[Table]:
+    """The published effects that a case mirrors, beside its boots: a table for each reference and pair of kernels."""
+    mirrored = {name: references[name] for name in (case.published if case else ()) if name in references}
+    if not mirrored or len(columns) < 2:
+        return []
+    rows = mirror.beside(mirrored, columns, tables.before(columns))
+    found = []
+    for name, before, after in dict.fromkeys((row.reference, row.before, row.after) for row in rows):
+        about = references[name]
+        cells = tuple(
+            (row.row, mirror.change(row.published), mirror.change(row.ratio), mirror.interval(row), f"{row.boots[0]} + {row.boots[1]}", str(row.agreement))
+            for row in rows if (row.reference, row.before, row.after) == (name, before, after)
+        )
+        caption = f"{about.author}, {about.date}, {about.machine}: {about.before} to {about.after}. Here: {before} to {after}."
+        found.append(Table(caption=caption, head=("change of", "published", "here", f"{CONFIDENCE:.0%} interval", "boots", "direction"), rows=cells))
+    return found
+
+
+def _key(index: int, name: str, boots: Boots, kernels: Mapping[str, Kernel]) -> Key:
+    mine = [boot.run for kernel, boot in boots if kernel == name]
+    dashes = figures.DASHES[index % len(figures.DASHES)]
+    return Key(
+        name=name, colour=figures.COLOURS[index % len(figures.COLOURS)], sign=SIGNS[index % len(SIGNS)], boots=sum(not run.error for run in mine),
+        dashes="" if dashes == "solid" else dashes.replace("px", ""), release=", ".join(unique(run.release for run in mine)),
+        hash=", ".join(unique(str(run.guest.get("kernel_hash", "")) for run in mine)), about=kernels.get(tables.kernel(mine[0]), Kernel()),
+    )
+
+
+def facts(runs: Sequence[Run]) -> list[tuple[str, Sequence[str]]]:
+    """What was run on what, as (title, values): more than one value where the runs differ."""
+    hosts = [run.host for run in runs]
+    specs = [run.guest["spec"] for run in runs]
+    found: list[tuple[str, Sequence[str]]] = [
+        ("Host", unique(", ".join(f"{key} {host[key]}" for key in ("machine", "cpu", "cpus", "kernel") if host.get(key)) for host in hosts)),
+        ("Hypervisor", unique(", ".join(f"{key} {host[key]}" for key in ("qemu", "libvirt", "uri") if host.get(key)) for host in hosts)),
+        ("Accelerator", unique(f"{spec['accel']}: {run.guest.get('accel_reason') or 'no reason is recorded'}" for run, spec in zip(runs, specs, strict=True))),
+        ("Topology", unique(f"{spec['topology_name']}: {spec['topology']['description']}" for spec in specs)),
+        ("Disks", unique(_disk(disk) for spec in specs for disk in spec["topology"].get("disks", ()))),
+        ("Image", unique(f"{run.guest.get('image', '')} {run.guest.get('image_id', '')}".strip() for run in runs)),
+        ("Settings", unique(f"{key}={value}" for run in runs for key, value in sorted(run.settings.items()))),
+        ("Parameters", unique(f"{key}={value}" for run in runs for key, value in run.params.items())),
+    ]
+    return [(title, values) for title, values in found if values]
+
+
+def _disk(disk: Mapping[str, Any]) -> str:
+    slow = f", {disk['mibs_per_second']} MiB/s" if disk.get("mibs_per_second") else ""
+    size = disk["size"]
+    return f"{disk['name']} {show_size(size) if isinstance(size, int) else size}, {disk.get('bus', 'virtio')}{slow}"
+
+
+def asked(expectation: Expectation) -> str:
+    """What an expectation asks for, in a few words."""
+    words = [str(expectation.direction)]
+    words += [f"by {expectation.by:g} or more"] if expectation.by > 1 else []
+    words += [f"to {expectation.to:g} or {'less' if expectation.direction == 'falls' else 'more'}"] if expectation.to is not None else []
+    return ", ".join(words)
+
+
+def deciding(verdict: Verdict) -> list[Finding]:
+    """The findings that a verdict stands on, those that do not hold first."""
+    order = [Answer.DOES_NOT_HOLD, Answer.CANNOT_TELL, Answer.HOLDS]
+    return sorted((finding for finding in verdict.findings if finding.decides), key=lambda finding: order.index(finding.answer))

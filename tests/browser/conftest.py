@@ -1,0 +1,87 @@
+"""A real Chromium, headless, and a report in it with all that one can have."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+
+from numalab import html
+from tests.unit import reports
+
+CHROMIUM, DRIVER = "/usr/bin/chromium", "/usr/bin/chromedriver"
+"""Debian's packages chromium and chromium-driver."""
+
+
+class Page:
+    """A report in the browser."""
+
+    def __init__(self, driver: webdriver.Chrome, report: Path) -> None:
+        self.driver, self.report = driver, report
+
+    def show(self, *, scheme: str = "light", width: int = 1280, phone: bool = False) -> None:
+        """Load it anew, in a window of this size."""
+        self.cdp("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=phone)
+        self.cdp("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.driver.get((self.report / "index.html").as_uri())
+
+    def draw(self) -> None:
+        """Scroll through all of it, as a reader would, until each plot was seen."""
+        self.driver.execute_async_script("""
+            const done = arguments[0], step = innerHeight;
+            const frame = () => new Promise((ready) => requestAnimationFrame(() => setTimeout(ready)));
+            (async () => {
+              for (let y = 0; y < document.documentElement.scrollHeight; y += step) { scrollTo(0, y); await frame(); await frame(); }
+              scrollTo(0, 0); done();
+            })();""")
+
+    def js(self, script: str, *arguments: object) -> Any:
+        """What a function's body returns."""
+        return self.driver.execute_script(script, *arguments)
+
+    def cdp(self, command: str, **parameters: object) -> Any:
+        """A command of the DevTools protocol."""
+        return self.driver.execute_cdp_cmd(command, parameters)
+
+    def requests(self) -> list[str]:
+        """URLs that were asked for since the last call."""
+        messages = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
+        return [message["params"]["request"]["url"] for message in messages if message["method"] == "Network.requestWillBeSent"]
+
+    def complaints(self) -> list[str]:
+        """What the console got since the last call: errors, warnings, whatever a script printed."""
+        return [entry["message"] for entry in self.driver.get_log("browser")]
+
+
+@pytest.fixture(scope="session")
+def driver() -> Iterator[webdriver.Chrome]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for argument in ("--headless=new", "--no-sandbox", "--hide-scrollbars"):  # Chromium's sandbox is not for root, and CI is.
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    browser = webdriver.Chrome(options=options, service=Service(DRIVER))
+    browser.set_script_timeout(120)
+    yield browser
+    browser.quit()
+
+
+@pytest.fixture(scope="session")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("report")
+    runs, verdicts = reports.everything(place / "state")
+    html.write(runs, verdicts, place / "out")
+    return place / "out"
+
+
+@pytest.fixture
+def page(driver: webdriver.Chrome, report: Path) -> Page:
+    found = Page(driver, report)
+    found.requests()
+    found.complaints()
+    return found
