@@ -13,13 +13,14 @@ APT := python3 python3-venv \
 	packer mmdebstrap fakeroot uidmap fdisk e2fsprogs xfsprogs \
 	openssh-client busybox-static cpio \
 	libxml2-utils shellcheck \
-	chromium chromium-driver poppler-utils \
 	make binutils bc bison flex libelf-dev libssl-dev xz-utils git
 # python3-dev to pkg-config: pip builds libvirt-python against libvirt-dev
 # libvirt-clients: virsh console, virt-xml-validate (with libxml2-utils)
 # packer to xfsprogs: images and disks;  busybox-static, cpio: the accelerator's probe
-# chromium to poppler-utils: make browser, the HTML report on screen and on paper
 # shellcheck: make lint;  make to git: kernels are built, from sources that apt-get download or git brings
+
+# Of tests/browser alone: the HTML report on screen and on paper.
+BROWSER := chromium chromium-driver poppler-utils
 
 YAMLLINT := {extends: default, rules: {line-length: {max: 160}, document-start: disable, comments: {min-spaces-from-content: 1}, braces: {max-spaces-inside: 0}, truthy: {check-keys: false}}}
 
@@ -33,7 +34,7 @@ test: setup lint unit browser image vm matrix
 setup: packages $(VENV)/.done
 
 packages:
-	@missing=$$(for package in $(APT); do \
+	@missing=$$(for package in $(APT) $(EXTRA); do \
 		dpkg-query -W -f '$${db:Status-Status}' $$package 2>/dev/null | grep -qx installed || echo $$package; done); \
 	if [ -n "$$missing" ]; then \
 		echo "set-up installs Debian packages:" $$missing; \
@@ -63,6 +64,7 @@ unit: setup
 	$(VENV)/bin/pytest tests/unit
 
 browser: setup
+	@$(MAKE) --no-print-directory packages EXTRA="$(BROWSER)"
 	$(VENV)/bin/pytest tests/browser
 
 vm: image

@@ -20,7 +20,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from numalab import catalog, cli_case, cli_kernel, console, doctor, image, kernel, measure, recipes, record, report, settle, storage, topology
+from numalab import catalog, cli_case, cli_html, cli_kernel, console, doctor, image, kernel, measure, recipes, record, report, settle, storage, topology
 from numalab import guest as guests
 from numalab.cli_common import MINUTE, AccelOption, GuestName, MemoryOption, SizeOption, Uri, VcpusOption, accel_word, inventory, one_of, reach, size_option
 from numalab.cli_report import register as register_reports
@@ -39,6 +39,7 @@ images = typer.Typer(no_args_is_help=True, help="Guest images: build and list th
 app.add_typer(images, name="image")
 app.add_typer(cli_kernel.app, name="kernel")
 cli_case.register(app)
+cli_html.register(app)
 register_reports(app)
 
 COMMAND_SECONDS = 24 * 3600.0

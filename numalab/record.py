@@ -18,10 +18,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from numalab import counters
+from numalab import counters, folded
 from numalab.errors import InputError
 from numalab.model import jsonable
 from numalab.runs import PhaseResult, Run
+
+LEAST_SHARE = 0.005
+"""Of a profile's samples: functions with less are in profile.folded only."""
 
 
 def write(run: Run, folder: Path) -> None:
@@ -88,7 +91,17 @@ def _first(error: OSError | ValueError) -> str:
     return str(error)
 
 
+def output(folder: Path, index: int, name: str) -> dict[str, float]:
+    """What a phase's workload told of itself; and of a profile, each function's share: profile_percent.FUNCTION."""
+    place = phase_folder(folder, index, name)
+    told = counters.told((place / "stdout").read_text())
+    if (place / "profile.folded").exists():
+        shares = folded.shares(folded.parse((place / "profile.folded").read_text()))
+        told |= {f"profile_percent.{share.function}": 100 * share.total for share in shares if share.total >= LEAST_SHARE}
+    return told
+
+
 def _again(folder: Path, index: int, result: PhaseResult) -> PhaseResult:
     place = phase_folder(folder, index, result.phase.name)
     sides = {edge: {path.name: path.read_text() for path in (place / edge).iterdir()} for edge in ("before", "after")}
-    return result.model_copy(update={"counters": counters.phase(sides["before"], sides["after"]), "output": counters.told((place / "stdout").read_text())})
+    return result.model_copy(update={"counters": counters.phase(sides["before"], sides["after"]), "output": output(folder, index, result.phase.name)})

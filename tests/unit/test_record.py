@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from numalab import record
+from numalab import metrics, record
 from numalab.errors import InputError
 from numalab.model import Phase, SizeClass, jsonable
 from numalab.runs import PhaseResult, Run
@@ -83,3 +83,15 @@ def test_a_broken_folder_is_no_run(harm: object, run: Run, tmp_path: Path) -> No
     harm(tmp_path)
     with pytest.raises(InputError, match=f"^{tmp_path}: not a run: "):
         record.read(tmp_path)
+
+
+def test_what_a_phase_told(run: Run, tmp_path: Path) -> None:
+    place = record.phase_folder(tmp_path, 0, "first")
+    (place / "stdout").write_text("numalab: passes 3\nother\n")
+    (place / "profile.folded").write_text("sh;do_fault;flush_tlb_mm_range 30\nsh;do_fault 69\nsh;rare 1\ninit;idle 900\n")
+    told = record.read(tmp_path).phase("first").output
+    assert told["passes"] == 3
+    assert told["profile_percent.flush_tlb_mm_range"] == pytest.approx(3.0)
+    assert told["profile_percent.do_fault"] == pytest.approx(9.9)
+    assert "profile_percent.rare" not in told, "0.1 %: in profile.folded only"
+    assert metrics.kind("output:profile_percent.do_fault") is metrics.Kind.TIME
