@@ -208,7 +208,8 @@ def _phase(
         raise GuestError(f"phase {phase.name}: exit status {used['status']}: {said}", evidence=told["stdout"][-2000:] + told["stderr"][-2000:])
     return PhaseResult(
         phase=phase, status=used["status"], elapsed=used["elapsed"], user=used["user"], system=used["system"],
-        counters=counters.phase(told["before"], told["after"]), output=record.output(folder, index, phase.name), guest_load=used["load"], host_load=os.getloadavg()[0],
+        counters=counters.phase(told["before"], told["after"]), output=record.output(folder, index, phase.name),
+        guest_load=used["load"], host_load=os.getloadavg()[0],
     )
 
 
