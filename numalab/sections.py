@@ -180,8 +180,8 @@ def facts(runs: Sequence[Run]) -> list[tuple[str, Sequence[str]]]:
         ("Topology", unique(f"{spec['topology_name']}: {spec['topology']['description']}" for spec in specs)),
         ("Disks", unique(_disk(disk) for spec in specs for disk in spec["topology"].get("disks", ()))),
         ("Image", unique(f"{run.guest.get('image', '')} {run.guest.get('image_id', '')}".strip() for run in runs)),
-        ("Settings", unique(f"{key}={value}" for run in runs for key, value in sorted(run.settings.items()))),
-        ("Parameters", unique(f"{key}={value}" for run in runs for key, value in run.params.items())),
+        ("Settings", unique(", ".join(f"{key} {value}" for key, value in sorted(run.settings.items())) for run in runs)),
+        ("Parameters", unique(", ".join(f"{key} {value}" for key, value in run.params.items()) for run in runs)),
     ]
     return [(title, values) for title, values in found if values]
 

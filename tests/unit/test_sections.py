@@ -203,7 +203,7 @@ def test_facts_are_told_once() -> None:
     assert facts["Image"] == ["debian12 f2dfea8bd1761e9d"]
     assert facts["Accelerator"] == ["tcg: no kernel boots under KVM here"]
     assert facts["Disks"] == ["500TB 500TiB, virtio"]
-    assert facts["Settings"] == ["scan_delay_ms=100", "vm.watermark_scale_factor=1000"]
+    assert facts["Settings"] == ["scan_delay_ms 100, vm.watermark_scale_factor 1000"]
 
 
 def test_asked_in_words() -> None:
