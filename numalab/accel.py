@@ -53,18 +53,18 @@ def choose(wish: str, kernel: Path, deadline: Deadline, where: Where = HERE) -> 
 
 
 def _cached(kernel: Path, deadline: Deadline, where: Where) -> Probe:
+    """The probe's answer, found once: who comes while it is being found waits for it."""
     digest = hashlib.sha256(kernel.read_bytes()).hexdigest()[:16]
     release = where.run(["uname", "-r"], deadline=deadline).stdout.strip()
     key = f"{where.ssh} {release} {qemu_version(deadline, where)} {digest} {_device(where, deadline)}".strip()
     cache = state.folder("cache") / "accel.json"
-    known = json.loads(cache.read_text()) if cache.exists() else {}
-    if key not in known:
-        with step("accelerator: does a kernel boot under KVM?"):
-            accel, reason = try_kvm(kernel, deadline, where)
-        known[key] = {"accel": accel, "reason": reason, "key": key}
-        fresh = cache.with_suffix(f".{os.getpid()}")
-        fresh.write_text(json.dumps(known, indent=1))
-        fresh.replace(cache)
+    with state.lock("accel", deadline):
+        known = json.loads(cache.read_text()) if cache.exists() else {}
+        if key not in known:
+            with step("accelerator: does a kernel boot under KVM?"):
+                accel, reason = try_kvm(kernel, deadline, where)
+            known[key] = {"accel": accel, "reason": reason, "key": key}
+            state.write(cache, json.dumps(known, indent=1))
     return Probe.model_validate(known[key])
 
 

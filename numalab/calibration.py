@@ -146,9 +146,7 @@ def inside(case: Case, boots: int, calibration: Calibration) -> tuple[tuple[Expe
 def save(calibration: Calibration) -> Path:
     """Into the state directory, in place of an earlier one of the same site."""
     path = calibration.site.file()
-    fresh = path.with_suffix(".new")
-    fresh.write_text(json.dumps(jsonable(calibration), indent=1))
-    fresh.replace(path)
+    state.write(path, json.dumps(jsonable(calibration), indent=1))
     return path
 
 

@@ -61,9 +61,7 @@ def write_inventory(guests: Iterable[Ssh], path: Path | None = None) -> Path:
     text = io.StringIO()
     YAML().dump({"guests": {"hosts": hosts}}, text)
     path = path or inventory_path()
-    fresh = path.with_suffix(".new")
-    fresh.write_text(text.getvalue())
-    fresh.replace(path)
+    state.write(path, text.getvalue())
     return path
 
 

@@ -11,7 +11,6 @@ import json
 import os
 import re
 import shutil
-import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
@@ -248,8 +247,5 @@ def _sha256(path: Path) -> str:
         return str(entry[-1])
     with path.open("rb") as handle:
         found = hashlib.file_digest(handle, "sha256").hexdigest()
-    # A name of its own for every writer: builds run in threads of one process too.
-    with tempfile.NamedTemporaryFile("w", dir=memory.parent, prefix="checksums.", delete=False) as fresh:
-        json.dump({**known, str(path): [*stamp, found]}, fresh)
-    Path(fresh.name).replace(memory)
+    state.write(memory, json.dumps({**known, str(path): [*stamp, found]}))
     return found

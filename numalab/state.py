@@ -71,6 +71,13 @@ def lock(name: str, deadline: Deadline) -> Iterator[None]:
         yield
 
 
+def write(path: Path, text: str) -> None:
+    """A file, whole or not at all; under a name of its own meanwhile, for threads and processes that write it at once."""
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".making-{os.getpid()}-", delete=False) as fresh:
+        fresh.write(text)
+    Path(fresh.name).replace(path)
+
+
 @contextmanager
 def making(place: Path) -> Iterator[Path]:
     """A scratch folder that becomes `place` when the block ends well, and vanishes when it does not."""

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -172,3 +173,14 @@ def test_sockets_are_ours_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_stamp() -> None:
     assert len(state.stamp()) == 15
     assert state.stamp()[8] == "T"
+
+
+def test_many_write_one_file(tmp_path: Path) -> None:
+    """Threads of one process too: each whole, the last one stays, no scratch is left."""
+    target = tmp_path / "memory.json"
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: state.write(target, f"{number}" * 5000), range(8)))
+    text = target.read_text()
+    assert len(text) == 5000
+    assert len(set(text)) == 1
+    assert list(tmp_path.iterdir()) == [target]
