@@ -70,10 +70,10 @@ browser: setup
 vm: image
 	$(VENV)/bin/pytest tests/vm
 
-# What fits an hour: cases whose boots are limited to 33 minutes together. `pytest testcases` runs them all.
+# What fits an hour: cases whose boots are limited to 31 minutes together. `pytest testcases` runs them all.
 matrix: image
 	$(LAB) kernel build 6.1
-	$(VENV)/bin/pytest testcases --size quick --kernel 6.1 --at-most 33
+	$(VENV)/bin/pytest testcases --size quick --kernel 6.1 --at-most 31
 
 clean:
 	rm -rf $(VENV)
