@@ -15,6 +15,9 @@ FILES = (VMSTAT, "/sys/devices/system/node/node*/vmstat", "/sys/devices/system/n
 HUGE_PAGES = 512
 """Base pages of a huge page on x86-64 (2 MiB of 4 KiB)."""
 
+PROFILE = "profile_percent."
+"""Among a phase's own numbers, what begins so is a function's share of its profile: a metric when a case asks, no row of a table."""
+
 Counters = dict[str, int]
 
 

@@ -106,7 +106,7 @@ def _groups(boots: Boots) -> list[tuple[str, Sequence[str]]]:
     """Titles and names of metrics, all that there can be."""
     results = [result for _, boot in boots for result in boot.run.phases if result.phase.measured]
     traced = unique(f"trace:{event}" for result in results for event in result.counters.get("trace", {}))
-    told = unique(f"output:{name}" for result in results for name in result.output)
+    told = unique(f"output:{name}" for result in results for name in result.output if not name.startswith(counters.PROFILE))
     known = {name for _, names in GROUPS for name in names}
     return [*GROUPS, ("Other", [name for name in metrics.DERIVED if name not in known]), ("Tracepoints", traced), ("Told by the workload", told)]
 

@@ -12,6 +12,7 @@ samples.jsonl is a moment of the phase: {"t": seconds since its start, "vmstat":
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from numalab.model import jsonable
 from numalab.runs import PhaseResult, Run
 
 LEAST_SHARE = 0.005
-"""Of a profile's samples: functions with less are in profile.folded only."""
+"""Of a profile's samples: functions with less, and frames that perf has no name for, are in profile.folded only."""
 
 
 def write(run: Run, folder: Path) -> None:
@@ -97,7 +98,8 @@ def output(folder: Path, index: int, name: str) -> dict[str, float]:
     told = counters.told((place / "stdout").read_text())
     if (place / "profile.folded").exists():
         shares = folded.shares(folded.parse((place / "profile.folded").read_text()))
-        told |= {f"profile_percent.{share.function}": 100 * share.total for share in shares if share.total >= LEAST_SHARE}
+        told |= {f"{counters.PROFILE}{share.function}": 100 * share.total for share in shares
+                 if share.total >= LEAST_SHARE and re.fullmatch(r"[\w.-]+", share.function)}
     return told
 
 

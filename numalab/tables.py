@@ -159,7 +159,7 @@ def phases(found: Columns) -> list[str]:
 def _outputs(found: Columns) -> list[tuple[str, str]]:
     """(phase, name) of what workloads told in measured phases."""
     every = [result for boots in found.values() for run in boots for result in run.phases if result.phase.measured]
-    return list(dict.fromkeys((result.phase.name, name) for result in every for name in result.output))
+    return list(dict.fromkeys((result.phase.name, name) for result in every for name in result.output if not name.startswith(counters.PROFILE)))
 
 
 def _sort(output: str) -> Kind:

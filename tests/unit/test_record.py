@@ -88,10 +88,11 @@ def test_a_broken_folder_is_no_run(harm: object, run: Run, tmp_path: Path) -> No
 def test_what_a_phase_told(run: Run, tmp_path: Path) -> None:
     place = record.phase_folder(tmp_path, 0, "first")
     (place / "stdout").write_text("numalab: passes 3\nother\n")
-    (place / "profile.folded").write_text("sh;do_fault;flush_tlb_mm_range 30\nsh;do_fault 69\nsh;rare 1\ninit;idle 900\n")
+    (place / "profile.folded").write_text("sh;do_fault;flush_tlb_mm_range 30\nsh;do_fault 69\nsh;rare 1\ninit;idle 880\nsh;[unknown] 20\n")
     told = record.read(tmp_path).phase("first").output
     assert told["passes"] == 3
     assert told["profile_percent.flush_tlb_mm_range"] == pytest.approx(3.0)
     assert told["profile_percent.do_fault"] == pytest.approx(9.9)
     assert "profile_percent.rare" not in told, "0.1 %: in profile.folded only"
+    assert not any("unknown" in name for name in told), "what perf has no name for is no metric"
     assert metrics.kind("output:profile_percent.do_fault") is metrics.Kind.TIME
