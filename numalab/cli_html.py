@@ -8,9 +8,8 @@ from typing import Annotated
 
 import typer
 
-from numalab import comparable, experiment, record, store
+from numalab import cli_report, experiment, record, store
 from numalab.case import Arm, Verdict
-from numalab.errors import InputError
 from numalab.runs import Run
 
 
@@ -26,9 +25,7 @@ def report(
     found = [(record.read(folder), folder) for folder in store.choose(words)]
     runs = [run for run, _ in found]
     for group in sections.together(runs):
-        lines = comparable.differences([run for run in group if not run.error])
-        if lines and not force:
-            raise InputError(f"these runs are not comparable: {'; '.join(lines)}: leave some out, or use --force")
+        cli_report.unlike(group, force=force)
     typer.echo(html.write(found, verdicts(runs, force=force), target, baseline=baseline))
 
 

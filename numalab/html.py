@@ -16,7 +16,7 @@ from pathlib import Path
 
 from plotly.offline import get_plotlyjs
 
-from numalab import counters, evidence, folded, page, patches, published, recipes, record, sections, state, tables
+from numalab import counters, evidence, page, patches, published, recipes, record, sections, state, tables
 from numalab.case import Verdict
 from numalab.errors import InputError
 from numalab.gallery import Boot
@@ -28,8 +28,6 @@ from numalab.sections import Kernel, Known, Patch
 
 MARK = "numalab report"
 """In report.json: this folder is ours, and may be replaced."""
-PROFILE = "profile.folded"
-"""In a phase's folder, where a profile was taken; see folded."""
 
 
 def write(runs: Sequence[tuple[Run, Path]], verdicts: Sequence[Verdict], target: Path, *, baseline: str | None = None) -> Path:
@@ -100,8 +98,8 @@ def _boot(run: Run, folder: Path, target: Path, number: int) -> Boot:
         if result.phase.measured and (found := record.samples(folder, index, name)):
             place = record.phase_folder(folder, index, name)
             samples[name] = [_edge(place / "before", 0.0), *found, _edge(place / "after", result.elapsed)]
-        if (profile := record.phase_folder(folder, index, name) / PROFILE).is_file():
-            stacks[name] = _profile(profile)
+        if profile := record.profile(folder, index, name):
+            stacks[name] = profile
     return Boot(run=run, samples=samples, stacks=stacks, links=kept.links, left=kept.left, number=number)
 
 
@@ -116,25 +114,17 @@ def _number(run: Run, runs: Sequence[Run]) -> int:
     return run.place.boot + 1 if run.place else alike.index(run.id) + 1
 
 
-def _profile(path: Path) -> folded.Stacks:
-    try:
-        return folded.parse(path.read_text())
-    except (InputError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: {error}") from error
-
-
 def kernel(name: str) -> Kernel:
     """What kernels/ says of a kernel today; `unknown` where it says nothing that can be read."""
     try:
         recipe = recipes.recipe(name)
         series = recipe.series or recipe.source.debian_source
-        sets = [(set_name, False) for set_name in recipe.apply] + [(set_name, True) for set_name in recipe.revert]
         found = []
-        for set_name, undone in sets:
-            if recipe.source.git and recipes.COMMIT.fullmatch(set_name):
-                found.append(Patch(name=set_name, subject="a commit of that repository", mirrors="", moves=(), undone=undone))
+        for undone, item in recipes.wanted(recipe):
+            if recipe.source.git and recipes.is_commit(item):
+                found.append(Patch(name=item, subject="a commit of that repository", mirrors="", moves=(), undone=undone))
                 continue
-            for patch in recipes.patch_set(set_name, series, name, reverse=undone):
+            for patch in recipes.patch_set(item, series, name, reverse=undone):
                 header = patches.header(patch.text, patch.label)
                 moves = tuple(f"{counter} {way}" for counter, way in header.moves.items())
                 found.append(Patch(name=patch.label, subject=header.subject, mirrors=header.mirrors, moves=moves, undone=undone))

@@ -25,7 +25,7 @@ from numalab.log import note, step
 from numalab.model import Value, jsonable
 from numalab.patches import Patch
 from numalab.proc import Deadline
-from numalab.recipes import COMMIT, DISTRIBUTION, KernelRecipe, era_of, fragments, patch_set, recipe, stem
+from numalab.recipes import DISTRIBUTION, KernelRecipe, era_of, fragments, is_commit, patch_set, recipe, stem, wanted
 from numalab.source import Tree
 from numalab.toolchain import Tools
 
@@ -121,21 +121,20 @@ def plan(name: str, image: Image | None, deadline: Deadline, *, fetch: bool) -> 
             whole = image.file("config").read_text()
         except OSError as error:
             raise HostError(f"kernel {name} takes its configuration from image {image.name}: {error}") from error
-    wanted = _patches(name, what, tree, deadline)
+    series = _patches(name, what, tree, deadline)
     if age and (header := eras.shim(age, tools.compiler)):
-        wanted.append(header)
-    return Plan(name=stem(name), tree=tree, config=asked, distribution=whole, patches=tuple(wanted), era=age, tools=tools)
+        series.append(header)
+    return Plan(name=stem(name), tree=tree, config=asked, distribution=whole, patches=tuple(series), era=age, tools=tools)
 
 
 def _patches(name: str, what: KernelRecipe, tree: Tree, deadline: Deadline) -> list[Patch]:
-    """What is applied, in the order of the recipe, then what is taken back."""
+    """A recipe's patches, in the order of recipes.wanted."""
     found = []
-    for reverse, wanted in ((False, what.apply), (True, what.revert)):
-        for item in wanted:
-            if tree.git and COMMIT.fullmatch(item) and not (ROOT / "kernels/patches" / item).exists():
-                found.append(source.commit_patch(tree, item, name, deadline, reverse=reverse))
-            else:
-                found += patch_set(item, tree.series, name, reverse=reverse)
+    for reverse, item in wanted(what):
+        if tree.git and is_commit(item):
+            found.append(source.commit_patch(tree, item, name, deadline, reverse=reverse))
+        else:
+            found += patch_set(item, tree.series, name, reverse=reverse)
     return found
 
 

@@ -196,7 +196,7 @@ def _phase(
         told = json.loads(text)
         record.write_phase(
             folder, index, phase.name, {"before": told["before"], "after": told["after"]},
-            {"stdout": told["stdout"], "stderr": told["stderr"], **({"profile.folded": told["profile"]} if "profile" in told else {})},
+            {"stdout": told["stdout"], "stderr": told["stderr"], **({record.PROFILE: told["profile"]} if "profile" in told else {})},
         )
         used = {key: told[key] for key in ("status", "timed_out", "elapsed", "user", "system", "load")}
     except (ValueError, KeyError, TypeError) as broke:

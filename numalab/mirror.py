@@ -79,12 +79,19 @@ def _beside(name: str, effect: Effect, kernels: tuple[str, str], found: Columns)
     )
 
 
+def grouped(rows: Sequence[Beside]) -> dict[tuple[str, str, str], list[Beside]]:
+    """By reference and pair of kernels, in the order in which they come."""
+    found: dict[tuple[str, str, str], list[Beside]] = {}
+    for row in rows:
+        found.setdefault((row.reference, row.before, row.after), []).append(row)
+    return found
+
+
 def text(rows: Sequence[Beside], references: Mapping[str, Published]) -> str:
     """A table for each reference and pair of kernels, within 76 columns but for very large changes."""
     parts = []
-    for name, before, after in dict.fromkeys((row.reference, row.before, row.after) for row in rows):
+    for (name, before, after), mine in grouped(rows).items():
         about = references[name]
-        mine = [row for row in rows if (row.reference, row.before, row.after) == (name, before, after)]
         label = max(len(row.row) for row in mine)
         lines = [
             f"published: {about.author}, {about.date} (reference/{name}.yml)",

@@ -7,6 +7,7 @@ Absent is absent: a moment that lacks a counter is no point of its line.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -26,9 +27,9 @@ def level(counter: str) -> bool:
     return _LEVEL.match(counter) is not None
 
 
-def series(samples: Sequence[Sample], counter: str, source: str = "vmstat") -> Series:
+def series(samples: Sequence[Sample], counter: str) -> Series:
     """A counter over time: a level as it stands, a count since the first moment that has it."""
-    found = [(float(sample["t"]), float(sample[source][counter])) for sample in samples if counter in sample.get(source, {})]
+    found = [(float(sample["t"]), float(sample["vmstat"][counter])) for sample in samples if counter in sample.get("vmstat", {})]
     start = 0.0 if level(counter) or not found else found[0][1]
     return [(t, value - start) for t, value in found]
 
@@ -58,9 +59,9 @@ def in_use(counters: Mapping[str, int]) -> int | None:
 
 
 def at(line: Series, t: float) -> float | None:
-    """The last value at or before a moment; None before the first."""
-    earlier = [value for when, value in line if when <= t]
-    return earlier[-1] if earlier else None
+    """The last value at or before a moment; None before the first. A line is in order of time."""
+    after = bisect_right(line, t, key=lambda point: point[0])
+    return line[after - 1][1] if after else None
 
 
 def thin(items: Sequence[T], most: int) -> list[T]:

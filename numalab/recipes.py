@@ -146,6 +146,16 @@ def fragments(what: KernelRecipe, name: str) -> str:
     return "\n".join(texts)
 
 
+def wanted(what: KernelRecipe) -> list[tuple[bool, str]]:
+    """(whether it is taken back, patch set or commit): what is applied, in the order of the recipe, then what is reverted."""
+    return [(False, item) for item in what.apply] + [(True, item) for item in what.revert]
+
+
+def is_commit(item: str) -> bool:
+    """Whether an item of a git source's recipe is a commit of it: a patch set of that name goes first."""
+    return bool(COMMIT.fullmatch(item)) and not (ROOT / "kernels/patches" / item).exists()
+
+
 def patch_files(set_name: str, series: str | None, name: str) -> list[Path]:
     """The patches of a set for one series, in their order. Raises InputError that names the recipe."""
     place = ROOT / "kernels" / "patches" / set_name

@@ -24,8 +24,10 @@ from numalab.errors import InputError
 from numalab.model import jsonable
 from numalab.runs import PhaseResult, Run
 
+PROFILE = "profile.folded"
+"""In a phase's folder, where a profile was taken; see folded."""
 LEAST_SHARE = 0.005
-"""Of a profile's samples: functions with less, and frames that perf has no name for, are in profile.folded only."""
+"""Of a profile's samples: functions with less, and frames that perf has no name for, are in PROFILE only."""
 
 
 def write(run: Run, folder: Path) -> None:
@@ -79,6 +81,15 @@ def samples(folder: Path, index: int, name: str) -> list[dict[str, Any]]:
         raise InputError(f"{path}: {error}") from error
 
 
+def profile(folder: Path, index: int, name: str) -> folded.Stacks:
+    """A phase's stacks; empty when no profile was taken. Raises InputError."""
+    path = phase_folder(folder, index, name) / PROFILE
+    try:
+        return folded.parse(path.read_text()) if path.exists() else {}
+    except (InputError, OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: {error}") from error
+
+
 def phase_folder(folder: Path, index: int, name: str) -> Path:
     """Where a phase's raw side is; index counts all phases of the run, measured or not."""
     return folder / "phases" / f"{index:02}-{name}"
@@ -94,13 +105,12 @@ def _first(error: OSError | ValueError) -> str:
 
 def output(folder: Path, index: int, name: str) -> dict[str, float]:
     """What a phase's workload told of itself; and of a profile, each function's share: profile_percent.FUNCTION."""
-    place = phase_folder(folder, index, name)
-    told = counters.told((place / "stdout").read_text())
-    if (place / "profile.folded").exists():
-        shares = folded.shares(folded.parse((place / "profile.folded").read_text()))
-        told |= {f"{counters.PROFILE}{share.function}": 100 * share.total for share in shares
-                 if share.total >= LEAST_SHARE and re.fullmatch(r"[\w.-]+", share.function)}
-    return told
+    told = counters.told((phase_folder(folder, index, name) / "stdout").read_text())
+    shares = folded.shares(profile(folder, index, name))
+    return told | {
+        f"{counters.PROFILE}{share.function}": 100 * share.total for share in shares
+        if share.total >= LEAST_SHARE and re.fullmatch(r"[\w.-]+", share.function)
+    }
 
 
 def _again(folder: Path, index: int, result: PhaseResult) -> PhaseResult:

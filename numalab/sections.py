@@ -148,11 +148,11 @@ def _published(references: Mapping[str, Published], columns: tables.Columns, cas
         return []
     rows = mirror.beside(mirrored, columns, tables.before(columns))
     found = []
-    for name, before, after in dict.fromkeys((row.reference, row.before, row.after) for row in rows):
+    for (name, before, after), mine in mirror.grouped(rows).items():
         about = references[name]
         cells = tuple(
             (row.row, mirror.change(row.published), mirror.change(row.ratio), mirror.interval(row), f"{row.boots[0]} + {row.boots[1]}", str(row.agreement))
-            for row in rows if (row.reference, row.before, row.after) == (name, before, after)
+            for row in mine
         )
         caption = f"{about.author}, {about.date}, {about.machine}: {about.before} to {about.after}. Here: {before} to {after}."
         found.append(Table(caption=caption, head=("change of", "published", "here", f"{CONFIDENCE:.0%} interval", "boots", "direction"), rows=cells))

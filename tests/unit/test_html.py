@@ -187,7 +187,7 @@ def test_what_breaks_leaves_the_old_report(tmp_path: Path) -> None:
     before = text(report)
     other = run("6.12", TOUCH, boot=1)
     folder = put(other, tmp_path / "state")
-    (record.phase_folder(folder, 1, "touch") / html.PROFILE).write_text("no stacks")
+    (record.phase_folder(folder, 1, "touch") / record.PROFILE).write_text("no stacks")
     with pytest.raises(InputError, match=r"profile.folded: line 1"):
         html.write([(other, folder)], [], report)
     assert text(report) == before
