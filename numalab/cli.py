@@ -13,6 +13,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -405,6 +406,8 @@ def main() -> NoReturn:
             code = error.status
         except (OSError, subprocess.SubprocessError) as error:
             typer.echo(f"lab.py: error: {error}", err=True)
+        except Exception:  # Python would leave with 1, and that says "does not hold"
+            traceback.print_exc()
     sys.exit(code)
 
 

@@ -20,7 +20,7 @@ from numalab.errors import InputError
 from numalab.guest import BootWay, Guest, Request
 from numalab.host import Host
 from numalab.log import step
-from numalab.model import Boot, Value
+from numalab.model import Value
 from numalab.proc import Deadline
 
 KNOBS = ("scan_delay_ms", "scan_period_min_ms", "scan_period_max_ms", "scan_size_mb")
@@ -95,7 +95,9 @@ def own_kernel(guest: Guest, deadline: Deadline, request: Request | None = None)
         shell.succeed(guest, "sync", deadline=deadline)
         guest.ssh.disconnect(deadline)
         guest.host.stop(guest.name, deadline.within(SHUTDOWN_SECONDS + 30), grace=SHUTDOWN_SECONDS)
-        fresh = spec.model_copy(update={"boot": Boot(name=boot.name, cmdline=spec.boot.cmdline, release=boot.release)})
+        # All else of the boot stays: its era's environment too.
+        own = spec.boot.model_copy(update={"kernel": None, "initrd": None, "release": boot.release})
+        fresh = spec.model_copy(update={"boot": own})
         guest.record = guest.record.model_copy(update={"spec": fresh})
         guest.save()
         guest.__post_init__()

@@ -13,7 +13,7 @@ import pytest
 
 from numalab import calibration, catalog, cli, cli_case, experiment, interrupt, live, record, store
 from numalab.case import Arm
-from numalab.errors import Cancelled, GuestError, InputError, KernelOops
+from numalab.errors import Cancelled, Exit, GuestError, InputError, KernelOops
 from numalab.experiment import Outcome, Plan
 from numalab.model import GIB, SizeClass
 from numalab.proc import Deadline
@@ -345,3 +345,14 @@ def test_watch_ends_with_ctrl_c(lab: Lab, watched: Watched, monkeypatch: pytest.
     finally:
         interrupt.cancel.clear()
     assert watched.looks == 1
+
+
+def test_what_nobody_expected_is_a_lab_error(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python leaves with 1 by itself, and here that is "does not hold"."""
+    def broken(_: object) -> None:
+        raise KeyError("spec")
+
+    monkeypatch.setattr(cli_case.catalog, "names", broken)
+    status, _, said = lab("cases")
+    assert status == Exit.LAB_ERROR
+    assert "KeyError: 'spec'" in said
