@@ -352,7 +352,7 @@ def test_what_nobody_expected_is_a_lab_error(lab: Lab, monkeypatch: pytest.Monke
     def broken(_: object) -> None:
         raise KeyError("spec")
 
-    monkeypatch.setattr(cli_case.catalog, "names", broken)
+    monkeypatch.setattr(catalog, "names", broken)
     status, _, said = lab("cases")
     assert status == Exit.LAB_ERROR
     assert "KeyError: 'spec'" in said
