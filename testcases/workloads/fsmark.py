@@ -25,14 +25,9 @@ class Params(Value):
     small_node: bool = False
     seconds: Annotated[float, Field(gt=0)]
 
-    @property
-    def mib(self) -> int:
-        """What is written."""
-        return 2 * self.files * self.loops * FILE_MIB
-
 
 PARAMS = {
-    # 1 GiB: twice the memory of the case's quick machine; the seed's files and directories.
+    # 1000 MiB, more than the memory of the case's quick machine: a seventy-fifth of the seed's files, in its directories.
     SizeClass.QUICK: Params(files=10, loops=5, seconds=600),
     # The seed's: 73 GiB, 20 minutes on its disk.
     SizeClass.FULL: Params(files=150, loops=25, seconds=4 * 3600),
