@@ -7,6 +7,7 @@ person's interactive console (lab.py console uses hvc0).
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -53,11 +54,15 @@ def silence(guest: str, cpu_seconds: float) -> str:
 
 
 class Watch:
-    """Looks at what a console log has grown by since the last look; raises KernelOops on an oops."""
+    """Looks at what a console log has grown by since the last look; raises KernelOops on an oops.
+
+    `grew` is when a look last found something new (time.monotonic), at first when the watch began.
+    """
 
     def __init__(self, path: Path, guest: str, more: Callable[[int], bytes] | None = None) -> None:
         """`more(offset)` reads the log from an offset on; by default from `path`."""
         self.path, self.guest, self._seen = path, guest, 0
+        self.grew = time.monotonic()
         self._more = more or (lambda offset: HERE.read(path, offset, Deadline.after(60)))
 
     def __call__(self, *, last: bool = False) -> None:
@@ -70,3 +75,5 @@ class Watch:
             evidence = "\n".join(self._more(0).decode(errors="replace").splitlines()[-TAIL_LINES:])
             raise KernelOops(f"guest {self.guest}: its kernel says: {line.strip()} (all of it: {self.path})", evidence=evidence)
         self._seen += len(raw)
+        if raw:
+            self.grew = time.monotonic()

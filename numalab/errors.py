@@ -54,6 +54,10 @@ class GuestError(LabError):
     """A guest did not do what was asked of it, and its console shows no oops."""
 
 
+class BootHung(GuestError):
+    """An emulated guest printed nothing more and never answered; see guest.HUNG_SECONDS."""
+
+
 class GuestLost(GuestError):
     """The guest is gone or answers no more, and its console shows no oops."""
 

@@ -14,6 +14,7 @@ import shlex
 import shutil
 import socket
 import tempfile
+import time
 import uuid
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
@@ -23,16 +24,22 @@ from pathlib import Path
 
 from numalab import accel, console, image, kernel, shell, state, storage, topology
 from numalab.domain import domain_xml
-from numalab.errors import DeadlinePassed, GuestError, GuestLost, HostError, InputError, LabError, TopologyMismatch
+from numalab.errors import BootHung, DeadlinePassed, GuestError, GuestLost, HostError, InputError, LabError, TopologyMismatch
 from numalab.host import Host
 from numalab.log import note, step
-from numalab.model import MIB, Boot, GuestSpec, Name, Topology, Value, check_name, jsonable, show_size
+from numalab.model import MIB, Accel, Boot, GuestSpec, Name, Topology, Value, check_name, jsonable, show_size
 from numalab.proc import Deadline, Result
 from numalab.where import HERE, Where, of_uri
 
 UP_SECONDS = 300.0
 """From nothing to verified; the slowest seen under emulation on two cores, 16 vCPUs and Debian's kernel, took 75 s."""
 PORT_TRIES = 3
+BOOT_TRIES = 3
+HUNG_SECONDS = 90.0
+"""A boot under emulation that has printed nothing for so long, and does not answer, hangs: QEMU before 8.1 may keep the
+translation of an instruction that another vCPU has just patched (Linux patches static keys while all CPUs run), and
+executes a breakpoint for ever that is no longer there. Seen on QEMU 7.2 in 2 or 3 of 100 boots. The kernel has no part
+in it, so such a boot is begun again; one under KVM is not, for there a hang is the kernel's."""
 
 
 class BootWay(StrEnum):
@@ -70,6 +77,8 @@ class Record(Value):
     ready: bool
     maker: int
     maker_started: int
+    hung: int = 0
+    """How many boots hung under emulation before this one."""
 
 
 def ssh_to(record: Record, watch: Callable[[], None] | None = None) -> shell.Ssh:
@@ -90,6 +99,7 @@ class Guest:
     def __post_init__(self) -> None:
         self._console = console.Watch(self.console_log, self.name, self._more_console)
         self.ssh = ssh_to(self.record, self.watch)
+        self._booting = False
 
     @property
     def name(self) -> str:
@@ -120,11 +130,23 @@ class Guest:
         return ""
 
     def watch(self) -> None:
-        """Raise KernelOops when the console shows one, GuestLost when the domain is gone."""
+        """Raise KernelOops when the console shows one, GuestLost when the domain is gone, BootHung in a boot that hangs."""
         self._console()
+        if self._booting and self._hangs():
+            last = self.console_text().splitlines()[-1].strip()
+            raise BootHung(
+                f"guest {self.name}: hung in its boot under emulation, nothing new on its console for {HUNG_SECONDS:.0f} s; last: {last}",
+                evidence=self.console_tail(),
+            )
         if not self.host.running(self.name):
             self._console(last=True)
             raise GuestLost(f"guest {self.name}: its domain is gone: QEMU ended, or somebody destroyed it", evidence=self.console_tail())
+
+    def _hangs(self) -> bool:
+        """Whether a boot under emulation has stopped, of which something was seen and more was to be expected."""
+        spec = self.record.spec
+        told = spec.accel is Accel.TCG and "quiet" not in spec.boot.cmdline.split()
+        return told and time.monotonic() - self._console.grew > HUNG_SECONDS and bool(self.console_text().strip())
 
     def execute(self, command: str, *, deadline: Deadline, input: bytes | None = None, tell: Callable[[str], None] | None = None) -> Result:
         """See Shell."""
@@ -148,12 +170,15 @@ class Guest:
 
     def reach(self, deadline: Deadline) -> None:
         """Wait until a first command ran over SSH: on the kernel that was asked for, or GuestError."""
+        self._console.grew, self._booting = time.monotonic(), True
         try:
             self.ssh.wait(deadline)
         except DeadlinePassed as error:
             if not self.console_text().strip():
                 raise GuestError(console.silence(self.name, self.host.cpu_seconds(self.name))) from error
             raise
+        finally:
+            self._booting = False
         found, asked = shell.succeed(self, "uname -r", deadline=deadline).strip(), self.record.spec.boot.release
         if asked and found != asked:
             raise GuestError(f"guest {self.name}: runs kernel {found}, but {self.record.spec.boot.name} is {asked}")
@@ -174,11 +199,27 @@ class Guest:
 
 
 def up(request: Request, host: Host, deadline: Deadline) -> Guest:
-    """Make, boot, reach and verify a guest. On any error, nothing of it is left."""
+    """Make, boot, reach and verify a guest. On any error, nothing of it is left.
+
+    A boot that hangs under emulation is begun again, from fresh disks: said, and counted in the record.
+    """
+    for hung in range(BOOT_TRIES - 1):
+        try:
+            return _up(request, host, deadline, hung)
+        except BootHung as error:
+            console_log = state.folder("logs") / f"hung-{request.name}-{hung + 1}.log"
+            console_log.write_text(error.evidence)
+            note(f"{error}; begun again (the end of its console: {console_log})")
+    return _up(request, host, deadline, BOOT_TRIES - 1)
+
+
+def _up(request: Request, host: Host, deadline: Deadline, hung: int) -> Guest:
+    """One try."""
     place = _claim(request.name)
     guest = None
     try:
         guest = _prepare(request, host, place, deadline)
+        guest.record = guest.record.model_copy(update={"hung": hung})
         start(guest, request, deadline)
         with step("boot", who=request.name):
             guest.reach(deadline)

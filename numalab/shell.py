@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import shlex
 import socket
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,23 +141,27 @@ class Ssh:
             deadline=deadline, watch=self.watch)
 
     def wait(self, deadline: Deadline) -> None:
-        """Until sshd answers: QEMU takes the connection at once and holds it, so the event is sshd's greeting."""
+        """Until sshd answers: QEMU takes the connection at once and holds it, so the event is sshd's greeting.
+
+        The longer it takes, the more time each try has: on a busy host an emulated sshd needs seconds to greet.
+        """
+        began = time.monotonic()
         while True:
             deadline.check(f"guest {self.guest}: waiting for SSH on port {self.port}")
             if self.watch:
                 self.watch()
-            if self._greets(deadline):
+            if self._greets(deadline, max(1.0, (time.monotonic() - began) / 10)):
                 return
             deadline.pause(0.1)
 
-    def _greets(self, deadline: Deadline) -> bool:
+    def _greets(self, deadline: Deadline, patience: float) -> bool:
         """Whether an SSH server speaks first at the other end."""
         if self.via:
-            words = Where(self.via).argv(["timeout", "2", "bash", "-c", f"head -c 4 < /dev/tcp/{self.host}/{self.port}"])
+            words = Where(self.via).argv(["timeout", str(patience + 1), "bash", "-c", f"head -c 4 < /dev/tcp/{self.host}/{self.port}"])
             return run(words, deadline=deadline, check=False).stdout == "SSH-"
         try:
-            with socket.create_connection((self.host, self.port), timeout=1.0) as greeting:
-                greeting.settimeout(1.0)
+            with socket.create_connection((self.host, self.port), timeout=patience) as greeting:
+                greeting.settimeout(patience)
                 return greeting.recv(4) == b"SSH-"
         except OSError:
             return False

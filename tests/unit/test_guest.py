@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from numalab import accel, catalog, guest, image, shell, state, storage, topology
-from numalab.errors import GuestError, GuestLost, HostError, InputError, KernelOops, LabError, TopologyMismatch
+from numalab.errors import BootHung, GuestError, GuestLost, HostError, InputError, KernelOops, LabError, TopologyMismatch
 from numalab.guest import Guest, Request
 from numalab.image import Image
 from numalab.model import GIB, MIB, Accel, DiskFile, Topology, jsonable
@@ -116,6 +116,54 @@ def test_what_was_started_is_stopped(name: str, host: FakeHost, monkeypatch: pyt
     with pytest.raises(GuestLost):
         guest.up(request(), host.real(), deadline)
     assert host.stopped == ["g"]
+
+
+def boots(monkeypatch: pytest.MonkeyPatch, *outcomes: str) -> list[str]:
+    """Boots that one after the other print this and then nothing: 'up' answers, 'hang' is watched until it is given up."""
+    left = list(outcomes)
+
+    def wait(self: shell.Ssh, _: Deadline) -> None:
+        outcome = left.pop(0)
+        (self.known_hosts.parent / "console.log").write_text("" if outcome == "silent" else "[ 1.0] fine\n[ 1.6] sched_clock: Marking stable\n")
+        monkeypatch.setattr(guest, "HUNG_SECONDS", 90.0 if outcome == "up" else -1.0)
+        assert self.watch
+        self.watch()
+
+    monkeypatch.setattr(shell.Ssh, "wait", wait)
+    return left
+
+
+def test_a_hung_boot_is_begun_again(host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline, caplog: pytest.LogCaptureFixture) -> None:
+    boots(monkeypatch, "hang", "hang", "up")
+    made = guest.up(request(), host.real(), deadline)
+    assert (made.record.hung, guest.read("g").hung, host.stopped, set(host.domains)) == (2, 2, ["g", "g"], {"g"})
+    said = caplog.text
+    assert said.count("guest g: hung in its boot under emulation, nothing new on its console for") == 2
+    assert "last: [ 1.6] sched_clock: Marking stable; begun again" in said
+    assert (state.folder("logs") / "hung-g-2.log").read_text().endswith("Marking stable")
+
+
+def test_a_boot_that_always_hangs(host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+    left = boots(monkeypatch, "hang", "hang", "hang", "up")
+    with pytest.raises(BootHung):
+        guest.up(request(), host.real(), deadline)
+    assert (left, guest.names(), host.domains) == (["up"], [], {})
+
+
+@pytest.mark.parametrize("why", ["kvm", "quiet", "silent"])
+def test_a_quiet_boot_is_no_hung_one(why: str, host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+    """Under KVM a hang is the kernel's; and who prints nothing cannot stop printing."""
+    boots(monkeypatch, "silent" if why == "silent" else "hang")
+    if why == "kvm":
+        monkeypatch.setattr(accel, "choose", lambda *_: accel.Probe(accel=Accel.KVM, reason="boots", key=""))
+    assert guest.up(request(append="quiet" if why == "quiet" else ""), host.real(), deadline).record.hung == 0
+
+
+def test_a_guest_that_is_up_may_be_quiet(host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+    boots(monkeypatch, "up")
+    made = guest.up(request(), host.real(), deadline)
+    monkeypatch.setattr(guest, "HUNG_SECONDS", -1.0)
+    made.watch()
 
 
 def test_an_error_brings_the_console(host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
