@@ -15,7 +15,6 @@ from statistics import mean, stdev
 from typing import Any
 
 from pydantic import Field, ValidationError
-from scipy.special import stdtrit
 
 from numalab import comparable, effect, metrics, state
 from numalab.case import CONFIDENCE, Case, Expectation
@@ -64,7 +63,7 @@ class Spread(Value):
         The difference of two means of n logs has the standard error sd √(2/n), and sd is known with
         boots - 1 degrees of freedom (Student's t).
         """
-        quantile = float(stdtrit(self.boots - 1, (1 + CONFIDENCE) / 2))
+        quantile = effect.quantile((1 + CONFIDENCE) / 2, self.boots - 1)
         return math.exp(min(quantile * self.sd * math.sqrt(2 / boots), math.log(effect.MOST_EFFECT)))
 
 

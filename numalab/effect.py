@@ -26,8 +26,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean, variance
 
-from scipy.special import nctdtr, nctdtrinc, stdtr, stdtrit
-
 LEAST_BOOTS = 3
 """Of each kernel, to decide anything. A counter with two modes, one of which a boot falls into by luck, seems
 to differ between two kernels in `two_modes` of all tries: 12 % with 2 boots of each, 3 % with 3."""
@@ -94,9 +92,19 @@ def ratio(effect: Effect) -> float | None:
     return None if effect.vanished[0] else 0.0 if effect.vanished[1] else math.exp(effect.log)
 
 
+def quantile(probability: float, freedom: float) -> float:
+    """Of Student's t distribution.
+
+    scipy is imported where it is called, here and below: it takes as long as all the rest of a lab.py that judges nothing.
+    """
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, probability))
+
+
 def interval(effect: Effect, alpha: float) -> tuple[float | None, float | None]:
     """The ratio's confidence interval at 1 - alpha; None is without end."""
-    reach = float(stdtrit(effect.freedom, 1 - alpha / 2)) * effect.error if effect.error > NO_SPREAD else 0.0
+    reach = quantile(1 - alpha / 2, effect.freedom) * effect.error if effect.error > NO_SPREAD else 0.0
     low = 0.0 if effect.vanished[1] else math.exp(effect.log - reach)
     return low, None if effect.vanished[0] else _exp(effect.log + reach)
 
@@ -119,6 +127,8 @@ def two_modes(boots: tuple[int, int]) -> float:
 def p_distance(effect: Effect, distance: float) -> float:
     """Two-sided p of an effect that is `distance` (of logs) from the one supposed."""
     if effect.error > NO_SPREAD:
+        from scipy.special import stdtr
+
         return min(1.0, float(2 * stdtr(effect.freedom, -abs(distance) / effect.error)))
     return two_modes(effect.boots) if abs(distance) > NO_SPREAD else 1.0
 
@@ -140,8 +150,10 @@ def detectable(effect: Effect, alpha: float) -> float:
     """
     if effect.error <= NO_SPREAD:
         return 1.0
+    from scipy.special import nctdtrinc
+
     freedom = _planned(effect.variances, effect.boots)
-    far = nctdtrinc(freedom, 1 - POWER, stdtrit(freedom, 1 - alpha / 2))
+    far = nctdtrinc(freedom, 1 - POWER, quantile(1 - alpha / 2, freedom))
     return float(math.exp(min(far * effect.error, math.log(MOST_EFFECT))))
 
 
@@ -150,12 +162,13 @@ def boots_needed(effect: Effect, factor: float, alpha: float) -> int | None:
     distance = abs(math.log(factor))
     if distance <= NO_SPREAD:
         return None
+    from scipy.special import nctdtr
 
     def suffice(boots: int) -> bool:
         error = math.sqrt(sum(effect.variances) / boots)
         if error <= NO_SPREAD:
             return True
         freedom = _planned(effect.variances, (boots, boots))
-        return bool(nctdtr(freedom, distance / error, stdtrit(freedom, 1 - alpha / 2)) <= 1 - POWER)
+        return bool(nctdtr(freedom, distance / error, quantile(1 - alpha / 2, freedom)) <= 1 - POWER)
 
     return LEAST_BOOTS + bisect_left(range(LEAST_BOOTS, MOST_BOOTS), True, key=suffice)

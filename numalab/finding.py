@@ -90,10 +90,12 @@ def together(asked: Sequence[Asked], alpha: float = ALPHA) -> list[Finding]:
 
 def _corrected(ps: Sequence[float], family: Sequence[int]) -> dict[int, float]:
     """Benjamini and Hochberg's q of those in the family."""
+    if len(family) < 2:
+        return {i: ps[i] for i in family}
     # Imported here: scipy.stats takes longer than all the rest of a lab.py that judges nothing.
     from scipy.stats import false_discovery_control
 
-    return dict(zip(family, map(float, false_discovery_control([ps[i] for i in family])), strict=True)) if family else {}
+    return dict(zip(family, map(float, false_discovery_control([ps[i] for i in family])), strict=True))
 
 
 def _numbers(found: Effect, wish: Expectation, alpha: float) -> dict[str, float | None]:

@@ -207,6 +207,8 @@ def merged(run: Run, pattern: str) -> Sums | None:
 
 
 def _added(parts: list[dict[str, N]]) -> dict[str, N]:
+    if len(parts) == 1:
+        return parts[0]
     return {key: sum(part[key] for part in parts) for key in parts[0] if all(key in part for part in parts)}
 
 
