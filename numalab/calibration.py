@@ -107,7 +107,7 @@ def of(runs: Sequence[Run]) -> Calibration:
     whole = sorted((run for run in runs if not run.error), key=lambda run: run.id)
     if len(whole) < effect.LEAST_BOOTS:
         raise InputError(f"a calibration needs {effect.LEAST_BOOTS} boots that ended well, there are {len(whole)}")
-    here, kernels = site(whole[0]), {run.guest["spec"]["boot"]["name"] for run in whole}
+    here, kernels = site(whole[0]), {run.kernel for run in whole}
     unlike = [*comparable.differences(whole), *([f"kernel: {', '.join(sorted(kernels))}"] if len(kernels) > 1 else [])]
     if unlike or any(site(run) != here for run in whole):
         raise InputError(f"a calibration is of one kernel, case and machine; these runs differ in {'; '.join(unlike) or 'their case'}")

@@ -15,7 +15,7 @@ from numalab import blocks, comparable, experiment, export, mail, mirror, publis
 from numalab.case import Arm, Verdict
 from numalab.errors import InputError
 from numalab.mirror import Beside
-from numalab.model import Accel, jsonable
+from numalab.model import jsonable
 from numalab.published import Published
 from numalab.runs import Run
 from numalab.tables import Columns
@@ -102,7 +102,7 @@ def plain(found: Columns, above: Sequence[str], beside: Sequence[Beside], refere
     boots = ", ".join(f"{len(boots)} of {heading}" for heading, boots in found.items())
     shape = f"{spec['topology_name']}: {spec['topology']['vcpus']} vCPUs, {spec['topology']['memory']}"
     head = [f"{run.workload} ({run.size}) on {shape}, {spec['accel']}; boots: {boots}"]
-    if spec["accel"] == Accel.TCG:
+    if run.emulated:
         head.append(mail.EMULATED)
     first, *others = (blocks.text(block) for block in tables.compare(found))
     parts = ["\n".join([*head, *above]), f"{run.workload}\n{first}", *others]

@@ -268,8 +268,8 @@ def verdicts(runs: Sequence[Run], *, force: bool = False) -> tuple[Verdict, ...]
     before = [run for run in runs if run.place and run.place.arm is Arm.BEFORE]
     after = [run for run in runs if run.place and run.place.arm is Arm.AFTER]
     known = calibration.load(calibration.site(runs[0])) if after else None
-    names = dict.fromkeys(run.guest["spec"]["boot"]["name"] for run in after)
+    names = dict.fromkeys(run.kernel for run in after)
     return tuple(
-        judge.verdict([*before, *(run for run in after if run.guest["spec"]["boot"]["name"] == name)], calibration=known, force=force)
+        judge.verdict([*before, *(run for run in after if run.kernel == name)], calibration=known, force=force)
         for name in names
     )

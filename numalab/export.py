@@ -72,7 +72,7 @@ def comparison(found: Columns, *, runs: Sequence[Run], forced: Sequence[str], pu
     """Everything in one value. Beside the tables of the text it has the other numbers that workloads told."""
     columns = tuple(
         Column(
-            heading=heading, kernel=tables.kernel(boots[0]), releases=tuple(dict.fromkeys(run.release for run in boots)), runs=tuple(run.id for run in boots),
+            heading=heading, kernel=boots[0].kernel, releases=tuple(dict.fromkeys(run.release for run in boots)), runs=tuple(run.id for run in boots),
         ) for heading, boots in found.items()
     )
     told = tables.told(found)
@@ -102,7 +102,7 @@ def _lines(run: Run) -> Iterator[tuple[object, ...]]:
     spec, place = run.guest["spec"], run.place
     head = (
         run.id, run.started, *((place.case_name, place.experiment, place.arm.value, place.boot) if place else ("", "", "", "")),
-        run.workload, run.size.value, spec["topology_name"], spec["accel"], tables.kernel(run), run.release,
+        run.workload, run.size.value, spec["topology_name"], spec["accel"], run.kernel, run.release,
     )
     for result in run.phases:
         sums = metrics.merged(run, result.phase.name)

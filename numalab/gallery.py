@@ -80,7 +80,7 @@ class Gallery:
 
 def every_metric(boots: Boots, expected: Iterable[tuple[str, str]], *, emulated: bool) -> Gallery:
     """A plot of every metric: first the expected ones (metric, phase), drawn even at 0, then GROUPS, then all others that any boot has."""
-    kernels, measured = unique(kernel for kernel, _ in boots), [result for _, boot in boots for result in boot.run.phases if result.phase.measured]
+    kernels, measured = unique(kernel for kernel, _ in boots), [result for _, boot in boots for result in boot.run.measured]
     ran = tuple(unique(result.phase.name for result in measured))
     wanted: list[tuple[str, list[tuple[str, tuple[str, ...]]]]] = [(JUDGED, [(name, (pattern,)) for name, pattern in expected])]
     wanted += [(title, [(name, ran) for name in names]) for title, names in _groups(boots)]
@@ -104,7 +104,7 @@ def every_metric(boots: Boots, expected: Iterable[tuple[str, str]], *, emulated:
 
 def _groups(boots: Boots) -> list[tuple[str, Sequence[str]]]:
     """Titles and names of metrics, all that there can be."""
-    results = [result for _, boot in boots for result in boot.run.phases if result.phase.measured]
+    results = [result for _, boot in boots for result in boot.run.measured]
     traced = unique(f"trace:{event}" for result in results for event in result.counters.get("trace", {}))
     told = unique(f"output:{name}" for result in results for name in result.output if not name.startswith(counters.PROFILE))
     known = {name for _, names in GROUPS for name in names}

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from plotly.offline import get_plotlyjs
 
-from numalab import counters, evidence, page, patches, published, recipes, record, sections, state, tables
+from numalab import counters, evidence, page, patches, published, recipes, record, sections, state
 from numalab.case import Verdict
 from numalab.errors import InputError
 from numalab.gallery import Boot
@@ -44,7 +44,7 @@ def write(runs: Sequence[tuple[Run, Path]], verdicts: Sequence[Verdict], target:
     with state.making(target.absolute()) as scratch:
         scratch.chmod(0o755)  # A report is made to be shown.
         boots = [_boot(run, folder, scratch, _number(run, [other for other, _ in runs])) for run, folder in runs]
-        kernels = {name: kernel(name) for name in {tables.kernel(run) for run, _ in runs}}
+        kernels = {name: kernel(name) for name in {run.kernel for run, _ in runs}}
         known = Known(kernels=kernels, references=_references(run for run, _ in runs), baseline=baseline)
         made = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
         about = {"kind": MARK, "made": made, "runs": [run.id for run, _ in runs], "verdicts": [jsonable(verdict) for verdict in verdicts]}
@@ -110,7 +110,7 @@ def _edge(place: Path, t: float) -> Sample:
 
 def _number(run: Run, runs: Sequence[Run]) -> int:
     """Of a boot in its experiment, from 1; without one, among the runs of that workload on that kernel."""
-    alike = [other.id for other in runs if (other.workload, tables.kernel(other)) == (run.workload, tables.kernel(run))]
+    alike = [other.id for other in runs if (other.workload, other.kernel) == (run.workload, run.kernel)]
     return run.place.boot + 1 if run.place else alike.index(run.id) + 1
 
 

@@ -22,7 +22,7 @@ from numalab.comparable import Traits
 from numalab.effect import LEAST_BOOTS
 from numalab.errors import InputError
 from numalab.metrics import Kind
-from numalab.model import Accel, jsonable
+from numalab.model import jsonable
 from numalab.runs import Run
 
 STEP = 1.5
@@ -52,7 +52,7 @@ def verdict(runs: Sequence[Run], *, calibration: Calibration | None = None, forc
     sides = {arm: _side(whole, arm) for arm in Arm}
     shares = max(run.place.looks for run in every if run.place)
     findings = tuple(finding.together([_asked(wish, sides) for wish in place.case.expect], finding.ALPHA / shares))
-    named = {arm: [run.guest["spec"]["boot"]["name"] for run in _side(every, arm)] for arm in Arm}
+    named = {arm: [run.kernel for run in _side(every, arm)] for arm in Arm}
     return Verdict(
         case_name=place.case_name, size=first.size, topology=spec["topology_name"], accel=spec["accel"],
         before=(named[Arm.BEFORE] or [place.case.before])[0], after=(named[Arm.AFTER] or [place.case.after])[0],
@@ -112,7 +112,7 @@ def _inputs(run: Run) -> Traits:
 
 
 def _kernel(run: Run) -> Traits:
-    return {"name": {"": run.guest["spec"]["boot"]["name"]}, "build": {"": run.guest.get("kernel_hash", "")}, "release": {"": run.release}}
+    return {"name": {"": run.kernel}, "build": {"": run.guest.get("kernel_hash", "")}, "release": {"": run.release}}
 
 
 def _asked(wish: Expectation, sides: Sides) -> finding.Asked:
@@ -120,7 +120,7 @@ def _asked(wish: Expectation, sides: Sides) -> finding.Asked:
     values = {arm: [value for run in runs if (value := metrics.value(run, wish.metric, wish.phase)) is not None] for arm, runs in sides.items()}
     kind = metrics.kind(wish.metric)
     release = next((run.release for run in sides[Arm.AFTER]), "")
-    tcg = any(run.guest["spec"]["accel"] == Accel.TCG for runs in sides.values() for run in runs)
+    tcg = any(run.emulated for runs in sides.values() for run in runs)
     emulated = "times are emulated and tell nothing" if kind is Kind.TIME and tcg else ""
     foreign = f"expected of releases {wish.releases}, this is {release}" if release and not wish.applies(release) else ""
     return finding.ask(wish, values[Arm.BEFORE], values[Arm.AFTER], kind, obstacle=emulated, silent="emulated" if emulated else foreign)

@@ -13,7 +13,7 @@ from numalab import blocks, mirror, recipes, report, tables
 from numalab.case import Verdict
 from numalab.errors import InputError
 from numalab.mirror import Beside
-from numalab.model import Accel, Topology, show_size
+from numalab.model import Topology, show_size
 from numalab.published import Published
 from numalab.runs import Run
 from numalab.tables import Columns
@@ -42,7 +42,7 @@ def setup(found: Columns) -> str:
     every = [run for boots in found.values() for run in boots]
     run = every[0]
     spec = run.guest["spec"]
-    accel = f"{spec['accel']} ({EMULATED})" if spec["accel"] == Accel.TCG else spec["accel"]
+    accel = f"{spec['accel']} ({EMULATED})" if run.emulated else spec["accel"]
     place = run.place
     facts = [
         *([("Case", f"{place.case_name}: {place.case.description} ({place.case.source})")] if place else []),
@@ -75,7 +75,7 @@ def shape(machine: Topology) -> str:
 def kernel(heading: str, run: Run) -> str:
     """A kernel's name, release, and patch sets if its file in kernels/ still tells them."""
     try:
-        what = recipes.recipe(tables.kernel(run))
+        what = recipes.recipe(run.kernel)
     except InputError:
         return f"{heading} ({run.release})"
     changes = [f"{word} {', '.join(sets)}" for word, sets in (("with", what.apply), ("without", what.revert)) if sets]

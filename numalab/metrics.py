@@ -191,7 +191,7 @@ def merged(run: Run, pattern: str) -> Sums | None:
 
     What one of them lacks is absent from the sum: part of a count is not the count.
     """
-    found = [result for result in run.phases if result.phase.measured and fnmatchcase(result.phase.name, pattern)]
+    found = [result for result in run.measured if fnmatchcase(result.phase.name, pattern)]
     if not found:
         return None
     sources = [source for source in found[0].counters if all(source in result.counters for result in found)]

@@ -15,7 +15,7 @@ from numalab import finding, metrics, published, tables
 from numalab.blocks import ABSENT
 from numalab.case import CONFIDENCE, Answer, Direction, Expectation
 from numalab.metrics import Kind
-from numalab.model import Accel, Value
+from numalab.model import Value
 from numalab.published import Effect, Published
 from numalab.tables import Columns
 
@@ -69,7 +69,7 @@ def _beside(name: str, effect: Effect, kernels: tuple[str, str], found: Columns)
     wish = Expectation(metric=effect.metric, phase=effect.phase, direction=Direction.FALLS if effect.ratio < 1 else Direction.RISES)
     kind = metrics.kind(effect.metric)
     ours = finding.alone(wish, sides[0], sides[1], kind=kind)
-    emulated = kind is Kind.TIME and any(run.guest["spec"]["accel"] == Accel.TCG for runs in boots for run in runs)
+    emulated = kind is Kind.TIME and any(run.emulated for runs in boots for run in runs)
     agreement = Agreement.EMULATED if emulated else {
         Answer.HOLDS: Agreement.SAME, Answer.DOES_NOT_HOLD: Agreement.OTHER, Answer.CANNOT_TELL: Agreement.OPEN,
     }[ours.answer]

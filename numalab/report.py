@@ -29,13 +29,13 @@ def short(number: float) -> str:
 
 def summary(run: Run) -> str:
     """One run's measured phases in columns: times, then the seeds' NUMA block from /proc/vmstat."""
-    phases = [result for result in run.phases if result.phase.measured]
+    phases = run.measured
     spec = run.guest["spec"]
     head = [
         f"{run.workload} ({run.size}) on {spec['topology_name']}: {spec['topology']['vcpus']} vCPUs, {spec['topology']['memory']}, "
         f"kernel {spec['boot']['name']} {run.release}, {spec['accel']}",
     ]
-    if spec["accel"] == "tcg":
+    if run.emulated:
         head.append("emulated: counters are faithful, times are not")
     if run.error:
         head.append(f"BROKEN, not a result: {run.error}")

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from numalab.case import Place
-from numalab.model import Phase, SizeClass, Value
+from numalab.model import Accel, Phase, SizeClass, Value
 
 
 class PhaseResult(Value):
@@ -47,6 +47,21 @@ class Run(Value):
     console_warnings: tuple[str, ...] = ()
     error: str = ""
     """Why it broke; a run with an error is evidence, never a data point."""
+
+    @property
+    def kernel(self) -> str:
+        """The name, in kernels/, of what its guest booted."""
+        return str(self.guest["spec"]["boot"]["name"])
+
+    @property
+    def emulated(self) -> bool:
+        """Whether its times tell nothing."""
+        return bool(self.guest["spec"]["accel"] == Accel.TCG)
+
+    @property
+    def measured(self) -> list[PhaseResult]:
+        """The phases that it is about, in their order."""
+        return [result for result in self.phases if result.phase.measured]
 
     def phase(self, name: str) -> PhaseResult:
         """The result of a phase; KeyError when it did not run."""

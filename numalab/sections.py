@@ -113,7 +113,7 @@ def _section(ident: str, boots: Sequence[Boot], verdicts: Sequence[Verdict], kno
     emulated = spec["accel"] == Accel.TCG
     whole = [run for run in runs if not run.error]
     columns = tables.columns(whole, known.baseline) if whole else {}
-    names = {run.id: tables.kernel(run) for run in runs} | {run.id: name for name, members in columns.items() for run in members}
+    names = {run.id: run.kernel for run in runs} | {run.id: name for name, members in columns.items() for run in members}
     order = unique([*columns, *names.values()])
     every = [(names[boot.run.id], boot) for boot in boots]
     shown = sorted(((kernel, boot) for kernel, boot in every if not boot.run.error), key=lambda one: order.index(one[0]))
@@ -165,7 +165,7 @@ def _key(index: int, name: str, boots: Boots, kernels: Mapping[str, Kernel]) -> 
     return Key(
         name=name, colour=figures.COLOURS[index % len(figures.COLOURS)], sign=SIGNS[index % len(SIGNS)], boots=sum(not run.error for run in mine),
         dashes="" if dashes == "solid" else dashes.replace("px", ""), release=", ".join(unique(run.release for run in mine)),
-        hash=", ".join(unique(str(run.guest.get("kernel_hash", "")) for run in mine)), about=kernels.get(tables.kernel(mine[0]), Kernel()),
+        hash=", ".join(unique(str(run.guest.get("kernel_hash", "")) for run in mine)), about=kernels.get(mine[0].kernel, Kernel()),
     )
 
 

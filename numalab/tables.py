@@ -74,10 +74,10 @@ def columns(runs: Sequence[Run], baseline: str | None = None) -> Columns:
         raise InputError(f"nothing to compare: all {len(runs)} runs broke" if runs else "nothing to compare: no run was chosen")
     arms: dict[str, set[str]] = {}
     for run in whole:
-        arms.setdefault(kernel(run), set()).add(run.place.arm if run.place else "")
+        arms.setdefault(run.kernel, set()).add(run.place.arm if run.place else "")
     found: dict[str, list[Run]] = {}
     for run in whole:
-        name = kernel(run)
+        name = run.kernel
         found.setdefault(f"{name}-{run.place.arm}" if run.place and len(arms[name]) > 1 else name, []).append(run)
     if baseline is not None:
         if baseline not in found:
@@ -89,11 +89,6 @@ def columns(runs: Sequence[Run], baseline: str | None = None) -> Columns:
 def before(found: Columns) -> str:
     """The column that stands for "before": that of the arm, whatever the baseline is; without arms the first."""
     return next((heading for heading, boots in found.items() if boots[0].place and boots[0].place.arm is Arm.BEFORE), next(iter(found)))
-
-
-def kernel(run: Run) -> str:
-    """The name, in kernels/, of what a run's guest booted."""
-    return str(run.guest["spec"]["boot"]["name"])
 
 
 def compare(found: Columns) -> tuple[Block, ...]:
@@ -153,12 +148,12 @@ def counted(found: Columns) -> Block:
 
 def phases(found: Columns) -> list[str]:
     """Measured phases of any boot, in the order of the first that has them."""
-    return list(dict.fromkeys(result.phase.name for boots in found.values() for run in boots for result in run.phases if result.phase.measured))
+    return list(dict.fromkeys(result.phase.name for boots in found.values() for run in boots for result in run.measured))
 
 
 def _outputs(found: Columns) -> list[tuple[str, str]]:
     """(phase, name) of what workloads told in measured phases."""
-    every = [result for boots in found.values() for run in boots for result in run.phases if result.phase.measured]
+    every = [result for boots in found.values() for run in boots for result in run.measured]
     return list(dict.fromkeys((result.phase.name, name) for result in every for name in result.output if not name.startswith(counters.PROFILE)))
 
 
