@@ -8,8 +8,8 @@ The layers, from the bottom; imports go only downwards (tests/unit/test_layers.p
                export, figures, finding, folded, gallery, judge, kconfig, mail, metrics, mirror,
                moments, page, patches, plot, published, recipes, record, report, sections, tables,
                topology, trial, workload
-    edges      accel, console, doctor, evidence, guest, host, html, image, kernel, kernelbuild,
-               provision, prune, settle, shell, source, storage, store, toolchain, where
+    edges      accel, console, doctor, evidence, guest, host, html, image, kernel, kernelbuild, launch,
+               leftovers, provision, prune, settle, shell, source, storage, store, toolchain, where
     measuring  experiment, measure
     front      cli, cli_case, cli_common, cli_html, cli_kernel, cli_report, interrupt, live, plugin,
                progress

@@ -21,7 +21,25 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from numalab import catalog, cli_case, cli_html, cli_kernel, console, doctor, image, kernel, measure, recipes, record, report, settle, storage, topology
+from numalab import (
+    catalog,
+    cli_case,
+    cli_html,
+    cli_kernel,
+    console,
+    doctor,
+    image,
+    kernel,
+    launch,
+    leftovers,
+    measure,
+    recipes,
+    record,
+    report,
+    settle,
+    storage,
+    topology,
+)
 from numalab import guest as guests
 from numalab.cli_common import MINUTE, AccelOption, GuestName, MemoryOption, SizeOption, Uri, VcpusOption, accel_word, inventory, one_of, reach, size_option
 from numalab.cli_report import register as register_reports
@@ -65,7 +83,7 @@ def up(
     ssh_port: Annotated[int | None, typer.Option("--ssh-port", metavar="P", help="loopback port for SSH; default: a free one")] = None,
     accelerator: AccelOption = "auto",
     uri: Uri = None,
-    timeout: Annotated[float, typer.Option(help="seconds until an unfinished up is given up")] = guests.UP_SECONDS,
+    timeout: Annotated[float, typer.Option(help="seconds until an unfinished up is given up")] = launch.UP_SECONDS,
 ) -> None:
     """Bring up guests, and verify each one's topology from inside."""
     common: dict[str, object] = {
@@ -200,7 +218,7 @@ def put_in_order(
     guest = reach(name)
     changed = settle.tune(guest, asked, limit(5 * MINUTE)).changed
     if boot and one_of(guests.BootWay, "--boot", boot) == guests.BootWay.GRUB:
-        changed += settle.own_kernel(guest, limit(guests.UP_SECONDS))
+        changed += settle.own_kernel(guest, limit(launch.UP_SECONDS))
         inventory()
     typer.echo(f"{name}: changed={changed}")
 
@@ -287,7 +305,7 @@ def down(
 @app.command()
 def gc(uri: Uri = None) -> None:
     """Remove what killed commands left: domains, overlays, half-made images. Touches nothing that is not the lab's."""
-    removed = guests.collect(connect(uri, limit(MINUTE)), limit(5 * MINUTE))
+    removed = leftovers.collect(connect(uri, limit(MINUTE)), limit(5 * MINUTE))
     inventory()
     for line in removed or ["nothing to remove"]:
         typer.echo(line)
@@ -316,7 +334,7 @@ def measure_workload(
             name=guests.fresh_name(f"measure-{workload}"), topology_name=topology_name, shape=shape,
             kernel_name=kernel_name, wish=accel_word(accelerator),
         )
-        deadline = limit(guests.UP_SECONDS)
+        deadline = limit(launch.UP_SECONDS)
         guest, fresh = settle.up(request, connect(uri, deadline), deadline), True
     try:
         result, folder = measure.run(guest, workload, which, limit(COMMAND_SECONDS))

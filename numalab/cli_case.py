@@ -11,7 +11,7 @@ from typing import Annotated
 import click
 import typer
 
-from numalab import calibration, catalog, counters, experiment, live, record, report, shell, store
+from numalab import calibration, catalog, counters, experiment, launch, live, record, report, shell, store
 from numalab import guest as guests
 from numalab.case import Answer, Verdict
 from numalab.cli_common import MINUTE, AccelOption, GuestName, MemoryOption, SizeOption, Uri, VcpusOption, accel_word, inventory, one_of, reach, size_option
@@ -146,7 +146,7 @@ def repro(
     asked = _plan(case, size, f"{who},{who}", topology_name, memory, vcpus, accelerator)
     experiment.prepare(asked, limit(experiment.PREPARE_SECONDS))
     host = connect(uri, limit(MINUTE))
-    guest = experiment.up(asked, host, who, name or guests.fresh_name(f"repro-{asked.case_name}"), limit(guests.UP_SECONDS))
+    guest = experiment.up(asked, host, who, name or guests.fresh_name(f"repro-{asked.case_name}"), limit(launch.UP_SECONDS))
     try:
         experiment.prelude(asked, guest, limit(60 * asked.about.minutes))
         phase = experiment.interesting(asked)

@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Protocol
 
-from numalab import calibration, catalog, image, judge, kernelbuild, measure, metrics, settle, shell, state, topology
+from numalab import calibration, catalog, image, judge, kernelbuild, launch, measure, metrics, settle, shell, state, topology
 from numalab import guest as guests
 from numalab.case import Arm, Case, CaseSize, Machine, Place, Verdict
 from numalab.errors import InputError
@@ -170,7 +170,7 @@ def up(asked: Plan, host: Host, kernel: str, name: str, deadline: Deadline) -> G
         name=name, topology_name=asked.machine.topology, shape=shape(asked), kernel_name=kernel, wish=asked.wish,
         append=asked.case.append, image_name=asked.image,
     )
-    guest = settle.up(request, host, deadline.within(guests.UP_SECONDS))
+    guest = settle.up(request, host, deadline.within(launch.UP_SECONDS))
     try:
         if asked.about.sysctls or asked.about.knobs:
             with step("sysctls and knobs set and read back", who=name):

@@ -225,13 +225,13 @@ class Lab:
     def up(self, topology: Topology, name: str, deadline: Deadline, *, kernel: str | None = None, append: str = "") -> Iterator[Guest]:
         """A fresh, verified guest; gone at the end of the block."""
         from numalab import guest as guests
-        from numalab import settle
+        from numalab import launch, settle
 
         request = guests.Request(
             name=guests.fresh_name("test-" + Path(name).name.removesuffix(".yml")), topology_name=name, shape=topology,
             kernel_name=kernel or self.config.getoption("--kernel"), wish=self.config.getoption("--accel"), append=append,
         )
-        guest = settle.up(request, self.host, deadline.within(guests.UP_SECONDS))
+        guest = settle.up(request, self.host, deadline.within(launch.UP_SECONDS))
         try:
             yield guest
         finally:
@@ -266,7 +266,7 @@ def deadline(request: pytest.FixtureRequest) -> Deadline:
 def guest(request: pytest.FixtureRequest, lab: Lab, deadline: Deadline) -> Iterator[Guest]:
     """A fresh guest of the test's topology. One that the host cannot hold is skipped, saying so."""
     from numalab import catalog, topology
-    from numalab.guest import admit
+    from numalab.launch import admit
 
     mark = getattr(request, "param", None) or next(request.node.iter_markers("topology"), pytest.mark.topology("4socket").mark)
     memory = mark.kwargs.get("memory")

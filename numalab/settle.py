@@ -1,6 +1,6 @@
 """A guest that is up, put in order by playbooks/provision.yml: knobs, modules, a kernel of its own in GRUB.
 
-`up` here is guest.up and then what the kernel needs inside the guest: its modules, if it has any, and with
+`up` here is launch.up and then what the kernel needs inside the guest: its modules, if it has any, and with
 --boot grub the kernel itself.
 """
 
@@ -14,8 +14,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from numalab import guest as guests
-from numalab import image, kernel, provision, shell, state
+from numalab import image, kernel, launch, provision, shell, state
 from numalab.errors import InputError
 from numalab.guest import BootWay, Guest, Request
 from numalab.host import Host
@@ -57,8 +56,8 @@ def tune(guest: Guest, asked: Order, deadline: Deadline) -> provision.Recap:
 
 
 def up(request: Request, host: Host, deadline: Deadline) -> Guest:
-    """guest.up, then modules and boot loader as the kernel and the request want. On any error, nothing is left."""
-    guest = guests.up(request, host, deadline)
+    """launch.up, then modules and boot loader as the kernel and the request want. On any error, nothing is left."""
+    guest = launch.up(request, host, deadline)
     try:
         if request.boot is BootWay.GRUB:
             own_kernel(guest, deadline, request)
@@ -101,7 +100,7 @@ def own_kernel(guest: Guest, deadline: Deadline, request: Request | None = None)
         guest.record = guest.record.model_copy(update={"spec": fresh})
         guest.save()
         guest.__post_init__()
-        guests.start(guest, request or Request(name=spec.name, topology_name=spec.topology_name, shape=spec.topology), deadline)
+        launch.start(guest, request or Request(name=spec.name, topology_name=spec.topology_name, shape=spec.topology), deadline)
         guest.reach(deadline)
     guest.verify(deadline)
     return changed

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from numalab import accel, catalog, guest, image, shell, state, storage, topology
+from numalab import accel, catalog, guest, image, launch, leftovers, shell, state, storage, topology
 from numalab.errors import BootHung, GuestError, GuestLost, HostError, InputError, KernelOops, LabError, TopologyMismatch
 from numalab.guest import Guest, Request
 from numalab.image import Image
@@ -62,7 +62,7 @@ def raises(error: BaseException) -> Callable[..., Any]:
 
 
 def test_up_and_down(host: FakeHost, deadline: Deadline) -> None:
-    made = guest.up(request(append="quiet"), host.real(), deadline)
+    made = launch.up(request(append="quiet"), host.real(), deadline)
     found = guest.read("g")
     assert found == made.record
     assert (found.ready, found.spec.accel, found.image_id, found.maker) == (True, Accel.TCG, "0" * 16, os.getpid())
@@ -80,7 +80,7 @@ def test_up_and_down(host: FakeHost, deadline: Deadline) -> None:
 
 def test_fake_nodes_are_the_kernels(host: FakeHost, deadline: Deadline, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Guest, "verify", lambda *_: [])
-    made = guest.up(request(shape=catalog.topology("fakenuma")), host.real(), deadline)
+    made = launch.up(request(shape=catalog.topology("fakenuma")), host.real(), deadline)
     assert "numa=fake=4" in made.record.spec.boot.cmdline.split()
 
 
@@ -104,7 +104,7 @@ def test_up_fails_and_leaves_nothing(
 ) -> None:
     monkeypatch.setattr(target, name, raises(error))
     with pytest.raises(type(error)) as caught:
-        guest.up(request(), host.real(), deadline)
+        launch.up(request(), host.real(), deadline)
     assert caught.value is error
     assert (guest.names(), host.domains) == ([], {})
     assert not list(state.folder("guests").iterdir())
@@ -114,7 +114,7 @@ def test_up_fails_and_leaves_nothing(
 def test_what_was_started_is_stopped(name: str, host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
     monkeypatch.setattr(shell.Ssh, name, raises(GuestLost("lost")))
     with pytest.raises(GuestLost):
-        guest.up(request(), host.real(), deadline)
+        launch.up(request(), host.real(), deadline)
     assert host.stopped == ["g"]
 
 
@@ -135,7 +135,7 @@ def boots(monkeypatch: pytest.MonkeyPatch, *outcomes: str) -> list[str]:
 
 def test_a_hung_boot_is_begun_again(host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline, caplog: pytest.LogCaptureFixture) -> None:
     boots(monkeypatch, "hang", "hang", "up")
-    made = guest.up(request(), host.real(), deadline)
+    made = launch.up(request(), host.real(), deadline)
     assert (made.record.hung, guest.read("g").hung, host.stopped, set(host.domains)) == (2, 2, ["g", "g"], {"g"})
     said = caplog.text
     assert said.count("guest g: hung in its boot under emulation, nothing new on its console for") == 2
@@ -146,7 +146,7 @@ def test_a_hung_boot_is_begun_again(host: FakeHost, monkeypatch: pytest.MonkeyPa
 def test_a_boot_that_always_hangs(host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
     left = boots(monkeypatch, "hang", "hang", "hang", "up")
     with pytest.raises(BootHung):
-        guest.up(request(), host.real(), deadline)
+        launch.up(request(), host.real(), deadline)
     assert (left, guest.names(), host.domains) == (["up"], [], {})
 
 
@@ -156,12 +156,12 @@ def test_a_quiet_boot_is_no_hung_one(why: str, host: FakeHost, monkeypatch: pyte
     boots(monkeypatch, "silent" if why == "silent" else "hang")
     if why == "kvm":
         monkeypatch.setattr(accel, "choose", lambda *_: accel.Probe(accel=Accel.KVM, reason="boots", key=""))
-    assert guest.up(request(append="quiet" if why == "quiet" else ""), host.real(), deadline).record.hung == 0
+    assert launch.up(request(append="quiet" if why == "quiet" else ""), host.real(), deadline).record.hung == 0
 
 
 def test_a_guest_that_is_up_may_be_quiet(host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
     boots(monkeypatch, "up")
-    made = guest.up(request(), host.real(), deadline)
+    made = launch.up(request(), host.real(), deadline)
     monkeypatch.setattr(guest, "HUNG_SECONDS", -1.0)
     made.watch()
 
@@ -173,13 +173,13 @@ def test_an_error_brings_the_console(host: FakeHost, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(shell.Ssh, "wait", wait)
     with pytest.raises(GuestError) as caught:
-        guest.up(request(), host.real(), deadline)
+        launch.up(request(), host.real(), deadline)
     assert caught.value.evidence == "[ 1.0] its last words"
 
 
 def test_another_machine_than_asked_for(host: FakeHost, deadline: Deadline) -> None:
     with pytest.raises(TopologyMismatch, match="guest g: not the topology that was asked for: node 0 CPUs, ") as caught:
-        guest.up(request(shape=topology.scale(SHAPE, vcpus=16)), host.real(), deadline)
+        launch.up(request(shape=topology.scale(SHAPE, vcpus=16)), host.real(), deadline)
     assert "! node 0 CPUs" in caught.value.evidence
     assert (guest.names(), host.domains) == ([], {})
 
@@ -189,13 +189,13 @@ def test_why_up_failed_is_said_even_if_cleaning_up_fails(host: FakeHost, monkeyp
     monkeypatch.setattr(shell.Ssh, "wait", raises(GuestLost("its domain is gone")))
     monkeypatch.setattr(FakeHost, "stop", raises(HostError("libvirt does not answer")))
     with pytest.raises(LabError, match="its domain is gone"):
-        guest.up(request(), host.real(), deadline)
+        launch.up(request(), host.real(), deadline)
 
 
 def test_a_taken_name(host: FakeHost, deadline: Deadline) -> None:
-    made = guest.up(request(), host.real(), deadline)
+    made = launch.up(request(), host.real(), deadline)
     with pytest.raises(InputError, match=r"a guest called g is there: lab.py down g, or another --name"):
-        guest.up(request(), host.real(), deadline)
+        launch.up(request(), host.real(), deadline)
     assert (guest.read("g"), set(host.domains), host.stopped) == (made.record, {"g"}, [])
 
 
@@ -205,13 +205,13 @@ def test_a_taken_port(host: FakeHost, deadline: Deadline) -> None:
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(InputError, match=f"--ssh-port {port}: the port is taken"):
-            guest.up(request(ssh_port=port), host.real(), deadline)
+            launch.up(request(ssh_port=port), host.real(), deadline)
     assert (guest.names(), host.domains) == ([], {})
 
 
 def test_a_port_that_is_taken_meanwhile(host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
     ports = iter([2001, 2002])
-    monkeypatch.setattr(guest, "free_port", lambda _where: next(ports))
+    monkeypatch.setattr(launch, "free_port", lambda _where: next(ports))
     create = host.create
 
     def once(xml: str) -> None:
@@ -220,12 +220,12 @@ def test_a_port_that_is_taken_meanwhile(host: FakeHost, monkeypatch: pytest.Monk
         create(xml)
 
     monkeypatch.setattr(host, "create", once)
-    made = guest.up(request(), host.real(), deadline)
+    made = launch.up(request(), host.real(), deadline)
     assert (made.record.spec.ssh_port, made.ssh.port, guest.read("g").spec.ssh_port) == (2002, 2002, 2002)
 
 
 def test_watch(host: FakeHost, deadline: Deadline) -> None:
-    made = guest.up(request(), host.real(), deadline)
+    made = launch.up(request(), host.real(), deadline)
     made.watch()
     made.console_log.write_text("[ 1.0] fine\n")
     made.watch()
@@ -245,14 +245,14 @@ def test_watch(host: FakeHost, deadline: Deadline) -> None:
 def test_admit_refuses(free: int, said: str) -> None:
     shape, host = catalog.topology("4socket"), FakeHost(free)
     with pytest.raises(HostError) as caught:
-        guest.admit(shape, host.real())
+        launch.admit(shape, host.real())
     assert str(caught.value) == said
     if fits := topology.largest(shape, free):
-        guest.admit(fits, host.real())
+        launch.admit(fits, host.real())
 
 
 def test_admit() -> None:
-    guest.admit(catalog.topology("4socket"), FakeHost(16 * GIB).real())
+    launch.admit(catalog.topology("4socket"), FakeHost(16 * GIB).real())
 
 
 def test_fresh_name(lab_state: Path) -> None:
@@ -307,14 +307,14 @@ def test_gc_removes_what_a_dead_maker_left(lab_state: Path, dead: int, deadline:
     gone = lab_state / "guests" / "gone"
     host.domains["gone"] = {"name": "gone", "directory": str(gone), "lab": state.identity()}
     (lab_state / "images" / f".making-{dead}-x").mkdir(parents=True)
-    removed = guest.collect(host.real(), deadline)
+    removed = leftovers.collect(host.real(), deadline)
     assert sorted(removed) == [
         "domain of gone: its folder is gone", "guest claimed: its up did not end", "guest empty: its up did not end", "guest lost: it was lost",
         "guest prepared: its up did not end", "guest started: its up did not end", "half-made x",
     ]
     assert (guest.names(), host.domains, sorted(host.stopped)) == ([], {}, ["gone", "started"])
     assert not list((lab_state / "images").iterdir())
-    assert guest.collect(host.real(), deadline) == []
+    assert leftovers.collect(host.real(), deadline) == []
 
 
 def test_gc_touches_nothing_else(lab_state: Path, dead: int, tmp_path: Path, deadline: Deadline) -> None:
@@ -329,7 +329,7 @@ def test_gc_touches_nothing_else(lab_state: Path, dead: int, tmp_path: Path, dea
     (state.folder("pool", "up-2") / "500TB.raw").touch()
     (state.folder("runs") / "20150307T152000-xfsrepair").mkdir()
     names, domains = guest.names(), dict(host.domains)
-    assert guest.collect(host.real(), deadline) == []
+    assert leftovers.collect(host.real(), deadline) == []
     assert (guest.names(), host.domains, host.stopped) == (names, domains, [])
     assert (lab_state / "images" / f".making-{os.getpid()}-x").exists()
     assert (lab_state / "pool" / "up-2" / "500TB.raw").exists()
@@ -342,11 +342,11 @@ def test_gc_leaves_an_up_that_is_under_way(host: FakeHost, monkeypatch: pytest.M
         before = getattr(target, name)
 
         def meanwhile(*words: Any, before: Callable[..., Any] = before) -> Any:
-            seen.append(guest.collect(host.real(), deadline))
+            seen.append(leftovers.collect(host.real(), deadline))
             return before(*words)
 
         monkeypatch.setattr(target, name, meanwhile)
-    guest.up(request(), host.real(), deadline)
+    launch.up(request(), host.real(), deadline)
     assert seen == [[], [], []]
 
 
@@ -354,14 +354,14 @@ def test_gc_knows_a_maker_by_more_than_its_number(deadline: Deadline) -> None:
     """A process id that has been given to somebody else since is no maker of ours."""
     place = put("g", ready=False)
     (place / "maker").write_text(f"{os.getpid()} {state.started(os.getpid()) - 1}")
-    assert guest.collect(FakeHost().real(), deadline) == ["guest g: its up did not end"]
+    assert leftovers.collect(FakeHost().real(), deadline) == ["guest g: its up did not end"]
 
 
 def test_gc_leaves_a_domain_of_the_same_name_in_another_folder(dead: int, deadline: Deadline) -> None:
     host = FakeHost()
     put("g", maker=dead, ready=False)
     host.domains["g"] = {"name": "g", "directory": "/another/lab/guests/g"}
-    assert guest.collect(host.real(), deadline) == ["guest g: its up did not end"]
+    assert leftovers.collect(host.real(), deadline) == ["guest g: its up did not end"]
     assert (set(host.domains), host.stopped) == ({"g"}, [])
 
 
@@ -373,5 +373,5 @@ def test_gc_keeps_images_that_are_used(lab_state: Path, monkeypatch: pytest.Monk
     for name in ("f" * 16, record("g").image_id, "e" * 16, ".making-1-x"):
         (lab_state / "images" / "debian12" / name).mkdir(parents=True)
     monkeypatch.setattr(state, "abandoned", list)
-    assert guest.collect(host.real(), deadline) == [f"image debian12/{'e' * 16}: no longer current, and no guest uses it"]
+    assert leftovers.collect(host.real(), deadline) == [f"image debian12/{'e' * 16}: no longer current, and no guest uses it"]
     assert {path.name for path in (lab_state / "images" / "debian12").iterdir()} == {"f" * 16, "0" * 16, ".making-1-x"}

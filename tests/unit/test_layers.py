@@ -20,8 +20,8 @@ LAYERS = (
         "sections", "tables", "topology", "trial", "workload",
     }),
     ("edges", {
-        "accel", "console", "doctor", "evidence", "guest", "host", "html", "image", "kernel", "kernelbuild", "provision", "prune", "settle", "shell",
-        "source", "storage", "store", "toolchain", "where",
+        "accel", "console", "doctor", "evidence", "guest", "host", "html", "image", "kernel", "kernelbuild", "launch", "leftovers",
+        "provision", "prune", "settle", "shell", "source", "storage", "store", "toolchain", "where",
     }),
     ("measuring", {"experiment", "measure"}),
     ("front", {"cli", "cli_case", "cli_common", "cli_html", "cli_kernel", "cli_report", "interrupt", "live", "plugin", "progress"}),

@@ -1,0 +1,177 @@
+"""A guest is made, booted, reached and verified.
+
+Whatever ends `up` early, nothing of the guest is left; after a kill -9, `leftovers` finds and removes it.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import socket
+import tempfile
+import uuid
+from pathlib import Path
+
+from numalab import accel, image, kernel, state, storage, topology
+from numalab import guest as guests
+from numalab.domain import domain_xml
+from numalab.errors import BootHung, HostError, InputError, LabError
+from numalab.guest import Guest, Record, Request
+from numalab.host import Host
+from numalab.log import note, step
+from numalab.model import MIB, Boot, GuestSpec, Topology, show_size
+from numalab.proc import Deadline
+from numalab.where import HERE, Where
+
+UP_SECONDS = 300.0
+"""From nothing to verified; the slowest seen under emulation on two cores, 16 vCPUs and Debian's kernel, took 75 s."""
+PORT_TRIES = 3
+BOOT_TRIES = 3
+
+
+def up(request: Request, host: Host, deadline: Deadline) -> Guest:
+    """Make, boot, reach and verify a guest. On any error, nothing of it is left.
+
+    A boot that hangs under emulation is begun again, from fresh disks: said, and counted in the record.
+    """
+    for hung in range(BOOT_TRIES - 1):
+        try:
+            return _up(request, host, deadline, hung)
+        except BootHung as error:
+            console_log = state.folder("logs") / f"hung-{request.name}-{hung + 1}.log"
+            console_log.write_text(error.evidence)
+            note(f"{error}; begun again (the end of its console: {console_log})")
+    return _up(request, host, deadline, BOOT_TRIES - 1)
+
+
+def _up(request: Request, host: Host, deadline: Deadline, hung: int) -> Guest:
+    """One try."""
+    place = _claim(request.name)
+    guest = None
+    try:
+        guest = _prepare(request, host, place, deadline)
+        guest.record = guest.record.model_copy(update={"hung": hung})
+        start(guest, request, deadline)
+        with step("boot", who=request.name):
+            guest.reach(deadline)
+        with step("topology verified from inside", who=request.name):
+            guest.verify(deadline)
+        guest.record = guest.record.model_copy(update={"ready": True})
+        guest.save()
+        return guest
+    except BaseException as error:
+        if isinstance(error, LabError) and not error.evidence:
+            error.evidence = guest.console_tail() if guest else ""
+        try:
+            if guest is not None:
+                guest.down(Deadline.after(60))
+            guests.remove(place, host, Deadline.after(60))
+        except LabError as also:  # why it failed matters more
+            note(f"not all is cleaned up ({also}): lab.py gc", who=request.name)
+        raise
+
+
+def _claim(name: str) -> Path:
+    """The guest's folder, ours alone: making it is what makes a name taken."""
+    place = state.folder("guests") / name
+    # It appears with its maker's name in it, so that no gc ever takes it for abandoned.
+    scratch = Path(tempfile.mkdtemp(prefix=".claim-", dir=place.parent))
+    (scratch / "maker").write_text(f"{os.getpid()} {state.started(os.getpid())}")
+    try:
+        scratch.rename(place)
+    except OSError:
+        shutil.rmtree(scratch)
+        raise InputError(f"a guest called {name} is there: lab.py down {name}, or another --name") from None
+    return place
+
+
+def _prepare(request: Request, host: Host, place: Path, deadline: Deadline) -> Guest:
+    """Everything short of starting it: image, kernel, accelerator, disks."""
+    where = host.where
+    request = request.model_copy(update={"shape": kernel.fitted(request.kernel_name, request.shape)})
+    base = image.require(request.image_name, deadline)
+    boot = kernel.resolve(request.kernel_name, base)
+    if not boot.kernel:
+        raise HostError(f"kernel {request.kernel_name}: nothing to boot")
+    probe = accel.choose(request.wish, Path(boot.kernel), deadline, where)
+    if where.ssh:
+        where.run(["mkdir", "-p", "-m", "700", place], deadline=deadline)
+        with step(f"files to {where.ssh}", who=request.name):
+            where.push([base.file("disk.qcow2"), *(Path(path) for path in (boot.kernel, boot.initrd) if path)], deadline)
+    storage.check_room(place, where)
+    for disk in request.shape.disks:
+        storage.check_size(disk, place, request.form, where)
+    words = [f"root={base.root} rw console=ttyS0,115200 net.ifnames=0 systemd.hostname={request.name}"]
+    words += [f"numa=fake={request.shape.fake}"] if request.shape.fake else []
+    words += [boot.cmdline] if boot.cmdline else []
+    words += [request.append] if request.append else []
+    disks = [storage.overlay(base.file("disk.qcow2"), place / "root.qcow2", deadline, where)]
+    disks += [storage.create(disk, place, request.form, deadline, where) for disk in request.shape.disks]
+    spec = GuestSpec(
+        name=request.name, uuid=str(uuid.uuid4()), topology=request.shape, topology_name=request.topology_name,
+        accel=probe.accel, boot=Boot(**boot.model_dump() | {"cmdline": " ".join(words)}), disks=tuple(disks),
+        ssh_port=request.ssh_port or free_port(where), directory=str(place), lab=state.identity(), owner=host.owner(deadline),
+    )
+    record = Record(
+        spec=spec, uri=host.uri, image=base.name, image_id=base.id, kernel_hash=kernel.digest(boot),
+        accel_reason=probe.reason, created=state.stamp(), ready=False, maker=os.getpid(), maker_started=state.started(os.getpid()),
+    )
+    if probe.accel.value == "tcg":
+        note(f"emulated (TCG: {probe.reason}); counters are faithful, times are not", who=request.name)
+    (place / "known_hosts").write_text(f"numalab {base.file('host_key.pub').read_text()}")
+    (place / "known_hosts").chmod(0o600)
+    guest = Guest(record, host)
+    guest.save()
+    return guest
+
+
+def start(guest: Guest, request: Request, deadline: Deadline) -> None:
+    """Create the domain. One at a time over the whole host, so that two never count the same free memory."""
+    where = guest.host.where
+    if request.ssh_port and not where.ssh and not _port_free(request.ssh_port):
+        raise InputError(f"--ssh-port {request.ssh_port}: the port is taken; choose another or leave it out")
+    with state.lock("admission", deadline), step("start", who=request.name):
+        admit(request.shape, guest.host)
+        for tries in range(PORT_TRIES):
+            xml = domain_xml(guest.record.spec)
+            (guest.directory / "domain.xml").write_text(xml)
+            try:
+                guest.host.create(xml)
+                return
+            except HostError as error:
+                # Between our look and QEMU's bind somebody else may take the port.
+                if "host forwarding rule" not in error.evidence or request.ssh_port or tries == PORT_TRIES - 1:
+                    raise
+            spec = guest.record.spec.model_copy(update={"ssh_port": free_port(where)})
+            guest.record = guest.record.model_copy(update={"spec": spec})
+            guest.save()
+            guest.__post_init__()
+
+
+def admit(asked: Topology, host: Host) -> None:
+    """HostError when the host cannot hold this topology, with the largest of its shape that would fit."""
+    free = host.free_memory()
+    if asked.memory > free:
+        fits = topology.largest(asked, free)
+        most = f"--memory {fits.memory // MIB}M is the largest of this shape that fits" if fits else "not even the smallest of this shape fits"
+        raise HostError(f"{show_size(asked.memory)} of memory asked, {free // MIB}MiB free on the host: {most}")
+
+
+def free_port(where: Where = HERE) -> int:
+    """A loopback port that nobody listens on just now; on another machine any one, which QEMU will refuse if it is taken."""
+    if where.ssh:
+        return random.randrange(20000, 32768)  # below the ports that the kernel hands out by itself
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _port_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
