@@ -11,8 +11,8 @@ The layers, from the bottom; imports go only downwards (tests/unit/test_layers.p
     edges      accel, console, doctor, evidence, guest, host, html, image, kernel, kernelbuild, launch,
                leftovers, provision, prune, settle, shell, source, storage, store, toolchain, where
     measuring  experiment, measure
-    front      cli, cli_case, cli_common, cli_html, cli_kernel, cli_report, interrupt, live, plugin,
-               progress
+    front      cli, cli_case, cli_common, cli_guest, cli_html, cli_kernel, cli_report, interrupt, live,
+               plugin, progress
 
 `inside` runs in the guest, alone.
 """

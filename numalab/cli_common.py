@@ -16,6 +16,8 @@ from numalab.interrupt import limit
 from numalab.model import SizeClass, parse_size
 
 MINUTE = 60.0
+COMMAND_SECONDS = 24 * 3600.0
+"""How long exec, ssh and transfers may take when nobody says otherwise."""
 
 Uri = Annotated[str | None, typer.Option("--connect", metavar="URI", help="libvirt connection; default: your session (root: the system's)")]
 AccelOption = Annotated[str, typer.Option("--accel", metavar="kvm|tcg|auto", help="auto tries whether a kernel really boots under KVM")]
@@ -69,3 +71,10 @@ def inventory() -> Path:
         if found.ready:
             ready.append(guests.ssh_to(found))
     return provision.write_inventory(ready)
+
+
+def show_error(error: BaseException) -> None:
+    """One line; then, indented, the evidence for whoever wants more."""
+    typer.echo(f"lab.py: error: {error}", err=True)
+    for line in getattr(error, "evidence", "").splitlines():
+        typer.echo(f"    {line}", err=True)

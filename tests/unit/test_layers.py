@@ -24,7 +24,7 @@ LAYERS = (
         "provision", "prune", "settle", "shell", "source", "storage", "store", "toolchain", "where",
     }),
     ("measuring", {"experiment", "measure"}),
-    ("front", {"cli", "cli_case", "cli_common", "cli_html", "cli_kernel", "cli_report", "interrupt", "live", "plugin", "progress"}),
+    ("front", {"cli", "cli_case", "cli_common", "cli_guest", "cli_html", "cli_kernel", "cli_report", "interrupt", "live", "plugin", "progress"}),
 )
 ALONE = {"inside"}
 """Runs in the guest, where numalab is not."""

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from numalab import cli
+from numalab import cli_guest
 from numalab.errors import InputError
 from numalab.guest import Request
 
 
 def requests(topologies: list[str], kernels: str, names: list[str] | None = None, port: int | None = None) -> list[Request]:
-    return cli._requests(topologies, cli._kernels(kernels), names or [], {"ssh_port": port}, None, None, [])
+    return cli_guest._requests(topologies, cli_guest._kernels(kernels), names or [], {"ssh_port": port}, None, None, [])
 
 
 def told(found: list[Request]) -> list[tuple[str, str, str]]:

@@ -1,0 +1,290 @@
+"""lab.py up … gc: a guest's life by hand.
+
+`exec` passes the command's own status through, with timeout(1)'s 124 for a passed time limit and 125 for an error of
+the lab.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from numalab import catalog, console, image, kernel, launch, leftovers, recipes, settle, storage, topology
+from numalab import guest as guests
+from numalab.cli_common import (
+    COMMAND_SECONDS,
+    MINUTE,
+    AccelOption,
+    GuestName,
+    MemoryOption,
+    Uri,
+    VcpusOption,
+    accel_word,
+    inventory,
+    one_of,
+    reach,
+    show_error,
+    size_option,
+)
+from numalab.domain import PREFIX
+from numalab.errors import DeadlinePassed, InputError, LabError
+from numalab.guest import Guest, Request
+from numalab.host import connect
+from numalab.interrupt import limit
+from numalab.model import Disk, Topology, check_name
+
+EXEC_TIMED_OUT, EXEC_LAB_ERROR = 124, 125
+
+
+def up(
+    topologies: Annotated[
+        list[str], typer.Option("--topology", "-t", metavar="T", help="name in topologies/, or a path; repeat it for several guests")
+    ] = ["4socket"],  # noqa: B006
+    name: Annotated[list[str] | None, typer.Option("--name", "-n", metavar="N", help="one for each guest; default: after topology and kernel")] = None,
+    kernel_names: Annotated[str, typer.Option("--kernel", metavar="K[,K...]", help="name in kernels/; of several, a guest for each")] = "debian",
+    boot: Annotated[str, typer.Option("--boot", metavar="direct|grub", help="grub: the kernel is installed in the guest, which starts it itself")] = "direct",
+    memory: MemoryOption = None,
+    vcpus: VcpusOption = None,
+    disk: Annotated[list[str] | None, typer.Option("--disk", metavar="[NAME=]SIZE", help="a further sparse disk, or another size of one (500TB=900T)")] = None,
+    append: Annotated[str, typer.Option("--append", metavar="WORDS", help="further words on the kernel command line")] = "",
+    form: Annotated[str, typer.Option("--storage", metavar="auto|raw|qcow2|pool", help="how data disks are kept; pool: XFS on a loop device (root)")] = "auto",
+    image_name: Annotated[str, typer.Option("--image", metavar="I")] = "debian12",
+    ssh_port: Annotated[int | None, typer.Option("--ssh-port", metavar="P", help="loopback port for SSH; default: a free one")] = None,
+    accelerator: AccelOption = "auto",
+    uri: Uri = None,
+    timeout: Annotated[float, typer.Option(help="seconds until an unfinished up is given up")] = launch.UP_SECONDS,
+) -> None:
+    """Bring up guests, and verify each one's topology from inside."""
+    common: dict[str, object] = {
+        "image_name": image_name, "append": append, "wish": accel_word(accelerator),
+        "ssh_port": ssh_port, "boot": one_of(guests.BootWay, "--boot", boot), "form": one_of(storage.Form, "--storage", form),
+    }
+    requests = _requests(topologies, _kernels(kernel_names), name or [], common, size_option("--memory", memory), vcpus, disk or [])
+    deadline = limit(timeout)
+    if len({request.kernel_name for request in requests}) > 1:
+        # A pair of which one is not built is no pair: nothing is started.
+        for request in requests:
+            kernel.resolve(request.kernel_name, image.require(image_name, deadline))
+    host = connect(uri, deadline)
+    with ThreadPoolExecutor(len(requests)) as pool:
+        futures = [pool.submit(settle.up, request, host, deadline) for request in requests]
+        outcomes = [(future.exception(), future) for future in futures]
+    inventory()
+    for error, future in outcomes:
+        if error is None:
+            guest = future.result()
+            spec = guest.record.spec
+            typer.echo(f"{spec.name} is up: {spec.topology.description}; kernel {spec.boot.name}, {spec.accel}, topology verified")
+            typer.echo(f"  ./lab.py ssh {spec.name}    ./lab.py console {spec.name}    ./lab.py down {spec.name}")
+    errors = [error for error, _ in outcomes if error is not None]
+    for error in errors[1:]:
+        show_error(error)
+    if errors:
+        raise errors[0]
+
+
+def _kernels(text: str) -> list[str]:
+    """The kernels of --kernel. Raises InputError."""
+    found = text.split(",")
+    for name in found:
+        kernel.recipe(name)
+        if found.count(name) > 1:
+            raise InputError(f"--kernel: {name} is there twice")
+    return found
+
+
+def _requests(
+    topologies: list[str], kernels: list[str], given: list[str], common: dict[str, object], memory: int | None, vcpus: int | None, disks: list[str],
+) -> list[Request]:
+    """The asked guests as values; everything that can be wrong about them is found here, before anything is made."""
+    pairs = [(text, kernel_name) for text in topologies for kernel_name in kernels]
+    if given and len(given) != len(pairs):
+        raise InputError(f"--name: {len(given)} names for {len(topologies)} topologies" + (f" times {len(kernels)} kernels" if len(kernels) > 1 else ""))
+    if common["ssh_port"] and len(pairs) > 1:
+        raise InputError("--ssh-port: one port cannot serve several guests")
+    found: list[Request] = []
+    for index, (text, kernel_name) in enumerate(pairs):
+        shape = topology.scale(_with_disks(catalog.topology(text), disks), memory=memory, vcpus=vcpus)
+        taken = {request.name for request in found}
+        wish = f"{recipes.stem(text)}-{recipes.stem(kernel_name)}" if len(kernels) > 1 else text
+        who = given[index] if given else guests.fresh_name(wish, taken)
+        try:
+            check_name(who)
+            if who in taken:
+                raise ValueError(f"{who!r} is there twice")
+        except ValueError as error:
+            raise InputError(f"--name: {error}") from error
+        found.append(Request.model_validate({**common, "name": who, "topology_name": text, "kernel_name": kernel_name, "shape": shape}))
+    return found
+
+
+def _with_disks(shape: Topology, texts: list[str]) -> Topology:
+    """Further data disks: SIZE alone names the disk after it (500T -> 500T)."""
+    disks = {disk.name: disk for disk in shape.disks}
+    for text in texts:
+        name, _, size = text.rpartition("=")
+        try:
+            disk = Disk.model_validate({"name": name or size, "size": size})
+        except ValueError as error:
+            raise InputError(f"--disk {text}: {str(error).splitlines()[2].strip().partition(' [')[0].removeprefix('Value error, ')}") from error
+        # A topology's disk of that very size is the one that was meant.
+        if not name and disk.size in {known.size for known in disks.values()}:
+            continue
+        disks[disk.name] = disk
+    return shape.model_copy(update={"disks": tuple(disks.values())})
+
+
+def list_guests() -> None:
+    """The lab's guests: name, state, topology, size, kernel, accelerator, SSH port."""
+    rows: list[tuple[str, ...]] = [("NAME", "STATE", "TOPOLOGY", "VCPUS", "MEMORY", "KERNEL", "ACCEL", "PORT")]
+    running: dict[str, set[str]] = {}
+    for name in guests.names():
+        try:
+            found = guests.read(name)
+        except LabError:
+            rows.append((name, "unfinished", *[""] * 6))
+            continue
+        if found.uri not in running:
+            running[found.uri] = set(connect(found.uri, limit(MINUTE)).guests())
+        spec = found.spec
+        life = ("running" if found.ready else "starting") if name in running[found.uri] else "lost"
+        size = (str(spec.topology.vcpus), f"{spec.topology.memory >> 20}M")
+        rows.append((name, life, spec.topology_name, *size, spec.boot.name, spec.accel, str(spec.ssh_port)))
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for row in rows:
+        typer.echo("  ".join(f"{text:{width}}" for text, width in zip(row, widths, strict=True)).rstrip())
+
+
+def status(name: GuestName) -> None:
+    """All about one guest; verifies its topology again."""
+    guest = reach(name)
+    spec = guest.record.spec
+    facts = {
+        "topology": f"{spec.topology_name}: {spec.topology.description}", "accelerator": f"{spec.accel} ({guest.record.accel_reason})",
+        "kernel": f"{spec.boot.name} ({guest.record.kernel_hash})", "command line": spec.boot.cmdline,
+        "image": f"{guest.record.image} ({guest.record.image_id})", "libvirt": f"{guest.record.uri} domain {PREFIX}{name}",
+        "ssh": f"root@127.0.0.1 port {spec.ssh_port}", "created": guest.record.created, "hung boots": str(guest.record.hung), "folder": str(guest.directory),
+    }
+    facts |= {f"disk {disk.serial}": f"{disk.path} ({disk.format}, cache={'none' if disk.direct else 'writeback'})" for disk in spec.disks}
+    for key, value in facts.items():
+        typer.echo(f"{key:13} {value}")
+    for line in console.warnings(guest.console_text()):
+        typer.echo(f"console       {line}")
+    typer.echo(topology.table(guest.verify(limit(2 * MINUTE))))
+
+
+def put_in_order(
+    name: GuestName,
+    sysctls: Annotated[list[str] | None, typer.Option("--set", metavar="SYSCTL=VALUE", help="such as kernel.numa_balancing=0")] = None,
+    knobs: Annotated[list[str] | None, typer.Option("--knob", metavar="KNOB=VALUE", help=f"of NUMA balancing: {', '.join(settle.KNOBS)}")] = None,
+    boot: Annotated[str | None, typer.Option("--boot", metavar="grub", help="install the guest's kernel in the guest and let GRUB start it")] = None,
+) -> None:
+    """Set sysctls and knobs of a running guest, and prove them by reading them back. A second time changes nothing."""
+    asked = settle.Order(sysctls=settle.pairs("--set", sysctls or []), knobs=settle.pairs("--knob", knobs or []))
+    guest = reach(name)
+    changed = settle.tune(guest, asked, limit(5 * MINUTE)).changed
+    if boot and one_of(guests.BootWay, "--boot", boot) == guests.BootWay.GRUB:
+        changed += settle.own_kernel(guest, limit(launch.UP_SECONDS))
+        inventory()
+    typer.echo(f"{name}: changed={changed}")
+
+
+def ssh(name: GuestName) -> None:
+    """A shell in the guest."""
+    guest = reach(name)
+    os.execvp("ssh", guest.ssh.argv("-t", guest.ssh.host))
+
+
+def execute(
+    name: GuestName,
+    command: Annotated[list[str], typer.Argument(metavar="CMD...", help="the command, after --")],
+    timeout: Annotated[float, typer.Option(help="seconds until the command is ended in the guest")] = COMMAND_SECONDS,
+    as_json: Annotated[bool, typer.Option("--json", help="print status, stdout, stderr, seconds, timed_out as JSON")] = False,
+) -> None:
+    """Run a command in the guest; its exit status is ours (124: time limit, 125: the lab failed)."""
+    deadline = limit(timeout)
+    told: dict[str, object]
+    try:
+        result = reach(name).execute(shlex.join(command), deadline=deadline)
+        code = result.status
+        told = {"status": code, "stdout": result.stdout, "stderr": result.stderr, "seconds": round(result.seconds, 3), "timed_out": False}
+    except DeadlinePassed as error:
+        code, told = EXEC_TIMED_OUT, {"status": None, "stdout": "", "stderr": str(error) + "\n", "seconds": timeout, "timed_out": True}
+    except LabError as error:
+        show_error(error)
+        raise typer.Exit(EXEC_LAB_ERROR) from error
+    if as_json:
+        typer.echo(json.dumps(told))
+    else:
+        sys.stdout.write(str(told["stdout"]))
+        sys.stderr.write(str(told["stderr"]))
+    raise typer.Exit(code)
+
+
+def open_console(
+    name: GuestName,
+    log: Annotated[bool, typer.Option("--log", help="print the kernel's log so far instead")] = False,
+) -> None:
+    """The guest's console (leave with Ctrl-]); the kernel's whole log is on disk."""
+    if log:
+        found = guests.read(name)
+        sys.stdout.write(Guest(found, connect(found.uri, limit(MINUTE))).console_text())
+        return
+    guest = reach(name)
+    typer.echo(f"kernel log: {guest.console_log}", err=True)
+    words = guest.host.console_argv(name)
+    os.execvp(words[0], words)
+
+
+def put(name: GuestName, source: Path, target: str) -> None:
+    """Copy a file or folder into the guest."""
+    if not source.exists():
+        raise InputError(f"{source}: there is no such file")
+    reach(name).ssh.copy(source=str(source), target=f"guest:{target}", deadline=limit(COMMAND_SECONDS))
+
+
+def get(name: GuestName, source: str, target: Path) -> None:
+    """Copy a file or folder out of the guest."""
+    reach(name).ssh.copy(source=f"guest:{source}", target=str(target), deadline=limit(COMMAND_SECONDS))
+
+
+def down(
+    names: Annotated[list[str] | None, typer.Argument(metavar="N...")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="all of the lab's guests")] = False,
+) -> None:
+    """End guests and remove all that they had."""
+    if not everything and not names:
+        raise InputError("down: which guest? (or --all)")
+    for name in guests.names() if everything else names or []:
+        found = guests.read(name)
+        Guest(found, connect(found.uri, limit(MINUTE))).down(limit(MINUTE))
+        typer.echo(f"{name} is down")
+    inventory()
+
+
+def gc(uri: Uri = None) -> None:
+    """Remove what killed commands left: domains, overlays, half-made images. Touches nothing that is not the lab's."""
+    removed = leftovers.collect(connect(uri, limit(MINUTE)), limit(5 * MINUTE))
+    inventory()
+    for line in removed or ["nothing to remove"]:
+        typer.echo(line)
+
+
+def register(app: typer.Typer) -> None:
+    """Put these commands on lab.py."""
+    app.command()(up)
+    app.command("list")(list_guests)
+    app.command()(status)
+    app.command("provision")(put_in_order)
+    app.command()(ssh)
+    app.command("exec")(execute)
+    app.command("console")(open_console)
+    for command in (put, get, down, gc):
+        app.command()(command)
