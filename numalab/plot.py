@@ -54,7 +54,7 @@ def number(value: float | None) -> str:
 def short(value: float) -> str:
     """For a label: 1557000 -> 1.56M."""
     for unit, scale in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if abs(value) >= scale:
+        if abs(value) >= 0.9995 * scale:  # what three digits round up to it
             return f"{value / scale:.3g}{unit}"
     return f"{value:.3g}" if not value or abs(value) >= 0.001 else f"{value:.1e}"
 
