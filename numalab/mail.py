@@ -54,6 +54,7 @@ def setup(found: Columns) -> str:
         ("Workload", f"{run.workload}, size {run.size}: {', '.join(f'{key} {value}' for key, value in run.params.items())}"),
         *([("Settings", ", ".join(f"{key} {value}" for key, value in run.settings.items()))] if run.settings else []),
         ("Boots", ", ".join(f"{len(boots)} of {heading}" for heading, boots in found.items()) + ("; fresh guests, taken in turn" if place else "")),
+        *([("Hung", tables.hung(every))] if tables.hung(every) else []),
     ]
     return "\n".join(_paragraph(f"{title + ':':{INDENT}}{text}", INDENT) for title, text in facts)
 

@@ -177,6 +177,7 @@ def facts(runs: Sequence[Run]) -> list[tuple[str, Sequence[str]]]:
         ("Host", unique(", ".join(f"{key} {host[key]}" for key in ("machine", "cpu", "cpus", "kernel") if host.get(key)) for host in hosts)),
         ("Hypervisor", unique(", ".join(f"{key} {host[key]}" for key in ("qemu", "libvirt", "uri") if host.get(key)) for host in hosts)),
         ("Accelerator", unique(f"{spec['accel']}: {run.guest.get('accel_reason') or 'no reason is recorded'}" for run, spec in zip(runs, specs, strict=True))),
+        ("Hung", unique([tables.hung(runs)])),
         ("Topology", unique(f"{spec['topology_name']}: {spec['topology']['description']}" for spec in specs)),
         ("Disks", unique(_disk(disk) for spec in specs for disk in spec["topology"].get("disks", ()))),
         ("Image", unique(f"{run.guest.get('image', '')} {run.guest.get('image_id', '')}".strip() for run in runs)),

@@ -52,6 +52,17 @@ def test_the_whole_mail() -> None:
     assert order == sorted(order)
 
 
+@pytest.mark.parametrize(("counts", "said"), [
+    ((), None), ((1,), "Hung:     1 boot hung under emulation and was begun again"), ((1, 2), "Hung:     3 boots hung under emulation and were begun again"),
+])
+def test_boots_that_hung_are_told(counts: Sequence[int], said: str | None) -> None:
+    found = runs()
+    for i, count in enumerate(counts):
+        found[i] = found[i].model_copy(update={"guest": {**found[i].guest, "hung": count}})
+    text = composed(found)
+    assert said in text if said else "Hung" not in text
+
+
 def test_columns_that_do_not_fit_get_a_table_of_their_own() -> None:
     third = [one.model_copy(update={"guest": run("6.1-nogroup-always-before").guest, "id": f"x{one.id}"}) for one in runs()[1:3]]
     text = mail.compose(tables.columns([*runs(), *third]), notes=[], beside=[], references={}, verdicts=[])
