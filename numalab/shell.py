@@ -7,6 +7,7 @@ fake in a unit test needs the primitive only.
 from __future__ import annotations
 
 import hashlib
+import re
 import shlex
 import socket
 import time
@@ -69,6 +70,10 @@ def wait_until_succeeds(shell: Shell, command: str, *, deadline: Deadline, every
         deadline.check(f"waiting in the guest for: {command}")
         deadline.pause(every)
     return result.stdout
+
+
+TURNED_AWAY = re.compile(r"kex_exchange_identification|Connection (closed|reset) by")
+"""What ssh says of a server that ends the connection before anybody is asked who he is."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +146,7 @@ class Ssh:
             deadline=deadline, watch=self.watch)
 
     def wait(self, deadline: Deadline) -> None:
-        """Until sshd answers: QEMU takes the connection at once and holds it, so the event is sshd's greeting.
+        """Until a command ran: QEMU takes a connection at once and holds it, so the first event is sshd's greeting.
 
         The longer it takes, the more time each try has: on a busy host an emulated sshd needs seconds to greet.
         """
@@ -151,8 +156,22 @@ class Ssh:
             if self.watch:
                 self.watch()
             if self._greets(deadline, max(1.0, (time.monotonic() - began) / 10)):
-                return
+                if self._connects(deadline):
+                    return
+                deadline.pause(1.0)
             deadline.pause(0.1)
+
+    def _connects(self, deadline: Deadline) -> bool:
+        """Make the shared connection; False when sshd, just started, turns it away: others that were held for it are
+        as many as MaxStartups lets in (seen under load).
+        """
+        try:
+            self.execute("true", deadline=deadline)
+        except GuestLost as error:
+            if not TURNED_AWAY.search(str(error)):
+                raise
+            return False
+        return True
 
     def _greets(self, deadline: Deadline, patience: float) -> bool:
         """Whether an SSH server speaks first at the other end."""

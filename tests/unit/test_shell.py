@@ -171,8 +171,9 @@ def test_disconnect(ssh: Ssh, program: Program, tmp_path: Path, deadline: Deadli
 
 
 @pytest.mark.parametrize(("greeting", "answers"), [(b"SSH-2.0-OpenSSH_9.2p1\r\n", True), (b"HTTP/1.1 400\r\n", False), (b"", False)])
-def test_wait_is_for_the_greeting(greeting: bytes, answers: bool, tmp_path: Path) -> None:
+def test_wait_is_for_the_greeting(greeting: bytes, answers: bool, tmp_path: Path, program: Program) -> None:
     """That the port takes a connection says nothing: QEMU does, long before there is an sshd."""
+    program("ssh", "exit 0")
     with socket.create_server(("127.0.0.1", 0)) as server:
         waiting = Ssh(guest="g", port=server.getsockname()[1], key=tmp_path, known_hosts=tmp_path)
 
@@ -189,6 +190,30 @@ def test_wait_is_for_the_greeting(greeting: bytes, answers: bool, tmp_path: Path
             with pytest.raises(DeadlinePassed):
                 waiting.wait(Deadline.after(0.3))
         thread.join(60)
+
+
+@pytest.mark.parametrize(("said", "again"), [
+    ("kex_exchange_identification: Connection closed by remote host", True), ("Connection reset by 127.0.0.1 port 2222", True),
+    ("root@127.0.0.1: Permission denied (publickey).", False),
+])
+def test_wait_when_sshd_turns_the_first_away(said: str, again: bool, tmp_path: Path, program: Program, deadline: Deadline) -> None:
+    tries = tmp_path / "tries"
+    program("ssh", f'echo "$*" >> {tries}; grep -c "sh -c" {tries} | grep -q 1 || case "$*" in *"sh -c"*) exit 0;; esac; echo "{said}" >&2; exit 255')
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        waiting = Ssh(guest="g", port=server.getsockname()[1], key=tmp_path, known_hosts=tmp_path)
+
+        def greet() -> None:
+            for _ in range(2):
+                with server.accept()[0] as connection:
+                    connection.sendall(b"SSH-2.0-OpenSSH_9.2p1\r\n")
+
+        threading.Thread(target=greet, daemon=True).start()
+        if again:
+            waiting.wait(deadline)
+            assert tries.read_text().count("sh -c") == 2
+        else:
+            with pytest.raises(GuestLost, match="Permission denied"):
+                waiting.wait(deadline)
 
 
 def test_wait_ends_with_the_watch(tmp_path: Path, deadline: Deadline) -> None:
