@@ -37,7 +37,7 @@ def trials(runs: Iterable[Run]) -> Iterator[tuple[str, int, Trial]]:
             groups[run.place.experiment].append(run)
     for _, group in sorted(groups.items()):
         sides = trial.sides(group, 4)
-        names = [{run.guest["spec"]["boot"]["name"] for run in side} for side in sides]
+        names = [{run.kernel for run in side} for side in sides]
         # Two kernels alone, over an even number of rounds, make four sides too: before, after, after, before.
         if len({len(side) for side in sides}) == 1 and [len(one) for one in names] == [1] * 4 and names[0] == names[1] != names[2] == names[3]:
             assert group[0].place is not None

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from numalab import blocks, comparable, experiment, export, mail, mirror, published, record, store, tables
+from numalab import blocks, comparable, experiment, export, mail, mirror, published, record, report, store, tables
 from numalab.case import Arm, Verdict
 from numalab.errors import InputError
 from numalab.mirror import Beside
@@ -103,7 +103,7 @@ def plain(found: Columns, above: Sequence[str], beside: Sequence[Beside], refere
     shape = f"{spec['topology_name']}: {spec['topology']['vcpus']} vCPUs, {spec['topology']['memory']}"
     head = [f"{run.workload} ({run.size}) on {shape}, {spec['accel']}; boots: {boots}"]
     if run.emulated:
-        head.append(mail.EMULATED)
+        head.append(report.EMULATED)
     first, *others = (blocks.text(block) for block in tables.compare(found))
     parts = ["\n".join([*head, *above]), f"{run.workload}\n{first}", *others]
     return "\n\n".join([*parts, *([mirror.text(beside, references)] if beside else [])])

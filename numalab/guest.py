@@ -121,21 +121,22 @@ class Guest:
     def watch(self) -> None:
         """Raise KernelOops when the console shows one, GuestLost when the domain is gone, BootHung in a boot that hangs."""
         self._console()
-        if self._booting and self._hangs():
-            last = self.console_text().splitlines()[-1].strip()
-            raise BootHung(
-                f"guest {self.name}: hung in its boot under emulation, nothing new on its console for {HUNG_SECONDS:.0f} s; last: {last}",
-                evidence=self.console_tail(),
-            )
+        if self._booting:
+            self._check_boot()
         if not self.host.running(self.name):
             self._console(last=True)
             raise GuestLost(f"guest {self.name}: its domain is gone: QEMU ended, or somebody destroyed it", evidence=self.console_tail())
 
-    def _hangs(self) -> bool:
-        """Whether a boot under emulation has stopped, of which something was seen and more was to be expected."""
+    def _check_boot(self) -> None:
+        """BootHung when a boot under emulation has stopped, of which something was seen and more was to be expected."""
         spec = self.record.spec
-        told = spec.accel is Accel.TCG and "quiet" not in spec.boot.cmdline.split()
-        return told and time.monotonic() - self._console.grew > HUNG_SECONDS and bool(self.console_text().strip())
+        if spec.accel is not Accel.TCG or "quiet" in spec.boot.cmdline.split() or time.monotonic() - self._console.grew <= HUNG_SECONDS:
+            return
+        if tail := self.console_tail().strip():
+            raise BootHung(
+                f"guest {self.name}: hung in its boot under emulation, nothing new on its console for {HUNG_SECONDS:.0f} s; "
+                f"last: {tail.splitlines()[-1]}", evidence=tail,
+            )
 
     def execute(self, command: str, *, deadline: Deadline, input: bytes | None = None, tell: Callable[[str], None] | None = None) -> Result:
         """See Shell."""
@@ -182,9 +183,7 @@ class Guest:
 
     def save(self) -> None:
         """Write the record, whole or not at all."""
-        fresh = self.directory / "guest.json.new"
-        fresh.write_text(json.dumps(jsonable(self.record), indent=1))
-        fresh.replace(self.directory / "guest.json")
+        state.write(self.directory / "guest.json", json.dumps(jsonable(self.record), indent=1))
 
 
 def remove(place: Path, host: Host, deadline: Deadline) -> None:

@@ -50,8 +50,7 @@ def _up(request: Request, host: Host, deadline: Deadline, hung: int) -> Guest:
     place = _claim(request.name)
     guest = None
     try:
-        guest = _prepare(request, host, place, deadline)
-        guest.record = guest.record.model_copy(update={"hung": hung})
+        guest = _prepare(request, host, place, deadline, hung)
         start(guest, request, deadline)
         with step("boot", who=request.name):
             guest.reach(deadline)
@@ -86,7 +85,7 @@ def _claim(name: str) -> Path:
     return place
 
 
-def _prepare(request: Request, host: Host, place: Path, deadline: Deadline) -> Guest:
+def _prepare(request: Request, host: Host, place: Path, deadline: Deadline, hung: int) -> Guest:
     """Everything short of starting it: image, kernel, accelerator, disks."""
     where = host.where
     request = request.model_copy(update={"shape": kernel.fitted(request.kernel_name, request.shape)})
@@ -115,7 +114,7 @@ def _prepare(request: Request, host: Host, place: Path, deadline: Deadline) -> G
     )
     record = Record(
         spec=spec, uri=host.uri, image=base.name, image_id=base.id, kernel_hash=kernel.digest(boot),
-        accel_reason=probe.reason, created=state.stamp(), ready=False, maker=os.getpid(), maker_started=state.started(os.getpid()),
+        accel_reason=probe.reason, created=state.stamp(), ready=False, maker=os.getpid(), maker_started=state.started(os.getpid()), hung=hung,
     )
     if probe.accel.value == "tcg":
         note(f"emulated (TCG: {probe.reason}); counters are faithful, times are not", who=request.name)

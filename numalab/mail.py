@@ -21,7 +21,6 @@ from numalab.tables import Columns
 WIDTH = 76
 INDENT = 10
 """Of what follows a heading of the setup."""
-EMULATED = "emulated: counters are faithful, times are not"
 
 
 def compose(
@@ -42,7 +41,7 @@ def setup(found: Columns) -> str:
     every = [run for boots in found.values() for run in boots]
     run = every[0]
     spec = run.guest["spec"]
-    accel = f"{spec['accel']} ({EMULATED})" if run.emulated else spec["accel"]
+    accel = f"{spec['accel']} ({report.EMULATED})" if run.emulated else spec["accel"]
     place = run.place
     facts = [
         *([("Case", f"{place.case_name}: {place.case.description} ({place.case.source})")] if place else []),

@@ -19,7 +19,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from numalab import counters, folded
+from numalab import counters, folded, state
 from numalab.errors import InputError
 from numalab.model import jsonable
 from numalab.runs import PhaseResult, Run
@@ -32,9 +32,7 @@ LEAST_SHARE = 0.005
 
 def write(run: Run, folder: Path) -> None:
     """run.json, whole or not at all."""
-    fresh = folder / "run.json.new"
-    fresh.write_text(json.dumps(jsonable(run), indent=1))
-    fresh.replace(folder / "run.json")
+    state.write(folder / "run.json", json.dumps(jsonable(run), indent=1))
 
 
 def write_samples(folder: Path, index: int, name: str, lines: Sequence[str]) -> None:

@@ -14,6 +14,7 @@ from numalab.model import Accel, Phase
 from numalab.runs import Run
 
 ABSENT = "-"
+EMULATED = "emulated: counters are faithful, times are not"
 UNITS = (("k", 1e3), ("M", 1e6), ("G", 1e9))
 COUNTER = re.compile(r"\b(?:numa|nr|pg|fairzone)_?\w+")
 """What in a metric's formula is a counter of /proc/vmstat, or the beginning of several (pgalloc_*)."""
@@ -36,7 +37,7 @@ def summary(run: Run) -> str:
         f"kernel {spec['boot']['name']} {run.release}, {spec['accel']}",
     ]
     if run.emulated:
-        head.append("emulated: counters are faithful, times are not")
+        head.append(EMULATED)
     if run.error:
         head.append(f"BROKEN, not a result: {run.error}")
     head += [f"console: {line}" for line in run.console_warnings]
@@ -75,7 +76,7 @@ def verdict(found: Verdict) -> str:
         lines += [f"  {line}" for line in _finding(one, found)]
     lines += [f"  doubt: {doubt}" for doubt in found.doubts]
     if found.accel == Accel.TCG:
-        lines.append("  emulated: counters are faithful, times are not, and no time decided this")
+        lines.append(f"  {EMULATED}, and no time decided this")
     return "\n".join(lines)
 
 

@@ -15,7 +15,7 @@ from numalab.blocks import Block
 from numalab.case import CONFIDENCE, Answer, Case, Expectation, Finding, Verdict
 from numalab.drawing import Drawing
 from numalab.gallery import Boot, Boots, Gallery, Group, unique
-from numalab.model import Accel, Topology, Value, show_size
+from numalab.model import Topology, Value, show_size
 from numalab.plot import Plot, Table
 from numalab.published import Published
 from numalab.runs import Run
@@ -110,7 +110,7 @@ def together(runs: Sequence[Run]) -> list[list[Run]]:
 def _section(ident: str, boots: Sequence[Boot], verdicts: Sequence[Verdict], known: Known) -> Section:
     runs, first = [boot.run for boot in boots], boots[0].run
     spec, case = first.guest["spec"], next((boot.run.place.case for boot in boots if boot.run.place), None)
-    emulated = spec["accel"] == Accel.TCG
+    emulated = first.emulated
     whole = [run for run in runs if not run.error]
     columns = tables.columns(whole, known.baseline) if whole else {}
     names = {run.id: run.kernel for run in runs} | {run.id: name for name, members in columns.items() for run in members}

@@ -19,6 +19,7 @@ import platform
 import re
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -73,9 +74,12 @@ def lock(name: str, deadline: Deadline) -> Iterator[None]:
 
 def write(path: Path, text: str) -> None:
     """A file, whole or not at all; under a name of its own meanwhile, for threads and processes that write it at once."""
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".making-{os.getpid()}-", delete=False) as fresh:
-        fresh.write(text)
-    Path(fresh.name).replace(path)
+    fresh = path.with_name(f".making-{os.getpid()}-{threading.get_ident()}-{path.name}")
+    try:
+        fresh.write_text(text)
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)
 
 
 @contextmanager
