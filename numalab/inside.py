@@ -40,6 +40,13 @@ class Tracepoints:
             subprocess.run(["mount", "-t", "tracefs", "none", roots[0]], stderr=subprocess.DEVNULL, check=False)
         root = next((path for path in roots if os.path.exists(f"{path}/events")), "")  # noqa: PTH110
         self.places = {}
+        self.names, self.named = f"{root}/options/record-cmd", ""
+        if events:
+            # With names, which nobody reads here, an event has the scheduler's task switch probed too: the hottest code
+            # there is would be patched. Guests under QEMU 7.2's TCG hang at that; see guest.HUNG_SECONDS.
+            with contextlib.suppress(OSError):
+                self.named = read(self.names).strip()
+                write(self.names, "0")
         for number, event in enumerate(events):
             place = f"{root}/instances/numalab-{os.getpid()}-{number}"
             with contextlib.suppress(OSError):  # a kernel without the event has no count of it
@@ -62,9 +69,12 @@ class Tracepoints:
         return "".join(lines)
 
     def close(self) -> None:
-        """Remove the instances."""
+        """Remove the instances; names are recorded again if they were."""
         for event in list(self.places):
             self._drop(event)
+        if self.named == "1":
+            with contextlib.suppress(OSError):
+                write(self.names, "1")
 
     def _drop(self, event: str) -> None:
         place = self.places.pop(event, "")

@@ -126,7 +126,8 @@ class Ssh:
         if result.status == SSH_FAILED and not self.connected(deadline):
             if self.watch:
                 self.watch()
-            raise GuestLost(f"guest {self.guest}: SSH is lost: {result.stderr.strip() or 'the connection ended'}")
+            said = "" if tell else result.stderr.strip()  # who is told line by line has had them, and they are the command's
+            raise GuestLost(f"guest {self.guest}: SSH is lost: {said or 'the connection ended'}")
         return result
 
     def connected(self, deadline: Deadline) -> bool:

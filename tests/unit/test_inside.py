@@ -161,6 +161,15 @@ def test_tracepoints() -> None:
 
 
 @traces
+def test_the_task_switch_is_not_probed() -> None:
+    """While events are counted no names are recorded; afterwards as before."""
+    before = in_tracefs(f"cat {TRACEFS}/options/record-cmd")
+    done = ran({"command": f"cat {TRACEFS}/options/record-cmd", "trace": ["sched:sched_process_exec"]}, *ALONE)
+    assert json.loads(done.stdout)["stdout"] == "0\n"
+    assert in_tracefs(f"cat {TRACEFS}/options/record-cmd") == before
+
+
+@traces
 def test_more_events_than_a_ring_holds() -> None:
     """What is overwritten was counted."""
     done = ran({"command": "i=0; while [ $i -lt 2000 ]; do /bin/true; i=$((i+1)); done", "trace": ["sched:sched_process_exec"]}, *ALONE)

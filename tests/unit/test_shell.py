@@ -123,6 +123,15 @@ def test_ssh_is_lost(ssh: Ssh, program: Program, deadline: Deadline) -> None:
         ssh.execute("x", deadline=deadline)
 
 
+def test_ssh_is_lost_from_a_command_that_tells(ssh: Ssh, program: Program, deadline: Deadline) -> None:
+    """Samples go to standard error: they are no reason."""
+    program("ssh", "echo '{\"t\": 2.0}' >&2; exit 255")
+    told: list[str] = []
+    with pytest.raises(GuestLost, match=r"guest g: SSH is lost: the connection ended$"):
+        ssh.execute("x", deadline=deadline, tell=told.append)
+    assert told == ['{"t": 2.0}']
+
+
 def test_255_is_the_commands_own_while_the_connection_stands(ssh: Ssh, program: Program, deadline: Deadline) -> None:
     program("ssh", 'case "$*" in *"-O check"*) exit 0;; esac; exit 255')
     assert ssh.execute("x", deadline=deadline).status == 255
