@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import tempfile
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,14 +44,23 @@ def _hash(*texts: str) -> str:
 
 
 def builder() -> Builder:
-    """Who builds kernels. Raises InputError when inventory.ini names nobody."""
-    inside = False
+    """Who builds kernels. Raises InputError when inventory.ini names nobody.
+
+    Not asked of Ansible, whose import alone takes as long as finding a kernel that is known.
+    """
+    members: dict[str, list[list[str]]] = defaultdict(list)
+    section = "ungrouped"
     for line in provision.INVENTORY.read_text().splitlines():
         words = line.split("#")[0].split(";")[0].split()
         if words and words[0].startswith("["):
-            inside = words[0] == "[builders]"
-        elif words and inside:
-            return Builder(words[0], "ansible_connection=local" in words)
+            section = words[0].strip("[]")
+        elif words:
+            members[section].append(words)
+    groups = ["builders"]
+    for group in groups:
+        for host, *variables in members[group]:
+            return Builder(host, "ansible_connection=local" in variables)
+        groups += [child for child, *_ in members[f"{group}:children"] if child not in groups]
     raise InputError(f"{provision.INVENTORY}: the group [builders] has no host: localhost ansible_connection=local would do")
 
 

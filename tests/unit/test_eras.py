@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from numalab import catalog, cli_kernel, console, eras, guest, kernel, kernelbuild, prune, recipes, shell, source, state, toolchain
+from numalab import catalog, cli_kernel, console, eras, guest, kernel, kernelbuild, provision, prune, recipes, shell, source, state, toolchain
 from numalab.eras import Container, Era
 from numalab.errors import DeadlinePassed, GuestError, InputError
 from numalab.guest import Guest
@@ -17,7 +17,7 @@ from numalab.image import Image
 from numalab.kernelbuild import Plan
 from numalab.patches import touched
 from numalab.proc import Deadline, Result
-from numalab.toolchain import Tools
+from numalab.toolchain import Builder, Tools
 from tests.unit.makers import FakeHost, record
 
 IMAGE = Image(name="debian12", id="0" * 16, directory="/images/x", root="PARTUUID=1", disk_bytes=1, inputs={})
@@ -100,6 +100,26 @@ def test_a_compiler_that_the_container_lacks(lab_state: Path) -> None:
     assert toolchain.tools(OLD, Deadline.after(10), ask=False) == Tools(compiler=GCC9, container=name)
     with pytest.raises(InputError, match=r"kernels/containers/bullseye\.yml: packages: bring no gcc-4"):
         toolchain.tools(OLD.model_copy(update={"compiler": "gcc-4"}), Deadline.after(10), ask=False)
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    ("[hypervisors]\nh\n[builders]\n# none\nfarm ansible_user=me ; mine\nlocalhost\n", Builder("farm", local=False)),
+    ("[builders]\nlocalhost ansible_connection=local\n", Builder("localhost", local=True)),
+    ("[far]\nb\n[builders:children]\nsmall\nfar\n[small:children]\nbuilders\n", Builder("b", local=False)),
+    ("[far]\nb\n[builders:children]\nfar\n[builders]\na\n", Builder("a", local=False)),
+])
+def test_who_builds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, expected: Builder) -> None:
+    (tmp_path / "inventory.ini").write_text(text)
+    monkeypatch.setattr(provision, "INVENTORY", tmp_path / "inventory.ini")
+    assert toolchain.builder() == expected
+
+
+@pytest.mark.parametrize("text", ["", "[builders]\n", "[hypervisors]\nh\n", "[builders:children]\nbuilders\nfar\n"])
+def test_nobody_builds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str) -> None:
+    (tmp_path / "inventory.ini").write_text(text)
+    monkeypatch.setattr(provision, "INVENTORY", tmp_path / "inventory.ini")
+    with pytest.raises(InputError, match=r"inventory\.ini: the group \[builders\] has no host: "):
+        toolchain.builder()
 
 
 def test_what_the_guest_gets(tmp_path: Path) -> None:
