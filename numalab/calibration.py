@@ -121,7 +121,7 @@ def of(runs: Sequence[Run]) -> Calibration:
 
 
 def _spread(runs: Sequence[Run], wish: Expectation) -> Spread | None:
-    values = [value for run in runs if (value := metrics.value(run, wish.metric, wish.phase)) is not None]
+    values = metrics.values(runs, wish.metric, wish.phase)
     if len(values) < effect.LEAST_BOOTS or min(values) < 0:
         return None
     extra = effect.shift(values, counts=metrics.kind(wish.metric) is Kind.COUNT)

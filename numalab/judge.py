@@ -117,7 +117,7 @@ def _kernel(run: Run) -> Traits:
 
 def _asked(wish: Expectation, sides: Sides) -> finding.Asked:
     """An expectation and the values of the boots that have one."""
-    values = {arm: [value for run in runs if (value := metrics.value(run, wish.metric, wish.phase)) is not None] for arm, runs in sides.items()}
+    values = {arm: metrics.values(runs, wish.metric, wish.phase) for arm, runs in sides.items()}
     kind = metrics.kind(wish.metric)
     release = next((run.release for run in sides[Arm.AFTER]), "")
     tcg = any(run.emulated for runs in sides.values() for run in runs)

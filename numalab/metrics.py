@@ -16,7 +16,7 @@ Absent is absent: a metric is None where a counter that it is made of is not the
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -217,6 +217,11 @@ def value(run: Run, metric: str, pattern: str) -> float | None:
     about = describe(metric)
     sums = merged(run, pattern)
     return None if sums is None else about.of(sums)
+
+
+def values(runs: Iterable[Run], metric: str, pattern: str) -> list[float]:
+    """`value` of each run that has one."""
+    return [found for run in runs if (found := value(run, metric, pattern)) is not None]
 
 
 def known(metric: str) -> bool:

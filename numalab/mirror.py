@@ -65,7 +65,7 @@ def beside(references: Mapping[str, Published], found: Columns, before: str) -> 
 
 def _beside(name: str, effect: Effect, kernels: tuple[str, str], found: Columns) -> Beside:
     boots = [found[heading] for heading in kernels]
-    sides = [[value for run in runs if (value := metrics.value(run, effect.metric, effect.phase)) is not None] for runs in boots]
+    sides = [metrics.values(runs, effect.metric, effect.phase) for runs in boots]
     wish = Expectation(metric=effect.metric, phase=effect.phase, direction=Direction.FALLS if effect.ratio < 1 else Direction.RISES)
     kind = metrics.kind(effect.metric)
     ours = finding.alone(wish, sides[0], sides[1], kind=kind)
