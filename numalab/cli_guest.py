@@ -16,7 +16,7 @@ from typing import Annotated
 
 import typer
 
-from numalab import catalog, console, image, kernel, launch, leftovers, recipes, settle, storage, topology
+from numalab import catalog, console, image, kernel, launch, leftovers, recipes, report, settle, storage, topology
 from numalab import guest as guests
 from numalab.cli_common import (
     COMMAND_SECONDS,
@@ -157,9 +157,7 @@ def list_guests() -> None:
         life = ("running" if found.ready else "starting") if name in running[found.uri] else "lost"
         size = (str(spec.topology.vcpus), f"{spec.topology.memory >> 20}M")
         rows.append((name, life, spec.topology_name, *size, spec.boot.name, spec.accel, str(spec.ssh_port)))
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    for row in rows:
-        typer.echo("  ".join(f"{text:{width}}" for text, width in zip(row, widths, strict=True)).rstrip())
+    typer.echo("\n".join(report.aligned(rows, left=len(rows[0]))))
 
 
 def status(name: GuestName) -> None:

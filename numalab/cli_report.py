@@ -128,11 +128,8 @@ def listing(found: Sequence[store.Entry]) -> list[str]:
     """A line for each run; what is broken or damaged says why."""
     rows = [("STARTED", "CASE", "KERNEL", "TOPOLOGY", "SIZE", "ACCEL", "RUN")]
     rows += [(one.started, one.case_name or f"({one.workload})", one.kernel, one.topology, one.size, one.accel, one.id) for one in found if not one.damage]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     whys = ["", *(f"  BROKE: {shorten(one.error, 100)}" if one.error else "" for one in found if not one.damage)]
-    lines = [
-        "  ".join(f"{text:{width}}" for text, width in zip(row, widths, strict=True)).rstrip() + why for row, why in zip(rows, whys, strict=True)
-    ]
+    lines = [line + why for line, why in zip(report.aligned(rows, left=len(rows[0])), whys, strict=True)]
     return lines + [f"DAMAGED  {one.id}: {one.damage}" for one in found if one.damage]
 
 

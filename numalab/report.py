@@ -48,10 +48,10 @@ def summary(run: Run) -> str:
         values = [{**result.counters.get("vmstat", {}), **counters.derived(result.counters.get("vmstat", {}))}.get(key) for result in phases]
         # Cut off, not rounded: so the seeds' tables have it (37.7 % local is 37).
         rows.append((title, *(ABSENT if value is None else f"{int(value)}" for value in values)))
-    return "\n".join([*head, "", *_columns(rows)])
+    return "\n".join([*head, "", *aligned(rows)])
 
 
-def _columns(rows: Sequence[Sequence[str]], *, left: int = 1) -> list[str]:
+def aligned(rows: Sequence[Sequence[str]], *, left: int = 1) -> list[str]:
     """Rows of as many texts each, in columns: the first `left` to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
@@ -85,7 +85,7 @@ def _finding(one: Finding, found: Verdict) -> list[str]:
     ratio = "" if one.ratio is None else f", ×{one.ratio:.3g}"
     rows = [(kernel, *(map(short, values) if values else [ABSENT])) for kernel, values in ((found.before, one.before), (found.after, one.after))]
     lines = [f"  {_asked(one.expectation)}: {one.answer}{ratio}"]
-    lines += [f"    {line}" for line in _columns([*zip(*zip_longest(*rows, fillvalue=""), strict=True)])]
+    lines += [f"    {line}" for line in aligned([*zip(*zip_longest(*rows, fillvalue=""), strict=True)])]
     lines.append(f"    {one.reason}")
     # Where it cannot be told, the reason says this itself.
     if one.decides and one.answer is not Answer.CANNOT_TELL and one.detectable is not None:
@@ -142,4 +142,4 @@ def spread(found: Calibration) -> str:
         emulated = " (emulated)" if about.accel == Accel.TCG and metrics.kind(one.metric) is metrics.Kind.TIME else ""
         rows.append((one.metric + emulated, one.phase, short(one.mean), f"{one.sd:.1%}", f"up to ×{one.limit(least):.3g}"))
     head = f"{about.case_name} ({about.size}) on {about.accel}, {found.kernel} against itself, {len(found.runs)} boots:"
-    return "\n".join([head, *(f"  {line}" for line in _columns(rows, left=2))])
+    return "\n".join([head, *(f"  {line}" for line in aligned(rows, left=2))])
