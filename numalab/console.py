@@ -6,6 +6,7 @@ person's interactive console (lab.py console uses hvc0).
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Callable
@@ -38,6 +39,9 @@ BUSY_SECONDS = 30.0
 """Processor time of a boot that did something: one that halts at once was seen to use less than 1 s until the limit
 of 60 s, 5.10 under TCG 81 s until sshd answered."""
 
+REPORT_SECONDS = 10.0
+"""How long a kernel prints about one lockup or stall: registers and traces of each processor."""
+
 
 def warnings(text: str) -> list[str]:
     """All lines that belong to a run's evidence, whether they spoil it or not."""
@@ -56,13 +60,16 @@ def silence(guest: str, cpu_seconds: float) -> str:
 class Watch:
     """Looks at what a console log has grown by since the last look; raises KernelOops on an oops.
 
-    `grew` is when a look last found something new (time.monotonic), at first when the watch began.
+    `grew` is when a look last found something new (time.monotonic), at first when the watch began. The kernel's reports
+    of a lockup are nothing new: a guest that hangs may print them for ever (seen: a processor that waited for
+    another in text_poke_bp_batch(), reported every 26 s).
     """
 
     def __init__(self, path: Path, guest: str, more: Callable[[int], bytes] | None = None) -> None:
         """`more(offset)` reads the log from an offset on; by default from `path`."""
         self.path, self.guest, self._seen = path, guest, 0
         self.grew = time.monotonic()
+        self._reported = -math.inf
         self._more = more or (lambda offset: HERE.read(path, offset, Deadline.after(60)))
 
     def __call__(self, *, last: bool = False) -> None:
@@ -75,5 +82,8 @@ class Watch:
             evidence = "\n".join(self._more(0).decode(errors="replace").splitlines()[-TAIL_LINES:])
             raise KernelOops(f"guest {self.guest}: its kernel says: {line.strip()} (all of it: {self.path})", evidence=evidence)
         self._seen += len(raw)
-        if raw:
-            self.grew = time.monotonic()
+        now = time.monotonic()
+        if SLOW.search(fresh):
+            self._reported = now
+        elif raw and now - self._reported > REPORT_SECONDS:
+            self.grew = now

@@ -100,6 +100,23 @@ def test_watch_sees_growth(log: Log) -> None:
     assert PLAIN[3] in caught.value.evidence
 
 
+def test_reports_of_a_lockup_are_nothing_new(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("numalab.console.time.monotonic", lambda: clock[0])
+    log.watch.grew = 0.0
+    for clock[0], text, grew in [
+        (1.0, PLAIN[0], 1.0),
+        (23.0, "watchdog: BUG: soft lockup - CPU#0 stuck for 22s! [kworker/0:1:9]", 1.0),
+        (23.5, "RIP: 0010:smp_call_function_many_cond+0x1f1/0x2c0", 1.0),
+        (49.0, "watchdog: BUG: soft lockup - CPU#0 stuck for 48s! [kworker/0:1:9]", 1.0),
+        (52.0, "rcu: INFO: rcu_sched self-detected stall on CPU", 1.0),
+        (61.0, "Call Trace:", 1.0),
+        (63.0, PLAIN[1], 63.0),
+    ]:
+        log.grows(f"{text}\n")
+        assert log.watch.grew == grew, text
+
+
 def test_watch_reads_on_from_the_last_whole_line(tmp_path: Path) -> None:
     texts = iter([b"", b"one\n", b"one\ntw", b"one\ntwo\nthree\n", b"one\ntwo\nthree\n"])
     offsets: list[int] = []
