@@ -29,18 +29,17 @@ OOPS = re.compile(
 FINDING = re.compile(r"WARNING: (CPU|\S+:\d+ at )|INFO: task .* blocked for more than|Out of memory: Killed process|oom-kill:")
 """Lines after which what was counted is evidence and no data point."""
 SLOW = re.compile(r"BUG: soft lockup|BUG: workqueue lockup|rcu: INFO: rcu_\w+ (self-)?detected")
+"""The first lines of the kernel's reports of a lockup or stall."""
+BUSY_SECONDS = 30.0
+"""Processor time of a boot that did something: one that halts at once was seen to use less than 1 s until the limit
+of 60 s, 5.10 under TCG 81 s until sshd answered."""
+REPORT_SECONDS = 10.0
+"""How long one such report may go on: registers and traces of each processor."""
 
 
 def findings(text: str) -> list[str]:
     """Lines that make a run an error: warnings, hung tasks, OOM kills."""
     return [line for line in text.splitlines() if FINDING.search(line)]
-
-BUSY_SECONDS = 30.0
-"""Processor time of a boot that did something: one that halts at once was seen to use less than 1 s until the limit
-of 60 s, 5.10 under TCG 81 s until sshd answered."""
-
-REPORT_SECONDS = 10.0
-"""How long a kernel prints about one lockup or stall: registers and traces of each processor."""
 
 
 def warnings(text: str) -> list[str]:
@@ -61,8 +60,8 @@ class Watch:
     """Looks at what a console log has grown by since the last look; raises KernelOops on an oops.
 
     `grew` is when a look last found something new (time.monotonic), at first when the watch began. The kernel's reports
-    of a lockup are nothing new: a guest that hangs may print them for ever (seen: a processor that waited for
-    another in text_poke_bp_batch(), reported every 26 s).
+    of a lockup are nothing new: a guest that hangs may print them until its time limit (seen: a processor that waited
+    for the others in text_poke_bp_batch()).
     """
 
     def __init__(self, path: Path, guest: str, more: Callable[[int], bytes] | None = None) -> None:

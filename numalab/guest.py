@@ -24,7 +24,7 @@ from numalab.proc import Deadline, Result
 from numalab.where import of_uri
 
 HUNG_SECONDS = 90.0
-"""A boot under emulation that has printed nothing for so long, and does not answer, hangs: QEMU before 8.1 may keep the
+"""A boot under emulation that has printed nothing new for so long, and does not answer, hangs: QEMU before 8.1 may keep the
 translation of an instruction that another vCPU has just patched (Linux patches static keys while all CPUs run), and
 executes a breakpoint for ever that is no longer there. So one guest's registers said, on QEMU 7.2, where 2 or 3 of 100
 boots hang, not all in that place. Such a boot is begun again and counted; one under KVM is not, for there a hang is

@@ -46,7 +46,7 @@ def _hash(*texts: str) -> str:
 def builder() -> Builder:
     """Who builds kernels. Raises InputError when inventory.ini names nobody.
 
-    Not asked of Ansible, whose import alone takes as long as finding a kernel that is known.
+    Not asked of Ansible, whose import would add a third to the time in which a known kernel is found.
     """
     members: dict[str, list[list[str]]] = defaultdict(list)
     section = "ungrouped"

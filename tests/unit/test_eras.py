@@ -208,7 +208,7 @@ def test_a_source_package_of_another_suite(lab_state: Path, program: Callable[[s
     """From lists of its own: the host's sources.list is not asked, and stays as it is."""
     monkeypatch.setattr(source, "USR_SRC", tmp_path / "none")
     asked = tmp_path / "asked"
-    program("apt-get", f'echo "$@" >> {asked}; cat "${{2#*=}}" >> {asked}; case "$*" in *download*) touch linux.deb;; esac')
+    program("apt-get", f'echo "$@" >> {asked}; cat "${{2#*=}}" >> {asked}; case "$*" in *" download "*) touch linux.deb;; esac')
     program("dpkg-deb", 'mkdir -p "$3/usr/src" && echo tree > "$3/usr/src/linux-source-5.10.tar.xz"')
     found = source.tree("5.10", recipes.recipe("5.10"), Deadline.after(30), fetch=True)
     assert found is not None
