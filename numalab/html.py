@@ -118,7 +118,7 @@ def kernel(name: str) -> Kernel:
     """What kernels/ says of a kernel today; `unknown` where it says nothing that can be read."""
     try:
         recipe = recipes.recipe(name)
-        series = recipe.series or recipe.source.debian_source
+        series = recipe.of_series
         found = []
         for undone, item in recipes.wanted(recipe):
             if recipe.source.git and recipes.is_commit(item):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +23,8 @@ import pytest
 from _pytest.outcomes import Skipped  # the class behind pytest.skip, which has no public name that types know
 
 from numalab import report
-from numalab.case import Answer
-from numalab.errors import HostError, LabError
+from numalab.case import Answer, Case
+from numalab.errors import HostError, InputError, LabError
 from numalab.model import GIB, SizeClass, Topology, parse_size
 from numalab.proc import Deadline
 from numalab.runs import Run
@@ -45,6 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--accel", choices=["kvm", "tcg", "auto"], default="auto", help="accelerator of all guests")
     group.addoption("--kernel", metavar="K", default="debian", help="kernel of all guests that do not name one")
     group.addoption("--kernels", metavar="K,K", default=None, help="before and after of all cases, instead of each one's own")
+    group.addoption("--series", metavar="S", default=None, help="before and after of all cases from this series (6.12); those without are left out")
     group.addoption("--boots", metavar="N|auto", type=_boots, default=None, help="fresh boots of each kernel; auto: until the answer is clear")
     group.addoption("--connect", metavar="URI", default=None, help="libvirt connection")
     group.addoption("--rates", action="store_true", help="run the tests of the lab's own error rates, and nothing else")
@@ -95,10 +96,22 @@ class CaseFile(pytest.File):
         from numalab import catalog
 
         case = catalog.case(self.path.stem)
-        size = SizeClass(self.config.getoption("--size"))
-        if size in case.sizes:
+        size, kernels = SizeClass(self.config.getoption("--size")), self._kernels(case)
+        if size in case.sizes and kernels is not None:
             for name in self.config.getoption("--topology") or [case.sizes[size].machines[0].topology]:
-                yield CaseItem.from_parent(self, name=f"{self.path.stem}[{name}]", topology_name=name)
+                yield CaseItem.from_parent(self, name=f"{self.path.stem}[{name}]", topology_name=name, kernels=kernels)
+
+    def _kernels(self, case: Case) -> Sequence[str] | None:
+        """What --kernels names, () for the case's own; with --series its own kernels there, None when one is missing."""
+        from numalab import recipes
+
+        kernels, series = self.config.getoption("--kernels"), self.config.getoption("--series")
+        if kernels and series:
+            raise InputError(f"--kernels {kernels} --series {series}: give one of the two")
+        if not series:
+            return kernels.split(",") if kernels else ()
+        found = [other for name in (case.before, case.after) if (other := recipes.in_series(name, series))]
+        return found if len(found) == 2 else None
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> str | Any:
         """What is wrong with the case, or with the options for it, in one line."""
@@ -108,14 +121,13 @@ class CaseFile(pytest.File):
 class CaseItem(pytest.Item):
     """A case on one machine."""
 
-    def __init__(self, *, topology_name: str, **rest: Any) -> None:
+    def __init__(self, *, topology_name: str, kernels: Sequence[str], **rest: Any) -> None:
         super().__init__(**rest)
         from numalab import experiment
 
-        kernels = self.config.getoption("--kernels")
         self.plan = experiment.plan(
             self.path.stem, SizeClass(self.config.getoption("--size")), topology_name=topology_name,
-            kernels=kernels.split(",") if kernels else (), wish=self.config.getoption("--accel"),
+            kernels=kernels, wish=self.config.getoption("--accel"),
         )
         asked = self.config.getoption("--boots") or self.plan.about.boots
         self.boots: int | None = None if asked == "auto" else asked

@@ -107,10 +107,27 @@ class KernelRecipe(Value):
         """Whether it comes from source."""
         return not (self.source.debian_image or self.source.prebuilt)
 
+    @property
+    def of_series(self) -> str | None:
+        """Which series of a patch set fits, as far as the recipe says: 6.1."""
+        return self.series or self.source.debian_source
+
 
 def recipe(name: str) -> KernelRecipe:
     """kernels/NAME.yml, checked."""
     return load(KernelRecipe, find("kernels", name))
+
+
+def in_series(name: str, series: str) -> str | None:
+    """A kernel's counterpart in another series, by its name: 6.1-stagger-before -> 6.12-stagger-before; None without one.
+
+    Raises InputError when that series has no kernel at all.
+    """
+    known = names("kernels")
+    if series not in known:
+        raise InputError(f"--series {series}: there is no kernels/{series}.yml: there are {', '.join(known)}")
+    other = f"{series}{name.removeprefix(recipe(name).of_series or '')}"
+    return other if other in known else None
 
 
 def era_of(what: KernelRecipe) -> Era | None:

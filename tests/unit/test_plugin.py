@@ -12,6 +12,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+import scipy.special  # noqa: F401  Here, or a pytest within this process forgets numpy at its end, which loads only once.
 
 from numalab import catalog, experiment, host
 from numalab.case import Arm
@@ -252,6 +253,14 @@ def test_options_choose(cases: Cases) -> None:
     ]
 
 
+def test_series(cases: Cases) -> None:
+    """The case's own kernels there; a case that lacks one of them there is left out."""
+    cases.write("policy", CASE.replace("6.1-slowscan-before", "6.1-fairzone-before").replace('"6.1"', "6.1-fairzone-after"))
+    assert cases.run("--series", "6.12").parseoutcomes() == {"passed": 1}
+    assert [(asked.case_name, asked.kernels) for asked, _ in cases.asked] == [("mine", ("6.12-slowscan-before", "6.12"))]
+    assert cases.run("--series", "6.1").parseoutcomes() == {"passed": 2}
+
+
 @pytest.mark.parametrize(("words", "left"), [
     (["--at-most", "24"], True), (["--at-most", "23"], False),
     # Up to 8 boots of each kernel, of 4 minutes.
@@ -277,6 +286,8 @@ def test_which_files_are_cases(cases: Cases) -> None:
     (lambda cases: cases.write("mine", "description: 1"), [], "*testcases/mine.yml:1: description: Input should be a valid string"),
     (lambda cases: None, ["--kernels", "6.1"], "--kernels 6.1: one kernel compares with nothing*"),
     (lambda cases: None, ["--topology", "7socket"], "no topologies file *"),
+    (lambda cases: None, ["--series", "6.7"], "--series 6.7: there is no kernels/6.7.yml: there are *, 6.12, *"),
+    (lambda cases: None, ["--series", "6.12", "--kernels", "6.1,6.12"], "--kernels 6.1,6.12 --series 6.12: give one of the two"),
 ])
 def test_bad_cases_and_options(cases: Cases, break_it: Callable[[Cases], Any], words: list[str], said: str) -> None:
     """An error of the collection, in one line."""
