@@ -78,6 +78,14 @@ def _total(*terms: Term) -> Term:
     return total
 
 
+def _less(whole: Term, part: Term) -> Term:
+    """What is left of a count without a part of it; absent when either is."""
+    def rest(sums: Sums) -> float | None:
+        total, out = whole(sums), part(sums)
+        return total - out if total is not None and out is not None else None
+    return rest
+
+
 def _ratio(top: Term, bottom: Term, scale: float = 1) -> Term:
     """scale × top / bottom; absent when either is, or when nothing stands below."""
     def ratio(sums: Sums) -> float | None:
@@ -152,6 +160,8 @@ DERIVED = {
     "page_range_updates": _metric("pages", Kind.COUNT, "numa_pte_updates + 512 × numa_huge_pte_updates (the seeds' tables)", _derived("page_range_updates")),
     "hint_local_percent": _metric("%", Kind.RATIO, "100 × numa_hint_faults_local / numa_hint_faults (the seeds' tables)", _derived("hint_local_percent")),
     "minor_faults": _metric("faults", Kind.COUNT, "pgfault − pgmajfault (mmtests' Minor Faults)", _minor),
+    "other_minor_faults": _metric("faults", Kind.COUNT, "minor_faults − numa_hint_faults: of populating, and second ones for a lost write permission",
+                                  _less(_minor, _counter("numa_hint_faults"))),
     "migrated_per_hint_fault": _metric("pages/fault", Kind.RATIO, "numa_pages_migrated / numa_hint_faults", _per_fault("numa_pages_migrated")),
     "faults_per_hint_fault": _metric("faults/fault", Kind.RATIO, "minor_faults / numa_hint_faults: a second one is for a lost write permission",
                                      _ratio(_minor, _counter("numa_hint_faults"))),

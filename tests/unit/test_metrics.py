@@ -30,6 +30,7 @@ BY_HAND: tuple[tuple[str, dict[str, int], float], ...] = (
     ("hint_local_percent", BALANCING, 25),
     ("minor_faults", BALANCING, 500),
     ("migrated_per_hint_fault", BALANCING, 0.4),
+    ("other_minor_faults", BALANCING, 300),
     ("faults_per_hint_fault", BALANCING, 2.5),
     ("touch_faults_per_hint_fault", BALANCING, 1.5),  # 300 are told
     ("hint_faults_per_pte_update", BALANCING, 0.2),
@@ -86,7 +87,8 @@ def test_nothing_below_the_line_and_nothing_at_all(name: str) -> None:
     """Counters that are there and 0: what has a divisor is absent. Counters that are not there: all is."""
     zeros = dict.fromkeys([*BALANCING, *RECLAIM, *FAIR], 0)
     idle = phase("a", {"vmstat": zeros}).model_copy(update={"user": 0.0, "system": 0.0})
-    sums = {"page_range_updates", "minor_faults", "autonuma_cost", "kswapd_scanned", "kswapd_reclaimed", "direct_scanned", "direct_reclaimed"}
+    reclaim = {"kswapd_scanned", "kswapd_reclaimed", "direct_scanned", "direct_reclaimed"}
+    sums = {"page_range_updates", "minor_faults", "other_minor_faults", "autonuma_cost"} | reclaim
     assert metrics.value(run(idle), name, "a") == (0 if name in sums else None)
     if name != "system_percent":
         assert metrics.value(run(phase("a", {"vmstat": {}})), name, "a") is None

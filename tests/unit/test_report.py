@@ -181,7 +181,8 @@ repro-xfsrepair: kernel 6.1-slowscan-before, all done up to phase repair-default
 
 
 @pytest.mark.parametrize(("metric", "counters"), [
-    ("numa_pte_updates", "numa_pte_updates"), ("minor_faults", "pgfault|pgmajfault"), ("page_range_updates", "numa_pte_updates|numa_huge_pte_updates"),
+    ("numa_pte_updates", "numa_pte_updates"), ("minor_faults", "pgfault|pgmajfault"), ("other_minor_faults", "numa_hint_faults|pgfault|pgmajfault"),
+    ("page_range_updates", "numa_pte_updates|numa_huge_pte_updates"),
     ("touch_faults_per_hint_fault", "numa_hint_faults"), ("faults_per_hint_fault", "numa_hint_faults|pgfault|pgmajfault"),
     ("kswapd_scan_per_steal", "pgscan_kswapd|pgsteal_kswapd"), ("fairzone_resets_per_1000_pages", "fairzone_reset|pgalloc_"),
     ("elapsed", None), ("output:files_per_second", None), ("trace:migrate:mm_migrate_pages", None),
