@@ -55,7 +55,7 @@ class GuestError(LabError):
 
 
 class BootHung(GuestError):
-    """An emulated guest printed nothing more and never answered; see guest.HUNG_SECONDS."""
+    """An emulated guest printed nothing more and never answered (guest.HUNG_SECONDS), or oopsed by the emulator's fault."""
 
 
 class GuestLost(GuestError):

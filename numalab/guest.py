@@ -17,12 +17,14 @@ from enum import StrEnum
 from pathlib import Path
 
 from numalab import console, shell, state, storage, topology
-from numalab.errors import BootHung, DeadlinePassed, GuestError, GuestLost, HostError, InputError, LabError, TopologyMismatch
+from numalab.errors import BootHung, DeadlinePassed, GuestError, GuestLost, HostError, InputError, KernelOops, LabError, TopologyMismatch
 from numalab.host import Host
 from numalab.model import Accel, GuestSpec, Name, Topology, Value, check_name, jsonable
 from numalab.proc import Deadline, Result
 from numalab.where import of_uri
 
+OOPS_SECONDS = 1.0
+"""Until an oops stands on the console as a whole."""
 HUNG_SECONDS = 90.0
 """A boot under emulation that has printed nothing new for so long, and does not answer, hangs: QEMU before 8.1 may keep the
 translation of an instruction that another vCPU has just patched (Linux patches static keys while all CPUs run), and
@@ -120,12 +122,26 @@ class Guest:
 
     def watch(self) -> None:
         """Raise KernelOops when the console shows one, GuestLost when the domain is gone, BootHung in a boot that hangs."""
-        self._console()
+        try:
+            self._console()
+        except KernelOops as error:
+            if self._booting and self.record.spec.accel is Accel.TCG:
+                self._check_oops(error)
+            raise
         if self._booting:
             self._check_boot()
         if not self.host.running(self.name):
             self._console(last=True)
             raise GuestLost(f"guest {self.name}: its domain is gone: QEMU ended, or somebody destroyed it", evidence=self.console_tail())
+
+    def _check_oops(self, error: KernelOops) -> None:
+        """BootHung when the oops of a boot under emulation is the emulator's."""
+        time.sleep(OOPS_SECONDS)
+        if console.stale_breakpoint(self.console_text()):
+            raise BootHung(
+                f"guest {self.name}: oopsed in its boot under emulation at a breakpoint that its memory does not have (QEMU ran an old translation)",
+                evidence=self.console_tail(),
+            ) from error
 
     def _check_boot(self) -> None:
         """BootHung when a boot under emulation has stopped, of which something was seen and more was to be expected."""

@@ -21,6 +21,7 @@ OOPSES = [
     "[    2.000004] general protection fault: 0000 [#1] SMP",
     "[    2.000005] kernel BUG at mm/huge_memory.c:1353!",
     "[    2.000006] invalid opcode: 0000 [#1] PREEMPT SMP NOPTI",
+    "[    1.495056] int3: 0000 [#1] PREEMPT SMP",
     "[    2.000007] BUG: Bad page state in process xfs_repair  pfn:12345",
     "[    2.000008] BUG: Bad rss-counter state mm:00000000 type:MM_ANONPAGES val:1",
     "[    2.000009] BUG: KASAN: use-after-free in do_numa_page+0x1/0x2",

@@ -118,13 +118,21 @@ def test_what_was_started_is_stopped(name: str, host: FakeHost, monkeypatch: pyt
     assert host.stopped == ["g"]
 
 
+OOPSED = """[ 1.4] sched_clock: Marking stable
+[ 1.5] Oops: int3: 0000 [#1] SMP
+[ 1.5] RIP: 0010:sched_clock_cpu+0x5/0x170
+[ 1.5] Code: 74 a1 eb 97 41 54 55 53 {} <90> e8 c5 d5 f6 ff 48
+"""
+
+
 def boots(monkeypatch: pytest.MonkeyPatch, *outcomes: str) -> list[str]:
     """Boots that one after the other print this and then nothing: 'up' answers, 'hang' is watched until it is given up."""
     left = list(outcomes)
 
     def wait(self: shell.Ssh, _: Deadline) -> None:
         outcome = left.pop(0)
-        (self.known_hosts.parent / "console.log").write_text("" if outcome == "silent" else "[ 1.0] fine\n[ 1.6] sched_clock: Marking stable\n")
+        said = {"silent": "", "stale": OOPSED.format("66"), "trap": OOPSED.format("cc")}.get(outcome, "[ 1.0] fine\n[ 1.6] sched_clock: Marking stable\n")
+        (self.known_hosts.parent / "console.log").write_text(said)
         monkeypatch.setattr(guest, "HUNG_SECONDS", 90.0 if outcome == "up" else -1.0)
         assert self.watch
         self.watch()
@@ -141,6 +149,23 @@ def test_a_hung_boot_is_begun_again(host: FakeHost, monkeypatch: pytest.MonkeyPa
     assert said.count("guest g: hung in its boot under emulation, nothing new on its console for") == 2
     assert "last: [ 1.6] sched_clock: Marking stable; begun again" in said
     assert (state.folder("logs") / "hung-g-2.log").read_text().endswith("Marking stable")
+
+
+@pytest.mark.parametrize(("outcome", "choice", "again"), [("stale", Accel.TCG, True), ("trap", Accel.TCG, False), ("stale", Accel.KVM, False)])
+def test_a_breakpoint_that_is_not_in_memory(
+    outcome: str, choice: Accel, again: bool, host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline, caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The emulator's fault, and begun again; one that is in memory is the kernel's, and so is all that happens under KVM."""
+    left = boots(monkeypatch, outcome, "up")
+    monkeypatch.setattr(guest, "OOPS_SECONDS", 0.0)
+    monkeypatch.setattr(accel, "choose", lambda *_: accel.Probe(accel=choice, reason="boots", key=""))
+    if again:
+        assert launch.up(request(), host.real(), deadline).record.hung == 1
+        assert "at a breakpoint that its memory does not have (QEMU ran an old translation); begun again" in caplog.text
+    else:
+        with pytest.raises(KernelOops, match="Oops: int3"):
+            launch.up(request(), host.real(), deadline)
+        assert left == ["up"]
 
 
 def test_a_boot_that_always_hangs(host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
