@@ -125,7 +125,7 @@ class Guest:
         try:
             self._console()
         except KernelOops as error:
-            if self._booting and self.record.spec.accel is Accel.TCG:
+            if self.record.spec.accel is Accel.TCG:
                 self._check_oops(error)
             raise
         if self._booting:
@@ -135,11 +135,11 @@ class Guest:
             raise GuestLost(f"guest {self.name}: its domain is gone: QEMU ended, or somebody destroyed it", evidence=self.console_tail())
 
     def _check_oops(self, error: KernelOops) -> None:
-        """BootHung when the oops of a boot under emulation is the emulator's."""
+        """GuestError when an oops under emulation is the emulator's and no finding: BootHung in a boot, which can be begun again."""
         time.sleep(OOPS_SECONDS)
         if console.stale_breakpoint(self.console_text()):
-            raise BootHung(
-                f"guest {self.name}: oopsed in its boot under emulation at a breakpoint that its memory does not have (QEMU ran an old translation)",
+            raise (BootHung if self._booting else GuestError)(
+                f"guest {self.name}: oopsed under emulation at a breakpoint that its memory does not have (QEMU ran an old translation)",
                 evidence=self.console_tail(),
             ) from error
 

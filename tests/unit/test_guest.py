@@ -168,6 +168,19 @@ def test_a_breakpoint_that_is_not_in_memory(
         assert left == ["up"]
 
 
+def test_a_breakpoint_that_is_not_in_memory_later(host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+    """Of a guest that is up it is an error of the lab, with its evidence: no finding about the kernel."""
+    boots(monkeypatch, "up")
+    monkeypatch.setattr(guest, "OOPS_SECONDS", 0.0)
+    made = launch.up(request(), host.real(), deadline)
+    with made.console_log.open("a") as log:
+        log.write(OOPSED.format("eb"))
+    with pytest.raises(GuestError, match="oopsed under emulation at a breakpoint") as caught:
+        made.watch()
+    assert not isinstance(caught.value, BootHung)
+    assert "Oops: int3" in caught.value.evidence
+
+
 def test_a_boot_that_always_hangs(host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
     left = boots(monkeypatch, "hang", "hang", "hang", "up")
     with pytest.raises(BootHung):
