@@ -125,7 +125,7 @@ class Guest:
         try:
             self._console()
         except KernelOops as error:
-            if self.record.spec.accel is Accel.TCG:
+            if self.record.spec.accel is Accel.TCG and "int3: " in str(error):
                 self._check_oops(error)
             raise
         if self._booting:
