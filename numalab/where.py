@@ -20,6 +20,8 @@ from numalab.errors import CommandFailed, HostError, InputError
 from numalab.proc import Deadline, Result, need, run
 
 CONNECT_SECONDS = 15
+GRACE_SECONDS = 3
+"""How much longer than here a program may take on another machine before it is ended there."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,10 @@ class Where:
         return [*self._ssh("ssh"), "-W", "%h:%p", self.host]
 
     def run(self, words: Sequence[str | Path], *, deadline: Deadline, check: bool = True, watch: Callable[[], None] | None = None) -> Result:
-        """Run a program there; see proc.run."""
-        result = run(self.argv(words), deadline=deadline, check=check and not self.ssh, watch=watch)
+        """Run a program there; see proc.run. sshd does not end what it started when its client goes (a QEMU whose guest
+        hangs would run for ever), so a program on another machine takes its time limit along, a little later than ours."""
+        bounded = ["timeout", "--kill-after=2", f"{deadline.remaining() + GRACE_SECONDS:.0f}", *words] if self.ssh else words
+        result = run(self.argv(bounded), deadline=deadline, check=check and not self.ssh, watch=watch)
         if self.ssh and result.status == 255:
             raise HostError(f"{self.ssh}: not reached by SSH: {result.stderr.strip() or 'no answer'}")
         if check and result.status:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from numalab.errors import CommandFailed, HostError, InputError
+from numalab import where
+from numalab.errors import CommandFailed, DeadlinePassed, HostError, InputError
 from numalab.proc import Deadline
 from numalab.where import HERE, Where, of_uri
 
@@ -50,22 +51,35 @@ def test_run(program: Program, deadline: Deadline) -> None:
         HERE.run(["false"], deadline=deadline)
 
 
+def test_what_outlives_ssh_ends_there_too(program: Program, tmp_path: Path, deadline: Deadline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As sshd leaves it: the client is gone, the program goes on in a session of its own."""
+    monkeypatch.setattr(where, "GRACE_SECONDS", 0)
+    program("ssh", 'for word; do last=$word; done; setsid sh -c "$last" & exec sleep 60')
+    with pytest.raises(DeadlinePassed):
+        THERE.run(["sh", "-c", f"echo $$ > {tmp_path}/pid; exec sleep 60"], deadline=deadline.within(1))
+    process = Path("/proc") / (tmp_path / "pid").read_text().strip()
+    ending = deadline.within(30)
+    while process.exists():
+        ending.check("the program's end")
+        ending.pause(0.05)
+
+
 def test_not_reached(program: Program, deadline: Deadline) -> None:
     program("ssh", "echo 'No route to host' >&2; exit 255")
     with pytest.raises(HostError, match="me@there:2022: not reached by SSH: No route to host"):
         THERE.run(["true"], deadline=deadline, check=False)
 
 
-@pytest.mark.parametrize("where", [HERE, THERE], ids=["here", "there"])
+@pytest.mark.parametrize("place", [HERE, THERE], ids=["here", "there"])
 @pytest.mark.parametrize("body", [b"", b"one\ntwo\n", b"\xff\xfe\nthree\n"])
-def test_read(where: Where, body: bytes, tmp_path: Path, program: Program, deadline: Deadline) -> None:
+def test_read(place: Where, body: bytes, tmp_path: Path, program: Program, deadline: Deadline) -> None:
     """Bytes as they are: the console watch counts them."""
     program("ssh", ASIDE)
     path = tmp_path / "log"
-    assert where.read(path, 0, deadline) == b""
+    assert place.read(path, 0, deadline) == b""
     path.write_bytes(body)
     for offset in (0, 1, len(body), len(body) + 9):
-        assert where.read(path, offset, deadline) == body[offset:]
+        assert place.read(path, offset, deadline) == body[offset:]
 
 
 def test_push(program: Program, tmp_path: Path, deadline: Deadline) -> None:

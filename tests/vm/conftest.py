@@ -61,9 +61,9 @@ class Command:
                 found.append(words)
         return found
 
-    def clean(self) -> bool:
-        """Whether nothing of a guest is left: no folder, domain or process."""
-        return not (self.guests() or self.domains() or self.processes())
+    def left(self) -> list[str]:
+        """What is left of a guest: folders, domains, processes."""
+        return [*self.guests(), *self.domains(), *self.processes()]
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ def refused(lab_py: Command, result: subprocess.CompletedProcess[str], *words: s
     for word in words:
         assert word in lines[0]
     assert "Traceback" not in result.stderr
-    assert lab_py.clean()
+    assert not lab_py.left()
 
 
 @pytest.mark.parametrize(("text", "words"), [
@@ -57,7 +57,7 @@ def test_name_taken(lab_py: Command) -> None:
     assert "a guest called mine is there" in result.stderr
     assert (place / "maker").read_text() == "1 0", "somebody else's guest was touched"
     shutil.rmtree(place)
-    assert lab_py.clean()
+    assert not lab_py.left()
 
 
 def test_unknown_topology_and_kernel(lab_py: Command) -> None:

@@ -52,7 +52,7 @@ def test_used_as_a_person_would(lab_py: Command, tmp_path: Path) -> None:
         if path.is_file() and path.name in ("known_hosts", "id_ed25519"):
             assert path.stat().st_mode & 0o077 == 0, path
     assert lab_py("down", "one").returncode == 0
-    assert lab_py.clean()
+    assert not lab_py.left()
 
 
 def test_two_at_once(lab_py: Command) -> None:
@@ -60,7 +60,7 @@ def test_two_at_once(lab_py: Command) -> None:
     assert result.returncode == 0, result.stderr
     assert lab_py.domains() == {"uma-2g", "uma-2g-2"}
     assert lab_py("down", "--all").returncode == 0
-    assert lab_py.clean()
+    assert not lab_py.left()
 
 
 def test_interrupted_up_leaves_nothing(lab_py: Command) -> None:
@@ -70,7 +70,7 @@ def test_interrupted_up_leaves_nothing(lab_py: Command) -> None:
     assert code == 130
     assert "cancelled" in said
     assert "Traceback" not in said
-    assert lab_py.clean()
+    assert not lab_py.left()
 
 
 def test_killed_up_is_mended_by_gc(lab_py: Command) -> None:
@@ -81,7 +81,7 @@ def test_killed_up_is_mended_by_gc(lab_py: Command) -> None:
     result = lab_py("gc")
     assert result.returncode == 0
     assert "guest one" in result.stdout
-    assert lab_py.clean()
+    assert not lab_py.left()
 
 
 @pytest.mark.parametrize(("kind", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
@@ -125,7 +125,7 @@ def test_dead_qemu_is_a_lost_guest(lab_py: Command) -> None:
     assert "its domain is gone" in said or "SSH is lost" in said
     assert "lost" in lab_py("list").stdout
     assert "guest one: it was lost" in lab_py("gc").stdout
-    assert lab_py.clean()
+    assert not lab_py.left()
 
 
 def test_hung_guest_is_lost(lab_py: Command) -> None:
@@ -147,7 +147,7 @@ def test_wrong_topology_fails_up(lab_py: Command) -> None:
     assert result.returncode == 2
     assert "not the topology that was asked for: node 0 memory" in result.stderr
     assert "512 MiB" in result.stderr
-    assert lab_py.clean()
+    assert not lab_py.left()
 
 
 def test_kernel_that_panics_at_boot(lab_py: Command) -> None:
@@ -155,7 +155,7 @@ def test_kernel_that_panics_at_boot(lab_py: Command) -> None:
     result = lab_py("up", *SMALL, "--name", "one", "--append", "rdinit=/nowhere root=/dev/nowhere")
     assert result.returncode == 1, result.stderr
     assert "Kernel panic" in result.stderr
-    assert lab_py.clean()
+    assert not lab_py.left()
 
 
 def test_guest_that_never_answers(lab_py: Command) -> None:
@@ -163,7 +163,7 @@ def test_guest_that_never_answers(lab_py: Command) -> None:
     assert result.returncode == 2, result.stderr
     assert "waiting for SSH" in result.stderr
     assert "/dev/nowhere does not exist" in result.stderr, "the console's end is not shown"
-    assert lab_py.clean()
+    assert not lab_py.left()
 
 
 def test_console_is_a_login_on_hvc0(lab_py: Command) -> None:

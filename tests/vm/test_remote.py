@@ -65,7 +65,7 @@ def test_guest_on_a_hypervisor_over_ssh(lab_py: Command, uri: str, tmp_path: Pat
     finally:
         down = remote("down", "far")
     assert down.returncode == 0, down.stderr
-    assert lab_py.clean()
+    assert not lab_py.left()
 
 
 def test_unreachable_hypervisor(lab_py: Command) -> None:
@@ -73,10 +73,10 @@ def test_unreachable_hypervisor(lab_py: Command) -> None:
     assert result.returncode == 2
     assert "libvirt at qemu+ssh://root@127.0.0.1:1/system" in result.stderr
     assert "Traceback" not in result.stderr
-    assert lab_py.clean()
+    assert not lab_py.left()
 
 
 def test_transport_that_carries_no_files(lab_py: Command) -> None:
     result = lab_py("up", "--topology", "uma-2g", "--connect", "qemu+tcp://127.0.0.1:1/system")
     assert result.returncode == 2
-    assert lab_py.clean()
+    assert not lab_py.left()
