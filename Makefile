@@ -13,11 +13,12 @@ APT := python3 python3-venv \
 	packer mmdebstrap fakeroot uidmap fdisk e2fsprogs xfsprogs \
 	openssh-client busybox-static cpio \
 	libxml2-utils shellcheck \
-	make binutils bc bison flex libelf-dev libssl-dev xz-utils git
+	make binutils bc bison flex libelf-dev libssl-dev xz-utils lz4 kmod git
 # python3-dev to pkg-config: pip builds libvirt-python against libvirt-dev
 # libvirt-clients: virsh console, virt-xml-validate (with libxml2-utils)
 # packer to xfsprogs: images and disks;  busybox-static, cpio: the accelerator's probe
-# shellcheck: make lint;  make to git: kernels are built, from sources that apt-get download or git brings
+# shellcheck: make lint;  make to git: kernels are built (kmod: depmod of their modules), from sources that
+# apt-get download or git brings
 
 # Of tests/browser alone: the HTML report on screen and on paper.
 BROWSER := chromium chromium-driver poppler-utils

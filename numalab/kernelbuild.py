@@ -223,7 +223,7 @@ def _play(asked: Plan, tag: str, out: Path, deadline: Deadline, *, modules: bool
         variables: dict[str, object] = {
             "kernel_source": asked.tree.id, "kernel_tarball": asked.tree.tarball, "kernel_build": asked.build, "kernel_job": str(job),
             "kernel_compiler": asked.tools.compiler, "kernel_allconfig": not asked.distribution, "kernel_out": str(out),
-            "kernel_scratch": f".making-{os.getpid()}-", "kernel_cc": asked.era.compiler if asked.era else "gcc", **toolchain.container_variables(asked.era),
+            "kernel_cc": asked.era.compiler if asked.era else "gcc", **toolchain.container_variables(asked.era),
         }
         toolchain.play(tag, variables, log, deadline)
     except CommandFailed as error:

@@ -112,6 +112,7 @@ def _compiler(who: Builder, age: Era | None, deadline: Deadline, *, ask: bool) -
 def play(tag: str, variables: dict[str, object], log: Path, deadline: Deadline) -> None:
     """playbooks/kernel.yml on the builder."""
     who = builder()
+    variables = variables | {"kernel_scratch": f".making-{os.getpid()}-"}
     if who.local:
         # Our own interpreter: looking for one takes time and may find one that does not run (pyenv's shims).
         variables = variables | {"kernel_root": str(state.directory()), "ansible_python_interpreter": sys.executable}
@@ -123,7 +124,4 @@ def container_variables(age: Era | None) -> dict[str, object]:
     if age is None or age.container is None:
         return {"kernel_container": ""}
     what = eras.container(age.container)
-    return {
-        "kernel_container": what.id(age.container), "kernel_suite": what.suite, "kernel_packages": what.packages,
-        "kernel_scratch": f".making-{os.getpid()}-",
-    }
+    return {"kernel_container": what.id(age.container), "kernel_suite": what.suite, "kernel_packages": what.packages}

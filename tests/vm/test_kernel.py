@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from numalab import catalog, kconfig, kernelbuild, measure, recipes, settle, shell, topology
@@ -52,6 +54,21 @@ def test_the_lean_kernel_and_a_guest_in_order(lab: Lab, deadline: Deadline) -> N
         guest.record = guest.record.model_copy(update={"spec": guest.record.spec.model_copy(update={"boot": boot})})
         with pytest.raises(GuestError, match=f"runs kernel {asked.release}, but 6.1 is 6.1.0-another"):
             guest.reach(deadline)
+
+
+@pytest.mark.minutes(60)
+def test_modules_that_depmod_has_not_seen(lab: Lab, deadline: Deadline, tmp_path: Path) -> None:
+    """modprobe finds them all the same, by direct boot and by GRUB, and a second run changes nothing."""
+    asked = built("6.1")
+    (tmp_path / "modules/kernel").mkdir(parents=True)
+    for name in ("modules.order", "modules.builtin"):
+        (tmp_path / "modules" / name).touch()
+    recipe = tmp_path / "mine.yml"
+    recipe.write_text(f"description: d\nsource: {{prebuilt: {{bzimage: {asked.file('bzImage')}, modules: {tmp_path}/modules}}}}\n")
+    with lab.up(SMALL, "uma-2g", deadline, kernel=str(recipe)) as guest:
+        assert "modules.dep.bin" in said(guest, "ls /lib/modules/$(uname -r)")
+        assert settle.own_kernel(guest, deadline) > 0
+        assert settle.own_kernel(guest, deadline) == 0
 
 
 @pytest.mark.minutes(40)

@@ -3,7 +3,7 @@
 set -euo pipefail
 source=$1 kind=$2
 mapfile -t words <job/make # CC=..., of the era
-for tool in make:make ld:binutils flex:flex bison:bison bc:bc git:git perl:perl xz:xz-utils; do
+for tool in make:make ld:binutils flex:flex bison:bison bc:bc git:git perl:perl xz:xz-utils lz4:lz4; do
     command -v "${tool%:*}" >/dev/null || { echo "${tool%:*} is not installed on the builder: apt-get install ${tool#*:}" >&2; exit 1; }
 done
 for header in gelf.h:libelf-dev openssl/opensslv.h:libssl-dev; do
