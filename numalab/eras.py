@@ -59,6 +59,9 @@ class Era(Value):
     """Whether the guest gets its first entropy on the command line: an old kernel has none at boot, and sshd waits for it."""
     machine: Annotated[str, Field(pattern="^(q35|pc)$")] | None = None
     """In place of the topology's. On pc virtio devices are transitional, as kernels before 4.0 need them."""
+    deals_cpus: bool = False
+    """Whether numa=fake deals the CPUs out, one node after the other, at distance 20 (3.16 to 4.18); in 3.2 and since 4.19 each
+    fake node shows all CPUs of the node that it was cut from."""
     mkfs_xfs: Words = ""
     """Options for mkfs.xfs that give a file system which the kernel can mount; they replace a workload's own."""
 
@@ -79,10 +82,13 @@ def container(name: str) -> Container:
 
 
 def make_words(what: Era) -> tuple[str, ...]:
-    """make's arguments for an era's compiler. In CC, since not every part of an old tree minds KCFLAGS and KAFLAGS."""
+    """make's arguments for an era's compiler. In CC, since not every part of an old tree minds KCFLAGS and KAFLAGS.
+
+    The tree's own tools want it too: gcc 10 no longer takes a variable that two files define (relocs, before 3.19).
+    """
     if not what.flags and what.compiler == "gcc":
         return ()
-    return ("CC=" + " ".join((what.compiler, *what.flags)),)
+    return ("CC=" + " ".join((what.compiler, *what.flags)), f"HOSTCC={what.compiler}")
 
 
 def shim(what: Era, compiler: str) -> Patch | None:

@@ -35,9 +35,9 @@ def resolve(name: str, image: Image) -> Boot:
 
 
 def fitted(name: str, shape: Topology) -> Topology:
-    """The topology on a machine that the kernel's era can drive."""
+    """The topology on a machine that the kernel's era can drive, with fake nodes as that era makes them."""
     age = era_of(recipe(name))
-    return shape.model_copy(update={"machine": age.machine}) if age and age.machine else shape
+    return shape.model_copy(update={"machine": age.machine or shape.machine, "deals_cpus": age.deals_cpus}) if age else shape
 
 
 def _files(name: str, image: Image) -> Boot:

@@ -148,6 +148,8 @@ class Topology(Value):
     nodes: tuple[Node, ...] = ()
     distances: tuple[tuple[Annotated[int, Field(strict=True)], ...], ...] = ()
     fake: Annotated[int, Field(ge=2, le=32, strict=True)] | None = None
+    deals_cpus: bool = False
+    """Whether numa=fake gives each CPU to one fake node (an era's kernels), not to all of them."""
     disks: Annotated[tuple[Disk, ...], Field(max_length=25)] = ()  # vdb to vdz
 
     @model_validator(mode="after")

@@ -28,10 +28,10 @@ LEAST_NODE = 128 * MIB
 """No node is scaled below this: an x86 memory block, and what the kernel needs to put its own things in."""
 
 PROBE = (
-    "cd /sys/devices/system/node && grep -Hs . online node*/cpulist node*/distance "
+    "cd /sys/devices/system/node && grep -aHs . online node*/cpulist node*/distance "
     "node*/access0/initiators/read_latency node*/access0/initiators/read_bandwidth; cat /proc/zoneinfo"
 )
-"""One shell command in the guest whose output `found` reads."""
+"""One shell command in the guest whose output `found` reads. -a: until 3.3 a NUL is at the end of online."""
 
 
 def scale(topology: Topology, *, memory: int | None = None, vcpus: int | None = None) -> Topology:
@@ -125,10 +125,12 @@ def asked(topology: Topology) -> View:
     if topology.fake:
         share = topology.memory // topology.fake
         sizes = [share] * topology.fake
-        # Every fake node shows all CPUs of the physical node that it was cut from, at the distance of
-        # that node to itself (arch/x86/mm/numa_emulation.c).
-        cpus = {i: tuple(range(topology.vcpus)) for i in range(topology.fake)}
-        table = [[LOCAL_DISTANCE] * topology.fake for _ in range(topology.fake)]
+        # Every fake node shows all CPUs of the physical node that it was cut from, at the distance of that node to
+        # itself; from 3.16 to 4.18 each was taken to be a physical node of its own (emu_setup_memblk in
+        # arch/x86/mm/numa_emulation.c), over which CPUs without a node are dealt out (numa_init_array in numa.c).
+        cpus = {i: tuple(range(i, topology.vcpus, topology.fake) if topology.deals_cpus else range(topology.vcpus)) for i in range(topology.fake)}
+        far = REMOTE_DISTANCE if topology.deals_cpus else LOCAL_DISTANCE
+        table = [[LOCAL_DISTANCE if i == j else far for j in range(topology.fake)] for i in range(topology.fake)]
     else:
         nodes = topology.nodes or (Node(cpus=show_cpus(tuple(range(topology.vcpus))), memory=show_size(topology.memory)),)
         sizes = [node.memory for node in nodes]

@@ -36,7 +36,7 @@ def test_shipped_eras(name: str) -> None:
 
 def test_make_words() -> None:
     assert eras.make_words(Era(description="today")) == ()
-    assert eras.make_words(OLD) == ("CC=gcc-9 -fno-pie -Wa,-mshared",)
+    assert eras.make_words(OLD) == ("CC=gcc-9 -fno-pie -Wa,-mshared", "HOSTCC=gcc-9")
 
 
 @pytest.mark.parametrize(("compiler", "path"), [
@@ -133,7 +133,9 @@ def test_what_the_guest_gets(tmp_path: Path) -> None:
     assert kernel.resolve(name, IMAGE).cmdline != boot.cmdline, "every guest has the same entropy"
     assert boot.environment[eras.MKFS_XFS].endswith("-i sparse=0")
     shape = catalog.topology("4socket")
-    assert (shape.machine, kernel.fitted(name, shape).machine, kernel.fitted("debian", shape)) == ("q35", "pc", shape)
+    fitted = kernel.fitted(name, shape)
+    assert (shape.machine, fitted.machine, kernel.fitted("debian", shape)) == ("q35", "pc", shape)
+    assert (shape.deals_cpus, fitted.deals_cpus) == (False, True)
 
 
 def test_variables_for_every_command(lab_state: Path, monkeypatch: pytest.MonkeyPatch) -> None:

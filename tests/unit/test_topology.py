@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 from numalab import catalog, topology
 from numalab.errors import InputError
 from numalab.model import GIB, MIB, Topology, show_cpus, show_size
-from numalab.topology import LEAST_NODE, View, asked, compare, found, low_memory, scale
+from numalab.topology import LEAST_NODE, PROBE, View, asked, compare, found, low_memory, scale
 from tests.unit.makers import recorded
 
 PROBED = "probe-4socket-6.1.txt"
@@ -140,6 +142,12 @@ def test_asked_nodes() -> None:
     assert fake.nodes == (0, 1, 2, 3)
     assert set(fake.cpus.values()) == {tuple(range(16))}
     assert set(fake.distances.values()) == {10}
+    dealt = asked(catalog.topology("fakenuma").model_copy(update={"deals_cpus": True}))
+    assert (dealt.cpus[0], dealt.cpus[3]) == ((0, 4, 8, 12), (3, 7, 11, 15))
+    assert {ends: far for ends, far in dealt.distances.items() if 3 in ends} == {
+        (0, 3): 20, (1, 3): 20, (2, 3): 20, (3, 3): 10, (3, 0): 20, (3, 1): 20, (3, 2): 20,
+    }
+    assert dealt.zones == fake.zones
     tiers = asked(catalog.topology("tiers"))
     assert tiers.cpus == {0: (0, 1, 2, 3), 1: ()}
     assert (tiers.latency_ns, tiers.bandwidth_mibs) == ({0: 80, 1: 250}, {0: 40960, 1: 10240})
@@ -215,6 +223,16 @@ def test_tolerance(mib: int, agrees: bool) -> None:
     want = asked(make([(4, 1024)]))
     have = View(want.nodes, want.cpus, want.zones | {(0, "DMA32"): want.zones[0, "DMA32"] + mib * MIB}, want.distances)
     assert [row.agrees for row in compare(want, have) if row.what == "node 0 memory"] == [agrees]
+
+
+def test_a_nul_after_online(tmp_path: Path) -> None:
+    """As kernels before 3.3 print it: no reason to take the file for binary."""
+    (tmp_path / "online").write_bytes(b"0-3\n\0")
+    for node in range(4):
+        (tmp_path / f"node{node}").mkdir()
+        (tmp_path / f"node{node}" / "cpulist").write_text("0-3\n")
+    text = subprocess.run(["sh", "-c", PROBE.replace("/sys/devices/system/node", str(tmp_path))], capture_output=True, text=True, check=True).stdout
+    assert found(text).nodes == (0, 1, 2, 3)
 
 
 def test_hmat_is_found() -> None:
