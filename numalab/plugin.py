@@ -13,6 +13,8 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import signal
+import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -60,7 +62,7 @@ def _boots(text: str) -> int | str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Name the marks; show the lab's steps with -o log_cli=true."""
+    """Name the marks; show the lab's steps with -o log_cli=true; let kill(1) end a session as Ctrl-C does."""
     for line in (
         "topology(name, memory=SIZE, vcpus=N): the guest's machine; scaled where given",
         "minutes(n): what the test may take, boot and all; its deadline",
@@ -69,6 +71,14 @@ def pytest_configure(config: pytest.Config) -> None:
     ):
         config.addinivalue_line("markers", line)
     logging.getLogger("numalab").setLevel(logging.INFO)
+    if threading.current_thread() is threading.main_thread():  # no other may
+        # Python's own answer to SIGTERM is to end at once, and the guest would stay.
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+        def restore() -> None:
+            signal.signal(signal.SIGTERM, before)
+
+        config.add_cleanup(restore)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -51,6 +53,38 @@ def run(place: Path, *words: str) -> str:
     (place / "test_mine.py").write_text(CASES)
     argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(place), *words, str(place / "test_mine.py")]
     return subprocess.run(argv, cwd=place, capture_output=True, text=True, timeout=120, check=False).stdout
+
+
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_guests_too(kind: signal.Signals, tmp_path: Path) -> None:
+    """Ctrl-C and kill(1) alike: what a test made is removed before pytest is gone."""
+    (tmp_path / "test_mine.py").write_text("""
+import contextlib, pathlib, time
+
+@contextlib.contextmanager
+def guest():
+    pathlib.Path("guest").touch()
+    try:
+        yield
+    finally:
+        pathlib.Path("guest").unlink()
+
+def test_waits():
+    with guest():
+        print("up", flush=True)
+        time.sleep(60)
+""")
+    argv = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), "test_mine.py"]
+    # A shell's background job ignores SIGINT, and so would its child.
+    heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen(argv, cwd=tmp_path, stdout=subprocess.PIPE, text=True, preexec_fn=heed) as child:
+        assert child.stdout
+        assert any("up" in line for line in child.stdout)
+        assert (tmp_path / "guest").exists()
+        child.send_signal(kind)
+        assert "KeyboardInterrupt" in child.stdout.read()
+    assert child.returncode == pytest.ExitCode.INTERRUPTED
+    assert not (tmp_path / "guest").exists()
 
 
 @pytest.mark.parametrize(("words", "tests"), [
