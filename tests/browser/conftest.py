@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from selenium import webdriver
+from selenium.common.exceptions import TimeoutException
 from selenium.webdriver.chrome.service import Service
 
 from numalab import html
@@ -31,7 +32,17 @@ class Page:
         self.driver.get((self.report / "index.html").as_uri())
 
     def draw(self) -> None:
-        """Scroll through all of it, as a reader would, until each plot was seen."""
+        """Scroll through all of it, as a reader would, until each plot was seen.
+
+        Once in a great many pages headless Chromium makes no frame at all until its window comes to the front again.
+        """
+        try:
+            self._scroll()
+        except TimeoutException:
+            self.cdp("Page.bringToFront")
+            self._scroll()
+
+    def _scroll(self) -> None:
         self.driver.execute_async_script("""
             const done = arguments[0], step = innerHeight;
             const frame = () => new Promise((ready) => requestAnimationFrame(() => setTimeout(ready)));
@@ -62,11 +73,13 @@ class Page:
 def driver() -> Iterator[webdriver.Chrome]:
     options = webdriver.ChromeOptions()
     options.binary_location = CHROMIUM
-    for argument in ("--headless=new", "--no-sandbox", "--hide-scrollbars"):  # Chromium's sandbox is not for root, and CI is.
+    # Chromium's sandbox is not for root, and CI is. Frames come for a window that is taken for hidden, too.
+    frames = ("--disable-backgrounding-occluded-windows", "--disable-renderer-backgrounding")
+    for argument in ("--headless=new", "--no-sandbox", "--hide-scrollbars", *frames):
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     browser = webdriver.Chrome(options=options, service=Service(DRIVER))
-    browser.set_script_timeout(120)
+    browser.set_script_timeout(60)
     yield browser
     browser.quit()
 
