@@ -20,7 +20,7 @@ from pydantic import Field
 
 from numalab import accel, state
 from numalab.catalog import ROOT, find, load
-from numalab.domain import TCG_MODEL
+from numalab.domain import CMDLINE, TCG_MODEL
 from numalab.errors import CommandFailed, HostError, InputError
 from numalab.log import step
 from numalab.model import GIB, MIB, Accel, Name, Size, Value, jsonable
@@ -162,7 +162,7 @@ def build(name: str, *, accelerator: str, deadline: Deadline, base: Path | None 
                 disk = start / "base.qcow2"
                 which = accel.choose(accelerator, start / "vmlinuz", deadline).accel.value
                 extra = [["-kernel", str(start / "vmlinuz")], ["-initrd", str(start / "initrd.img")],
-                         ["-append", f"root=PARTUUID={PARTITION} rw console=ttyS0 net.ifnames=0"]]
+                         ["-append", f"root=PARTUUID={PARTITION} rw {CMDLINE}"]]
             _packer(name, what, disk, scratch, which, extra, deadline)
             manifest = Image(
                 name=name, id=place.name, directory=str(place), root=(scratch / "root").read_text().strip(), inputs=found,

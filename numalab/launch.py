@@ -15,7 +15,7 @@ from pathlib import Path
 
 from numalab import accel, image, kernel, state, storage, topology
 from numalab import guest as guests
-from numalab.domain import domain_xml
+from numalab.domain import CMDLINE, domain_xml
 from numalab.errors import BootHung, HostError, InputError, LabError
 from numalab.guest import Guest, Record, Request
 from numalab.host import Host
@@ -101,7 +101,7 @@ def _prepare(request: Request, host: Host, place: Path, deadline: Deadline, hung
     storage.check_room(place, where)
     for disk in request.shape.disks:
         storage.check_size(disk, place, request.form, where)
-    words = [f"root={base.root} rw console=ttyS0,115200 net.ifnames=0 systemd.hostname={request.name}"]
+    words = [f"root={base.root} rw {CMDLINE} systemd.hostname={request.name}"]
     words += [f"numa=fake={request.shape.fake}"] if request.shape.fake else []
     words += [boot.cmdline] if boot.cmdline else []
     words += [request.append] if request.append else []
