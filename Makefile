@@ -25,7 +25,7 @@ BROWSER := chromium chromium-driver poppler-utils
 
 YAMLLINT := {extends: default, rules: {line-length: {max: 160}, document-start: disable, comments: {min-spaces-from-content: 1}, braces: {max-spaces-inside: 0}, truthy: {check-keys: false}}}
 
-.PHONY: demo test setup packages image lint unit browser vm matrix clean
+.PHONY: demo test setup packages image kernel lint unit browser vm matrix clean
 
 demo: image
 	$(LAB) run migratefail
@@ -52,6 +52,9 @@ $(VENV)/.done: pyproject.toml
 image: setup
 	$(LAB) image build debian12
 
+kernel: image
+	$(LAB) kernel build 6.1
+
 lint: setup
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy numalab lab.py tests testcases benchmarks
@@ -68,12 +71,11 @@ browser: setup
 	@$(MAKE) --no-print-directory packages EXTRA="$(BROWSER)"
 	$(VENV)/bin/pytest tests/browser
 
-vm: image
+vm: kernel
 	$(VENV)/bin/pytest tests/vm
 
 # What fits an hour: cases whose boots are limited to 31 minutes together. `pytest testcases` runs them all.
-matrix: image
-	$(LAB) kernel build 6.1
+matrix: kernel
 	$(VENV)/bin/pytest testcases --size quick --kernel 6.1 --at-most 31
 
 clean:

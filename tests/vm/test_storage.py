@@ -14,7 +14,7 @@ from numalab.proc import Deadline, run
 from numalab.storage import Form
 from tests.vm.conftest import Command
 
-SMALL = ("--topology", "uma-2g", "--memory", "512M", "--vcpus", "1", "--name", "one")
+SMALL = ("--topology", "uma-2g", "--memory", "512M", "--vcpus", "1", "--name", "one", "--kernel", "6.1")
 MKFS = "mkfs.xfs -q -f -K -m crc=1,finobt=1 /dev/disk/by-id/virtio-500TB && blockdev --getsize64 /dev/disk/by-id/virtio-500TB"
 
 
