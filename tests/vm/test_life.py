@@ -19,7 +19,7 @@ from tests.vm.conftest import Command, interrupt, until
 
 SMALL = ("--topology", "uma-2g", "--memory", "512M", "--vcpus", "1")
 LEAN = (*SMALL, "--kernel", "6.1")
-"""The same with a kernel that boots several times faster, where it does not matter which."""
+"""The same with a kernel that boots faster, where it does not matter which."""
 
 
 def up(lab_py: Command, name: str) -> None:
