@@ -20,7 +20,7 @@ from numalab import comparable, effect, metrics, state
 from numalab.case import CONFIDENCE, Case, Expectation
 from numalab.errors import InputError
 from numalab.metrics import Kind
-from numalab.model import SizeClass, Value, jsonable
+from numalab.model import SizeClass, Stored, Value, first_line, jsonable
 from numalab.runs import Run
 
 PARTS = ("workload", "disks", "append")
@@ -67,7 +67,7 @@ class Spread(Value):
         return math.exp(min(quantile * self.sd * math.sqrt(2 / boots), math.log(effect.MOST_EFFECT)))
 
 
-class Calibration(Value):
+class Calibration(Stored):
     """Boots of one kernel at one site."""
 
     site: Site
@@ -155,4 +155,4 @@ def load(where: Site) -> Calibration | None:
     try:
         return Calibration.model_validate_json(path.read_text()) if path.exists() else None
     except (OSError, ValidationError) as error:
-        raise InputError(f"{path}: not a calibration: {str(error).splitlines()[0]}: remove it, and run lab.py calibrate {where.case_name}") from error
+        raise InputError(f"{path}: not a calibration: {first_line(error)}: remove it, and run lab.py calibrate {where.case_name}") from error

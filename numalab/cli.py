@@ -110,10 +110,6 @@ def image_build(
     accelerator: AccelOption = "auto",
 ) -> None:
     """Build a guest image, unless one with the same inputs is there."""
-    if force:
-        standing = [who for who in guests.names() if guests.read(who).image == name]
-        if standing:
-            raise InputError(f"--force: {', '.join(standing)} stand on an image of {name}: lab.py down {' '.join(standing)}")
     built = image.build(name, accelerator=accel_word(accelerator), deadline=limit(image.BUILD_SECONDS), base=base, force=force)
     typer.echo(f"{name} {built.id}: {built.directory}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +10,7 @@ import typer
 
 from numalab import guest as guests
 from numalab import provision, storage
-from numalab.errors import InputError, LabError
+from numalab.errors import HostError, InputError, LabError
 from numalab.guest import Guest
 from numalab.host import connect
 from numalab.interrupt import limit
@@ -27,12 +28,18 @@ MemoryOption = Annotated[str | None, typer.Option("--memory", metavar="SIZE", he
 VcpusOption = Annotated[int | None, typer.Option("--vcpus", metavar="N", help="scale to this many, keeping the shape")]
 
 
+def open_guest(name: str) -> Guest:
+    """A guest by name, whether it runs or not. HostError for one on another machine that shares the state directory."""
+    record = guests.read(name)
+    if node := guests.elsewhere(record):
+        raise HostError(f"guest {name} is on {node}, and {record.uri} is another libvirt here: run lab.py there")
+    return Guest(record, connect(record.uri, limit(MINUTE)))
+
+
 def reach(name: str) -> Guest:
     """A running guest by name."""
-    found = guests.read(name)
-    host = connect(found.uri, limit(MINUTE))
-    guest = Guest(found, host)
-    if not host.running(name):
+    guest = open_guest(name)
+    if not guest.host.running(guest.mark):
         raise InputError(f"guest {name} does not run any more: lab.py gc removes what is left of it")
     return guest
 
@@ -78,3 +85,11 @@ def show_error(error: BaseException) -> None:
     typer.echo(f"lab.py: error: {error}", err=True)
     for line in getattr(error, "evidence", "").splitlines():
         typer.echo(f"    {line}", err=True)
+
+
+def fail_with(errors: Sequence[BaseException]) -> None:
+    """Show all errors but the first, and raise that one; nothing where there is none."""
+    for error in errors[1:]:
+        show_error(error)
+    if errors:
+        raise errors[0]

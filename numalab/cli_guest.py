@@ -27,15 +27,17 @@ from numalab.cli_common import (
     Uri,
     VcpusOption,
     accel_word,
+    fail_with,
     inventory,
     one_of,
+    open_guest,
     reach,
     show_error,
     size_option,
 )
-from numalab.domain import PREFIX
-from numalab.errors import DeadlinePassed, InputError, LabError
-from numalab.guest import Guest, Request
+from numalab.domain import Mark, domain_name, mark
+from numalab.errors import Cancelled, DeadlinePassed, HostError, InputError, LabError
+from numalab.guest import Request
 from numalab.host import connect
 from numalab.interrupt import limit
 from numalab.model import Disk, Topology, check_name
@@ -83,11 +85,7 @@ def up(
             spec = guest.record.spec
             typer.echo(f"{spec.name} is up: {spec.topology.description}; kernel {spec.boot.name}, {spec.accel}, topology verified")
             typer.echo(f"  ./lab.py ssh {spec.name}    ./lab.py console {spec.name}    ./lab.py down {spec.name}")
-    errors = [error for error, _ in outcomes if error is not None]
-    for error in errors[1:]:
-        show_error(error)
-    if errors:
-        raise errors[0]
+    fail_with([error for error, _ in outcomes if error is not None])
 
 
 def _kernels(text: str) -> list[str]:
@@ -144,17 +142,23 @@ def _with_disks(shape: Topology, texts: list[str]) -> Topology:
 def list_guests() -> None:
     """The lab's guests: name, state, topology, size, kernel, accelerator, SSH port."""
     rows: list[tuple[str, ...]] = [("NAME", "STATE", "TOPOLOGY", "VCPUS", "MEMORY", "KERNEL", "ACCEL", "PORT")]
-    running: dict[str, set[str]] = {}
+    running: dict[str, set[Mark]] = {}
     for name in guests.names():
         try:
             found = guests.read(name)
-        except LabError:
+        except InputError:
             rows.append((name, "unfinished", *[""] * 6))
             continue
-        if found.uri not in running:
-            running[found.uri] = set(connect(found.uri, limit(MINUTE)).guests())
+        except HostError:  # `status` says why
+            rows.append((name, "unreadable", *[""] * 6))
+            continue
+        if node := guests.elsewhere(found):
+            life = f"on {node}"
+        else:
+            if found.uri not in running:
+                running[found.uri] = set(connect(found.uri, limit(MINUTE)).marks())
+            life = ("running" if found.ready else "starting") if mark(found.spec) in running[found.uri] else "lost"
         spec = found.spec
-        life = ("running" if found.ready else "starting") if name in running[found.uri] else "lost"
         size = (str(spec.topology.vcpus), f"{spec.topology.memory >> 20}M")
         rows.append((name, life, spec.topology_name, *size, spec.boot.name, spec.accel, str(spec.ssh_port)))
     typer.echo("\n".join(report.aligned(rows, left=len(rows[0]))))
@@ -167,7 +171,7 @@ def status(name: GuestName) -> None:
     facts = {
         "topology": f"{spec.topology_name}: {spec.topology.description}", "accelerator": f"{spec.accel} ({guest.record.accel_reason})",
         "kernel": f"{spec.boot.name} ({guest.record.kernel_hash})", "command line": spec.boot.cmdline,
-        "image": f"{guest.record.image} ({guest.record.image_id})", "libvirt": f"{guest.record.uri} domain {PREFIX}{name}",
+        "image": f"{guest.record.image} ({guest.record.image_id})", "libvirt": f"{guest.record.uri} domain {domain_name(guest.mark)}",
         "ssh": f"root@127.0.0.1 port {spec.ssh_port}", "created": guest.record.created, "hung boots": str(guest.record.hung), "folder": str(guest.directory),
     }
     facts |= {f"disk {disk.serial}": f"{disk.path} ({disk.format}, cache={'none' if disk.direct else 'writeback'})" for disk in spec.disks}
@@ -232,12 +236,11 @@ def open_console(
 ) -> None:
     """The guest's console (leave with Ctrl-]); the kernel's whole log is on disk."""
     if log:
-        found = guests.read(name)
-        sys.stdout.write(Guest(found, connect(found.uri, limit(MINUTE))).console_text())
+        sys.stdout.write(open_guest(name).console_text())
         return
     guest = reach(name)
     typer.echo(f"kernel log: {guest.console_log}", err=True)
-    words = guest.host.console_argv(name)
+    words = guest.host.console_argv(guest.mark)
     os.execvp(words[0], words)
 
 
@@ -260,11 +263,18 @@ def down(
     """End guests and remove all that they had."""
     if not everything and not names:
         raise InputError("down: which guest? (or --all)")
+    errors: list[LabError] = []
     for name in guests.names() if everything else names or []:
-        found = guests.read(name)
-        Guest(found, connect(found.uri, limit(MINUTE))).down(limit(MINUTE))
-        typer.echo(f"{name} is down")
+        try:
+            open_guest(name).down(limit(MINUTE))
+        except Cancelled:
+            raise
+        except LabError as error:  # the others go down all the same
+            errors.append(error)
+        else:
+            typer.echo(f"{name} is down")
     inventory()
+    fail_with(errors)
 
 
 def gc(uri: Uri = None) -> None:

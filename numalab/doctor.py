@@ -72,7 +72,7 @@ def _libvirt(uri: str | None, deadline: Deadline) -> Iterator[Fact]:
         yield Fact("libvirt", str(error), False, "no guest starts", mend, needed=True)
         return
     yield Fact("libvirt", f"{host.version()} at {host.uri}")
-    free = host.free_memory()
+    free = host.free_memory(deadline)
     yield Fact(
         "memory", f"{free // MIB}MiB free for guests", free >= LEAST_MEMORY,
         "only scaled-down topologies fit", "end other programs, or up --memory",

@@ -7,6 +7,7 @@ QEMU namespace: the forwarded SSH port of QEMU's user network (libvirt's passt b
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from lxml import etree
@@ -19,7 +20,9 @@ LAB = "urn:numalab:guest:1"
 """The namespace of the lab's mark in a domain's metadata; what lacks it is not the lab's."""
 QEMU = "http://libvirt.org/schemas/domain/qemu/1.0"
 PREFIX = "numalab-"
-"""Domains are called PREFIX + the guest's name, so that a person sees in virsh whose they are."""
+"""A domain's name begins with it, so that a person sees in virsh whose it is; see domain_name."""
+LAB_DIGITS = 8
+"""How much of a lab's identity stands in its domains' names: two labs may both have a guest `migratefail`."""
 TCG_MODEL = "Nehalem"
 """Fastest to boot under TCG of those measured (6.3 s; qemu64 7.6 s, max 8.3 s), and it has x2APIC."""
 CMDLINE = "console=ttyS0,115200 net.ifnames=0 no_timer_check"
@@ -34,12 +37,33 @@ _Qemu: Any = ElementMaker(namespace=QEMU)
 Element = etree._Element
 
 
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """Whose a domain is. One is a certain guest's when all of it is as in the guest's record."""
+
+    uuid: str
+    name: str
+    """The guest's."""
+    lab: str
+    directory: str
+
+
+def mark(spec: GuestSpec) -> Mark:
+    """The mark of a guest's domain."""
+    return Mark(uuid=spec.uuid, name=spec.name, lab=spec.lab, directory=spec.directory)
+
+
+def domain_name(of: Mark) -> str:
+    """The domain's name in libvirt: numalab-1a2b3c4d-NAME."""
+    return f"{PREFIX}{of.lab[:LAB_DIGITS]}-{of.name}"
+
+
 def domain_xml(spec: GuestSpec) -> str:
     """The domain of a guest, as text that `virt-xml-validate` accepts."""
     topology = spec.topology
     root = etree.Element("domain", type="kvm" if spec.accel is Accel.KVM else "qemu", nsmap={"qemu": QEMU})
     root.extend([
-        E.name(PREFIX + spec.name),
+        E.name(domain_name(mark(spec))),
         E.uuid(spec.uuid),
         E.description(f"numalab guest {spec.name}: {topology.description}"),
         E.metadata(_mark(spec)),
@@ -160,7 +184,11 @@ def _network(spec: GuestSpec) -> Element:
     return _Qemu.commandline(*(_Qemu.arg(value=word) for word in words))
 
 
-def read_mark(xml: str) -> dict[str, str] | None:
+def read_mark(xml: str) -> Mark | None:
     """The lab's mark in a domain's XML, or None: the domain is somebody else's."""
-    marks = etree.fromstring(xml.encode()).findall(f"metadata/{{{LAB}}}guest")
-    return {str(key): str(value) for key, value in marks[0].attrib.items()} if marks else None
+    root = etree.fromstring(xml.encode())
+    marks = root.findall(f"metadata/{{{LAB}}}guest")
+    if not marks:
+        return None
+    known = {key: str(marks[0].get(key, "")) for key in ("name", "lab", "directory")}
+    return Mark(uuid=root.findtext("uuid", ""), **known)

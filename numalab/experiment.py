@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Protocol
 
-from numalab import calibration, catalog, image, judge, kernelbuild, launch, measure, metrics, settle, shell, state, topology
+from numalab import calibration, catalog, image, judge, kernel, kernelbuild, launch, measure, metrics, settle, shell, state, topology
 from numalab import guest as guests
 from numalab.case import Arm, Case, CaseSize, Machine, Place, Verdict
 from numalab.errors import InputError
@@ -44,6 +44,8 @@ class Plan(Value):
     wish: str = "auto"
     profile_hz: int = 0
     image: str = "debian12"
+    image_id: str = ""
+    """The build of the image that all boots use, from the first to the last; '' until they begin."""
 
     @property
     def about(self) -> CaseSize:
@@ -118,6 +120,13 @@ def prepare(asked: Plan, deadline: Deadline) -> None:
             kernelbuild.build(name, image.existing(asked.image, deadline), deadline)
 
 
+def pinned(asked: Plan, deadline: Deadline) -> tuple[Plan, set[Path]]:
+    """The plan on a certain build of its image, and the folders that nobody may remove until its last boot."""
+    base = image.require(asked.image, deadline)
+    boots = [kernel.resolve(name, base) for name in asked.kernels]
+    return asked.model_copy(update={"image_id": base.id}), launch.folders(base, *boots)
+
+
 @dataclass(frozen=True)
 class Boot:
     """One boot of an experiment, as it is about to begin."""
@@ -168,7 +177,7 @@ def up(asked: Plan, host: Host, kernel: str, name: str, deadline: Deadline) -> G
     """A guest of the plan with its sysctls and knobs. On any error, nothing is left."""
     request = Request(
         name=name, topology_name=asked.machine.topology, shape=shape(asked), kernel_name=kernel, wish=asked.wish,
-        append=asked.case.append, image_name=asked.image,
+        append=asked.case.append, image_name=asked.image, image_id=asked.image_id,
     )
     guest = settle.up(request, host, deadline.within(launch.UP_SECONDS))
     try:
@@ -236,6 +245,12 @@ def conduct(asked: Plan, host: Host, boots: int | None, *, limit: Callable[[floa
     machine found one kernel to scatter by itself.
     """
     prepare(asked, limit(PREPARE_SECONDS))
+    plan, folders = pinned(asked, limit(SPARE_SECONDS))
+    with state.using(*folders):
+        return _conduct(plan, host, boots, limit=limit, view=view)
+
+
+def _conduct(asked: Plan, host: Host, boots: int | None, *, limit: Callable[[float], Deadline], view: View) -> Outcome:
     experiment, runs = fresh_experiment(asked), list[tuple[Run, Path]]()
     looks = (boots,) if boots else judge.looks(asked.about)
     first, rounds = 0, looks[0]

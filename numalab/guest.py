@@ -1,6 +1,7 @@
 """A guest: its record, how it is reached, used and ended. `launch` makes one.
 
-A guest is a folder guests/NAME in the state directory and a domain with the lab's mark.
+A guest is a folder guests/NAME in the state directory and a domain with the guest's mark. Whoever makes,
+changes or ends it holds its lock (`hold`), and looks again once it is held.
 """
 
 from __future__ import annotations
@@ -10,16 +11,19 @@ import json
 import shlex
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from numalab import console, shell, state, storage, topology
+from numalab.domain import Mark, mark
 from numalab.errors import BootHung, DeadlinePassed, GuestError, GuestLost, HostError, InputError, KernelOops, LabError, TopologyMismatch
 from numalab.host import Host
-from numalab.model import Accel, GuestSpec, Name, Topology, Value, check_name, jsonable
+from numalab.model import Accel, GuestSpec, Name, Stored, Topology, Value, check_name, first_line, jsonable
 from numalab.proc import Deadline, Result
 from numalab.where import of_uri
 
@@ -49,15 +53,33 @@ class Request(Value):
     kernel_name: str = "debian"
     boot: BootWay = BootWay.DIRECT
     image_name: str = "debian12"
+    image_id: str = ""
+    """A certain build of the image; '' takes the newest of today's inputs."""
     append: str = ""
     wish: str = "auto"
     form: storage.Form = storage.Form.AUTO
     ssh_port: int | None = None
 
 
-class Record(Value):
+class Maker(Stored):
+    """guests/NAME/maker: which process made the guest, and where its domain is to be."""
+
+    process: str
+    """state.Process, as text."""
+    node: str
+    """Its machine's name, for a person."""
+    uri: str
+
+    @property
+    def parsed(self) -> state.Process | None:
+        """The process."""
+        return state.Process.parse(self.process)
+
+
+class Record(Stored):
     """guests/NAME/guest.json: enough to reach the guest from another process, and to clean up after one."""
 
+    format: int = 2
     spec: GuestSpec
     uri: str
     image: str
@@ -66,10 +88,20 @@ class Record(Value):
     accel_reason: str
     created: str
     ready: bool
-    maker: int
-    maker_started: int
     hung: int = 0
     """How many boots hung under emulation before this one."""
+
+    @classmethod
+    def upgraded(cls, data: dict[str, Any], number: int) -> dict[str, Any]:
+        """Format 1 named its maker, which now stands in a file of its own."""
+        return {key: value for key, value in data.items() if key not in ("maker", "maker_started")}
+
+
+@contextmanager
+def hold(name: str, deadline: Deadline) -> Iterator[None]:
+    """A guest's lock. DeadlinePassed when another process keeps it until then."""
+    with state.lock(f"guest-{name}", deadline):
+        yield
 
 
 def ssh_to(record: Record, watch: Callable[[], None] | None = None) -> shell.Ssh:
@@ -96,6 +128,11 @@ class Guest:
     def name(self) -> str:
         """The guest's name."""
         return self.record.spec.name
+
+    @property
+    def mark(self) -> Mark:
+        """What tells its domain from all others."""
+        return mark(self.record.spec)
 
     @property
     def directory(self) -> Path:
@@ -130,7 +167,7 @@ class Guest:
             raise
         if self._booting:
             self._check_boot()
-        if not self.host.running(self.name):
+        if not self.host.running(self.mark):
             self._console(last=True)
             raise GuestLost(f"guest {self.name}: its domain is gone: QEMU ended, or somebody destroyed it", evidence=self.console_tail())
 
@@ -181,7 +218,7 @@ class Guest:
             self.ssh.wait(deadline)
         except DeadlinePassed as error:
             if not self.console_text().strip():
-                raise GuestError(console.silence(self.name, self.host.cpu_seconds(self.name))) from error
+                raise GuestError(console.silence(self.name, self.host.cpu_seconds(self.mark))) from error
             raise
         finally:
             self._booting = False
@@ -191,11 +228,21 @@ class Guest:
 
     def down(self, deadline: Deadline) -> None:
         """Stop the guest and remove all that it had. Safe to call in any state, and twice."""
-        with contextlib.suppress(LabError):
-            self.ssh.disconnect(deadline)
-        self.host.stop(self.name, deadline.grace(20))
-        self.ssh.control.unlink(missing_ok=True)
-        remove(self.directory, self.host, deadline.grace(20))
+        with hold(self.name, deadline):
+            if self._replaced():
+                return
+            with contextlib.suppress(LabError):
+                self.ssh.disconnect(deadline)
+            self.host.stop(self.mark, deadline.grace(20))
+            self.ssh.control.unlink(missing_ok=True)
+            remove(self.directory, self.host, deadline.grace(20))
+
+    def _replaced(self) -> bool:
+        """Whether the folder is another guest's by now: somebody ended this one and made one of the same name."""
+        try:
+            return read(self.name).spec.uuid != self.record.spec.uuid
+        except LabError:  # no folder, or half of one: what is left of this guest goes
+            return False
 
     def save(self) -> None:
         """Write the record, whole or not at all."""
@@ -203,11 +250,12 @@ class Guest:
 
 
 def remove(place: Path, host: Host, deadline: Deadline) -> None:
-    """All files of a guest, here and on its hypervisor."""
+    """All files of a guest, here and on its hypervisor, where they carry this lab's mark (see launch)."""
     storage.drop_pool_disks(place.name)
     if host.where.ssh:
+        script = 'if [ "$(cat "$1/lab")" = "$2" ]; then rm -rf -- "$1"; fi'
         with contextlib.suppress(LabError):
-            host.where.run(["rm", "-rf", "--", place], deadline=deadline, check=False)
+            host.where.run(["sh", "-c", script, "sh", place, state.identity()], deadline=deadline, check=False)
     shutil.rmtree(place, ignore_errors=True)
 
 
@@ -224,16 +272,46 @@ def fresh_name(wish: str, besides: AbstractSet[str] = frozenset()) -> str:
 
 
 def read(name: str) -> Record:
-    """A guest's record; InputError when there is no such guest."""
+    """A guest's record. InputError when there is no such guest, HostError when its record cannot be read."""
     try:
         check_name(name)
     except ValueError as error:
         raise InputError(str(error)) from error
-    path = state.folder("guests") / name / "guest.json"
+    place = state.folder("guests") / name
     try:
-        return Record.model_validate_json(path.read_text())
+        return Record.model_validate_json((place / "guest.json").read_text())
     except FileNotFoundError:
+        if place.exists():
+            raise InputError(f"guest {name} is half made: its up did not end; lab.py gc removes what is left of it") from None
         known = ", ".join(names()) or "none"
         raise InputError(f"there is no guest {name} (there are: {known})") from None
-    except ValueError as error:
-        raise HostError(f"{path}: not a guest's record: {error}") from error
+    except (OSError, ValueError) as error:
+        raise HostError(f"{place / 'guest.json'}: not a guest's record: {first_line(error)}") from error
+
+
+def records() -> tuple[list[Record], list[str]]:
+    """The records of all guests, and the names of guests whose record cannot be read; half-made guests have none."""
+    known, unknown = [], []
+    for name in names():
+        try:
+            known.append(read(name))
+        except InputError:
+            continue
+        except HostError:
+            unknown.append(name)
+    return known, unknown
+
+
+def maker(name: str) -> Maker | None:
+    """Who made a guest; None when that cannot be read."""
+    with contextlib.suppress(OSError, ValueError):
+        text = (state.folder("guests") / name / "maker").read_text()
+        return Maker.model_validate_json(text) if text.startswith("{") else Maker(process=text.strip(), node="", uri="")
+    return None
+
+
+def elsewhere(record: Record) -> str:
+    """The machine that a guest runs on, where that is another one that shares the state directory; '' else."""
+    known = maker(record.spec.name)
+    process = known.parsed if known else None
+    return known.node if known and process and process.elsewhere and not of_uri(record.uri).ssh else ""

@@ -20,14 +20,18 @@ from urllib.parse import urlsplit
 
 import libvirt
 
-from numalab.domain import PREFIX, read_mark
-from numalab.errors import HostError
+from numalab.domain import PREFIX, Mark, domain_name, read_mark
+from numalab.errors import Cancelled, HostError
 from numalab.model import KIB, MIB
-from numalab.proc import Deadline, run
+from numalab.proc import POLL_SECONDS, Deadline, run
 from numalab.where import Where, of_uri
 
 ANSWER_SECONDS = 20.0
 """A libvirt that has not answered by then does not answer."""
+START_SECONDS = 60.0
+"""Likewise, to start a domain."""
+GONE = (libvirt.VIR_ERR_NO_DOMAIN, libvirt.VIR_ERR_OPERATION_INVALID)
+"""What libvirt says of a domain that has ended: not there, or (just now) not running."""
 HEADROOM = 512 * MIB
 """Host memory left to QEMU itself and to everything else when a guest is admitted."""
 
@@ -56,104 +60,127 @@ class Host:
         """Under the system instance QEMU runs as whoever owns the lab's files, so that these stay theirs."""
         return self.where.owner(deadline) if urlsplit(self.uri).path == "/system" else None
 
-    def guests(self) -> dict[str, dict[str, str]]:
-        """The lab's running guests: name -> mark."""
-        found = {}
-        for domain in answer(self.uri, self.connection.listAllDomains):
-            try:
-                mark = read_mark(domain.XMLDesc())
-            except libvirt.libvirtError:
-                continue  # it ended while we looked
-            if mark and domain.name() == PREFIX + mark["name"]:
-                found[mark["name"]] = mark
-        return found
+    def marks(self) -> list[Mark]:
+        """Running guests of all labs, ours and others'."""
+        return [mark for _, mark in self._ask(self._marked)]
 
-    def create(self, xml: str) -> None:
+    def create(self, xml: str, deadline: Deadline) -> None:
         """Start a transient domain. Raises HostError with libvirt's or QEMU's last line."""
         try:
-            answer(self.uri, lambda: self.connection.createXML(xml, 0), seconds=60.0)
+            answer(self.uri, lambda: self.connection.createXML(xml, 0), deadline.within(START_SECONDS))
         except libvirt.libvirtError as error:
             lines = [line for line in str(error).splitlines() if line.strip()]
             raise HostError(f"libvirt does not start the guest: {lines[-1]}", evidence=str(error)) from error
 
-    def running(self, guest: str) -> bool:
+    def running(self, guest: Mark) -> bool:
         """Whether the guest's domain is there."""
         return self._domain(guest) is not None
 
-    def cpu_seconds(self, guest: str) -> float:
+    def cpu_seconds(self, guest: Mark) -> float:
         """Processor time that the guest has used so far; 0 when it is gone."""
         domain = self._domain(guest)
-        try:
-            return float(answer(self.uri, domain.info)[4]) / 1e9 if domain else 0.0
-        except libvirt.libvirtError:  # it ended while we looked
-            return 0.0
+        info = self._ask_domain(domain.info) if domain else None
+        return float(info[4]) / 1e9 if info else 0.0
 
-    def stop(self, guest: str, deadline: Deadline, *, grace: float = 0.0) -> None:
-        """End a guest: asked (ACPI power button) for `grace` seconds, then made to. No error if it is gone."""
-        domain = self._domain(guest)
+    def stop(self, guest: Mark, deadline: Deadline, *, grace: float = 0.0) -> None:
+        """End a guest: asked (ACPI power button) for `grace` seconds, then made to. No error if it is gone.
+
+        Raises HostError when libvirt fails or does not answer.
+        """
+        domain = self._domain(guest, deadline)
         if domain is None:
             return
-        if read_mark(domain.XMLDesc()) is None:
-            raise HostError(f"domain {PREFIX}{guest} does not carry the lab's mark: not touched")
-        try:
-            if grace:
-                domain.shutdown()
-                soon = deadline.within(grace)
-                while soon.remaining() and self.running(guest):
-                    soon.pause(0.2)
-            if self.running(guest):
-                domain.destroy()
-        except libvirt.libvirtError:
-            if self.running(guest):
-                raise
+        if grace:
+            self._ask_domain(domain.shutdown, deadline)
+            soon = deadline.within(grace)
+            while soon.remaining() and self._domain(guest, deadline):
+                soon.pause(0.2)
+        if self._domain(guest, deadline):
+            self._ask_domain(domain.destroy, deadline)
 
-    def free_memory(self) -> int:
+    def free_memory(self, deadline: Deadline) -> int:
         """Bytes that a new guest may have: what the host has free or can free, less what running guests
         were promised and have not touched yet, less HEADROOM."""
-        stats = answer(self.uri, lambda: self.connection.getMemoryStats(libvirt.VIR_NODE_MEMORY_STATS_ALL_CELLS))
-        free = (stats["free"] + stats.get("cached", 0) + stats.get("buffers", 0)) * KIB
-        for name in self.guests():
-            domain = self._domain(name)
-            if domain is not None:
-                try:
-                    free -= max(0, domain.maxMemory() - domain.memoryStats().get("rss", 0)) * KIB
-                except libvirt.libvirtError:
-                    continue
-        return max(0, int(free) - HEADROOM)
+        def promised() -> int:
+            """KiB."""
+            total = 0
+            for domain, _ in self._marked():
+                with contextlib.suppress(libvirt.libvirtError):  # it ended while we looked
+                    total += max(0, domain.maxMemory() - domain.memoryStats().get("rss", 0))
+            return total
+
+        stats = self._ask(lambda: self.connection.getMemoryStats(libvirt.VIR_NODE_MEMORY_STATS_ALL_CELLS), deadline)
+        free = stats["free"] + stats.get("cached", 0) + stats.get("buffers", 0) - self._ask(promised, deadline)
+        return max(0, int(free) * KIB - HEADROOM)
 
     def version(self) -> str:
         """libvirt's version, '9.0.0'."""
         number = int(self.connection.getLibVersion())
         return f"{number // 1000000}.{number // 1000 % 1000}.{number % 1000}"
 
-    def console_argv(self, guest: str) -> list[str]:
+    def console_argv(self, guest: Mark) -> list[str]:
         """The virsh words that open a guest's interactive console (hvc0)."""
-        return ["virsh", "-c", self.uri, "console", "--devname", "console1", PREFIX + guest]
+        return ["virsh", "-c", self.uri, "console", "--devname", "console1", guest.uuid]
 
-    def _domain(self, guest: str) -> Any:
+    def _domain(self, guest: Mark, deadline: Deadline | None = None) -> Any:
+        """The guest's domain, or None. Its UUID finds it, and its mark must be the guest's: any other is not ours."""
+        def look() -> Any:
+            domain = self.connection.lookupByUUIDString(guest.uuid)
+            return domain if read_mark(domain.XMLDesc()) == guest else None
+
+        return self._ask_domain(look, deadline)
+
+    def _marked(self) -> list[tuple[Any, Mark]]:
+        """Domains that carry the mark of a lab."""
+        pairs = []
+        for domain in self.connection.listAllDomains():
+            with contextlib.suppress(libvirt.libvirtError):  # it ended while we looked
+                mark = read_mark(domain.XMLDesc())
+                if mark and domain.name() in (domain_name(mark), PREFIX + mark.name):  # the latter: a lab before 2026-11
+                    pairs.append((domain, mark))
+        return pairs
+
+    def _ask(self, call: Callable[[], T], deadline: Deadline | None = None) -> T:
+        """What a libvirt call returns. Raises HostError."""
         try:
-            return answer(self.uri, lambda: self.connection.lookupByName(PREFIX + guest))
+            return answer(self.uri, call, (deadline or Deadline.after(ANSWER_SECONDS)).within(ANSWER_SECONDS))
         except libvirt.libvirtError as error:
-            if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
-                return None
             raise HostError(f"libvirt at {self.uri}: {error}") from error
 
+    def _ask_domain(self, call: Callable[[], T], deadline: Deadline | None = None) -> T | None:
+        """The same of a call about a domain; None when that has ended."""
+        def gone_or_not() -> T | None:
+            try:
+                return call()
+            except libvirt.libvirtError as error:
+                if error.get_error_code() in GONE:
+                    return None
+                raise
 
-def answer(uri: str, call: Callable[[], T], *, seconds: float = ANSWER_SECONDS) -> T:
-    """What a libvirt call returns, or a HostError when it has not by then: a stopped libvirtd answers nobody."""
+        return self._ask(gone_or_not, deadline)
+
+
+def answer(uri: str, call: Callable[[], T], deadline: Deadline) -> T:
+    """What a libvirt call returns, or a HostError when it has not by then: a stopped libvirtd answers nobody.
+
+    The call may still take effect later: there is no way to take it back.
+    """
     box: list[T | BaseException] = []
+    done = threading.Event()
 
     def work() -> None:
         try:
             box.append(call())
         except BaseException as error:  # handed to the caller below
             box.append(error)
+        done.set()
 
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if not box:
-        raise HostError(f"libvirt at {uri} does not answer for {seconds:.0f} s: is its libvirtd stopped or overloaded?")
+    threading.Thread(target=work, daemon=True).start()
+    while not done.wait(min(POLL_SECONDS, deadline.remaining())):
+        if deadline.cancel.is_set():
+            raise Cancelled(f"libvirt at {uri}: cancelled")
+        if not deadline.remaining():
+            raise HostError(f"libvirt at {uri} does not answer: is its libvirtd stopped or overloaded?")
     if isinstance(box[0], BaseException):
         raise box[0]
     return box[0]
@@ -165,12 +192,16 @@ def connect(uri: str | None, deadline: Deadline) -> Host:
     local_system = uri == "qemu:///system" and os.geteuid() == 0
     if local_system and not Path("/run/systemd/system").exists() and not Path("/run/libvirt/libvirt-sock").exists():
         _start_daemons(deadline)
+
+    def open_it() -> Any:
+        return libvirt.open(uri)
+
     try:
-        return Host(uri, answer(uri, lambda: libvirt.open(uri)))
+        return Host(uri, answer(uri, open_it, deadline.within(ANSWER_SECONDS)))
     except libvirt.libvirtError as error:
         if local_system and not Path("/run/systemd/system").exists() and "Connection refused" in str(error):
             _start_daemons(deadline)  # the socket of one that was killed
-            return Host(uri, answer(uri, lambda: libvirt.open(uri)))
+            return Host(uri, answer(uri, open_it, deadline.within(ANSWER_SECONDS)))
         hint = "usermod -aG libvirt YOU, or use qemu:///session" if "denied" in str(error) else "lab.py doctor tells more"
         raise HostError(f"libvirt at {uri}: {error}: {hint}") from error
 

@@ -1,6 +1,7 @@
 """Guest images: mmdebstrap makes a base disk, Packer boots it and Ansible puts it in order.
 
-An image is found by the hash of its inputs, so it is rebuilt when, and only when, one of them changed.
+An image is found by its inputs, so it is rebuilt when, and only when, one of them changed. Its id is that of one
+build: of the same inputs another build has another, and what stands on the first keeps it.
 Not here: overlays (storage) and what a running guest needs (provision).
 """
 
@@ -13,6 +14,7 @@ import os
 import re
 import shutil
 import tarfile
+import uuid
 from pathlib import Path
 from typing import Annotated
 
@@ -23,7 +25,7 @@ from numalab.catalog import ROOT, find, load
 from numalab.domain import CMDLINE, TCG_MODEL
 from numalab.errors import CommandFailed, HostError, InputError
 from numalab.log import step
-from numalab.model import GIB, MIB, Accel, Name, Size, Value, jsonable
+from numalab.model import GIB, MIB, Accel, Name, Size, Stored, Value, first_line, jsonable
 from numalab.proc import Deadline, need, run
 from numalab.provision import ansible
 
@@ -51,12 +53,12 @@ class ImageRecipe(Value):
     packages: tuple[Annotated[str, Field(pattern="^[a-z0-9][a-z0-9.+-]+$")], ...]
 
 
-class Image(Value):
+class Image(Stored):
     """A finished image; its folder holds disk.qcow2, vmlinuz, initrd.img, config, host_key.pub."""
 
     name: Name
     id: str
-    """The hash of all inputs, 16 hexadecimal digits; in every result that used the image."""
+    """Names this build for ever, 16 hexadecimal digits; in every result that used the image."""
     directory: str
     root: str
     """What the kernel's root= must say."""
@@ -92,45 +94,64 @@ def inputs(name: str, base: Path | None, deadline: Deadline) -> dict[str, str]:
     return found
 
 
-def _id(found: dict[str, str]) -> str:
-    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:16]
-
-
 def existing(name: str, deadline: Deadline, base: Path | None = None) -> Image | None:
-    """The image, if one with just these inputs was built and is whole.
+    """The newest image with just these inputs, or None. HostError when it is broken.
 
     Without `base` an image over any cloud image will do; of several, the one that `build` was last asked for.
     """
-    found = valid(name, deadline, base)
-    return max(found, key=lambda image: image.file("manifest.json").stat().st_mtime, default=None)
+    newest = next(iter(_matching(name, inputs(name, base, deadline), base)), None)
+    return _whole(newest) if newest else None
 
 
-def valid(name: str, deadline: Deadline, base: Path | None = None) -> list[Image]:
-    """All images whose inputs are those of now. HostError when one of them is broken."""
-    wanted = inputs(name, base, deadline)
-    found = []
-    for place in state.folder("images", name).iterdir():
-        if place.name == _id(wanted):
-            found.append(_whole(name, place))
-        elif base is None and not place.name.startswith("."):
-            with contextlib.suppress(OSError, ValueError):
-                about = dict(Image.model_validate_json((place / "manifest.json").read_text()).inputs)
-                if about.pop("base", None) and about == wanted:
-                    found.append(_whole(name, place))
-    return found
+def current(name: str, deadline: Deadline) -> set[str]:
+    """The ids of images that `existing` may return: the newest of each base."""
+    newest: dict[str, str] = {}
+    for image in _matching(name, inputs(name, None, deadline), None):
+        newest.setdefault(image.inputs.get("base", ""), Path(image.directory).name)
+    return set(newest.values())
 
 
-def _whole(name: str, place: Path) -> Image:
-    """A finished image's manifest, its files looked at. HostError when something is missing or truncated."""
-    mend = f"lab.py image build --force {name} (with the --base that it was made from, if any)"
+def pinned(name: str, id: str) -> Image:
+    """The image of an id, whatever the inputs are by now. HostError when it is gone or broken."""
+    place = state.folder("images", name) / id
+    if not place.is_dir():
+        raise HostError(f"image {name}: {place} is gone: lab.py image build {name}")
+    return _whole(manifest(place))
+
+
+def manifest(place: Path) -> Image:
+    """What the manifest in an image's folder says. Raises HostError."""
     try:
         # Where it stands now: a state directory may be moved.
-        image = Image.model_validate_json((place / "manifest.json").read_text()).model_copy(update={"directory": str(place)})
-        size = min(image.file(needed).stat().st_size for needed in FILES) and image.file("disk.qcow2").stat().st_size
+        return Image.model_validate_json((place / "manifest.json").read_text()).model_copy(update={"directory": str(place)})
     except (OSError, ValueError) as error:
-        raise HostError(f"image {name}: {place} is broken ({str(error).splitlines()[0]}): {mend}") from error
+        raise HostError(f"manifest.json cannot be read: {first_line(error)}") from error
+
+
+def _matching(name: str, wanted: dict[str, str], base: Path | None) -> list[Image]:
+    """Images with these inputs, with any base where none is given; the one that was built or chosen last comes first.
+
+    One whose manifest cannot be read is another checkout's, and no match.
+    """
+    matches = []
+    for place in state.folder("images", name).iterdir():
+        with contextlib.suppress(HostError, OSError):
+            image = manifest(place)
+            about = {key: value for key, value in image.inputs.items() if base or key != "base"}
+            if about == wanted and not place.name.startswith("."):
+                matches.append((image.file("manifest.json").stat().st_mtime_ns, image))
+    return [image for _, image in sorted(matches, key=lambda match: match[0], reverse=True)]
+
+
+def _whole(image: Image) -> Image:
+    """An image, its files looked at. HostError when one is missing or truncated."""
+    mend = f"lab.py image build --force {image.name} (with the --base that it was made from, if any), then lab.py gc"
+    try:
+        size = min(image.file(needed).stat().st_size for needed in FILES) and image.file("disk.qcow2").stat().st_size
+    except OSError as error:
+        raise HostError(f"image {image.name}: {image.directory} is broken ({error}): {mend}") from error
     if size != image.disk_bytes:
-        raise HostError(f"image {name}: {place}/disk.qcow2 has {size} bytes, not {image.disk_bytes}: {mend}")
+        raise HostError(f"image {image.name}: {image.directory}/disk.qcow2 has {size} bytes, not {image.disk_bytes}: {mend}")
     return image
 
 
@@ -143,15 +164,16 @@ def require(name: str, deadline: Deadline) -> Image:
 
 
 def build(name: str, *, accelerator: str, deadline: Deadline, base: Path | None = None, force: bool = False) -> Image:
-    """Build an image unless it is there. `base` is a bootable cloud image with cloud-init to start from."""
+    """Build an image unless it is there. `base` is a bootable cloud image with cloud-init to start from.
+
+    `force` builds another one; the one that is there stays for whoever uses it, until gc.
+    """
     with state.lock(f"image-{name}", deadline):
+        if not force and (ready := existing(name, deadline, base)):
+            ready.file("manifest.json").touch()  # the one that `existing` takes from now on
+            return ready
         found = inputs(name, base, deadline)
-        place = state.folder("images", name) / _id(found)
-        if force:
-            shutil.rmtree(place, ignore_errors=True)
-        elif place.is_dir():
-            (place / "manifest.json").touch()  # the one that `existing` takes from now on
-            return _whole(name, place)
+        place = state.folder("images", name) / uuid.uuid4().hex[:16]
         with state.making(place) as scratch:
             what = recipe(name)
             if base:
@@ -164,12 +186,12 @@ def build(name: str, *, accelerator: str, deadline: Deadline, base: Path | None 
                 extra = [["-kernel", str(start / "vmlinuz")], ["-initrd", str(start / "initrd.img")],
                          ["-append", f"root=PARTUUID={PARTITION} rw {CMDLINE}"]]
             _packer(name, what, disk, scratch, which, extra, deadline)
-            manifest = Image(
+            built = Image(
                 name=name, id=place.name, directory=str(place), root=(scratch / "root").read_text().strip(), inputs=found,
                 disk_bytes=(scratch / "disk.qcow2").stat().st_size,
             )
-            (scratch / "manifest.json").write_text(json.dumps(jsonable(manifest), indent=1))
-        return manifest
+            (scratch / "manifest.json").write_text(json.dumps(jsonable(built), indent=1))
+        return built
 
 
 def _base(name: str, what: ImageRecipe, deadline: Deadline) -> Path:

@@ -22,7 +22,7 @@ from numalab.eras import Era
 from numalab.errors import CommandFailed, HostError, InputError
 from numalab.image import Image
 from numalab.log import note, step
-from numalab.model import Value, jsonable
+from numalab.model import Stored, Value, first_line, jsonable
 from numalab.patches import Patch
 from numalab.proc import Deadline
 from numalab.recipes import DISTRIBUTION, KernelRecipe, era_of, fragments, is_commit, patch_set, recipe, stem, wanted
@@ -80,7 +80,7 @@ class Plan(Value):
         return [json.dumps(kconfig.options(text), sort_keys=True) for text in (self.config, self.distribution)]
 
 
-class Built(Value):
+class Built(Stored):
     """A finished kernel: its folder holds bzImage, config, System.map, build.log and perhaps modules.tar."""
 
     name: str
@@ -147,7 +147,7 @@ def existing(asked: Plan) -> Built | None:
         built = Built.model_validate_json((place / "manifest.json").read_text()).model_copy(update={"directory": str(place)})
         size = built.file("bzImage").stat().st_size
     except (OSError, ValueError) as error:
-        raise HostError(f"kernel {asked.name}: {place} is broken ({error}): remove it, then lab.py kernel build {asked.name}") from error
+        raise HostError(f"kernel {asked.name}: {place} is broken ({first_line(error)}): remove it, then lab.py kernel build {asked.name}") from error
     if size != built.bzimage_bytes:
         raise HostError(f"kernel {asked.name}: {place}/bzImage has {size} bytes, not {built.bzimage_bytes}: remove {place} and build it again")
     return built

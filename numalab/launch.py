@@ -5,11 +5,11 @@ Whatever ends `up` early, nothing of the guest is left; after a kill -9, `leftov
 
 from __future__ import annotations
 
-import os
+import json
+import platform
 import random
 import shutil
 import socket
-import tempfile
 import uuid
 from pathlib import Path
 
@@ -19,8 +19,9 @@ from numalab.domain import CMDLINE, domain_xml
 from numalab.errors import BootHung, HostError, InputError, LabError
 from numalab.guest import Guest, Record, Request
 from numalab.host import Host
+from numalab.image import Image
 from numalab.log import note, step
-from numalab.model import MIB, Boot, GuestSpec, Topology, show_size
+from numalab.model import MIB, Boot, GuestSpec, Topology, jsonable, show_size
 from numalab.proc import Deadline
 from numalab.where import HERE, Where
 
@@ -46,11 +47,18 @@ def up(request: Request, host: Host, deadline: Deadline) -> Guest:
 
 
 def _up(request: Request, host: Host, deadline: Deadline, hung: int) -> Guest:
-    """One try."""
-    place = _claim(request.name)
+    """One try. The guest's lock is held, or taken."""
+    with guests.hold(request.name, deadline):
+        return _made(request, host, deadline, hung)
+
+
+def _made(request: Request, host: Host, deadline: Deadline, hung: int) -> Guest:
+    place = _claim(request.name, host.uri)
     guest = None
     try:
-        guest = _prepare(request, host, place, deadline, hung)
+        base, boot = _chosen(request, deadline)
+        with state.using(*folders(base, boot)):  # until the record that names them is there for gc to read
+            guest = _prepare(request, base, boot, host, place, deadline, hung)
         start(guest, request, deadline)
         with step("boot", who=request.name):
             guest.reach(deadline)
@@ -71,31 +79,58 @@ def _up(request: Request, host: Host, deadline: Deadline, hung: int) -> Guest:
         raise
 
 
-def _claim(name: str) -> Path:
-    """The guest's folder, ours alone: making it is what makes a name taken."""
+def _claim(name: str, uri: str) -> Path:
+    """The guest's folder, ours alone: making it is what makes a name taken. It appears with its maker in it."""
     place = state.folder("guests") / name
-    # It appears with its maker's name in it, so that no gc ever takes it for abandoned.
-    scratch = Path(tempfile.mkdtemp(prefix=".claim-", dir=place.parent))
-    (scratch / "maker").write_text(f"{os.getpid()} {state.started(os.getpid())}")
+    fresh = state.scratch(place)
+    fresh.mkdir(mode=0o700)
+    maker = guests.Maker(process=str(state.this_process()), node=platform.node(), uri=uri)
     try:
-        scratch.rename(place)
-    except OSError:
-        shutil.rmtree(scratch)
-        raise InputError(f"a guest called {name} is there: lab.py down {name}, or another --name") from None
+        (fresh / "maker").write_text(json.dumps(jsonable(maker)))
+        fresh.rename(place)
+    except OSError as error:
+        shutil.rmtree(fresh, ignore_errors=True)
+        if place.exists():
+            raise taken(name) from None
+        raise HostError(f"{place}: {error.strerror}") from error
     return place
 
 
-def _prepare(request: Request, host: Host, place: Path, deadline: Deadline, hung: int) -> Guest:
-    """Everything short of starting it: image, kernel, accelerator, disks."""
-    where = host.where
-    request = request.model_copy(update={"shape": kernel.fitted(request.kernel_name, request.shape)})
-    base = image.require(request.image_name, deadline)
+def taken(name: str) -> InputError:
+    """The error that a name is in use."""
+    return InputError(f"a guest called {name} is there: lab.py down {name}, or another --name")
+
+
+def _chosen(request: Request, deadline: Deadline) -> tuple[Image, Boot]:
+    """The image and the kernel to boot. HostError when one is not built."""
+    base = image.pinned(request.image_name, request.image_id) if request.image_id else image.require(request.image_name, deadline)
     boot = kernel.resolve(request.kernel_name, base)
     if not boot.kernel:
         raise HostError(f"kernel {request.kernel_name}: nothing to boot")
-    probe = accel.choose(request.wish, Path(boot.kernel), deadline, where)
+    return base, boot
+
+
+def folders(base: Image, *boots: Boot) -> set[Path]:
+    """Folders of this lab that boots need, which another lab.py may want to remove: for state.using."""
+    places = {Path(base.directory), *(Path(boot.kernel).parent for boot in boots if boot.kernel)}
+    return {place for place in places if place.is_relative_to(state.directory())}
+
+
+def _claim_there(place: Path, where: Where, deadline: Deadline) -> None:
+    """The guest's folder on another machine, marked as this lab's: other labs may have one at the same path there."""
+    script = 'mkdir -p -m 700 "${1%/*}" && mkdir -m 700 "$1" && echo "$2" >"$1/lab"'
+    done = where.run(["sh", "-c", script, "sh", place, state.identity()], deadline=deadline, check=False)
+    if done.status:
+        raise HostError(f"{where.ssh}:{place}: {done.stderr.strip()}: is it another lab's guest of this name? Choose another --name")
+
+
+def _prepare(request: Request, base: Image, boot: Boot, host: Host, place: Path, deadline: Deadline, hung: int) -> Guest:
+    """Everything short of starting it: accelerator, disks, record."""
+    where = host.where
+    request = request.model_copy(update={"shape": kernel.fitted(request.kernel_name, request.shape)})
+    probe = accel.choose(request.wish, Path(boot.kernel or ""), deadline, where)
     if where.ssh:
-        where.run(["mkdir", "-p", "-m", "700", place], deadline=deadline)
+        _claim_there(place, where, deadline)
         with step(f"files to {where.ssh}", who=request.name):
             where.push([base.file("disk.qcow2"), *(Path(path) for path in (boot.kernel, boot.initrd) if path)], deadline)
     storage.check_room(place, where)
@@ -114,7 +149,7 @@ def _prepare(request: Request, host: Host, place: Path, deadline: Deadline, hung
     )
     record = Record(
         spec=spec, uri=host.uri, image=base.name, image_id=base.id, kernel_hash=kernel.digest(boot),
-        accel_reason=probe.reason, created=state.stamp(), ready=False, maker=os.getpid(), maker_started=state.started(os.getpid()), hung=hung,
+        accel_reason=probe.reason, created=state.stamp(), ready=False, hung=hung,
     )
     if probe.accel.value == "tcg":
         note(f"emulated (TCG: {probe.reason}); counters are faithful, times are not", who=request.name)
@@ -131,12 +166,12 @@ def start(guest: Guest, request: Request, deadline: Deadline) -> None:
     if request.ssh_port and not where.ssh and not _port_free(request.ssh_port):
         raise InputError(f"--ssh-port {request.ssh_port}: the port is taken; choose another or leave it out")
     with state.lock("admission", deadline), step("start", who=request.name):
-        admit(request.shape, guest.host)
+        admit(request.shape, guest.host, deadline)
         for tries in range(PORT_TRIES):
             xml = domain_xml(guest.record.spec)
             (guest.directory / "domain.xml").write_text(xml)
             try:
-                guest.host.create(xml)
+                guest.host.create(xml, deadline)
                 return
             except HostError as error:
                 # Between our look and QEMU's bind somebody else may take the port.
@@ -148,9 +183,9 @@ def start(guest: Guest, request: Request, deadline: Deadline) -> None:
             guest.__post_init__()
 
 
-def admit(asked: Topology, host: Host) -> None:
+def admit(asked: Topology, host: Host, deadline: Deadline) -> None:
     """HostError when the host cannot hold this topology, with the largest of its shape that would fit."""
-    free = host.free_memory()
+    free = host.free_memory(deadline)
     if asked.memory > free:
         fits = topology.largest(asked, free)
         most = f"--memory {fits.memory // MIB}M is the largest of this shape that fits" if fits else "not even the smallest of this shape fits"

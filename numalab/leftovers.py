@@ -1,77 +1,134 @@
-"""`gc`: what nobody owns any more of guests, half-made files, images and the pool."""
+"""`gc`: what nobody owns any more of guests, half-made files, images and the pool.
+
+Every decision about a guest is made under its lock and on what is there then. What cannot be read, and what a
+process on another machine may still work on, is left alone, with a note.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
+import time
 from pathlib import Path
 
 from numalab import guest as guests
 from numalab import image, state, storage
-from numalab.errors import LabError
+from numalab.domain import Mark, mark
+from numalab.errors import DeadlinePassed, HostError, LabError
 from numalab.host import Host
+from numalab.log import note
 from numalab.proc import Deadline
+
+DAY = 24 * 3600.0
 
 
 def collect(host: Host, deadline: Deadline) -> list[str]:
-    """Remove what nobody owns any more; returns one line for each thing removed. Touches nothing else."""
+    """Remove what nobody owns any more; returns one line for each thing removed. Touches nothing else.
+
+    Guests on other hypervisors than `host` stay: each has its own gc (--connect).
+    """
     removed = []
-    running = host.guests()
     for name in guests.names():
-        place = state.folder("guests") / name
-        if _maker_lives(place):
-            continue
-        try:
-            record = guests.read(name)
-        except LabError:
-            record = None
-        if record is not None and record.uri != host.uri:
-            continue
-        if record is not None and record.ready and name in running:
-            continue
-        if running.get(name, {}).get("directory") == str(place):
-            host.stop(name, deadline)
-            del running[name]
-        guests.remove(place, host, deadline)
-        removed.append(f"guest {name}: " + ("it was lost" if record and record.ready else "its up did not end"))
-    for name, mark in running.items():
-        if mark.get("lab") == state.identity() and not Path(mark["directory"]).exists():
-            host.stop(name, deadline)
-            removed.append(f"domain of {name}: its folder is gone")
-    for path in state.abandoned():
+        with contextlib.suppress(DeadlinePassed), guests.hold(name, Deadline.after(0)):  # else somebody works on it
+            removed += _guest(name, host, deadline)
+    for stray in host.marks():
+        if stray.lab == state.identity():
+            with contextlib.suppress(DeadlinePassed), guests.hold(stray.name, Deadline.after(0)):
+                removed += _domain(stray, host, deadline)
+    for path in [*state.abandoned(), *_claims()]:
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
-        removed.append(f"half-made {path.name.split('-', 2)[2]}")
-    removed += [f"image {path.parent.name}/{path.name}: no longer current, and no guest uses it" for path in _stale_images(deadline)]
+        removed.append(f"half-made {re.sub(r'^[.](making-[^-]*-([0-9]+-)?|claim-)', '', path.name)}")
+    removed += [f"image {path.parent.name}/{path.name}: no longer current, and nobody uses it" for path in _stale_images(deadline)]
+    removed += [f"run {path.name}: its measurement did not end" for path in _broken_runs()]
     if storage.release_pool(deadline):
         removed.append("storage pool: empty")
     return removed
 
 
-def _maker_lives(place: Path) -> bool:
-    """Whether the `up` that made this folder still runs."""
+def _guest(name: str, host: Host, deadline: Deadline) -> list[str]:
+    """Remove a guest that was lost or never finished; the line to say so. Its lock is held."""
+    place = state.folder("guests") / name
+    if not place.exists():  # down was faster
+        return []
+    maker = guests.maker(name)
+    process = maker.parsed if maker else None
+    if maker and process and process.elsewhere:
+        note(f"guest {name}: left alone: another machine ({maker.node}) made it: run lab.py gc there, or, if it is no more, remove {place}")
+        return []
+    if process and process.lives:
+        return []
     try:
-        pid, began = (int(word) for word in (place / "maker").read_text().split())
-    except (OSError, ValueError):
-        return False
-    ready = (place / "guest.json").exists() and '"ready": true' in (place / "guest.json").read_text()
-    return not ready and state.alive(pid) and state.started(pid) == began
+        record = guests.read(name) if (place / "guest.json").exists() else None
+    except LabError as error:
+        note(f"guest {name}: left alone: {error}")
+        return []
+    uri = record.uri if record else maker.uri if maker else ""
+    if uri not in (host.uri, "") or (record and record.ready and host.running(mark(record.spec))):
+        return []
+    if record:
+        host.stop(mark(record.spec), deadline)
+    guests.remove(place, host, deadline)
+    return [f"guest {name}: " + ("it was lost" if record and record.ready else "its up did not end")]
+
+
+def _domain(stray: Mark, host: Host, deadline: Deadline) -> list[str]:
+    """End a domain of this lab whose guest has no folder any more. The guest's lock is held."""
+    if Path(stray.directory).exists():
+        return []
+    host.stop(stray, deadline)
+    return [f"domain of {stray.name}: its folder is gone"]
+
+
+def _claims() -> list[Path]:
+    """Folders by which labs before 2026-11 claimed a guest's name, and were killed."""
+    claims = []
+    for path in state.folder("guests").glob(".claim-*"):
+        with contextlib.suppress(OSError):
+            process = state.Process.parse((path / "maker").read_text())
+            if process and not process.lives:
+                claims.append(path)
+    return claims
 
 
 def _stale_images(deadline: Deadline) -> list[Path]:
-    """Remove (and return) images that no inputs lead to and no guest stands on."""
-    used = set()
-    for name in guests.names():
-        with contextlib.suppress(LabError):
-            used.add(guests.read(name).image_id)
+    """Remove (and return) images that no inputs lead to, no guest stands on and no process uses."""
+    records, unknown = guests.records()
+    if unknown:
+        note(f"no image is removed: what guest {unknown[0]} stands on cannot be read")
+        return []
+    used = {record.image_id for record in records}
     gone = []
     for folder in state.folder("images").iterdir():
         with contextlib.suppress(LabError):
-            current = {built.id for built in image.valid(folder.name, deadline)}
+            current = image.current(folder.name, deadline)
             for place in folder.iterdir():
-                if current and place.name not in current | used and not place.name.startswith("."):
-                    shutil.rmtree(place, ignore_errors=True)
+                if current and place.name not in current | used and not place.name.startswith(".") and _ours(place) and state.discard(place):
                     gone.append(place)
+    return gone
+
+
+def _ours(place: Path) -> bool:
+    """Whether an image's manifest can be read; another checkout's newer one cannot."""
+    try:
+        image.manifest(place)
+    except HostError as error:
+        note(f"{place}: left alone: {error}")
+        return False
+    return True
+
+
+def _broken_runs() -> list[Path]:
+    """Remove (and return) folders of runs without a run.json in which nothing has changed for a day: a lab before 2026-11 was killed."""
+    gone = []
+    for place in state.folder("runs").iterdir():
+        if place.name.startswith(".") or not place.is_dir() or (place / "run.json").exists():
+            continue
+        with contextlib.suppress(OSError):
+            if time.time() - max(path.stat().st_mtime for path in (place, *place.rglob("*"))) > DAY:
+                shutil.rmtree(place)
+                gone.append(place)
     return gone

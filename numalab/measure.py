@@ -110,27 +110,24 @@ def run(
         workload=workload, size=size, params=jsonable(params), started=state.stamp(), host=_host(guest, deadline),
         guest=jsonable(guest.record), release="", cmdline="", inputs=_inputs(workload), settings=options.settings, place=options.place,
     )
-    folder = state.folder("runs") / result.id
-    folder.mkdir()
     error: BaseException | None = None
     told = 0
-    try:
-        with contextlib.suppress(LabError):  # the run itself will tell
-            told = len(guest.console_text())
-        result = result.model_copy(update=_prepare(guest, folder, deadline))
-        give_files(guest, module, params, deadline)
-        for index, phase in enumerate(module.phases(params)):
-            with step(f"{workload}: {phase.name}", who=guest.name):
-                done = _phase(guest, folder, index, phase, options, deadline, watcher)
-            result = result.model_copy(update={"phases": (*result.phases, done)})
-            if watcher:
-                watcher.ended(done)
-        if said := console.findings(guest.console_text()[told:]):
-            raise GuestError(f"guest {guest.name}: its kernel says: {said[0].strip()}", evidence="\n".join(said))
-    except BaseException as broke:  # Ctrl-C too: an interrupted run is no result either
-        error = broke
-        raise
-    finally:
+    with state.making(state.folder("runs") / result.id) as folder:
+        try:
+            with contextlib.suppress(LabError):  # the run itself will tell
+                told = len(guest.console_text())
+            result = result.model_copy(update=_prepare(guest, folder, deadline))
+            give_files(guest, module, params, deadline)
+            for index, phase in enumerate(module.phases(params)):
+                with step(f"{workload}: {phase.name}", who=guest.name):
+                    done = _phase(guest, folder, index, phase, options, deadline, watcher)
+                result = result.model_copy(update={"phases": (*result.phases, done)})
+                if watcher:
+                    watcher.ended(done)
+            if said := console.findings(guest.console_text()[told:]):
+                raise GuestError(f"guest {guest.name}: its kernel says: {said[0].strip()}", evidence="\n".join(said))
+        except BaseException as broke:  # Ctrl-C too: an interrupted run is no result either, but evidence
+            error = broke
         log = ""
         with contextlib.suppress(LabError):  # a machine that is gone must not hide why
             log = guest.console_text()
@@ -142,7 +139,9 @@ def run(
             shutil.copy(guest.directory / "domain.xml", folder)
         (folder / "console.log").write_text(log)
         record.write(result, folder)
-    return result, folder
+    if error is not None:
+        raise error
+    return result, state.folder("runs") / result.id
 
 
 def give_files(guest: Guest, module: ModuleType, params: Value, deadline: Deadline) -> None:

@@ -11,7 +11,7 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError, model_validator
 
 KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
 _UNITS = {"": 1, "K": KIB, "M": MIB, "G": GIB, "T": TIB, "P": 1 << 50}
@@ -89,6 +89,32 @@ class Value(BaseModel):
     """Frozen; unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Stored(Value):
+    """A value that outlives its process, as JSON, with the number of its format.
+
+    Another checkout may have written it. An earlier format is read, if need be by `upgraded`; a later one is
+    refused, and whoever finds such a file leaves it alone. A class whose format has changed gives `format`
+    the new number as its default.
+    """
+
+    format: int = 1
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_format(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        number, newest = data.get("format", 1), cls.model_fields["format"].default
+        if not isinstance(number, int) or number > newest:
+            raise ValueError(f"format {number}: a newer numalab wrote it; this one reads formats up to {newest}")
+        return {**(cls.upgraded(data, number) if number < newest else data), "format": newest}
+
+    @classmethod
+    def upgraded(cls, data: dict[str, Any], number: int) -> dict[str, Any]:
+        """Data of format `number` as today's."""
+        return data
 
 
 class Accel(StrEnum):
@@ -259,6 +285,14 @@ class Phase(Value):
     limit_seconds: Annotated[float, Field(gt=0)]
     measured: bool = True
     """Whether its counters are a result; preparation is recorded too, but not shown as one."""
+
+
+def first_line(error: OSError | ValueError) -> str:
+    """One line of an error that may have many: of pydantic's, the first field that is wrong and why."""
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False)[0]
+        return ": ".join(filter(None, (".".join(str(part) for part in first["loc"]), first["msg"].removeprefix("Value error, "))))
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def jsonable(value: BaseModel) -> dict[str, Any]:

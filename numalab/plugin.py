@@ -294,7 +294,7 @@ def guest(request: pytest.FixtureRequest, lab: Lab, deadline: Deadline) -> Itera
     memory = mark.kwargs.get("memory")
     shape = topology.scale(catalog.topology(mark.args[0]), memory=parse_size(memory) if memory else None, vcpus=mark.kwargs.get("vcpus"))
     try:
-        admit(shape, lab.host)
+        admit(shape, lab.host, deadline)
     except HostError as error:
         pytest.skip(f"{mark.args[0]} ({shape.memory / GIB:.1f} GiB) does not fit this host: {error}")
     kernel = request.node.get_closest_marker("kernel")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,8 +45,11 @@ def candidates(image: Image | None, deadline: Deadline) -> list[Path]:
     """What may go: whole folders and files, by kind and name."""
     kept = _kept(image, deadline)
     containers = {eras.container(name).id(name) for name in catalog.names("kernels/containers")}
-    booted = {Path(guest.read(name).spec.boot.kernel or "").parent.name for name in guest.names()}
-    found = [path for path in _there("kernels") if not (path.name in kept.kernels | booted or path.name.rpartition("-")[0] in kept.names)]
+    records, unknown = guest.records()
+    if unknown:
+        note(f"no kernel is listed: which one guest {unknown[0]} stands on cannot be read")
+    booted = {Path(record.spec.boot.kernel or "").parent.name for record in records}
+    found = [path for path in _there("kernels") if not (unknown or path.name in kept.kernels | booted or path.name.rpartition("-")[0] in kept.names)]
     for kind in ("builds", "configs"):
         found += [path for path in _there(kind) if not (path.name in kept.builds or (_source(path) not in kept.sources and kept.source(_source(path))))]
     found += [path for path in _there("sources") if not kept.source(_source(path))]
@@ -65,14 +67,15 @@ def remove(path: Path) -> bool:
     """Remove one of the candidates; False, with a word to the user, when somebody builds from it just now."""
     try:
         with state.lock(f"kernel-{_source(path)}", Deadline.after(LOCK_SECONDS)):
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
+            if not path.is_dir():
                 path.unlink(missing_ok=True)
+                return True
+            if state.discard(path):
+                return True
     except DeadlinePassed:
-        note(f"{path} is in use")
-        return False
-    return True
+        pass
+    note(f"{path} is in use")
+    return False
 
 
 def _there(kind: str) -> Iterator[Path]:

@@ -21,7 +21,7 @@ from pydantic import ValidationError
 
 from numalab import counters, folded, state
 from numalab.errors import InputError
-from numalab.model import jsonable
+from numalab.model import first_line, jsonable
 from numalab.runs import PhaseResult, Run
 
 PROFILE = "profile.folded"
@@ -59,7 +59,7 @@ def read(folder: Path) -> Run:
         run = Run.model_validate_json((folder / "run.json").read_text())
         return run.model_copy(update={"phases": tuple(_again(folder, i, result) for i, result in enumerate(run.phases))})
     except (OSError, ValueError) as error:
-        raise InputError(f"{folder}: not a run: {_first(error)}") from error
+        raise InputError(f"{folder}: not a run: {_why(error)}") from error
 
 
 def summary(folder: Path) -> Run:
@@ -67,7 +67,7 @@ def summary(folder: Path) -> Run:
     try:
         return Run.model_validate_json((folder / "run.json").read_bytes())
     except (OSError, ValueError) as error:
-        raise InputError(f"{folder}: not a run: {_first(error)}") from error
+        raise InputError(f"{folder}: not a run: {_why(error)}") from error
 
 
 def samples(folder: Path, index: int, name: str) -> list[dict[str, Any]]:
@@ -93,12 +93,8 @@ def phase_folder(folder: Path, index: int, name: str) -> Path:
     return folder / "phases" / f"{index:02}-{name}"
 
 
-def _first(error: OSError | ValueError) -> str:
-    """One line of an error that may have many: of pydantic's, its first finding."""
-    if isinstance(error, ValidationError):
-        first = error.errors(include_url=False)[0]
-        return f"run.json: {'.'.join(str(part) for part in first['loc'])}{': ' if first['loc'] else ''}{first['msg']}"
-    return str(error)
+def _why(error: OSError | ValueError) -> str:
+    return f"run.json: {first_line(error)}" if isinstance(error, ValidationError) else str(error)
 
 
 def output(folder: Path, index: int, name: str) -> dict[str, float]:

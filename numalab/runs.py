@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from numalab.case import Place
-from numalab.model import Accel, Phase, SizeClass, Value
+from numalab.model import Accel, Phase, SizeClass, Stored, Value
 
 
 class PhaseResult(Value):
@@ -25,7 +25,7 @@ class PhaseResult(Value):
     host_load: float
 
 
-class Run(Value):
+class Run(Stored):
     """One workload on one fresh guest: where, on what, how it ended. Raw snapshots stand beside it."""
 
     id: str

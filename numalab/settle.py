@@ -14,6 +14,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from numalab import guest as guests
 from numalab import image, kernel, launch, provision, shell, state
 from numalab.errors import InputError
 from numalab.guest import BootWay, Guest, Request
@@ -52,11 +53,19 @@ def pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
 
 def tune(guest: Guest, asked: Order, deadline: Deadline) -> provision.Recap:
     """Set what differs, and prove all of it by reading it back. Raises CommandFailed that names what was refused."""
-    return _play(guest, {"tuning_sysctls": asked.sysctls, "tuning_knobs": asked.knobs}, deadline)
+    with guests.hold(guest.name, deadline):
+        return _play(guest, {"tuning_sysctls": asked.sysctls, "tuning_knobs": asked.knobs}, deadline)
 
 
 def up(request: Request, host: Host, deadline: Deadline) -> Guest:
     """launch.up, then modules and boot loader as the kernel and the request want. On any error, nothing is left."""
+    if (state.folder("guests") / request.name).exists():  # before another lab.py, which works on it, is waited for
+        raise launch.taken(request.name)
+    with guests.hold(request.name, deadline):
+        return _up(request, host, deadline)
+
+
+def _up(request: Request, host: Host, deadline: Deadline) -> Guest:
     guest = launch.up(request, host, deadline)
     try:
         if request.boot is BootWay.GRUB:
@@ -78,8 +87,13 @@ def own_kernel(guest: Guest, deadline: Deadline, request: Request | None = None)
 
     A guest that GRUB started already, with nothing changed, is not restarted.
     """
+    with guests.hold(guest.name, deadline):
+        return _own_kernel(guest, deadline, request)
+
+
+def _own_kernel(guest: Guest, deadline: Deadline, request: Request | None) -> int:
     spec = guest.record.spec
-    boot = kernel.resolve(spec.boot.name, image.require(guest.record.image, deadline))
+    boot = kernel.resolve(spec.boot.name, image.pinned(guest.record.image, guest.record.image_id))
     words = spec.boot.cmdline.split()
     with tempfile.TemporaryDirectory(prefix="numalab-") as scratch, step("kernel installed in the guest", who=guest.name):
         archive = kernel.modules(boot, Path(scratch))
@@ -93,7 +107,7 @@ def own_kernel(guest: Guest, deadline: Deadline, request: Request | None = None)
     with step("restarted by its own GRUB", who=guest.name):
         shell.succeed(guest, "sync", deadline=deadline)
         guest.ssh.disconnect(deadline)
-        guest.host.stop(guest.name, deadline.within(SHUTDOWN_SECONDS + 30), grace=SHUTDOWN_SECONDS)
+        guest.host.stop(guest.mark, deadline.within(SHUTDOWN_SECONDS + 30), grace=SHUTDOWN_SECONDS)
         # All else of the boot stays: its era's environment too.
         own = spec.boot.model_copy(update={"kernel": None, "initrd": None, "release": boot.release})
         fresh = spec.model_copy(update={"boot": own})

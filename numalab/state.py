@@ -6,8 +6,9 @@
     downloads/, git/      kernel sources       configs/ID     checked .config of a build tree
     containers/ID/        tool chains of another time
 
-What is being made stands in a folder `.making-PID-…` beside its place and is renamed when whole, so a
-half-made thing is never used, and `gc` knows by the PID whether its maker lives.
+What is being made stands in a folder `.making-PROCESS-…` beside its place and is renamed when whole, so a
+half-made thing is never used, and `gc` knows by the process whether its maker lives. Several machines may
+share a state directory (a network file system), and so may several checkouts.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ import shutil
 import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from numalab.errors import HostError
@@ -43,12 +46,73 @@ def directory() -> Path:
 
 
 def identity() -> str:
-    """Which lab this is, among all that may share a hypervisor: this machine and this state directory."""
+    """Which lab this is, among all that may share a hypervisor: 16 hexadecimal digits.
+
+    It comes from a random file in the state directory, so that an empty folder in its place (a file system
+    that is not mounted) is another lab and owns nothing, and from the path, so that a copy is another lab.
+    """
+    path = folder() / "lab-id"
+    if not path.exists():
+        with lock("lab-id", Deadline.after(60)):
+            if not path.exists():
+                write(path, uuid.uuid4().hex)
+    return hashlib.sha256(f"{path.read_text()} {directory()}".encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process, told from every other one on any machine; as text, in files and file names: MACHINE.BOOT.PID.STARTED."""
+
+    machine: str
+    """The machine and its PID namespace, 6 hexadecimal digits."""
+    boot: str
+    """The machine's boot, likewise."""
+    pid: int
+    started: int
+    """In clock ticks since boot."""
+
+    def __str__(self) -> str:
+        return f"{self.machine}.{self.boot}.{self.pid}.{self.started}"
+
+    @classmethod
+    def parse(cls, text: str) -> Process | None:
+        """The process that a text names; None for other text. Earlier labs wrote `PID STARTED`, of this machine."""
+        if match := re.fullmatch(r"([0-9a-f]{6})\.([0-9a-f]{6})\.(\d+)\.(\d+)", text):
+            return cls(match[1], match[2], int(match[3]), int(match[4]))
+        if match := re.fullmatch(r"(\d+) (\d+)", text):
+            return cls(_machine(), _boot(), int(match[1]), int(match[2]))
+        return None
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether it belongs to another machine, where nobody here can look."""
+        return self.machine != _machine()
+
+    @property
+    def lives(self) -> bool:
+        """Whether it may still run: on another machine it may."""
+        return self.elsewhere or (self.boot == _boot() and alive(self.pid) and started(self.pid) == self.started)
+
+
+def this_process() -> Process:
+    """The process that asks."""
+    return Process(_machine(), _boot(), os.getpid(), started(os.getpid()))
+
+
+def _machine() -> str:
     try:
-        machine = Path("/etc/machine-id").read_text().strip()
+        name = Path("/etc/machine-id").read_text().strip()
     except OSError:
-        machine = ""
-    return hashlib.sha256(f"{machine or platform.node()} {directory()}".encode()).hexdigest()[:16]
+        name = ""
+    return _digest(f"{name} {platform.node()} {Path('/proc/self/ns/pid').readlink()}")
+
+
+def _boot() -> str:
+    return _digest(Path("/proc/sys/kernel/random/boot_id").read_text())
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:6]
 
 
 def folder(*parts: str) -> Path:
@@ -58,10 +122,19 @@ def folder(*parts: str) -> Path:
     return path
 
 
+_held = threading.local()
+"""`paths`: the locks that this thread holds."""
+
+
 @contextmanager
 def lock(name: str, deadline: Deadline) -> Iterator[None]:
-    """Held by one process at a time; the kernel lets go of it when its holder dies, however that was."""
-    with (folder("locks") / name).open("a") as handle:
+    """Held by one thread at a time, which may take it again; the kernel releases it when its holder dies, however that was."""
+    path = folder("locks") / name
+    paths: set[Path] = _held.__dict__.setdefault("paths", set())
+    if path in paths:
+        yield
+        return
+    with path.open("a") as handle:
         while True:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -69,12 +142,56 @@ def lock(name: str, deadline: Deadline) -> Iterator[None]:
             except BlockingIOError:
                 deadline.check(f"waiting for another lab.py that holds {handle.name}")
                 deadline.pause(0.2)
+        paths.add(path)
+        try:
+            yield
+        finally:
+            paths.discard(path)
+
+
+@contextmanager
+def using(*places: Path) -> Iterator[None]:
+    """Nobody's `discard` removes these folders while the block runs. A kill -9 ends that too. HostError when one is gone."""
+    with ExitStack() as stack:
+        for place in places:
+            try:
+                handle = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+                stack.callback(os.close, handle)
+                fcntl.flock(handle, fcntl.LOCK_SH)
+                gone = not os.path.samestat(os.fstat(handle), place.stat())
+            except FileNotFoundError:
+                gone = True
+            if gone:
+                raise HostError(f"{place}: another lab.py has removed it: try again")
         yield
+
+
+def discard(place: Path) -> bool:
+    """Remove a finished folder, unless somebody is `using` it; whether it was removed."""
+    gone = scratch(place)
+    try:
+        handle = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        place.rename(gone)
+    except OSError:  # in use; or NFS, which locks no folder for writing: then nobody can know
+        return False
+    finally:
+        os.close(handle)
+    shutil.rmtree(gone, ignore_errors=True)
+    return True
+
+
+def scratch(place: Path) -> Path:
+    """The name that `place` has while it is made: beside it, this thread's own, and known to `abandoned`."""
+    return place.with_name(f".making-{this_process()}-{threading.get_native_id()}-{place.name}")
 
 
 def write(path: Path, text: str) -> None:
     """A file, whole or not at all; under a name of its own meanwhile, for threads and processes that write it at once."""
-    fresh = path.with_name(f".making-{os.getpid()}-{threading.get_ident()}-{path.name}")
+    fresh = scratch(path)
     try:
         fresh.write_text(text)
         fresh.replace(path)
@@ -86,26 +203,31 @@ def write(path: Path, text: str) -> None:
 def making(place: Path) -> Iterator[Path]:
     """A scratch folder that becomes `place` when the block ends well, and vanishes when it does not."""
     place.parent.mkdir(parents=True, exist_ok=True)
-    scratch = place.parent / f".making-{os.getpid()}-{place.name}"
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir(mode=0o700)
+    fresh = scratch(place)
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir(mode=0o700)
     try:
-        yield scratch
+        yield fresh
         if place.exists():
             shutil.rmtree(place)
-        scratch.rename(place)
+        fresh.rename(place)
     except OSError as error:
         raise HostError(f"{place}: {error}") from error
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        shutil.rmtree(fresh, ignore_errors=True)
 
 
 def abandoned() -> list[Path]:
     """Scratch folders and files whose maker is gone."""
     # Not **: kernel trees lie deeper, a hundred thousand files of them.
-    places = (path for pattern in ("*/.making-*", "*/*/.making-*") for path in directory().glob(pattern))
-    found = ((path, re.match(r"\.making-(\d+)-", path.name)) for path in places)
-    return [path for path, match in found if match and not alive(int(match[1]))]
+    return sorted(path for pattern in (".making-*", "*/.making-*", "*/*/.making-*") for path in directory().glob(pattern) if not _being_made(path))
+
+
+def _being_made(path: Path) -> bool:
+    """Whether the maker of a scratch path may still run. Earlier labs wrote its PID alone."""
+    owner = path.name.split("-")[1]
+    process = Process.parse(owner)
+    return process.lives if process else not owner.isdecimal() or alive(int(owner))
 
 
 def alive(pid: int) -> bool:

@@ -131,7 +131,7 @@ def pool(deadline: Deadline) -> Path:
             raise HostError("--storage pool needs root for its loop mount; qcow2 does not")
         with step("storage pool: XFS on a loop device"):
             if not backing.exists():
-                fresh = backing.with_suffix(".making")
+                fresh = state.scratch(backing)
                 with fresh.open("wb") as handle:
                     handle.truncate(min(POOL_SIZE, largest_file(state.directory())))
                 run([need("mkfs.xfs", "xfsprogs"), "-q", "-f", "-K", fresh], deadline=deadline)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
 from numalab import catalog, state
-from numalab.domain import read_mark
+from numalab.domain import Mark, domain_name, read_mark
+from numalab.errors import HostError
 from numalab.guest import Record
 from numalab.host import Host
 from numalab.model import GIB, Accel, Boot, DiskFile, GuestSpec, Topology
@@ -40,15 +40,15 @@ def spec(
     return GuestSpec(
         name=name, uuid="6e756d61-6c61-4b00-8000-0000000000ff", topology=shape, accel=accel, boot=boot, disks=(root, *data),
         topology_name=topology if isinstance(topology, str) else "mine", ssh_port=2222, directory=directory, owner=owner,
+        lab="0123456789abcdef",
     )
 
 
-def record(name: str, *, ready: bool = True, uri: str = "test:///fake", maker: int | None = None, image_id: str = "0" * 16) -> Record:
+def record(name: str, *, ready: bool = True, uri: str = "test:///fake", image_id: str = "0" * 16) -> Record:
     """The record of a guest whose folder is in the test's state directory."""
-    maker = os.getpid() if maker is None else maker
     return Record(
-        spec=spec(name=name, directory=str(state.folder("guests") / name)), uri=uri, image="debian12", image_id=image_id,
-        kernel_hash="1" * 16, accel_reason="asked for", created="20150307T152000", ready=ready, maker=maker, maker_started=state.started(maker),
+        spec=spec(name=name, directory=str(state.folder("guests") / name)).model_copy(update={"lab": state.identity(), "uuid": f"uuid of {name}"}),
+        uri=uri, image="debian12", image_id=image_id, kernel_hash="1" * 16, accel_reason="asked for", created="20150307T152000", ready=ready,
     )
 
 
@@ -67,51 +67,63 @@ class FakeShell:
 
 
 class FakeHost:
-    """A hypervisor that starts nothing: domains are marks in a dict."""
+    """A hypervisor that starts nothing: domains are names with marks. As libvirt's, each name is there once."""
 
     uri = "test:///fake"
     where = THIS_MACHINE
 
     def __init__(self, free: int = 64 * GIB) -> None:
         self.free = free
-        self.domains: dict[str, dict[str, str]] = {}
+        self.domains: dict[str, Mark] = {}
         self.stopped: list[str] = []
         self.refuses: Exception | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """The names of guests that run, whoever's they are."""
+        return sorted(mark.name for mark in self.domains.values())
+
+    def add(self, mark: Mark) -> None:
+        """A domain that is there."""
+        self.domains[domain_name(mark)] = mark
 
     def owner(self, deadline: Deadline) -> None:
         """As under a session."""
 
-    def guests(self) -> dict[str, dict[str, str]]:
-        """The lab's domains."""
-        return dict(self.domains)
+    def marks(self) -> list[Mark]:
+        """The domains of all labs."""
+        return list(self.domains.values())
 
-    def create(self, xml: str) -> None:
+    def create(self, xml: str, deadline: Deadline) -> None:
         """Start one, or refuse."""
         if self.refuses:
             raise self.refuses
         mark = read_mark(xml)
         assert mark is not None
-        self.domains[mark["name"]] = mark
+        if domain_name(mark) in self.domains:
+            raise HostError(f"libvirt does not start the guest: domain '{domain_name(mark)}' already exists with uuid {mark.uuid}")
+        self.add(mark)
 
-    def running(self, guest: str) -> bool:
+    def running(self, guest: Mark) -> bool:
         """Whether it is there."""
-        return guest in self.domains
+        return guest in self.domains.values()
 
-    def cpu_seconds(self, guest: str) -> float:
+    def cpu_seconds(self, guest: Mark) -> float:
         """Next to nothing: it hangs."""
         return 3.0
 
-    def stop(self, guest: str, deadline: Deadline, *, grace: float = 0.0) -> None:
+    def stop(self, guest: Mark, deadline: Deadline, *, grace: float = 0.0) -> None:
         """End it."""
-        self.stopped.append(guest)
-        self.domains.pop(guest, None)
+        if self.running(guest):
+            self.stopped.append(guest.name)
+            self.domains = {name: mark for name, mark in self.domains.items() if mark != guest}
 
-    def free_memory(self) -> int:
+    def free_memory(self, deadline: Deadline) -> int:
         """Bytes."""
         return self.free
 
     def version(self) -> str:
-        """Of libvirt."""
+        """As libvirt's."""
         return "9.0.0"
 
     def real(self) -> Host:

@@ -9,7 +9,7 @@ import pytest
 from lxml import etree
 
 from numalab import catalog
-from numalab.domain import LAB, PREFIX, domain_xml, read_mark
+from numalab.domain import LAB, Mark, domain_xml, mark, read_mark
 from numalab.model import Accel, Boot, Disk, GuestSpec
 from tests.unit.makers import BOOT, GOLDEN, spec
 
@@ -83,10 +83,9 @@ def test_owner() -> None:
 
 
 def test_mark() -> None:
-    assert read_mark(domain_xml(CASES["4socket-tcg"])) == {
-        "name": "golden", "topology": "4socket", "kernel": "debian", "accel": "tcg", "directory": "/lab/guests/golden", "port": "2222", "lab": "",
-    }
-    assert f"<name>{PREFIX}golden</name>" in domain_xml(CASES["4socket-tcg"])
+    about = CASES["4socket-tcg"]
+    assert read_mark(domain_xml(about)) == mark(about) == Mark(uuid=about.uuid, name="golden", lab="0123456789abcdef", directory="/lab/guests/golden")
+    assert "<name>numalab-01234567-golden</name>" in domain_xml(about)
 
 
 @pytest.mark.parametrize("xml", [
@@ -111,6 +110,4 @@ def test_xml_in_other_texts_stays_text() -> None:
     root = etree.fromstring(domain_xml(given).encode())
     assert not root.findall(".//x")
     assert root.findtext("os/cmdline") == boot.cmdline
-    mark = read_mark(domain_xml(given))
-    assert mark is not None
-    assert (mark["kernel"], mark["directory"]) == (boot.name, "/a&b/<c>")
+    assert read_mark(domain_xml(given)) == mark(given)

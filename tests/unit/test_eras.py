@@ -19,6 +19,7 @@ from numalab.patches import touched
 from numalab.proc import Deadline, Result
 from numalab.toolchain import Builder, Tools
 from tests.unit.makers import FakeHost, record
+from tests.unit.test_guest import held
 
 IMAGE = Image(name="debian12", id="0" * 16, directory="/images/x", root="PARTUUID=1", disk_bytes=1, inputs={})
 OLD = Era(description="old", container="bullseye", compiler="gcc-9", flags=("-fno-pie", "-Wa,-mshared"), header="compiler-gcc4.h", lacks=("CONFIG_NEW*",))
@@ -270,11 +271,26 @@ def test_prune(lab_state: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 
 def test_prune_leaves_what_is_in_use(lab_state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A source that another lab.py builds from, and a kernel that an experiment's next boot needs."""
     name = f"debian-6.1-{'b' * 16}"
     (lab_state / "sources" / name).mkdir(parents=True)
+    (lab_state / "kernels" / "mine-1").mkdir(parents=True)
     monkeypatch.setattr(prune, "LOCK_SECONDS", 0.1)
-    with state.lock(f"kernel-{name}", Deadline.after(10)):
+    with held(f"kernel-{name}"):
         assert not prune.remove(lab_state / "sources" / name)
+    with state.using(lab_state / "kernels" / "mine-1"):
+        assert not prune.remove(lab_state / "kernels" / "mine-1")
     assert (lab_state / "sources" / name).exists()
+    assert (lab_state / "kernels" / "mine-1").exists()
+
+
+def test_prune_and_a_guest_that_cannot_be_read(lab_state: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Half a guest stands on no kernel; one whose record another checkout wrote may stand on any."""
+    gone = state.folder("kernels", "mine-1")
+    half = state.folder("guests", "half")
+    assert prune.candidates(None, Deadline.after(60)) == [gone]
+    (half / "guest.json").write_text('{"format": 99}')
+    assert prune.candidates(None, Deadline.after(60)) == []
+    assert "no kernel is listed: which one guest half stands on cannot be read" in caplog.text
 
 

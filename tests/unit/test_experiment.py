@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from numalab import calibration, catalog, experiment, image, kernelbuild, measure, settle
+from numalab import calibration, catalog, experiment, image, kernelbuild, measure, settle, state
 from numalab.case import Answer, Arm, Verdict
 from numalab.errors import CommandFailed, GuestError, InputError
 from numalab.experiment import Boot, Plan
@@ -126,6 +126,8 @@ def lab(monkeypatch: pytest.MonkeyPatch) -> Lab:
     monkeypatch.setattr(settle, "tune", made.tune)
     monkeypatch.setattr(measure, "run", made.measure)
     monkeypatch.setattr(experiment, "prepare", lambda *_: None)
+    place = state.folder("images", "e" * 16)
+    monkeypatch.setattr(experiment, "pinned", lambda asked, _: (asked.model_copy(update={"image_id": place.name}), {place}))
     return made
 
 
@@ -154,6 +156,20 @@ class Seen:
 
 def conduct(asked: Plan, boots: int | None, seen: Seen | None = None) -> experiment.Outcome:
     return experiment.conduct(asked, FakeHost().real(), boots, limit=Deadline.after, view=seen or Seen())
+
+
+def test_an_experiment_keeps_what_it_stands_on(lab: Lab, asked: Plan) -> None:
+    """All boots use one build of the image, and nobody may remove it from the first to the last."""
+    place = state.folder("images", "e" * 16)
+
+    class Remover(Seen):
+        def began(self, boot: Boot) -> Seen:
+            assert not state.discard(place), "gc or image build --force could remove it"
+            return super().began(boot)
+
+    conduct(asked, 2, Remover())
+    assert {request.image_id for request in lab.requests} == {"e" * 16}
+    assert state.discard(place)
 
 
 def test_order() -> None:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
 import subprocess
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from numalab import accel, catalog, guest, image, launch, leftovers, shell, state, storage, topology
-from numalab.errors import BootHung, GuestError, GuestLost, HostError, InputError, KernelOops, LabError, TopologyMismatch
+from numalab import accel, catalog, cli_common, cli_guest, domain, guest, image, launch, settle, shell, state, storage, topology
+from numalab.domain import Mark
+from numalab.errors import BootHung, DeadlinePassed, GuestError, GuestLost, HostError, InputError, KernelOops, LabError, TopologyMismatch
 from numalab.guest import Guest, Request
 from numalab.image import Image
 from numalab.model import GIB, MIB, Accel, DiskFile, Topology, jsonable
 from numalab.proc import Deadline, Result
+from tests.unit import makers
 from tests.unit.makers import FakeHost, record, recorded
 
 SHAPE = topology.scale(catalog.topology("4socket"), memory=4 * GIB, vcpus=8)
@@ -65,7 +69,9 @@ def test_up_and_down(host: FakeHost, deadline: Deadline) -> None:
     made = launch.up(request(append="quiet"), host.real(), deadline)
     found = guest.read("g")
     assert found == made.record
-    assert (found.ready, found.spec.accel, found.image_id, found.maker) == (True, Accel.TCG, "0" * 16, os.getpid())
+    assert (found.ready, found.spec.accel, found.image_id) == (True, Accel.TCG, "0" * 16)
+    assert (maker := guest.maker("g")) is not None
+    assert (maker.parsed, maker.uri) == (state.this_process(), host.uri)
     assert found.spec.boot.cmdline.startswith("root=PARTUUID=1 rw ")
     assert found.spec.boot.cmdline.endswith(" systemd.hostname=g quiet")
     assert "no_timer_check" in found.spec.boot.cmdline.split(), "a busy host may make the guest panic"
@@ -73,7 +79,7 @@ def test_up_and_down(host: FakeHost, deadline: Deadline) -> None:
     assert (made.directory / "known_hosts").read_text() == "numalab host_key.pub\n"
     assert (made.directory / "known_hosts").stat().st_mode & 0o777 == 0o600
     assert 'name="g"' in (made.directory / "domain.xml").read_text()
-    assert set(host.domains) == {"g"}
+    assert host.names == ["g"]
     made.down(deadline)
     made.down(deadline)
     assert (guest.names(), host.domains, made.directory.exists()) == ([], {}, False)
@@ -146,7 +152,7 @@ def boots(monkeypatch: pytest.MonkeyPatch, *outcomes: str) -> list[str]:
 def test_a_hung_boot_is_begun_again(host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline, caplog: pytest.LogCaptureFixture) -> None:
     boots(monkeypatch, "hang", "hang", "up")
     made = launch.up(request(), host.real(), deadline)
-    assert (made.record.hung, guest.read("g").hung, host.stopped, set(host.domains)) == (2, 2, ["g", "g"], {"g"})
+    assert (made.record.hung, guest.read("g").hung, host.stopped, host.names) == (2, 2, ["g", "g"], ["g"])
     said = caplog.text
     assert said.count("guest g: hung in its boot under emulation, nothing new on its console for") == 2
     assert "last: [ 1.6] sched_clock: Marking stable; begun again" in said
@@ -238,7 +244,7 @@ def test_a_taken_name(host: FakeHost, deadline: Deadline) -> None:
     made = launch.up(request(), host.real(), deadline)
     with pytest.raises(InputError, match=r"a guest called g is there: lab.py down g, or another --name"):
         launch.up(request(), host.real(), deadline)
-    assert (guest.read("g"), set(host.domains), host.stopped) == (made.record, {"g"}, [])
+    assert (guest.read("g"), host.names, host.stopped) == (made.record, ["g"], [])
 
 
 def test_a_taken_port(host: FakeHost, deadline: Deadline) -> None:
@@ -256,10 +262,10 @@ def test_a_port_that_is_taken_meanwhile(host: FakeHost, monkeypatch: pytest.Monk
     monkeypatch.setattr(launch, "free_port", lambda _where: next(ports))
     create = host.create
 
-    def once(xml: str) -> None:
+    def once(xml: str, deadline: Deadline) -> None:
         if 'port="2001"' in xml:
             raise HostError("QEMU", evidence="Could not set up host forwarding rule 'tcp:127.0.0.1:2001-:22'")
-        create(xml)
+        create(xml, deadline)
 
     monkeypatch.setattr(host, "create", once)
     made = launch.up(request(), host.real(), deadline)
@@ -284,17 +290,17 @@ def test_watch(host: FakeHost, deadline: Deadline) -> None:
     (16 * GIB - 1, "16GiB of memory asked, 16383MiB free on the host: --memory 16128M is the largest of this shape that fits"),
     (511 * MIB, "16GiB of memory asked, 511MiB free on the host: not even the smallest of this shape fits"),
 ])
-def test_admit_refuses(free: int, said: str) -> None:
+def test_admit_refuses(free: int, said: str, deadline: Deadline) -> None:
     shape, host = catalog.topology("4socket"), FakeHost(free)
     with pytest.raises(HostError) as caught:
-        launch.admit(shape, host.real())
+        launch.admit(shape, host.real(), deadline)
     assert str(caught.value) == said
     if fits := topology.largest(shape, free):
-        launch.admit(fits, host.real())
+        launch.admit(fits, host.real(), deadline)
 
 
-def test_admit() -> None:
-    launch.admit(catalog.topology("4socket"), FakeHost(16 * GIB).real())
+def test_admit(deadline: Deadline) -> None:
+    launch.admit(catalog.topology("4socket"), FakeHost(16 * GIB).real(), deadline)
 
 
 def test_fresh_name(lab_state: Path) -> None:
@@ -311,109 +317,118 @@ def test_read(lab_state: Path) -> None:
         guest.read("nobody")
     with pytest.raises(InputError, match="is not a name"):
         guest.read("../x")
-    put("a")
+    (lab_state / "guests" / "a").mkdir()
+    with pytest.raises(InputError, match=r"guest a is half made: its up did not end; lab.py gc removes what is left of it"):
+        guest.read("a")
+    (lab_state / "guests" / "a" / "guest.json").write_text(json.dumps(jsonable(record("a"))))
     assert guest.read("a") == record("a")
     (lab_state / "guests" / "a" / "guest.json").write_text("{}")
     with pytest.raises(HostError, match=r"guest\.json: not a guest's record"):
         guest.read("a")
 
 
-def put(name: str, *, host: FakeHost | None = None, maker: int | None = None, ready: bool = True, uri: str = FakeHost.uri, written: bool = True) -> Path:
-    """The folder of a guest as its maker left it; with a host, its domain too."""
-    maker = os.getpid() if maker is None else maker
-    place = state.folder("guests") / name
-    place.mkdir()
-    (place / "maker").write_text(f"{maker} {state.started(maker)}")
-    if written:
-        (place / "guest.json").write_text(json.dumps(jsonable(record(name, ready=ready, uri=uri, maker=maker)), indent=1))
-    if host:
-        host.domains[name] = {"name": name, "directory": str(place)}
-    return place
+def test_two_labs_on_one_host(host: FakeHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+    """Guests called alike, in two state directories: each lab sees, stops and removes its own alone."""
+    mine = launch.up(request(), host.real(), deadline)
+    monkeypatch.setenv("LAB_STATE", str(tmp_path / "other"))
+    (state.folder("ssh") / "id_ed25519.pub").write_text("public\n")
+    theirs = launch.up(request(), host.real(), deadline)
+    assert host.names == ["g", "g"]
+    assert len(host.domains) == 2
+    with pytest.raises(InputError, match="a guest called g is there"):
+        launch.up(request(), host.real(), deadline)
+    theirs.down(deadline)
+    assert (host.marks(), mine.directory.exists()) == ([mine.mark], True)
+    mine.watch()
+    with pytest.raises(GuestLost):
+        theirs.watch()
 
 
-@pytest.fixture
-def dead() -> int:
-    """The id of a process that is gone."""
-    child = subprocess.Popen(["true"])
-    child.wait()
-    return child.pid
+def test_a_failed_up_leaves_another_labs_domain_alone(host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+    """Even where the other lab's domain has the very name that ours wants."""
+    monkeypatch.setattr(domain, "domain_name", lambda of: f"numalab-{of.name}")
+    monkeypatch.setattr(makers, "domain_name", lambda of: f"numalab-{of.name}")
+    other = Mark(uuid="theirs", name="g", lab="another", directory="/another/lab/guests/g")
+    host.add(other)
+    with pytest.raises(HostError, match="already exists"):
+        launch.up(request(), host.real(), deadline)
+    assert (host.marks(), host.stopped, guest.names()) == ([other], [], [])
 
 
-def test_gc_removes_what_a_dead_maker_left(lab_state: Path, dead: int, deadline: Deadline) -> None:
-    host = FakeHost()
-    put("claimed", maker=dead, written=False)
-    put("prepared", maker=dead, ready=False)
-    put("started", maker=dead, ready=False, host=host)
-    put("lost", maker=dead)
-    (lab_state / "guests" / "empty").mkdir()
-    gone = lab_state / "guests" / "gone"
-    host.domains["gone"] = {"name": "gone", "directory": str(gone), "lab": state.identity()}
-    (lab_state / "images" / f".making-{dead}-x").mkdir(parents=True)
-    removed = leftovers.collect(host.real(), deadline)
-    assert sorted(removed) == [
-        "domain of gone: its folder is gone", "guest claimed: its up did not end", "guest empty: its up did not end", "guest lost: it was lost",
-        "guest prepared: its up did not end", "guest started: its up did not end", "half-made x",
-    ]
-    assert (guest.names(), host.domains, sorted(host.stopped)) == ([], {}, ["gone", "started"])
-    assert not list((lab_state / "images").iterdir())
-    assert leftovers.collect(host.real(), deadline) == []
+def test_down_of_a_guest_that_was_made_again(host: FakeHost, deadline: Deadline) -> None:
+    """Whoever still has the first guest in hand must not end the second of its name."""
+    first = launch.up(request(), host.real(), deadline)
+    guest.Guest(guest.read("g"), host.real()).down(deadline)
+    second = launch.up(request(), host.real(), deadline)
+    first.down(deadline)
+    assert (host.marks(), second.directory.exists()) == ([second.mark], True)
 
 
-def test_gc_touches_nothing_else(lab_state: Path, dead: int, tmp_path: Path, deadline: Deadline) -> None:
-    host = FakeHost()
-    put("up", host=host, maker=dead)
-    put("made-now", maker=os.getpid(), ready=False, host=host)
-    put("claimed-now", maker=os.getpid(), written=False)
-    put("elsewhere", uri="qemu+ssh://other/system", maker=dead)
-    host.domains["foreign"] = {"name": "foreign", "directory": str(tmp_path / "another-lab" / "guests" / "foreign"), "lab": "another"}
-    host.domains["twin"] = {"name": "twin", "directory": str(lab_state / "guests" / "twin"), "lab": "the same path on another machine"}
-    (lab_state / "images" / f".making-{os.getpid()}-x").mkdir(parents=True)
-    (state.folder("pool", "up-2") / "500TB.raw").touch()
-    (state.folder("runs") / "20150307T152000-xfsrepair").mkdir()
-    names, domains = guest.names(), dict(host.domains)
-    assert leftovers.collect(host.real(), deadline) == []
-    assert (guest.names(), host.domains, host.stopped) == (names, domains, [])
-    assert (lab_state / "images" / f".making-{os.getpid()}-x").exists()
-    assert (lab_state / "pool" / "up-2" / "500TB.raw").exists()
-    assert (lab_state / "runs" / "20150307T152000-xfsrepair").exists()
+def test_a_guest_that_another_process_works_on(host: FakeHost, deadline: Deadline) -> None:
+    """`down` waits for its lock, and says so when it does not get it; `up` of the same name says at once that it is there."""
+    made = launch.up(request(), host.real(), deadline)
+    with held("guest-g"):
+        with pytest.raises(DeadlinePassed, match=r"waiting for another lab.py that holds .*/locks/guest-g"):
+            made.down(Deadline.after(0.1))
+        with pytest.raises(InputError, match="a guest called g is there"):
+            settle.up(request(), host.real(), deadline)
+    assert host.names == ["g"]
 
 
-def test_gc_leaves_an_up_that_is_under_way(host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
-    seen: list[list[str]] = []
-    for target, name in ((image, "require"), (storage, "create"), (shell.Ssh, "wait")):
-        before = getattr(target, name)
-
-        def meanwhile(*words: Any, before: Callable[..., Any] = before) -> Any:
-            seen.append(leftovers.collect(host.real(), deadline))
-            return before(*words)
-
-        monkeypatch.setattr(target, name, meanwhile)
-    launch.up(request(), host.real(), deadline)
-    assert seen == [[], [], []]
+@contextlib.contextmanager
+def held(name: str) -> Iterator[None]:
+    """A lock that another process holds."""
+    script = "import fcntl, sys; f = open(sys.argv[1], 'a'); fcntl.flock(f, fcntl.LOCK_EX); print('held', flush=True); sys.stdin.read()"
+    words = [sys.executable, "-c", script, str(state.folder("locks") / name)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout
+        assert other.stdout.readline() == b"held\n"
+        yield
 
 
-def test_gc_knows_a_maker_by_more_than_its_number(deadline: Deadline) -> None:
-    """A process id that has been given to somebody else since is no maker of ours."""
-    place = put("g", ready=False)
-    (place / "maker").write_text(f"{os.getpid()} {state.started(os.getpid()) - 1}")
-    assert leftovers.collect(FakeHost().real(), deadline) == ["guest g: its up did not end"]
+def test_a_record_of_an_earlier_lab(lab_state: Path) -> None:
+    """Without a format number, and with its maker in it, as labs before 2026-11 wrote."""
+    place = lab_state / "guests" / "old"
+    place.mkdir(parents=True)
+    (place / "maker").write_text(f"{os.getpid()} {state.started(os.getpid())}")
+    old = jsonable(record("old")) | {"maker": 1, "maker_started": 2}
+    del old["format"]
+    (place / "guest.json").write_text(json.dumps(old))
+    assert guest.read("old") == record("old")
+    assert (maker := guest.maker("old")) is not None
+    assert maker.parsed == state.this_process()
 
 
-def test_gc_leaves_a_domain_of_the_same_name_in_another_folder(dead: int, deadline: Deadline) -> None:
-    host = FakeHost()
-    put("g", maker=dead, ready=False)
-    host.domains["g"] = {"name": "g", "directory": "/another/lab/guests/g"}
-    assert leftovers.collect(host.real(), deadline) == ["guest g: its up did not end"]
-    assert (set(host.domains), host.stopped) == ({"g"}, [])
+def test_a_record_of_a_later_lab(lab_state: Path) -> None:
+    place = lab_state / "guests" / "new"
+    place.mkdir(parents=True)
+    (place / "guest.json").write_text(json.dumps(jsonable(record("new")) | {"format": 99, "colour": "blue"}))
+    with pytest.raises(HostError, match="format 99: a newer numalab wrote it; this one reads formats up to 2"):
+        guest.read("new")
+    assert guest.records() == ([], ["new"])
 
 
-def test_gc_keeps_images_that_are_used(lab_state: Path, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
-    host = FakeHost()
-    put("g", host=host)
-    now = Image(name="debian12", id="f" * 16, directory="", root="", disk_bytes=1, inputs={})
-    monkeypatch.setattr(image, "valid", lambda *_: [now])
-    for name in ("f" * 16, record("g").image_id, "e" * 16, ".making-1-x"):
-        (lab_state / "images" / "debian12" / name).mkdir(parents=True)
-    monkeypatch.setattr(state, "abandoned", list)
-    assert leftovers.collect(host.real(), deadline) == [f"image debian12/{'e' * 16}: no longer current, and no guest uses it"]
-    assert {path.name for path in (lab_state / "images" / "debian12").iterdir()} == {"f" * 16, "0" * 16, ".making-1-x"}
+def test_a_guest_of_another_machine(lab_state: Path) -> None:
+    """One state directory on two machines: each has a libvirt at qemu:///system."""
+    place = lab_state / "guests" / "far"
+    place.mkdir(parents=True)
+    (place / "guest.json").write_text(json.dumps(jsonable(record("far"))))
+    maker = guest.Maker(process="aaaaaa.bbbbbb.1.2", node="iron", uri=FakeHost.uri)
+    (place / "maker").write_text(json.dumps(jsonable(maker)))
+    with pytest.raises(HostError, match=r"guest far is on iron, and test:///fake is another libvirt here: run lab.py there"):
+        cli_common.open_guest("far")
+
+
+def test_down_all_goes_on(host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline, capsys: pytest.CaptureFixture[str]) -> None:
+    """One half-made guest and one that cannot be read keep none of the others up."""
+    for name in ("a", "m", "z"):
+        launch.up(request(name), host.real(), deadline)
+    (state.folder("guests") / "m" / "guest.json").write_text('{"format": 99}')
+    state.folder("guests", "half")
+    monkeypatch.setattr(cli_common, "connect", lambda *_: host)
+    with pytest.raises(InputError, match="guest half is half made"):
+        cli_guest.down(everything=True)
+    shown = capsys.readouterr()
+    assert shown.out == "a is down\nz is down\n"
+    assert "guest.json: not a guest's record: format 99: a newer numalab wrote it" in shown.err
+    assert host.names == ["m"]

@@ -7,10 +7,10 @@ import threading
 import libvirt
 import pytest
 
-from numalab.domain import domain_xml
-from numalab.errors import HostError
+from numalab.domain import domain_name, domain_xml, mark
+from numalab.errors import Cancelled, HostError
 from numalab.host import HEADROOM, Host, answer
-from numalab.model import GIB, KIB
+from numalab.model import GIB, KIB, GuestSpec
 from numalab.proc import Deadline
 from tests.unit.makers import spec
 
@@ -57,11 +57,11 @@ class Connection:
     def listAllDomains(self) -> list[Domain]:
         return self.domains
 
-    def lookupByName(self, name: str) -> Domain:
+    def lookupByUUIDString(self, uuid: str) -> Domain:
         for domain in self.domains:
-            if domain.name() == name:
+            if f"<uuid>{uuid}</uuid>" in domain.XMLDesc():
                 return domain
-        raise NoDomain(name)
+        raise NoDomain(uuid)
 
     def getMemoryStats(self, _cells: int) -> dict[str, int]:
         return {"total": 32 * GIB // KIB, "free": 8 * GIB // KIB, "cached": 3 * GIB // KIB, "buffers": GIB // KIB}
@@ -70,8 +70,12 @@ class Connection:
         return 11_002_003
 
 
+def guest(name: str) -> GuestSpec:
+    return spec(name=name).model_copy(update={"lab": "0123456789abcdef", "uuid": f"uuid-of-{name}"})
+
+
 def ours(name: str, *, rss: int = 0) -> Domain:
-    return Domain(f"numalab-{name}", domain_xml(spec(name=name)), rss=rss)
+    return Domain(domain_name(mark(guest(name))), domain_xml(guest(name)), rss=rss)
 
 
 def host(*domains: Domain) -> Host:
@@ -79,14 +83,15 @@ def host(*domains: Domain) -> Host:
 
 
 def test_only_marked_domains_are_guests() -> None:
-    found = host(ours("a"), Domain("numalab-b", "<domain/>"), Domain("web", "<domain/>"), Domain("copy", domain_xml(spec(name="a")))).guests()
-    assert list(found) == ["a"]
-    assert found["a"]["topology"] == "4socket"
+    copy = Domain("copy", domain_xml(guest("a")))
+    assert host(ours("a"), Domain("numalab-b", "<domain/>"), Domain("web", "<domain/>"), copy).marks() == [mark(guest("a"))]
+    earlier = Domain("numalab-a", domain_xml(guest("a")))
+    assert host(earlier).marks() == [mark(guest("a"))], "as labs before 2026-11 called them"
 
 
 def test_stop(deadline: Deadline) -> None:
     mine = ours("a")
-    host(mine).stop("a", deadline)
+    host(mine).stop(mark(guest("a")), deadline)
     assert mine.did == ["destroy"]
 
 
@@ -96,42 +101,83 @@ def test_stop_asks_first(deadline: Deadline) -> None:
             super().shutdown()
             there.connection.domains.clear()
 
-    mine = Obedient("numalab-a", domain_xml(spec(name="a")))
+    mine = Obedient("numalab-a", domain_xml(guest("a")))
     there = host(mine)
-    there.stop("a", deadline, grace=60)
+    there.stop(mark(guest("a")), deadline, grace=60)
     assert mine.did == ["shutdown"]
     stubborn = ours("b")
-    host(stubborn).stop("b", deadline, grace=0.1)
+    host(stubborn).stop(mark(guest("b")), deadline, grace=0.1)
     assert stubborn.did == ["shutdown", "destroy"]
-    host().stop("gone", deadline)
+    host().stop(mark(guest("gone")), deadline)
 
 
-def test_what_is_not_marked_is_not_stopped(deadline: Deadline) -> None:
-    theirs = Domain("numalab-a", "<domain/>")
-    with pytest.raises(HostError, match="domain numalab-a does not carry the lab's mark: not touched"):
-        host(theirs).stop("a", deadline)
+@pytest.mark.parametrize("other", [{"lab": "fedcba9876543210"}, {"directory": "/another/lab/guests/a"}, {"uuid": "another"}, None])
+def test_what_is_not_this_very_guests_is_not_stopped(other: dict[str, str] | None, deadline: Deadline) -> None:
+    """The same name is not enough: UUID, lab and directory must be those of the record."""
+    xml = "<domain><uuid>uuid-of-a</uuid></domain>" if other is None else domain_xml(guest("a").model_copy(update=other))
+    theirs = Domain("numalab-01234567-a", xml)
+    there = host(theirs)
+    assert not there.running(mark(guest("a")))
+    there.stop(mark(guest("a")), deadline)
     assert theirs.did == []
 
 
-def test_free_memory() -> None:
+@pytest.mark.parametrize("call", ["XMLDesc", "destroy", "shutdown"])
+def test_libvirts_errors_are_the_hosts(call: str, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+    """A raw error in a clean-up would hide what it cleans up after."""
+    def broken(_: Domain) -> None:
+        raise libvirt.libvirtError("Connection reset by peer")
+
+    monkeypatch.setattr(Domain, call, broken)
+    with pytest.raises(HostError, match="libvirt at test:///fake: Connection reset by peer"):
+        host(ours("a")).stop(mark(guest("a")), deadline, grace=0.1)
+
+
+@pytest.mark.parametrize("call", ["XMLDesc", "destroy"])
+def test_stop_has_a_deadline(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    never = threading.Event()
+    monkeypatch.setattr(Domain, call, lambda _: never.wait())
+    with pytest.raises(HostError, match="libvirt at test:///fake does not answer"):
+        host(ours("a")).stop(mark(guest("a")), Deadline.after(0.1))
+    never.set()
+
+
+def test_free_memory(deadline: Deadline) -> None:
     """12 GiB free or to be freed; a guest of 4 GiB that has touched 1 still has 3 to come, a foreign one is its owner's."""
-    assert host().free_memory() == 12 * GIB - HEADROOM
-    assert host(ours("a", rss=GIB), Domain("web", "<domain/>")).free_memory() == 9 * GIB - HEADROOM
-    assert host(*(ours(name) for name in "abcd")).free_memory() == 0
+    assert host().free_memory(deadline) == 12 * GIB - HEADROOM
+    assert host(ours("a", rss=GIB), Domain("web", "<domain/>")).free_memory(deadline) == 9 * GIB - HEADROOM
+    assert host(*(ours(name) for name in "abcd")).free_memory(deadline) == 0
+
+
+def test_free_memory_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked for under the lock that all who start a guest wait for."""
+    never = threading.Event()
+    monkeypatch.setattr(Domain, "memoryStats", lambda _: never.wait())
+    with pytest.raises(HostError, match="libvirt at test:///fake does not answer"):
+        host(ours("a")).free_memory(Deadline.after(0.1))
+    never.set()
 
 
 def test_version() -> None:
     assert host().version() == "11.2.3"
 
 
-def test_answer() -> None:
-    assert answer("x", lambda: 7) == 7
+def test_answer(deadline: Deadline) -> None:
+    assert answer("x", lambda: 7, deadline) == 7
     with pytest.raises(KeyError, match="why"):
-        answer("x", lambda: dict[str, int]()["why"])
+        answer("x", lambda: dict[str, int]()["why"], deadline)
 
 
 def test_silence_is_an_error() -> None:
     never = threading.Event()
     with pytest.raises(HostError, match="libvirt at qemu:///x does not answer"):
-        answer("qemu:///x", never.wait, seconds=0.05)
+        answer("qemu:///x", never.wait, Deadline.after(0.05))
+    never.set()
+
+
+def test_ctrl_c_ends_the_wait_for_libvirt() -> None:
+    never, deadline = threading.Event(), Deadline.after(60)
+    threading.Timer(0.1, deadline.cancel.set).start()
+    with pytest.raises(Cancelled, match="libvirt at qemu:///x: cancelled"):
+        answer("qemu:///x", never.wait, deadline)
     never.set()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,8 +35,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def built(deadline: Deadline, base: Path | None = None) -> Path:
     """A whole image with the inputs of now, as a build leaves it. Its folder."""
     found = image.inputs(NAME, base, deadline)
-    place = state.folder("images", NAME) / image._id(found)
-    place.mkdir()
+    place = state.folder("images", NAME, uuid.uuid4().hex[:16])
     for name, body in FILES.items():
         (place / name).write_bytes(body)
     about = Image(name=NAME, id=place.name, directory=str(place), root="PARTUUID=1", disk_bytes=len(FILES["disk.qcow2"]), inputs=found)
@@ -105,8 +106,7 @@ def test_a_moved_state_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert image.require(NAME, deadline).file("disk.qcow2") == tmp_path / "moved" / "images" / NAME / place.name / "disk.qcow2"
 
 
-@pytest.mark.parametrize("harm", ["truncate disk.qcow2", "unlink disk.qcow2", "truncate manifest.json", "unlink manifest.json",
-                                  "unlink vmlinuz", "unlink initrd.img", "unlink host_key.pub"])
+@pytest.mark.parametrize("harm", ["truncate disk.qcow2", "unlink disk.qcow2", "unlink vmlinuz", "unlink initrd.img", "unlink host_key.pub"])
 def test_a_broken_image_names_its_mend(harm: str, deadline: Deadline) -> None:
     what, name = harm.split()
     path = built(deadline) / name
@@ -119,13 +119,13 @@ def test_a_broken_image_names_its_mend(harm: str, deadline: Deadline) -> None:
             ask(NAME, deadline)
 
 
-@pytest.mark.parametrize("manifest", ["", "{}", "[]", '{"inputs": 3}'])
+@pytest.mark.parametrize("manifest", ["", "{}", "[]", '{"inputs": 3}', '{"format": 99}'])
 def test_another_images_manifest_does_no_harm(manifest: str, deadline: Deadline) -> None:
-    """What an older lab, or a disk that was full, left in a folder that these inputs do not lead to."""
-    place = built(deadline)
-    old = place.with_name("0" * 16)
-    old.mkdir()
+    """What another checkout's lab, an older or a newer one, has left there is no image of these inputs."""
+    old = built(deadline)
     (old / "manifest.json").write_text(manifest)
+    assert image.existing(NAME, deadline) is None
+    place = built(deadline)
     assert image.require(NAME, deadline).id == place.name
 
 
@@ -148,22 +148,41 @@ def test_a_build_that_fails_leaves_nothing(monkeypatch: pytest.MonkeyPatch, dead
     assert list(state.folder("images", NAME).iterdir()) == []
 
 
+def packer(_name: str, _what: object, _disk: object, scratch: Path, *_: object) -> None:
+    """What Packer leaves."""
+    (scratch / "disk.qcow2").write_bytes(b"disk")
+    for name in ("vmlinuz", "initrd.img", "host_key.pub", "root"):
+        (scratch / name).write_bytes(b"x")
+
+
 def test_a_build_is_done_once(monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
     built_by: list[Path] = []
 
-    def packer(_name: str, _what: object, _disk: object, scratch: Path, *_: object) -> None:
-        (scratch / "disk.qcow2").write_bytes(b"disk")
-        for name in ("vmlinuz", "initrd.img", "host_key.pub", "root"):
-            (scratch / name).write_bytes(b"x")
-        built_by.append(scratch)
+    def build(*words: Any) -> None:
+        packer(*words)
+        built_by.append(words[3])
 
     monkeypatch.setattr(image, "_base", lambda *_: state.folder("bases"))
-    monkeypatch.setattr(image, "_packer", packer)
+    monkeypatch.setattr(image, "_packer", build)
     first = image.build(NAME, accelerator="tcg", deadline=deadline)
     assert image.build(NAME, accelerator="tcg", deadline=deadline) == image.require(NAME, deadline) == first
     assert len(built_by) == 1
-    assert image.build(NAME, accelerator="tcg", deadline=deadline, force=True) == first
-    assert len(built_by) == 2
+
+
+def test_an_id_names_one_build_for_ever(monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+    """--force makes another image, which is used from now on; who stands on the first has it still, until gc."""
+    monkeypatch.setattr(image, "_base", lambda *_: state.folder("bases"))
+    monkeypatch.setattr(image, "_packer", packer)
+    first = image.build(NAME, accelerator="tcg", deadline=deadline)
+    second = image.build(NAME, accelerator="tcg", deadline=deadline, force=True)
+    assert first.id != second.id
+    assert first.inputs == second.inputs
+    assert image.require(NAME, deadline) == second
+    assert image.pinned(NAME, first.id) == first
+    assert image.current(NAME, deadline) == {second.id}
+    shutil.rmtree(first.directory)
+    with pytest.raises(HostError, match=f"image {NAME}: {first.directory} is gone: lab.py image build {NAME}"):
+        image.pinned(NAME, first.id)
 
 
 def test_of_several_cloud_images_the_last_asked_for_is_used(tmp_path: Path, deadline: Deadline) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -133,6 +135,63 @@ def test_abandoned(lab_state: Path) -> None:
     for path in (mine, theirs, dead):
         path.mkdir(parents=True)
     assert state.abandoned() == [dead]
+
+
+def test_a_process_is_told_from_every_other() -> None:
+    me = state.this_process()
+    assert state.Process.parse(str(me)) == me
+    assert me.lives
+    assert not me.elsewhere
+    for other in (replace(me, pid=dead_pid()), replace(me, started=me.started + 1), replace(me, boot="abcdef")):
+        assert not other.lives
+    far = replace(me, machine="abcdef", pid=dead_pid())
+    assert far.elsewhere
+    assert far.lives, "who cannot be asked may live"
+    assert state.Process.parse(f"{os.getpid()} {state.started(os.getpid())}") == me, "as labs before 2026-11 wrote it"
+    for text in ("", "x", "1", "aaaaaa.bbbbbb.1", "AAAAAA.bbbbbb.1.2"):
+        assert state.Process.parse(text) is None
+
+
+def test_a_lock_is_its_threads_own(lab_state: Path) -> None:
+    """Taken again at once by whoever holds it, by another thread not before it is released."""
+    def taken() -> bool:
+        try:
+            with state.lock("x", Deadline.after(0)):
+                return True
+        except DeadlinePassed:
+            return False
+
+    with state.lock("x", Deadline.after(60)):
+        assert taken()
+        with ThreadPoolExecutor(1) as pool:
+            assert not pool.submit(taken).result()
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(taken).result()
+
+
+def test_what_is_used_is_not_discarded(lab_state: Path) -> None:
+    place = state.folder("images", "x")
+    with state.using(place), state.using(place):
+        assert not state.discard(place)
+        assert place.exists()
+    assert state.discard(place)
+    assert not place.exists()
+    assert not state.discard(place)
+    assert list(place.parent.iterdir()) == []
+    with pytest.raises(HostError, match=f"{place}: another lab.py has removed it: try again"), state.using(place):
+        pass
+
+
+def test_an_identity_is_of_one_state_directory(lab_state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same each time; another for an empty folder in its place, and for a copy."""
+    first = state.identity()
+    assert state.identity() == first
+    shutil.copytree(lab_state, tmp_path / "copy")
+    monkeypatch.setenv("LAB_STATE", str(tmp_path / "copy"))
+    assert state.identity() != first
+    monkeypatch.setenv("LAB_STATE", str(lab_state))
+    lab_state.rename(tmp_path / "away")
+    assert state.identity() != first
 
 
 def test_alive_and_started() -> None:

@@ -46,8 +46,8 @@ class Command:
 
     def domains(self) -> set[str]:
         """Running domains whose folder is in this test's state."""
-        marks = connect(None, Deadline.after(60)).guests()
-        return {name for name, mark in marks.items() if Path(mark["directory"]).is_relative_to(self.state)}
+        marks = connect(None, Deadline.after(60)).marks()
+        return {mark.name for mark in marks if Path(mark.directory).is_relative_to(self.state)}
 
     def processes(self) -> list[str]:
         """Command lines of QEMU and build tools that name this test's state."""

@@ -1,0 +1,207 @@
+"""gc: what nobody owns goes; all that somebody may own, here or on another machine, stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from numalab import guest, image, leftovers, state
+from numalab.domain import Mark, mark
+from numalab.image import Image
+from numalab.model import jsonable
+from numalab.proc import Deadline
+from tests.unit.makers import FakeHost, record
+from tests.unit.test_guest import held
+
+
+def put(
+    name: str, *, host: FakeHost | None = None, maker: str | None = None, ready: bool = True, uri: str = FakeHost.uri, written: bool = True,
+) -> Path:
+    """The folder of a guest as its maker (a dead process, unless given) left it; with a host, its domain too."""
+    place = state.folder("guests") / name
+    place.mkdir()
+    known = guest.Maker(process=maker or gone_process(), node="iron", uri=uri)
+    (place / "maker").write_text(json.dumps(jsonable(known)))
+    about = record(name, ready=ready, uri=uri)
+    if written:
+        (place / "guest.json").write_text(json.dumps(jsonable(about), indent=1))
+    if host:
+        host.add(mark(about.spec))
+    return place
+
+
+def gone_process() -> str:
+    """A process of this machine and boot that is gone."""
+    child = subprocess.Popen(["true"])
+    child.wait()
+    here = str(state.this_process()).split(".")
+    return ".".join([*here[:2], str(child.pid), "1"])
+
+
+def test_what_a_dead_maker_left_goes(lab_state: Path, deadline: Deadline) -> None:
+    host = FakeHost()
+    put("claimed", written=False)
+    put("prepared", ready=False)
+    put("started", ready=False, host=host)
+    put("lost")
+    (lab_state / "guests" / "empty").mkdir()
+    gone = lab_state / "guests" / "gone"
+    host.add(Mark(uuid="u", name="gone", directory=str(gone), lab=state.identity()))
+    (lab_state / "images" / f".making-{gone_process()}-77-x").mkdir(parents=True)
+    (lab_state / f".making-{gone_process()}-77-pool.xfs").touch()
+    (lab_state / "runs" / f".making-{gone_process().split('.')[2]}-20150307T152000-a").mkdir(parents=True)
+    claim = lab_state / "guests" / ".claim-abc"
+    claim.mkdir()
+    (claim / "maker").write_text(f"{gone_process().split('.')[2]} 1")
+    removed = leftovers.collect(host.real(), deadline)
+    assert sorted(removed) == [
+        "domain of gone: its folder is gone", "guest claimed: its up did not end", "guest empty: its up did not end", "guest lost: it was lost",
+        "guest prepared: its up did not end", "guest started: its up did not end", "half-made 20150307T152000-a", "half-made abc",
+        "half-made pool.xfs", "half-made x",
+    ]
+    assert (guest.names(), host.domains, sorted(host.stopped)) == ([], {}, ["gone", "started"])
+    assert not [path for path in lab_state.rglob("*") if path.name.startswith((".making", ".claim"))]
+    assert leftovers.collect(host.real(), deadline) == []
+
+
+def test_nothing_else_is_touched(lab_state: Path, tmp_path: Path, deadline: Deadline) -> None:
+    host, me = FakeHost(), str(state.this_process())
+    put("up", host=host)
+    put("made-now", maker=me, ready=False, host=host)
+    put("lost-but-in-use", maker=me)  # by an experiment, which has yet to read its console
+    put("claimed-now", maker=me, written=False)
+    put("elsewhere", uri="qemu+ssh://other/system")
+    host.add(Mark(uuid="1", name="foreign", directory=str(tmp_path / "another-lab" / "guests" / "foreign"), lab="another"))
+    host.add(Mark(uuid="2", name="twin", directory=str(lab_state / "guests" / "twin"), lab="the same path on another machine"))
+    kept = [lab_state / "images" / f".making-{state.this_process()}-7-x", lab_state / "runs" / ".making-aaaaaa.bbbbbb.1.2-7-x"]
+    for path in kept:
+        path.mkdir(parents=True)
+    (state.folder("pool", "up-2") / "500TB.raw").touch()
+    (state.folder("runs") / "20150307T152000-xfsrepair").mkdir()
+    names, domains = guest.names(), dict(host.domains)
+    assert leftovers.collect(host.real(), deadline) == []
+    assert (guest.names(), host.domains, host.stopped) == (names, domains, [])
+    assert all(path.exists() for path in kept)
+    assert (lab_state / "pool" / "up-2" / "500TB.raw").exists()
+    assert (lab_state / "runs" / "20150307T152000-xfsrepair").exists()
+
+
+@pytest.mark.parametrize("text", ["", "not JSON", '{"format": 99}', "later"])
+def test_a_guest_whose_record_cannot_be_read_stays(text: str, lab_state: Path, deadline: Deadline, caplog: pytest.LogCaptureFixture) -> None:
+    """Another checkout may have written it."""
+    host = FakeHost()
+    place = put("g", host=host)
+    (place / "guest.json").write_text(json.dumps(jsonable(record("g")) | {"colour": "blue"}) if text == "later" else text)
+    (lab_state / "images" / "debian12" / ("e" * 16)).mkdir(parents=True)
+    assert leftovers.collect(host.real(), deadline) == []
+    assert (host.names, place.exists()) == (["g"], True)
+    assert f"guest g: left alone: {place / 'guest.json'}: not a guest's record: " in caplog.text
+    assert "no image is removed: what guest g stands on cannot be read" in caplog.text
+
+
+def test_a_guest_of_another_machine_stays(deadline: Deadline, caplog: pytest.LogCaptureFixture) -> None:
+    """One state directory on two machines: there is no domain of this guest here, and no process either."""
+    place = put("g", maker="aaaaaa.bbbbbb.1.2")
+    assert leftovers.collect(FakeHost().real(), deadline) == []
+    assert place.exists()
+    assert f"guest g: left alone: another machine (iron) made it: run lab.py gc there, or, if it is no more, remove {place}" in caplog.text
+
+
+@pytest.mark.parametrize("part", ["boot", "started"])
+def test_a_maker_is_known_by_more_than_its_number(part: str, deadline: Deadline) -> None:
+    """A process id that has been given to somebody else since, or before the machine was restarted, is no maker of ours."""
+    words = str(state.this_process()).split(".")
+    words[1 if part == "boot" else 3] = "abcdef" if part == "boot" else "1"
+    put("g", maker=".".join(words), ready=False)
+    assert leftovers.collect(FakeHost().real(), deadline) == ["guest g: its up did not end"]
+
+
+def test_a_guest_that_somebody_works_on_stays(deadline: Deadline) -> None:
+    """`provision --boot grub` restarts it: for a moment its record is ready and its domain is not there."""
+    place = put("g")
+    with held("guest-g"):
+        assert leftovers.collect(FakeHost().real(), deadline) == []
+        assert place.exists()
+    assert leftovers.collect(FakeHost().real(), deadline) == ["guest g: it was lost"]
+
+
+def test_what_becomes_ready_meanwhile_stays(monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+    """A guest that gc saw half made, and that its maker has finished and left since."""
+    host = FakeHost()
+    put("a", ready=False)
+    remove = guest.remove
+
+    def finish(place: Path, *words: object) -> None:
+        remove(place, host.real(), deadline)
+        put("b", host=host)
+
+    monkeypatch.setattr(guest, "remove", finish)
+    monkeypatch.setattr(guest, "names", lambda: ["a", "b"])
+    assert leftovers.collect(host.real(), deadline) == ["guest a: its up did not end"]
+    assert host.names == ["b"]
+
+
+def test_a_domain_of_the_same_name_in_another_folder_stays(deadline: Deadline) -> None:
+    host = FakeHost()
+    put("g", ready=False)
+    host.add(Mark(uuid="theirs", name="g", directory="/another/lab/guests/g", lab="another"))
+    assert leftovers.collect(host.real(), deadline) == ["guest g: its up did not end"]
+    assert (host.names, host.stopped) == (["g"], [])
+
+
+def test_a_state_directory_that_is_not_mounted_owns_nothing(lab_state: Path, deadline: Deadline) -> None:
+    """In its place is an empty folder: all guests' folders are gone, and none of their domains may go."""
+    host = FakeHost()
+    put("g", host=host)
+    away = lab_state.rename(lab_state.with_name("unmounted"))
+    assert leftovers.collect(host.real(), deadline) == []
+    assert host.names == ["g"]
+    assert away.exists()
+
+
+def images(monkeypatch: pytest.MonkeyPatch, *ids: str) -> Path:
+    """Finished images of these ids, of which the first is that of today's inputs."""
+    monkeypatch.setattr(image, "inputs", lambda *_: {"recipe": ids[0]})
+    folder = state.folder("images", "debian12")
+    for id in ids:
+        (folder / id).mkdir()
+        about = Image(name="debian12", id=id, directory="", root="", disk_bytes=1, inputs={"recipe": id})
+        (folder / id / "manifest.json").write_text(json.dumps(jsonable(about)))
+    return folder
+
+
+def test_images_that_are_used_stay(monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+    host = FakeHost()
+    put("g", host=host)
+    folder = images(monkeypatch, "f" * 16, record("g").image_id, "e" * 16, "d" * 16)
+    (folder / ".making-aaaaaa.bbbbbb.1.2-7-x").mkdir()
+    with state.using(folder / ("d" * 16)):  # an experiment's, of another checkout, between two boots
+        assert leftovers.collect(host.real(), deadline) == [f"image debian12/{'e' * 16}: no longer current, and nobody uses it"]
+    assert {path.name for path in folder.iterdir()} == {"f" * 16, "0" * 16, "d" * 16, ".making-aaaaaa.bbbbbb.1.2-7-x"}
+    assert leftovers.collect(host.real(), deadline) == [f"image debian12/{'d' * 16}: no longer current, and nobody uses it"]
+
+
+def test_an_image_that_cannot_be_read_stays(monkeypatch: pytest.MonkeyPatch, deadline: Deadline, caplog: pytest.LogCaptureFixture) -> None:
+    folder = images(monkeypatch, "f" * 16, "e" * 16)
+    (folder / ("e" * 16) / "manifest.json").write_text('{"format": 99}')
+    assert leftovers.collect(FakeHost().real(), deadline) == []
+    assert f"{folder / ('e' * 16)}: left alone: manifest.json cannot be read: format 99: a newer numalab wrote it" in caplog.text
+
+
+def test_a_run_without_its_record(lab_state: Path, deadline: Deadline) -> None:
+    """A lab before 2026-11 that was killed left such a folder; another machine may just be copying one here."""
+    old, fresh, whole = (state.folder("runs", name) for name in ("20150307T152000-old", "20150307T152000-fresh", "20150307T152000-whole"))
+    for place in (old, fresh, whole):
+        (place / "stdout").touch()
+    (whole / "run.json").touch()
+    for path in (old / "stdout", old, whole / "stdout", whole):
+        os.utime(path, (time.time() - 2 * leftovers.DAY,) * 2)
+    assert leftovers.collect(FakeHost().real(), deadline) == ["run 20150307T152000-old: its measurement did not end"]
+    assert not old.exists()
+    assert fresh.exists()
+    assert whole.exists()
