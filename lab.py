@@ -3,16 +3,25 @@
 
 import os
 import sys
+import traceback
 from pathlib import Path
 
+LAB_ERROR = 2
+"""numalab.errors.Exit.LAB_ERROR, before numalab can be imported. Python's own status for an error is 1: "does not hold"."""
 ENVIRONMENT = Path(__file__).resolve().parent / ".venv"
 
 if Path(sys.prefix) != ENVIRONMENT:
     python = ENVIRONMENT / "bin" / "python"
     if not python.exists():
-        sys.exit(f"lab.py: error: {ENVIRONMENT} is not set up: make -C {ENVIRONMENT.parent} setup")
+        print(f"lab.py: error: {ENVIRONMENT} is not set up: make -C {ENVIRONMENT.parent} setup", file=sys.stderr)
+        sys.exit(LAB_ERROR)
     os.execv(python, [str(python), __file__, *sys.argv[1:]])
 
-from numalab.cli import main  # noqa: E402
+try:
+    from numalab.cli import main
+except Exception:
+    traceback.print_exc()
+    print("lab.py: error: the lab's own modules do not load (see above): make setup", file=sys.stderr)
+    sys.exit(LAB_ERROR)
 
 main()

@@ -1,7 +1,6 @@
 """The command line: arguments in, calls to the lower layers, text and an exit status out.
 
-Exit statuses: 0 done (or: holds), 1 does not hold, or the guest's kernel oopsed; 2 lab error; 3 cannot
-tell; of `exec`, see cli_guest.
+The exit statuses are errors.Exit; the README ("Exit statuses") has the table.
 """
 
 from __future__ import annotations
@@ -146,7 +145,7 @@ def main() -> NoReturn:
             code = _command(app) or 0
         except Cancelled:
             typer.echo("lab.py: cancelled; nothing is left behind", err=True)
-            code = 130
+            code = Exit.CANCELLED
         except LabError as error:
             show_error(error)
             code = error.status

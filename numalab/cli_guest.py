@@ -1,8 +1,4 @@
-"""lab.py up … gc: a guest's life by hand.
-
-`exec` passes the command's own status through, with timeout(1)'s 124 for a passed time limit and 125 for an error of
-the lab.
-"""
+"""lab.py up … gc: a guest's life by hand."""
 
 from __future__ import annotations
 
@@ -36,13 +32,11 @@ from numalab.cli_common import (
     size_option,
 )
 from numalab.domain import Mark, domain_name, mark
-from numalab.errors import Cancelled, DeadlinePassed, HostError, InputError, LabError
+from numalab.errors import Cancelled, DeadlinePassed, Exit, HostError, InputError, LabError
 from numalab.guest import Request
 from numalab.host import connect
 from numalab.interrupt import limit
 from numalab.model import Disk, Topology, check_name
-
-EXEC_TIMED_OUT, EXEC_LAB_ERROR = 124, 125
 
 
 def up(
@@ -218,10 +212,12 @@ def execute(
         code = result.status
         told = {"status": code, "stdout": result.stdout, "stderr": result.stderr, "seconds": round(result.seconds, 3), "timed_out": False}
     except DeadlinePassed as error:
-        code, told = EXEC_TIMED_OUT, {"status": None, "stdout": "", "stderr": str(error) + "\n", "seconds": timeout, "timed_out": True}
+        code, told = Exit.EXEC_TIMED_OUT, {"status": None, "stdout": "", "stderr": str(error) + "\n", "seconds": timeout, "timed_out": True}
+    except Cancelled:
+        raise
     except LabError as error:
         show_error(error)
-        raise typer.Exit(EXEC_LAB_ERROR) from error
+        raise typer.Exit(Exit.EXEC_LAB_ERROR) from error
     if as_json:
         typer.echo(json.dumps(told))
     else:

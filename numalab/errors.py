@@ -9,12 +9,16 @@ from enum import IntEnum
 
 
 class Exit(IntEnum):
-    """Exit statuses of lab.py: the three outcomes of the house never share one."""
+    """Exit statuses of lab.py, one for each outcome. The README has the table."""
 
     HOLDS = 0
     DOES_NOT_HOLD = 1
     LAB_ERROR = 2
     CANNOT_TELL = 3
+    KERNEL_CRASHED = 4
+    EXEC_TIMED_OUT = 124
+    EXEC_LAB_ERROR = 125
+    CANCELLED = 130
 
 
 class LabError(Exception):
@@ -49,6 +53,8 @@ class DeadlinePassed(LabError):
 class Cancelled(LabError):
     """Somebody asked us to stop; clean up and go."""
 
+    status = Exit.CANCELLED
+
 
 class GuestError(LabError):
     """A guest did not do what was asked of it, and its console shows no oops."""
@@ -67,6 +73,6 @@ class TopologyMismatch(GuestError):
 
 
 class KernelOops(LabError):
-    """The guest's kernel panicked or oopsed: a finding about the kernel, not a lab error."""
+    """The guest's kernel panicked or oopsed: neither a lab error nor a verdict, since a kernel "before" can crash too."""
 
-    status = Exit.DOES_NOT_HOLD
+    status = Exit.KERNEL_CRASHED

@@ -17,7 +17,7 @@ from typing import Protocol
 from numalab import calibration, catalog, image, judge, kernel, kernelbuild, launch, measure, metrics, settle, shell, state, topology
 from numalab import guest as guests
 from numalab.case import Arm, Case, CaseSize, Machine, Place, Verdict
-from numalab.errors import InputError
+from numalab.errors import InputError, KernelOops
 from numalab.guest import Guest, Request
 from numalab.host import Host
 from numalab.log import step
@@ -149,13 +149,22 @@ def run(
         boot = Boot(number, Arm.BEFORE if index == 0 else Arm.AFTER, asked.kernels[index], experiment)
         watcher = began(boot)
         deadline = limit(60 * asked.about.minutes)
-        with booted(asked, host, boot.kernel, f"{asked.case_name}-{number}", deadline) as (guest, settings):
+        with _crash_of(boot), booted(asked, host, boot.kernel, f"{asked.case_name}-{number}", deadline) as (guest, settings):
             options = measure.Options(
                 params=asked.about.params, tracepoints=asked.case.tracepoints, settings=settings, profile_hz=asked.profile_hz,
                 place=Place(case_name=asked.case_name, case=asked.case, experiment=experiment, arm=boot.arm, boot=number, looks=looks),
             )
             done = measure.run(guest, asked.case.workload, asked.size, deadline, options, watcher=watcher)
         yield done
+
+
+@contextmanager
+def _crash_of(boot: Boot) -> Iterator[None]:
+    """Name the arm and the kernel in an oops: a crash of the kernel "before" is no regression."""
+    try:
+        yield
+    except KernelOops as error:
+        raise KernelOops(f"the {boot.arm} kernel ({boot.kernel}) crashed: {error}", evidence=error.evidence) from error
 
 
 def fresh_experiment(asked: Plan) -> str:

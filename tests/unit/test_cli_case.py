@@ -102,7 +102,7 @@ def test_run(lab: Lab, case: str, conducted: dict[str, Any], answer: str, status
 
 
 @pytest.mark.parametrize(("error", "status"), [
-    (GuestError("phase touch: exit status 1"), 2), (InputError("cannot bear its thresholds"), 2), (KernelOops("guest g: its kernel says: BUG"), 1),
+    (GuestError("phase touch: exit status 1"), 2), (InputError("cannot bear its thresholds"), 2), (KernelOops("guest g: its kernel says: BUG"), 4),
     (Cancelled("boot: cancelled"), 130), (OSError("disk full"), 2),
 ])
 def test_run_breaks(lab: Lab, case: str, conducted: dict[str, Any], error: Exception, status: int) -> None:

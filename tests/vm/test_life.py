@@ -156,7 +156,7 @@ def test_wrong_topology_fails_up(lab_py: Command) -> None:
 def test_kernel_that_panics_at_boot(lab_py: Command) -> None:
     """No root: the panic ends `up` at once, as a finding with the console's end."""
     result = lab_py("up", *LEAN, "--name", "one", "--append", "root=/dev/nowhere")
-    assert result.returncode == 1, result.stderr
+    assert result.returncode == 4, result.stderr
     assert "Kernel panic" in result.stderr
     assert not lab_py.left()
 

@@ -1,0 +1,126 @@
+"""Each row of the README's table of exit statuses, from the command line down to guests that nobody boots."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from numalab import catalog, cli, cli_case, cli_guest
+from numalab.errors import Cancelled, DeadlinePassed, Exit, GuestError, GuestLost, HostError, KernelOops, LabError
+from numalab.proc import Result
+from tests.unit.makers import FakeHost
+from tests.unit.test_experiment import CASE, CLEAR, NOISE
+from tests.unit.test_experiment import Lab as FakeLab
+from tests.unit.test_experiment import lab as fake_lab
+
+__all__ = ["fake_lab"]  # a fixture
+BEFORE, AFTER = CLEAR
+SAME = {BEFORE: CLEAR[BEFORE], AFTER: CLEAR[BEFORE]}
+OOPS = KernelOops("guest mine-0: its kernel says: Kernel panic - not syncing", evidence="[ 1.0] RIP: 0")
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def lab_py(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    """lab_py(WORD…) -> exit status, standard output, standard error."""
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(cli_case, "connect", lambda *_: FakeHost())
+
+    def call(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["lab.py", *words])
+        with pytest.raises(SystemExit) as done:
+            cli.main()
+        printed = capsys.readouterr()
+        return int(str(done.value.code)), printed.out, printed.err
+
+    return call
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> str:
+    path = tmp_path / "mine.yml"
+    path.write_text(CASE)
+    return str(path)
+
+
+@pytest.mark.parametrize(("values", "status", "answer"), [(CLEAR, 0, "HOLDS"), (SAME, 1, "DOES NOT HOLD"), (NOISE, 3, "CANNOT TELL")])
+def test_a_verdict(lab_py: Call, case: str, fake_lab: FakeLab, values: dict[str, list[int]], status: int, answer: str) -> None:
+    fake_lab.values = values
+    code, out, _ = lab_py("run", case)
+    assert (code, f": {answer}\n" in out) == (status, True)
+
+
+@pytest.mark.parametrize("where", ["up", "tune", "measure"])
+@pytest.mark.parametrize(("boot", "arm", "kernel"), [(0, "before", BEFORE), (1, "after", AFTER), (2, "after", AFTER), (3, "before", BEFORE)])
+def test_a_crash_names_its_arm(lab_py: Call, case: str, fake_lab: FakeLab, where: str, boot: int, arm: str, kernel: str) -> None:
+    """Of either arm: a kernel "before" that panics is no regression, and "does not hold" would say so."""
+    fake_lab.breaks[f"{where} {boot}"] = OOPS
+    code, out, err = lab_py("run", case)
+    assert (code, out) == (4, "")
+    assert f"error: the {arm} kernel ({kernel}) crashed: guest mine-0: its kernel says: Kernel panic" in err
+    assert "    [ 1.0] RIP: 0\n" in err, "the evidence is there too"
+
+
+@pytest.mark.parametrize(("error", "status"), [
+    (GuestError("phase touch: exit status 1"), 2), (GuestLost("guest g: SSH is lost"), 2), (DeadlinePassed("boot: the time limit passed"), 2),
+    (HostError("no room"), 2), (OSError("disk full"), 2), (KeyError("spec"), 2), (Cancelled("boot: cancelled"), 130),
+])
+def test_a_boot_that_breaks(lab_py: Call, case: str, fake_lab: FakeLab, error: Exception, status: int) -> None:
+    fake_lab.breaks["measure 1"] = error
+    code, out, _ = lab_py("run", case)
+    assert (code, out) == (status, "")
+
+
+def test_bad_usage(lab_py: Call) -> None:
+    assert lab_py("run")[0] == lab_py("nothing")[0] == lab_py("run", "nothing")[0] == 2
+
+
+def test_a_crash_of_a_single_guest(lab_py: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise OOPS
+
+    monkeypatch.setattr(cli, "reach", broken)
+    assert lab_py("measure", "remote", "--on", "g")[0] == 4
+
+
+@pytest.mark.parametrize(("does", "status"), [
+    (7, 7), (0, 0), (DeadlinePassed("exec: the time limit passed"), 124), (OOPS, 125), (GuestLost("SSH is lost"), 125), (Cancelled("cancelled"), 130),
+])
+def test_exec(lab_py: Call, monkeypatch: pytest.MonkeyPatch, does: int | LabError, status: int) -> None:
+    class Guest:
+        def execute(self, command: str, **_: Any) -> Result:
+            if isinstance(does, LabError):
+                raise does
+            return Result((command,), does, "", "", 0.0)
+
+    monkeypatch.setattr(cli_guest, "reach", lambda _: Guest())
+    assert lab_py("exec", "g", "--", "true")[0] == status
+
+
+def test_the_readme_has_them_all() -> None:
+    table = (catalog.ROOT / "README.md").read_text().partition("## Exit statuses")[2].partition("\n## ")[0]
+    assert [int(row) for row in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)] == sorted(Exit)
+
+
+def test_a_lab_that_is_not_set_up(tmp_path: Path) -> None:
+    """Before numalab is imported too: Python's own status for an error is 1."""
+    script = tmp_path / "lab.py"
+    script.write_bytes((catalog.ROOT / "lab.py").read_bytes())
+
+    def ran() -> tuple[int, str]:
+        done = subprocess.run([sys.executable, script, "cases"], capture_output=True, text=True, timeout=60, check=False)
+        return done.returncode, done.stderr
+
+    status, err = ran()
+    assert (status, "is not set up: make -C" in err) == (2, True)
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    (tmp_path / "numalab.py").write_text("raise ImportError('half installed')\n")
+    status, err = ran()
+    assert (status, "half installed" in err) == (2, True)
