@@ -173,8 +173,9 @@ def status(name: GuestName) -> None:
     facts |= {f"disk {disk.serial}": f"{disk.path} ({disk.format}, cache={'none' if disk.direct else 'writeback'})" for disk in spec.disks}
     for key, value in facts.items():
         typer.echo(f"{key:13} {value}")
-    for line in console.warnings(guest.console_text()):
-        typer.echo(f"console       {line}")
+    for piece in guest.console_pieces():
+        for line in console.warnings(piece):
+            typer.echo(f"console       {line}")
     typer.echo(topology.table(guest.verify(limit(2 * MINUTE))))
 
 
@@ -233,7 +234,8 @@ def open_console(
     """The guest's console (leave with Ctrl-]); the kernel's whole log is on disk."""
     if log:
         found = guests.read(name)
-        sys.stdout.write(Guest(found, connect(found.uri, limit(MINUTE))).console_text())
+        for piece in Guest(found, connect(found.uri, limit(MINUTE))).console_pieces():
+            sys.stdout.write(piece)
         return
     guest = reach(name)
     typer.echo(f"kernel log: {guest.console_log}", err=True)

@@ -10,7 +10,7 @@ import json
 import shlex
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import StrEnum
@@ -108,16 +108,20 @@ class Guest:
         return self.directory / "console.log"
 
     def _more_console(self, offset: int) -> bytes:
-        return self.host.where.read(self.console_log, offset, Deadline.after(60))
+        return self.host.where.read(self.console_log, offset, Deadline.after(60), console.CHUNK)
 
-    def console_text(self) -> str:
-        """The console log so far."""
-        return self._more_console(0).decode(errors="replace")
+    def console_size(self) -> int:
+        """Bytes of the console log so far."""
+        return self.host.where.size(self.console_log, Deadline.after(60))
+
+    def console_pieces(self, offset: int = 0) -> Iterator[str]:
+        """The console log so far, or what it has from an offset in bytes on: whole lines at a time."""
+        return console.pieces(self._more_console, offset)
 
     def console_tail(self) -> str:
         """Its end, for an error's evidence; '' when its machine cannot be asked any more."""
         with contextlib.suppress(LabError):
-            return "\n".join(self.console_text().splitlines()[-console.TAIL_LINES:])
+            return console.last_lines(self._more_console(max(0, self.console_size() - console.TAIL_BYTES)))
         return ""
 
     def watch(self) -> None:
@@ -137,7 +141,7 @@ class Guest:
     def _check_oops(self, error: KernelOops) -> None:
         """GuestError when an oops under emulation is the emulator's and no finding: BootHung in a boot, which can be begun again."""
         time.sleep(OOPS_SECONDS)
-        if console.stale_breakpoint(self.console_text()):
+        if console.stale_breakpoint(self._more_console(self._console.seen).decode(errors="replace")):
             raise (BootHung if self._booting else GuestError)(
                 f"guest {self.name}: oopsed under emulation at a breakpoint that its memory does not have (QEMU ran an old translation)",
                 evidence=self.console_tail(),
@@ -180,7 +184,7 @@ class Guest:
         try:
             self.ssh.wait(deadline)
         except DeadlinePassed as error:
-            if not self.console_text().strip():
+            if not any(piece.strip() for piece in self.console_pieces()):
                 raise GuestError(console.silence(self.name, self.host.cpu_seconds(self.name))) from error
             raise
         finally:

@@ -130,6 +130,7 @@ def start(guest: Guest, request: Request, deadline: Deadline) -> None:
     where = guest.host.where
     if request.ssh_port and not where.ssh and not _port_free(request.ssh_port):
         raise InputError(f"--ssh-port {request.ssh_port}: the port is taken; choose another or leave it out")
+    where.touch(guest.console_log, deadline)  # ours, before libvirt's log daemon opens it as root
     with state.lock("admission", deadline), step("start", who=request.name):
         admit(request.shape, guest.host)
         for tries in range(PORT_TRIES):

@@ -116,7 +116,7 @@ def run(
     told = 0
     try:
         with contextlib.suppress(LabError):  # the run itself will tell
-            told = len(guest.console_text())
+            told = guest.console_size()
         result = result.model_copy(update=_prepare(guest, folder, deadline))
         give_files(guest, module, params, deadline)
         for index, phase in enumerate(module.phases(params)):
@@ -125,24 +125,30 @@ def run(
             result = result.model_copy(update={"phases": (*result.phases, done)})
             if watcher:
                 watcher.ended(done)
-        if said := console.findings(guest.console_text()[told:]):
+        if said := [line for piece in guest.console_pieces(told) for line in console.findings(piece)]:
             raise GuestError(f"guest {guest.name}: its kernel says: {said[0].strip()}", evidence="\n".join(said))
     except BaseException as broke:  # Ctrl-C too: an interrupted run is no result either
         error = broke
         raise
     finally:
-        log = ""
-        with contextlib.suppress(LabError):  # a machine that is gone must not hide why
-            log = guest.console_text()
         result = result.model_copy(update={
-            "console_warnings": tuple(console.warnings(log)),
+            "console_warnings": _keep_console(guest, folder / "console.log"),
             "error": "" if error is None else str(error) or type(error).__name__,
         })
         with contextlib.suppress(OSError):
             shutil.copy(guest.directory / "domain.xml", folder)
-        (folder / "console.log").write_text(log)
         record.write(result, folder)
     return result, folder
+
+
+def _keep_console(guest: Guest, target: Path) -> tuple[str, ...]:
+    """Copy the console log; returns its lines that belong to the evidence."""
+    seen: list[str] = []
+    with target.open("w") as copy, contextlib.suppress(LabError):  # a machine that is gone must not hide why
+        for piece in guest.console_pieces():
+            copy.write(piece)
+            seen += console.warnings(piece)
+    return tuple(seen)
 
 
 def give_files(guest: Guest, module: ModuleType, params: Value, deadline: Deadline) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 
 from numalab.catalog import ROOT
 from numalab.provision import ansible
-from tests.vm.conftest import Command, interrupt, until
+from tests.vm.conftest import PATIENCE, Command, interrupt, until
 
 SMALL = ("--topology", "uma-2g", "--memory", "512M", "--vcpus", "1")
 LEAN = (*SMALL, "--kernel", "6.1")
@@ -116,6 +117,26 @@ def test_panic_is_a_finding_with_the_console(lab_py: Command) -> None:
     assert result.returncode == 125
     assert "its kernel says" in result.stderr
     assert "sysrq" in result.stderr.lower()
+
+
+def test_panic_after_much_on_the_console(lab_py: Command) -> None:
+    """3 MB are more than libvirt's log daemon keeps in one file: the whole console is kept, and the panic is seen."""
+    up(lab_py, "one")
+    begin = time.monotonic()
+    # printk's own limit for /dev/kmsg would drop most of it; a line of 900 bytes at a time.
+    script = (
+        "echo on > /proc/sys/kernel/printk_devkmsg; echo 8 > /proc/sys/kernel/printk; line=$(head -c 900 /dev/zero | tr '\\0' x); "
+        "for i in $(seq 3500); do echo \"word $i $line\" > /dev/kmsg; done; echo c > /proc/sysrq-trigger; sleep 1000"
+    )
+    result = lab_py("exec", "one", "--", "sh", "-c", script)
+    assert time.monotonic() - begin < PATIENCE - 60, "the panic was not noticed, only the time limit"
+    assert "its kernel says" in result.stderr, result.stderr
+    assert result.returncode == 125
+    log = (lab_py.state / "guests" / "one" / "console.log").read_text(errors="replace")
+    assert len(log) > 3_000_000
+    assert "Linux version" in log
+    assert [int(number) for number in re.findall(r"word (\d+) x{900}", log)] == list(range(1, 3501)), "lines are lost"
+    assert log == lab_py("console", "one", "--log").stdout
 
 
 def test_dead_qemu_is_a_lost_guest(lab_py: Command) -> None:
