@@ -53,6 +53,8 @@ class Request(Value):
     wish: str = "auto"
     form: storage.Form = storage.Form.AUTO
     ssh_port: int | None = None
+    network: bool = False
+    """See GuestSpec."""
 
 
 class Record(Value):

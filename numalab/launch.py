@@ -111,6 +111,7 @@ def _prepare(request: Request, host: Host, place: Path, deadline: Deadline, hung
         name=request.name, uuid=str(uuid.uuid4()), topology=request.shape, topology_name=request.topology_name,
         accel=probe.accel, boot=Boot(**boot.model_dump() | {"cmdline": " ".join(words)}), disks=tuple(disks),
         ssh_port=request.ssh_port or free_port(where), directory=str(place), lab=state.identity(), owner=host.owner(deadline),
+        network=request.network,
     )
     record = Record(
         spec=spec, uri=host.uri, image=base.name, image_id=base.id, kernel_hash=kernel.digest(boot),

@@ -79,6 +79,12 @@ def test_ssh_is_forwarded_on_loopback_only() -> None:
     assert "hostfwd=tcp:127.0.0.1:2222-:22" in domain_xml(CASES["4socket-tcg"])
 
 
+@pytest.mark.parametrize(("network", "restrict"), [(False, "on"), (True, "off")])
+def test_guests_reach_nobody_unless_they_are_to(network: bool, restrict: str) -> None:
+    given = CASES["4socket-tcg"].model_copy(update={"network": network})
+    assert f"user,id=lab0,restrict={restrict},hostfwd=" in domain_xml(given)
+
+
 def test_qemu_appends_to_the_console_log_itself() -> None:
     """virtlogd, through which libvirt would have it written, removes all but the last megabytes."""
     given = CASES["4socket-tcg"]

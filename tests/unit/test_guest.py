@@ -85,6 +85,21 @@ def test_fake_nodes_are_the_kernels(host: FakeHost, deadline: Deadline, monkeypa
     assert "numa=fake=4" in made.record.spec.boot.cmdline.split()
 
 
+@pytest.mark.parametrize("network", [False, True])
+def test_network_is_in_the_record(network: bool, host: FakeHost, deadline: Deadline) -> None:
+    made = launch.up(request().model_copy(update={"network": network}), host.real(), deadline)
+    assert guest.read("g").spec.network is network
+    assert f"restrict={'off' if network else 'on'}" in (made.directory / "domain.xml").read_text()
+
+
+def test_a_record_from_before_guests_had_a_choice_of_network(host: FakeHost, deadline: Deadline) -> None:
+    made = launch.up(request(), host.real(), deadline)
+    about = jsonable(made.record)
+    del about["spec"]["network"]
+    (made.directory / "guest.json").write_text(json.dumps(about))
+    assert guest.read("g") == made.record
+
+
 @pytest.mark.parametrize(("target", "name", "error"), [
     (image, "require", HostError("image debian12 is not built")),
     (accel, "choose", HostError("--accel kvm")),

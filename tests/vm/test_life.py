@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -57,6 +58,22 @@ def test_used_as_a_person_would(lab_py: Command, tmp_path: Path) -> None:
             assert path.stat().st_mode & 0o077 == 0, path
     assert lab_py("down", "one").returncode == 0
     assert not lab_py.left()
+
+
+REACH = "import socket, sys; socket.create_connection(('10.0.2.2', int(sys.argv[1])), 10)"
+"""Run in a guest: connect to a port of the host's loopback, as QEMU's user network shows it."""
+
+
+@pytest.mark.parametrize("network", [False, True])
+def test_network(lab_py: Command, network: bool) -> None:
+    """A guest reaches a service on the host's loopback only when a person wants that; SSH works in any case."""
+    result = lab_py("up", *LEAN, "--name", "one", *(["--network"] if network else []))
+    assert result.returncode == 0, result.stderr
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        result = lab_py("exec", "one", "--", "python3", "-c", REACH, str(server.getsockname()[1]))
+    assert (result.returncode == 0) is network, result.stderr
+    assert f"network       {'reaches the host' if network else 'none but SSH'}" in lab_py("status", "one").stdout
+    assert lab_py("provision", "one", "--set", "vm.swappiness=7").stdout == "one: changed=1\n"
 
 
 def test_two_at_once(lab_py: Command) -> None:
