@@ -176,3 +176,10 @@ def read_mark(xml: str) -> dict[str, str] | None:
     """The lab's mark in a domain's XML, or None: the domain is somebody else's."""
     marks = etree.fromstring(xml.encode()).findall(f"metadata/{{{LAB}}}guest")
     return {str(key): str(value) for key, value in marks[0].attrib.items()} if marks else None
+
+
+def disk_files(xml: str) -> dict[str, str]:
+    """The disks in a domain's XML: target (vda) -> file."""
+    disks = etree.fromstring(xml.encode()).findall("devices/disk")
+    pairs = ((disk.find("target"), disk.find("source")) for disk in disks)
+    return {str(target.get("dev")): str(source.get("file")) for target, source in pairs if target is not None and source is not None}

@@ -127,13 +127,17 @@ class Guest:
         return ""
 
     def watch(self) -> None:
-        """Raise KernelOops when the console shows one, GuestLost when the domain is gone, BootHung in a boot that hangs."""
+        """Raise KernelOops when the console shows one, HostError when a full disk of the host paused the guest, GuestLost when
+        the domain is gone, BootHung in a boot that hangs."""
         try:
             self._console()
         except KernelOops as error:
             if self.record.spec.accel is Accel.TCG and "int3: " in str(error):
                 self._check_oops(error)
             raise
+        if path := self.host.full_disk(self.name):
+            raise HostError(f"guest {self.name}: its disk on the host is full: QEMU could not write {path} and has paused the guest: "
+                            f"lab.py down {self.name}, and make room before the next one", evidence=self.console_tail())
         if self._booting:
             self._check_boot()
         if not self.host.running(self.name):

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import libvirt
 
-from numalab.domain import PREFIX, read_mark
+from numalab.domain import PREFIX, disk_files, read_mark
 from numalab.errors import HostError
 from numalab.model import KIB, MIB
 from numalab.proc import Deadline, run
@@ -79,6 +79,18 @@ class Host:
     def running(self, guest: str) -> bool:
         """Whether the guest's domain is there."""
         return self._domain(guest) is not None
+
+    def full_disk(self, guest: str) -> str:
+        """The file that QEMU could not write for want of space on the host, for which it has paused the guest; '' if it has not."""
+        domain = self._domain(guest)
+        try:
+            if domain is None or answer(self.uri, domain.state) != [libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_IOERROR]:
+                return ""
+            broken = answer(self.uri, domain.diskErrors)
+            files = disk_files(domain.XMLDesc())
+        except libvirt.libvirtError:  # it ended while we looked
+            return ""
+        return ", ".join(files.get(disk, disk) for disk in sorted(broken)) or "one of its disks"
 
     def cpu_seconds(self, guest: str) -> float:
         """Processor time that the guest has used so far; 0 when it is gone."""

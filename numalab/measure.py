@@ -23,9 +23,9 @@ from pydantic import Field, ValidationError
 
 from numalab import accel, catalog, console, counters, record, shell, state, topology
 from numalab.case import Place
-from numalab.errors import GuestError, InputError, LabError
+from numalab.errors import GuestError, HostError, InputError, LabError
 from numalab.guest import Guest
-from numalab.log import step
+from numalab.log import note, step
 from numalab.model import Phase, SizeClass, Value, check_name, jsonable
 from numalab.proc import Deadline
 from numalab.runs import PhaseResult, Run
@@ -131,13 +131,16 @@ def run(
         error = broke
         raise
     finally:
-        result = result.model_copy(update={
-            "console_warnings": _keep_console(guest, folder / "console.log"),
-            "error": "" if error is None else str(error) or type(error).__name__,
-        })
-        with contextlib.suppress(OSError):
-            shutil.copy(guest.directory / "domain.xml", folder)
-        record.write(result, folder)
+        result = result.model_copy(update={"error": "" if error is None else str(error) or type(error).__name__})
+        try:
+            result = result.model_copy(update={"console_warnings": _keep_console(guest, folder / "console.log")})
+            with contextlib.suppress(OSError):
+                shutil.copy(guest.directory / "domain.xml", folder)
+            record.write(result, folder)
+        except OSError as full:
+            if error is None:
+                raise HostError(f"{folder}: the run cannot be kept: {full.strerror}: make room, then run it again") from full
+            note(f"{folder}: the run cannot be kept: {full.strerror}")  # why it broke matters more
     return result, folder
 
 

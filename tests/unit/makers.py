@@ -77,6 +77,7 @@ class FakeHost:
         self.domains: dict[str, dict[str, str]] = {}
         self.stopped: list[str] = []
         self.refuses: Exception | None = None
+        self.full = ""
 
     def owner(self, deadline: Deadline) -> None:
         """As under a session."""
@@ -96,6 +97,10 @@ class FakeHost:
     def running(self, guest: str) -> bool:
         """Whether it is there."""
         return guest in self.domains
+
+    def full_disk(self, guest: str) -> str:
+        """The file that there was no room for."""
+        return self.full
 
     def cpu_seconds(self, guest: str) -> float:
         """Next to nothing: it hangs."""

@@ -295,6 +295,17 @@ def test_watch(host: FakeHost, deadline: Deadline) -> None:
         made.watch()
 
 
+def test_a_guest_that_a_full_disk_paused(host: FakeHost, deadline: Deadline) -> None:
+    """It is no lost SSH, which is what its silence would look like 20 s later; and an oops that came before goes before."""
+    made = launch.up(request(), host.real(), deadline)
+    host.full = "/lab/guests/g/root.qcow2"
+    with pytest.raises(HostError, match=r"guest g: its disk on the host is full: QEMU could not write /lab/guests/g/root.qcow2 and has paused"):
+        made.watch()
+    made.console_log.write_text("[ 2.0] Kernel panic - not syncing: why\n")
+    with pytest.raises(KernelOops):
+        made.watch()
+
+
 @pytest.mark.parametrize(("free", "said"), [
     (16 * GIB - 1, "16GiB of memory asked, 16383MiB free on the host: --memory 16128M is the largest of this shape that fits"),
     (511 * MIB, "16GiB of memory asked, 511MiB free on the host: not even the smallest of this shape fits"),

@@ -264,6 +264,25 @@ def test_a_guest_whose_machine_is_gone_leaves_a_record_too(monkeypatch: pytest.M
     assert "SSH is lost" in record.read(only_run()).error
 
 
+def no_room(*_: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_a_run_that_cannot_be_kept_is_an_error(monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+    monkeypatch.setattr(record, "write", no_room)
+    with pytest.raises(HostError, match=r"the run cannot be kept: No space left on device: make room"):
+        measure.run(FakeGuest(lambda _: json.dumps(TOLD)).real(), "xfsrepair", SizeClass.QUICK, deadline)
+
+
+def test_why_a_run_broke_matters_more_than_that_it_cannot_be_kept(
+    monkeypatch: pytest.MonkeyPatch, deadline: Deadline, caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(record, "write", no_room)
+    with pytest.raises(GuestLost, match="SSH is lost"):
+        measure.run(FakeGuest(breaks_at("fsmark", lost)).real(), "xfsrepair", SizeClass.QUICK, deadline)
+    assert "the run cannot be kept: No space left on device" in caplog.text
+
+
 def test_an_interrupted_run_is_no_result(deadline: Deadline) -> None:
     with pytest.raises(KeyboardInterrupt):
         measure.run(FakeGuest(lambda _: json.dumps(TOLD)).real(), "xfsrepair", SizeClass.QUICK, deadline, watcher=Seen(KeyboardInterrupt()))
