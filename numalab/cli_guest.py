@@ -53,6 +53,7 @@ def up(
     form: Annotated[str, typer.Option("--storage", metavar="auto|raw|qcow2|pool", help="how data disks are kept; pool: XFS on a loop device (root)")] = "auto",
     image_name: Annotated[str, typer.Option("--image", metavar="I")] = "debian12",
     ssh_port: Annotated[int | None, typer.Option("--ssh-port", metavar="P", help="loopback port for SSH; default: a free one")] = None,
+    network: Annotated[bool, typer.Option("--network", help="let the guest reach this host, its LAN and beyond; default: SSH from the host only")] = False,
     accelerator: AccelOption = "auto",
     uri: Uri = None,
     timeout: Annotated[float, typer.Option(help="seconds until an unfinished up is given up")] = launch.UP_SECONDS,
@@ -60,7 +61,7 @@ def up(
     """Bring up guests, and verify each one's topology from inside."""
     common: dict[str, object] = {
         "image_name": image_name, "append": append, "wish": accel_word(accelerator),
-        "ssh_port": ssh_port, "boot": one_of(guests.BootWay, "--boot", boot), "form": one_of(storage.Form, "--storage", form),
+        "ssh_port": ssh_port, "network": network, "boot": one_of(guests.BootWay, "--boot", boot), "form": one_of(storage.Form, "--storage", form),
     }
     requests = _requests(topologies, _kernels(kernel_names), name or [], common, size_option("--memory", memory), vcpus, disk or [])
     deadline = limit(timeout)
@@ -166,13 +167,16 @@ def status(name: GuestName) -> None:
         "topology": f"{spec.topology_name}: {spec.topology.description}", "accelerator": f"{spec.accel} ({guest.record.accel_reason})",
         "kernel": f"{spec.boot.name} ({guest.record.kernel_hash})", "command line": spec.boot.cmdline,
         "image": f"{guest.record.image} ({guest.record.image_id})", "libvirt": f"{guest.record.uri} domain {domain_name(guest.mark)}",
-        "ssh": f"root@127.0.0.1 port {spec.ssh_port}", "created": guest.record.created, "hung boots": str(guest.record.hung), "folder": str(guest.directory),
+        "ssh": f"root@127.0.0.1 port {spec.ssh_port}",
+        "network": "reaches the host, its LAN and beyond (--network)" if spec.network else "none but SSH from the host",
+        "created": guest.record.created, "hung boots": str(guest.record.hung), "folder": str(guest.directory),
     }
     facts |= {f"disk {disk.serial}": f"{disk.path} ({disk.format}, cache={'none' if disk.direct else 'writeback'})" for disk in spec.disks}
     for key, value in facts.items():
         typer.echo(f"{key:13} {value}")
-    for line in console.warnings(guest.console_text()):
-        typer.echo(f"console       {line}")
+    for piece in guest.console_pieces():
+        for line in console.warnings(piece):
+            typer.echo(f"console       {line}")
     typer.echo(topology.table(guest.verify(limit(2 * MINUTE))))
 
 
@@ -232,7 +236,8 @@ def open_console(
 ) -> None:
     """The guest's console (leave with Ctrl-]); the kernel's whole log is on disk."""
     if log:
-        sys.stdout.write(open_guest(name).console_text())
+        for piece in open_guest(name).console_pieces():
+            sys.stdout.write(piece)
         return
     guest = reach(name)
     typer.echo(f"kernel log: {guest.console_log}", err=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from numalab.errors import KernelOops
@@ -17,6 +17,10 @@ from numalab.proc import Deadline
 from numalab.where import HERE
 
 TAIL_LINES = 60
+TAIL_BYTES = 64 << 10
+"""Where TAIL_LINES are looked for: the end of a log."""
+CHUNK = 1 << 20
+"""Bytes of a log that are held at once: a guest can print without end."""
 
 # A soft lockup or an RCU stall is no oops: under emulation a vCPU that waits for a host core looks just
 # the same from inside (seen with 16 vCPUs on 2 cores), so it is a warning that is kept, not an end.
@@ -68,6 +72,25 @@ def silence(guest: str, cpu_seconds: float) -> str:
             "older than 4.1 that today's assembler built does so: it needs flags: [-Wa,-mshared] in its era (kernels/eras/)")
 
 
+def whole_lines(raw: bytes) -> bytes:
+    """A piece of a log without the line that it ends in the middle of; a line of CHUNK bytes is cut."""
+    return raw[: raw.rfind(b"\n") + 1] or (raw if len(raw) >= CHUNK else b"")
+
+
+def last_lines(raw: bytes) -> str:
+    """The end of a log, for an error's evidence."""
+    return "\n".join(raw.decode(errors="replace").splitlines()[-TAIL_LINES:])
+
+
+def pieces(more: Callable[[int], bytes], offset: int = 0) -> Iterator[str]:
+    """A log from an offset on, whole lines at a time. `more` is as for Watch."""
+    while raw := more(offset):
+        # Less than CHUNK is the log's end, half a line too.
+        raw = whole_lines(raw) if len(raw) >= CHUNK else raw
+        offset += len(raw)
+        yield raw.decode(errors="replace")
+
+
 class Watch:
     """Looks at what a console log has grown by since the last look; raises KernelOops on an oops.
 
@@ -77,24 +100,31 @@ class Watch:
     """
 
     def __init__(self, path: Path, guest: str, more: Callable[[int], bytes] | None = None) -> None:
-        """`more(offset)` reads the log from an offset on; by default from `path`."""
-        self.path, self.guest, self._seen = path, guest, 0
+        """`more(offset)` reads the log from an offset on, CHUNK bytes at most; by default from `path`."""
+        self.path, self.guest, self.seen = path, guest, 0
         self.grew = time.monotonic()
         self._reported = -math.inf
-        self._more = more or (lambda offset: HERE.read(path, offset, Deadline.after(60)))
+        self._more = more or (lambda offset: HERE.read(path, offset, Deadline.after(60), CHUNK))
 
     def __call__(self, *, last: bool = False) -> None:
-        """Look once. `last`: nothing more will come, so half a line counts too; else it may yet become a harmless one."""
-        raw = self._more(self._seen)
-        raw = raw if last else raw[: raw.rfind(b"\n") + 1]
+        """Look at all that is new. `last`: nothing more will come, so half a line counts too; else it may yet become a harmless one."""
+        while self._look(last=last):
+            pass
+
+    def _look(self, *, last: bool) -> bool:
+        """Look at the next piece; whether there may be another one."""
+        raw = self._more(self.seen)
+        full = len(raw) >= CHUNK
+        raw = raw if last and not full else whole_lines(raw)
         fresh = raw.decode(errors="replace")
         if match := OOPS.search(fresh):
             line = next(line for line in fresh[max(0, match.start() - 200):].splitlines() if OOPS.search(line))
-            evidence = "\n".join(self._more(0).decode(errors="replace").splitlines()[-TAIL_LINES:])
+            evidence = last_lines(self._more(max(0, self.seen + len(raw) - TAIL_BYTES)))
             raise KernelOops(f"guest {self.guest}: its kernel says: {line.strip()} (all of it: {self.path})", evidence=evidence)
-        self._seen += len(raw)
+        self.seen += len(raw)
         now = time.monotonic()
         if SLOW.search(fresh):
             self._reported = now
         elif raw and now - self._reported > REPORT_SECONDS:
             self.grew = now
+        return full

@@ -1,8 +1,8 @@
 """A GuestSpec -> libvirt domain XML. Pure: golden files under tests/golden show what comes out.
 
-Format: https://libvirt.org/formatdomain.html. Two things libvirt 9.0 has no words for go through its
+Format: https://libvirt.org/formatdomain.html. What libvirt 9.0 has no words for goes through its
 QEMU namespace: the forwarded SSH port of QEMU's user network (libvirt's passt backend is absent before
-9.0 and unusable on Debian 12), with the card on a PCI slot of its own.
+9.0 and unusable on Debian 12), with the card on a PCI slot of its own, and who writes the console's log.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def domain_xml(spec: GuestSpec) -> str:
     if spec.owner:
         label = "+{}:+{}".format(*spec.owner)
         root.append(E.seclabel(E.label(label), type="static", model="dac", relabel="no"))
-    root.append(_network(spec))
+    root.append(_Qemu.commandline(*(_Qemu.arg(value=word) for word in (*_network(spec), *_console_log(spec)))))
     return etree.tostring(root, pretty_print=True, encoding="unicode")
 
 
@@ -150,13 +150,13 @@ def _interconnects(topology: Topology) -> Element:
 
 def _devices(spec: GuestSpec) -> Element:
     """Disks, two consoles, a random source; no graphics, no balloon, no USB unless a case asks."""
-    log = E.log(file=f"{spec.directory}/console.log", append="on")
+    log = {"path": _log_path(spec), "append": "on"}
     return E.devices(
         *(_disk(index, disk) for index, disk in enumerate(spec.disks)),
         E.controller(type="usb", model="qemu-xhci" if any(disk.bus is Bus.USB for disk in spec.disks) else "none"),
         # ttyS0 is the kernel's alone and only ever read; a person's console and getty are on hvc0.
-        E.serial(log, E.target(port="0"), type="pty"),
-        E.console(E.target(type="serial", port="0"), type="pty"),
+        E.serial(E.source(**log), E.target(port="0"), type="file"),
+        E.console(E.source(**log), E.target(type="serial", port="0"), type="file"),
         E.console(E.target(type="virtio", port="1"), type="pty"),
         E.input(type="keyboard", bus="ps2"), E.input(type="mouse", bus="ps2"),
         E.memballoon(model="none"),
@@ -174,14 +174,26 @@ def _disk(index: int, disk: DiskFile) -> Element:
     return E.disk(*parts, E.serial(disk.serial), type="file", device="disk")
 
 
-def _network(spec: GuestSpec) -> Element:
+def _console_log(spec: GuestSpec) -> tuple[str, ...]:
+    """Let QEMU append to the console's log by itself. libvirt gives it a pipe to virtlogd, which starts a new file every 2 MiB
+    and removes old ones (virtlogd.conf: max_size, max_backups). That the file is in the XML too lets AppArmor's profile of the
+    guest have it (virt-aa-helper)."""
+    return "-set", f"chardev.charserial0.path={_log_path(spec)}"
+
+
+def _log_path(spec: GuestSpec) -> str:
+    return f"{spec.directory}/console.log"
+
+
+def _network(spec: GuestSpec) -> tuple[str, ...]:
     # The slot is free on both machines and far from those that libvirt hands out from the low end.
     bus = "pcie.0" if spec.topology.machine == "q35" else "pci.0"
-    words = (
-        "-netdev", f"user,id=lab0,hostfwd=tcp:127.0.0.1:{spec.ssh_port}-:22",
+    # QEMU still answers the guest's DHCP when restricted, but names neither router nor name server: nothing waits for one.
+    restrict = "off" if spec.network else "on"
+    return (
+        "-netdev", f"user,id=lab0,restrict={restrict},hostfwd=tcp:127.0.0.1:{spec.ssh_port}-:22",
         "-device", f"virtio-net-pci,netdev=lab0,id=labnet0,bus={bus},addr=0x1c,romfile=",
     )
-    return _Qemu.commandline(*(_Qemu.arg(value=word) for word in words))
 
 
 def read_mark(xml: str) -> Mark | None:
@@ -192,3 +204,10 @@ def read_mark(xml: str) -> Mark | None:
         return None
     known = {key: str(marks[0].get(key, "")) for key in ("name", "lab", "directory")}
     return Mark(uuid=root.findtext("uuid", ""), **known)
+
+
+def disk_files(xml: str) -> dict[str, str]:
+    """The disks in a domain's XML: target (vda) -> file."""
+    disks = etree.fromstring(xml.encode()).findall("devices/disk")
+    pairs = ((disk.find("target"), disk.find("source")) for disk in disks)
+    return {str(target.get("dev")): str(source.get("file")) for target, source in pairs if target is not None and source is not None}

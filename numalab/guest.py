@@ -59,6 +59,8 @@ class Request(Value):
     wish: str = "auto"
     form: storage.Form = storage.Form.AUTO
     ssh_port: int | None = None
+    network: bool = False
+    """See GuestSpec."""
 
 
 class Maker(Stored):
@@ -145,26 +147,34 @@ class Guest:
         return self.directory / "console.log"
 
     def _more_console(self, offset: int) -> bytes:
-        return self.host.where.read(self.console_log, offset, Deadline.after(60))
+        return self.host.where.read(self.console_log, offset, Deadline.after(60), console.CHUNK)
 
-    def console_text(self) -> str:
-        """The console log so far."""
-        return self._more_console(0).decode(errors="replace")
+    def console_size(self) -> int:
+        """Bytes of the console log so far."""
+        return self.host.where.size(self.console_log, Deadline.after(60))
+
+    def console_pieces(self, offset: int = 0) -> Iterator[str]:
+        """The console log so far, or what it has from an offset in bytes on: whole lines at a time."""
+        return console.pieces(self._more_console, offset)
 
     def console_tail(self) -> str:
         """Its end, for an error's evidence; '' when its machine cannot be asked any more."""
         with contextlib.suppress(LabError):
-            return "\n".join(self.console_text().splitlines()[-console.TAIL_LINES:])
+            return console.last_lines(self._more_console(max(0, self.console_size() - console.TAIL_BYTES)))
         return ""
 
     def watch(self) -> None:
-        """Raise KernelOops when the console shows one, GuestLost when the domain is gone, BootHung in a boot that hangs."""
+        """Raise KernelOops when the console shows one, HostError when a full disk of the host paused the guest, GuestLost when
+        the domain is gone, BootHung in a boot that hangs."""
         try:
             self._console()
         except KernelOops as error:
             if self.record.spec.accel is Accel.TCG and "int3: " in str(error):
                 self._check_oops(error)
             raise
+        if path := self.host.full_disk(self.mark):
+            raise HostError(f"guest {self.name}: its disk on the host is full: QEMU could not write {path} and has paused the guest: "
+                            f"lab.py down {self.name}, and make room before the next one", evidence=self.console_tail())
         if self._booting:
             self._check_boot()
         if not self.host.running(self.mark):
@@ -174,7 +184,7 @@ class Guest:
     def _check_oops(self, error: KernelOops) -> None:
         """GuestError when an oops under emulation is the emulator's and no finding: BootHung in a boot, which can be begun again."""
         time.sleep(OOPS_SECONDS)
-        if console.stale_breakpoint(self.console_text()):
+        if console.stale_breakpoint(self._more_console(self._console.seen).decode(errors="replace")):
             raise (BootHung if self._booting else GuestError)(
                 f"guest {self.name}: oopsed under emulation at a breakpoint that its memory does not have (QEMU ran an old translation)",
                 evidence=self.console_tail(),
@@ -217,7 +227,7 @@ class Guest:
         try:
             self.ssh.wait(deadline)
         except DeadlinePassed as error:
-            if not self.console_text().strip():
+            if not any(piece.strip() for piece in self.console_pieces()):
                 raise GuestError(console.silence(self.name, self.host.cpu_seconds(self.mark))) from error
             raise
         finally:

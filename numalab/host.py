@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import libvirt
 
-from numalab.domain import PREFIX, Mark, domain_name, read_mark
+from numalab.domain import PREFIX, Mark, disk_files, domain_name, read_mark
 from numalab.errors import Cancelled, HostError
 from numalab.model import KIB, MIB
 from numalab.proc import POLL_SECONDS, Deadline, run
@@ -75,6 +75,15 @@ class Host:
     def running(self, guest: Mark) -> bool:
         """Whether the guest's domain is there."""
         return self._domain(guest) is not None
+
+    def full_disk(self, guest: Mark) -> str:
+        """The file that QEMU could not write for want of space on the host, for which it has paused the guest; '' if it has not."""
+        domain = self._domain(guest)
+        if domain is None or self._ask_domain(domain.state) != [libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_IOERROR]:
+            return ""
+        broken, xml = self._ask_domain(domain.diskErrors), self._ask_domain(domain.XMLDesc)
+        files = disk_files(xml) if xml else {}
+        return ", ".join(files.get(disk, disk) for disk in sorted(broken or ())) or "one of its disks"
 
     def cpu_seconds(self, guest: Mark) -> float:
         """Processor time that the guest has used so far; 0 when it is gone."""

@@ -146,6 +146,7 @@ def _prepare(request: Request, base: Image, boot: Boot, host: Host, place: Path,
         name=request.name, uuid=str(uuid.uuid4()), topology=request.shape, topology_name=request.topology_name,
         accel=probe.accel, boot=Boot(**boot.model_dump() | {"cmdline": " ".join(words)}), disks=tuple(disks),
         ssh_port=request.ssh_port or free_port(where), directory=str(place), lab=state.identity(), owner=host.owner(deadline),
+        network=request.network,
     )
     record = Record(
         spec=spec, uri=host.uri, image=base.name, image_id=base.id, kernel_hash=kernel.digest(boot),
@@ -165,6 +166,7 @@ def start(guest: Guest, request: Request, deadline: Deadline) -> None:
     where = guest.host.where
     if request.ssh_port and not where.ssh and not _port_free(request.ssh_port):
         raise InputError(f"--ssh-port {request.ssh_port}: the port is taken; choose another or leave it out")
+    where.touch(guest.console_log, deadline)  # ours, before libvirt's log daemon opens it as root
     with state.lock("admission", deadline), step("start", who=request.name):
         admit(request.shape, guest.host, deadline)
         for tries in range(PORT_TRIES):

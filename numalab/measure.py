@@ -23,9 +23,9 @@ from pydantic import Field, ValidationError
 
 from numalab import accel, catalog, console, counters, record, shell, state, topology
 from numalab.case import Place
-from numalab.errors import GuestError, InputError, LabError
+from numalab.errors import GuestError, HostError, InputError, LabError
 from numalab.guest import Guest
-from numalab.log import step
+from numalab.log import note, step
 from numalab.model import Phase, SizeClass, Value, check_name, jsonable
 from numalab.proc import Deadline
 from numalab.runs import PhaseResult, Run
@@ -115,7 +115,7 @@ def run(
     with state.making(state.folder("runs") / result.id) as folder:
         try:
             with contextlib.suppress(LabError):  # the run itself will tell
-                told = len(guest.console_text())
+                told = guest.console_size()
             result = result.model_copy(update=_prepare(guest, folder, deadline))
             give_files(guest, module, params, deadline)
             for index, phase in enumerate(module.phases(params)):
@@ -124,24 +124,34 @@ def run(
                 result = result.model_copy(update={"phases": (*result.phases, done)})
                 if watcher:
                     watcher.ended(done)
-            if said := console.findings(guest.console_text()[told:]):
+            if said := [line for piece in guest.console_pieces(told) for line in console.findings(piece)]:
                 raise GuestError(f"guest {guest.name}: its kernel says: {said[0].strip()}", evidence="\n".join(said))
         except BaseException as broke:  # Ctrl-C too: an interrupted run is no result either, but evidence
             error = broke
-        log = ""
-        with contextlib.suppress(LabError):  # a machine that is gone must not hide why
-            log = guest.console_text()
-        result = result.model_copy(update={
-            "console_warnings": tuple(console.warnings(log)),
-            "error": "" if error is None else str(error) or type(error).__name__,
-        })
-        with contextlib.suppress(OSError):
-            shutil.copy(guest.directory / "domain.xml", folder)
-        (folder / "console.log").write_text(log)
-        record.write(result, folder)
+        result = result.model_copy(update={"error": "" if error is None else str(error) or type(error).__name__})
+        try:
+            result = result.model_copy(update={"console_warnings": _keep_console(guest, folder / "console.log")})
+            with contextlib.suppress(OSError):
+                shutil.copy(guest.directory / "domain.xml", folder)
+            record.write(result, folder)
+        except OSError as full:
+            if error is None:
+                raise HostError(f"{folder}: the run cannot be kept: {full.strerror}: make room, then run it again") from full
+            note(f"{folder}: the run cannot be kept: {full.strerror}")
+            raise error from full  # why it broke matters more
     if error is not None:
         raise error
     return result, state.folder("runs") / result.id
+
+
+def _keep_console(guest: Guest, target: Path) -> tuple[str, ...]:
+    """Copy the console log; returns its lines that belong to the evidence."""
+    seen: list[str] = []
+    with target.open("w") as copy, contextlib.suppress(LabError):  # a machine that is gone must not hide why
+        for piece in guest.console_pieces():
+            copy.write(piece)
+            seen += console.warnings(piece)
+    return tuple(seen)
 
 
 def give_files(guest: Guest, module: ModuleType, params: Value, deadline: Deadline) -> None:

@@ -273,6 +273,8 @@ class GuestSpec(Value):
     """The guest's folder on the host: overlays, console log, domain XML."""
     lab: str = ""
     """Whose guest this is: state.identity() of the lab that made it; another lab's gc leaves it alone."""
+    network: bool = False
+    """Whether the guest reaches the host's loopback, its LAN and beyond; without it there is the forwarded SSH port only."""
     owner: tuple[int, int] | None = None
     """uid and gid to run QEMU as under the system instance of libvirt; None under a session."""
 

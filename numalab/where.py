@@ -80,17 +80,33 @@ class Where:
             run([*self._ssh("scp"), "-q", path, f"{self.host}:{path}.part"], deadline=deadline)
             self.run(["mv", f"{path}.part", path], deadline=deadline)
 
-    def read(self, path: Path, offset: int, deadline: Deadline) -> bytes:
-        """A file's bytes from an offset on; b'' when it is not there (yet)."""
+    def read(self, path: Path, offset: int, deadline: Deadline, most: int) -> bytes:
+        """A file's bytes from an offset on, `most` of them at most; b'' when it is not there (yet)."""
         if self.ssh:
-            script = f'tail -c "+{offset + 1}" "$1" 2>/dev/null | base64'
+            script = f'tail -c "+{offset + 1}" "$1" 2>/dev/null | head -c {most} | base64'
             return base64.b64decode(self.run(["sh", "-c", script, "sh", path], deadline=deadline).stdout)
         try:
             with path.open("rb") as handle:
                 handle.seek(offset)
-                return handle.read()
+                return handle.read(most)
         except FileNotFoundError:
             return b""
+
+    def size(self, path: Path, deadline: Deadline) -> int:
+        """A file's size in bytes; 0 when it is not there (yet)."""
+        if self.ssh:
+            return int(self.run(["stat", "-c", "%s", path], deadline=deadline, check=False).stdout.strip() or 0)
+        try:
+            return path.stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def touch(self, path: Path, deadline: Deadline) -> None:
+        """Make an empty file of ours (0600) unless it is there."""
+        if self.ssh:
+            self.run(["sh", "-c", 'umask 077; : >> "$1"', "sh", path], deadline=deadline)
+        else:
+            path.touch(mode=0o600)
 
     def owner(self, deadline: Deadline) -> tuple[int, int]:
         """uid and gid of whoever we are there."""

@@ -77,6 +77,7 @@ class FakeHost:
         self.domains: dict[str, Mark] = {}
         self.stopped: list[str] = []
         self.refuses: Exception | None = None
+        self.full = ""
 
     @property
     def names(self) -> list[str]:
@@ -107,6 +108,10 @@ class FakeHost:
     def running(self, guest: Mark) -> bool:
         """Whether it is there."""
         return guest in self.domains.values()
+
+    def full_disk(self, guest: Mark) -> str:
+        """The file that there was no room for."""
+        return self.full
 
     def cpu_seconds(self, guest: Mark) -> float:
         """Next to nothing: it hangs."""

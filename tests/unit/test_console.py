@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from numalab import console
-from numalab.console import OOPS, Watch
+from numalab.console import CHUNK, OOPS, Watch
 from numalab.errors import KernelOops
+from numalab.proc import Deadline
+from numalab.where import HERE
 
 OOPSES = [
     "[   12.345678] Kernel panic - not syncing: VFS: Unable to mount root fs on unknown-block(0,0)",
@@ -130,6 +133,52 @@ def test_watch_reads_on_from_the_last_whole_line(tmp_path: Path) -> None:
     for _ in range(5):
         watch()
     assert offsets == [0, 0, 4, 4, 14]
+
+
+def bounded(path: Path) -> Callable[[int], bytes]:
+    """As a guest reads its log: CHUNK bytes at most."""
+    return lambda offset: HERE.read(path, offset, Deadline.after(60), CHUNK)
+
+
+@pytest.mark.parametrize("size", [CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK])
+def test_an_oops_behind_much(size: int, tmp_path: Path) -> None:
+    """One look sees all of it, CHUNK bytes at a time, and the evidence is what stands around the oops."""
+    path = tmp_path / "console.log"
+    line = "[   10.000000] noise noise noise\r\n"
+    path.write_text((line * (size // len(line) + 1))[:size] + f"\n{OOPSES[5]}\n{PLAIN[0]}\n")
+    offsets: list[int] = []
+
+    def more(offset: int) -> bytes:
+        offsets.append(offset)
+        return bounded(path)(offset)
+
+    with pytest.raises(KernelOops) as caught:
+        Watch(path, "g", more)()
+    assert OOPSES[5] in caught.value.evidence
+    assert len(caught.value.evidence) < console.TAIL_BYTES
+    assert len(offsets) <= size // CHUNK + 3, "each piece is read once, and then the evidence"
+
+
+def test_a_line_without_an_end_stops_nobody(tmp_path: Path) -> None:
+    path = tmp_path / "console.log"
+    path.write_bytes(b"x" * 2 * CHUNK + b"y")
+    watch = Watch(path, "g", bounded(path))
+    watch()
+    assert watch.seen == 2 * CHUNK
+    watch(last=True)
+    assert watch.seen == 2 * CHUNK + 1
+
+
+@pytest.mark.parametrize("size", [0, 7, CHUNK, 3 * CHUNK + 7])
+def test_pieces(size: int, tmp_path: Path) -> None:
+    path = tmp_path / "console.log"
+    text = (f"{PLAIN[0]}\n" * (size // len(PLAIN[0]) + 1))[:size]
+    path.write_text(text)
+    seen = list(console.pieces(bounded(path)))
+    assert "".join(seen) == text
+    assert all(len(piece) <= CHUNK for piece in seen)
+    assert all(piece.endswith("\n") for piece in seen[:-1]), "no line is cut in two"
+    assert "".join(console.pieces(bounded(path), 5)) == text[5:]
 
 
 @pytest.mark.parametrize("line", [OOPSES[3], OOPSES[5], OOPSES[7]])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from itertools import pairwise
 
 import pytest
 from lxml import etree
@@ -76,6 +77,21 @@ def test_disks() -> None:
 
 def test_ssh_is_forwarded_on_loopback_only() -> None:
     assert "hostfwd=tcp:127.0.0.1:2222-:22" in domain_xml(CASES["4socket-tcg"])
+
+
+@pytest.mark.parametrize(("network", "restrict"), [(False, "on"), (True, "off")])
+def test_guests_reach_nobody_unless_they_are_to(network: bool, restrict: str) -> None:
+    given = CASES["4socket-tcg"].model_copy(update={"network": network})
+    assert f"user,id=lab0,restrict={restrict},hostfwd=" in domain_xml(given)
+
+
+def test_qemu_appends_to_the_console_log_itself() -> None:
+    """virtlogd, through which libvirt would have it written, removes all but the last megabytes."""
+    given = CASES["4socket-tcg"]
+    words = [found["value"] for found in find(given, "{*}commandline/{*}arg")]
+    assert ("-set", f"chardev.charserial0.path={given.directory}/console.log") in pairwise(words)
+    assert find(given, "devices/serial/source") == [{"path": f"{given.directory}/console.log", "append": "on"}]
+    assert not find(given, "devices/serial/log")
 
 
 def test_owner() -> None:

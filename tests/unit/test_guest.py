@@ -91,6 +91,21 @@ def test_fake_nodes_are_the_kernels(host: FakeHost, deadline: Deadline, monkeypa
     assert "numa=fake=4" in made.record.spec.boot.cmdline.split()
 
 
+@pytest.mark.parametrize("network", [False, True])
+def test_network_is_in_the_record(network: bool, host: FakeHost, deadline: Deadline) -> None:
+    made = launch.up(request().model_copy(update={"network": network}), host.real(), deadline)
+    assert guest.read("g").spec.network is network
+    assert f"restrict={'off' if network else 'on'}" in (made.directory / "domain.xml").read_text()
+
+
+def test_a_record_from_before_guests_had_a_choice_of_network(host: FakeHost, deadline: Deadline) -> None:
+    made = launch.up(request(), host.real(), deadline)
+    about = jsonable(made.record)
+    del about["spec"]["network"]
+    (made.directory / "guest.json").write_text(json.dumps(about))
+    assert guest.read("g") == made.record
+
+
 @pytest.mark.parametrize(("target", "name", "error"), [
     (image, "require", HostError("image debian12 is not built")),
     (accel, "choose", HostError("--accel kvm")),
@@ -283,6 +298,17 @@ def test_watch(host: FakeHost, deadline: Deadline) -> None:
     assert caught.value.evidence == "[ 1.0] fine"
     made.console_log.write_text("[ 1.0] fine\n[ 2.0] Kernel panic - not syncing: why")
     with pytest.raises(KernelOops):  # the reason comes first, even as a half line of a machine that is gone
+        made.watch()
+
+
+def test_a_guest_that_a_full_disk_paused(host: FakeHost, deadline: Deadline) -> None:
+    """It is no lost SSH, which is what its silence would look like 20 s later; and an oops that came before goes before."""
+    made = launch.up(request(), host.real(), deadline)
+    host.full = "/lab/guests/g/root.qcow2"
+    with pytest.raises(HostError, match=r"guest g: its disk on the host is full: QEMU could not write /lab/guests/g/root.qcow2 and has paused"):
+        made.watch()
+    made.console_log.write_text("[ 2.0] Kernel panic - not syncing: why\n")
+    with pytest.raises(KernelOops):
         made.watch()
 
 

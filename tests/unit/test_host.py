@@ -21,6 +21,8 @@ class Domain:
     def __init__(self, name: str, xml: str, *, rss: int = 0) -> None:
         self._name, self._xml, self._rss = name, xml, rss
         self.did: list[str] = []
+        self.life = [libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_BOOTED]
+        self.broken: dict[str, int] = {}
 
     def name(self) -> str:
         return self._name
@@ -36,6 +38,12 @@ class Domain:
 
     def maxMemory(self) -> int:
         return 4 * GIB // KIB
+
+    def state(self) -> list[int]:
+        return self.life
+
+    def diskErrors(self) -> dict[str, int]:
+        return self.broken
 
     def memoryStats(self) -> dict[str, int]:
         return {"rss": self._rss // KIB}
@@ -120,6 +128,18 @@ def test_what_is_not_this_very_guests_is_not_stopped(other: dict[str, str] | Non
     assert not there.running(mark(guest("a")))
     there.stop(mark(guest("a")), deadline)
     assert theirs.did == []
+
+
+def test_full_disk() -> None:
+    mine = ours("a")
+    there = host(mine)
+    assert there.full_disk(mark(guest("gone"))) == there.full_disk(mark(guest("a"))) == ""
+    mine.life = [libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_USER]
+    assert there.full_disk(mark(guest("a"))) == "", "a person paused it"
+    mine.life = [libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_IOERROR]
+    assert there.full_disk(mark(guest("a"))) == "one of its disks"
+    mine.broken = {"vda": libvirt.VIR_DOMAIN_DISK_ERROR_NO_SPACE}
+    assert there.full_disk(mark(guest("a"))) == "/lab/guests/golden/root.qcow2"
 
 
 @pytest.mark.parametrize("call", ["XMLDesc", "destroy", "shutdown"])

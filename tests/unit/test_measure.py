@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -94,9 +94,13 @@ class FakeGuest(FakeShell):
         """As it should be."""
         return [topology.Row("nodes", "0-3", "0-3", True)]
 
-    def console_text(self) -> str:
-        """The log so far."""
-        return self.console_log.read_text()
+    def console_size(self) -> int:
+        """Of the log so far."""
+        return self.console_log.stat().st_size
+
+    def console_pieces(self, offset: int = 0) -> Iterator[str]:
+        """The log so far, in one piece."""
+        yield self.console_log.read_bytes()[offset:].decode()
 
     def real(self) -> Guest:
         """For the type checker, a Guest."""
@@ -250,13 +254,33 @@ def test_a_guest_whose_machine_is_gone_leaves_a_record_too(monkeypatch: pytest.M
     """With a hypervisor elsewhere, its console log goes when it goes; why the run broke must be written all the same."""
     guest = FakeGuest(breaks_at("fsmark", lost))
 
-    def not_reached() -> str:
+    def not_reached(*_: object) -> str:
         raise HostError("there: not reached by SSH")
 
-    monkeypatch.setattr(guest, "console_text", not_reached)
+    monkeypatch.setattr(guest, "console_size", not_reached)
+    monkeypatch.setattr(guest, "console_pieces", not_reached)
     with pytest.raises(GuestLost, match="SSH is lost"):
         measure.run(guest.real(), "xfsrepair", SizeClass.QUICK, deadline)
     assert "SSH is lost" in record.read(only_run()).error
+
+
+def no_room(*_: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_a_run_that_cannot_be_kept_is_an_error(monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+    monkeypatch.setattr(record, "write", no_room)
+    with pytest.raises(HostError, match=r"the run cannot be kept: No space left on device: make room"):
+        measure.run(FakeGuest(lambda _: json.dumps(TOLD)).real(), "xfsrepair", SizeClass.QUICK, deadline)
+
+
+def test_why_a_run_broke_matters_more_than_that_it_cannot_be_kept(
+    monkeypatch: pytest.MonkeyPatch, deadline: Deadline, caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(record, "write", no_room)
+    with pytest.raises(GuestLost, match="SSH is lost"):
+        measure.run(FakeGuest(breaks_at("fsmark", lost)).real(), "xfsrepair", SizeClass.QUICK, deadline)
+    assert "the run cannot be kept: No space left on device" in caplog.text
 
 
 def test_an_interrupted_run_is_no_result(deadline: Deadline) -> None:

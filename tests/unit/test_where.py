@@ -76,10 +76,23 @@ def test_read(place: Where, body: bytes, tmp_path: Path, program: Program, deadl
     """Bytes as they are: the console watch counts them."""
     program("ssh", ASIDE)
     path = tmp_path / "log"
-    assert place.read(path, 0, deadline) == b""
+    assert (place.read(path, 0, deadline, 100), place.size(path, deadline)) == (b"", 0)
     path.write_bytes(body)
+    assert place.size(path, deadline) == len(body)
     for offset in (0, 1, len(body), len(body) + 9):
-        assert place.read(path, offset, deadline) == body[offset:]
+        assert place.read(path, offset, deadline, 100) == body[offset:]
+        assert place.read(path, offset, deadline, 3) == body[offset: offset + 3]
+
+
+@pytest.mark.parametrize("place", [HERE, THERE], ids=["here", "there"])
+def test_touch(place: Where, tmp_path: Path, program: Program, deadline: Deadline) -> None:
+    program("ssh", ASIDE)
+    path = tmp_path / "log"
+    place.touch(path, deadline)
+    assert (path.read_bytes(), path.stat().st_mode & 0o777) == (b"", 0o600)
+    path.write_bytes(b"kept")
+    place.touch(path, deadline)
+    assert path.read_bytes() == b"kept"
 
 
 def test_push(program: Program, tmp_path: Path, deadline: Deadline) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -15,7 +17,7 @@ import pytest
 
 from numalab.catalog import ROOT
 from numalab.provision import ansible
-from tests.vm.conftest import Command, interrupt, until
+from tests.vm.conftest import PATIENCE, Command, interrupt, until
 
 SMALL = ("--topology", "uma-2g", "--memory", "512M", "--vcpus", "1")
 LEAN = (*SMALL, "--kernel", "6.1")
@@ -56,6 +58,22 @@ def test_used_as_a_person_would(lab_py: Command, tmp_path: Path) -> None:
             assert path.stat().st_mode & 0o077 == 0, path
     assert lab_py("down", "one").returncode == 0
     assert not lab_py.left()
+
+
+REACH = "import socket, sys; socket.create_connection(('10.0.2.2', int(sys.argv[1])), 10)"
+"""Run in a guest: connect to a port of the host's loopback, as QEMU's user network shows it."""
+
+
+@pytest.mark.parametrize("network", [False, True])
+def test_network(lab_py: Command, network: bool) -> None:
+    """A guest reaches a service on the host's loopback only when a person wants that; SSH works in any case."""
+    result = lab_py("up", *LEAN, "--name", "one", *(["--network"] if network else []))
+    assert result.returncode == 0, result.stderr
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        result = lab_py("exec", "one", "--", "python3", "-c", REACH, str(server.getsockname()[1]))
+    assert (result.returncode == 0) is network, result.stderr
+    assert f"network       {'reaches the host' if network else 'none but SSH'}" in lab_py("status", "one").stdout
+    assert lab_py("provision", "one", "--set", "vm.swappiness=7").stdout == "one: changed=1\n"
 
 
 def test_two_at_once(lab_py: Command) -> None:
@@ -116,6 +134,26 @@ def test_panic_is_a_finding_with_the_console(lab_py: Command) -> None:
     assert result.returncode == 125
     assert "its kernel says" in result.stderr
     assert "sysrq" in result.stderr.lower()
+
+
+def test_panic_after_much_on_the_console(lab_py: Command) -> None:
+    """3 MB are more than libvirt's log daemon keeps in one file: the whole console is kept, and the panic is seen."""
+    up(lab_py, "one")
+    begin = time.monotonic()
+    # printk's own limit for /dev/kmsg would drop most of it; a line of 900 bytes at a time.
+    script = (
+        "echo on > /proc/sys/kernel/printk_devkmsg; echo 8 > /proc/sys/kernel/printk; line=$(head -c 900 /dev/zero | tr '\\0' x); "
+        "for i in $(seq 3500); do echo \"word $i $line\" > /dev/kmsg; done; echo c > /proc/sysrq-trigger; sleep 1000"
+    )
+    result = lab_py("exec", "one", "--", "sh", "-c", script)
+    assert time.monotonic() - begin < PATIENCE - 60, "the panic was not noticed, only the time limit"
+    assert "its kernel says" in result.stderr, result.stderr
+    assert result.returncode == 125
+    log = (lab_py.state / "guests" / "one" / "console.log").read_text(errors="replace")
+    assert len(log) > 3_000_000
+    assert "Linux version" in log
+    assert [int(number) for number in re.findall(r"word (\d+) x{900}", log)] == list(range(1, 3501)), "lines are lost"
+    assert log == lab_py("console", "one", "--log").stdout
 
 
 def test_dead_qemu_is_a_lost_guest(lab_py: Command) -> None:
