@@ -14,12 +14,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from numalab.catalog import find, load
+from numalab.catalog import ROOT, find, load
 from numalab.model import Name, Value, jsonable
 from numalab.patches import Patch
 
-FORMAT = 1
-"""Counts up when playbooks/roles/kernel/files/container.sh makes another container of the same file."""
+SCRIPTS = ROOT / "playbooks/roles/kernel/files"
 MKFS_XFS = "LAB_MKFS_XFS"
 """Set for every command in a guest whose era has `mkfs_xfs`; a workload writes ${LAB_MKFS_XFS:-its own options}."""
 
@@ -36,7 +35,7 @@ class Container(Value):
 
     def id(self, name: str) -> str:
         """Names the content: equal ids are equal containers, but for the suite's own updates."""
-        about = json.dumps([FORMAT, self.suite, *self.packages])
+        about = json.dumps([code("container.sh"), self.suite, *self.packages])
         return f"{name}-{hashlib.sha256(about.encode()).hexdigest()[:16]}"
 
 
@@ -69,6 +68,12 @@ class Era(Value):
     def environment(self) -> dict[str, str]:
         """Variables for every command in the guest."""
         return {MKFS_XFS: self.mkfs_xfs} if self.mkfs_xfs else {}
+
+
+def code(script: str) -> str:
+    """What a script of the kernel role does: its lines without comments, which decide nothing."""
+    lines = (line.strip() for line in (SCRIPTS / script).read_text().splitlines())
+    return "\n".join(line for line in lines if line and not line.startswith("#"))
 
 
 def era(name: str) -> Era:

@@ -17,7 +17,6 @@ import time
 from pathlib import Path
 
 from numalab import eras, kconfig, patches, source, state, toolchain
-from numalab.catalog import ROOT
 from numalab.eras import Era
 from numalab.errors import CommandFailed, HostError, InputError
 from numalab.image import Image
@@ -29,11 +28,14 @@ from numalab.recipes import DISTRIBUTION, KernelRecipe, era_of, fragments, is_co
 from numalab.source import Tree
 from numalab.toolchain import Tools
 
-FORMAT = 1
-"""Counts up when the same recipe gives another kernel."""
+FORMAT = 2
+"""Counts up when this module makes another kernel of the same recipe. What the role's scripts and the tools change, the key
+knows by itself; since 2 it has them."""
 BUILD_SECONDS = 6 * 3600.0
 """A lean kernel takes 7 minutes on two cores, a distribution's configuration hours."""
-ROLE = ROOT / "playbooks/roles/kernel"
+SCRIPTS = ("unpack.sh", "configure.sh", "restore.sh", "variant.sh")
+"""Of the role: what decides a kernel. container.sh stands in the container's id."""
+BUILD_HOST = "numalab"
 TIMESTAMP = "Thu Jan  1 00:00:00 UTC 1970"
 """Of every build: what two builds of the same differ in would be no difference between kernels."""
 
@@ -72,8 +74,9 @@ class Plan(Value):
         return eras.make_words(self.era) if self.era else ()
 
     def _tools(self) -> list[str]:
-        """What compiles, and how."""
-        return [self.tools.compiler, *filter(None, [self.tools.container]), *self.make]
+        """What compiles and links, and how."""
+        scripts = [eras.code(name) for name in (*SCRIPTS, *(["inside.sh"] if self.tools.container else []))]
+        return [self.tools.compiler, *self.tools.binutils, *filter(None, [self.tools.container]), *self.make, *scripts]
 
     def _options(self) -> list[str]:
         """What the configuration says; how it is written and explained does not matter."""
@@ -197,9 +200,12 @@ def _keep(asked: Plan, scratch: Path, seconds: float) -> Built:
         # Not filter="data", which Debian 12's Python 3.11.2 does not know yet.
         archive.extractall(scratch, members=[member for member in archive if member.isfile() and member.name in RESULT])
     (scratch / "result.tar").unlink()
+    text = version(scratch / "bzImage")
     found = release(scratch / "bzImage")
     if not found.endswith(_local_version(asked.name)):
         raise HostError(f"kernel {asked.name}: what was built calls itself {found}")
+    if not text.startswith(f"{found} ({asked.key}@{BUILD_HOST}) "):
+        raise HostError(f"kernel {asked.name}: what was built is another kernel: it carries {text!r}, and not the key {asked.key}: build it again")
     built = Built(
         name=asked.name, key=asked.key, directory=str(state.folder("kernels") / f"{asked.name}-{asked.key}"), release=found,
         seconds=round(seconds, 1), patches=tuple(f"{'-' if patch.reverse else '+'} {patch.label}" for patch in asked.patches),
@@ -222,8 +228,8 @@ def _play(asked: Plan, tag: str, out: Path, deadline: Deadline, *, modules: bool
         _job(asked, job, modules)
         variables: dict[str, object] = {
             "kernel_source": asked.tree.id, "kernel_tarball": asked.tree.tarball, "kernel_build": asked.build, "kernel_job": str(job),
-            "kernel_compiler": asked.tools.compiler, "kernel_allconfig": not asked.distribution, "kernel_out": str(out),
-            "kernel_cc": asked.era.compiler if asked.era else "gcc", **toolchain.container_variables(asked.era),
+            "kernel_tools": [asked.tools.compiler, *asked.tools.binutils], "kernel_allconfig": not asked.distribution, "kernel_out": str(out),
+            "kernel_ask_tools": toolchain.ask_tools(asked.era), **toolchain.container_variables(asked.era),
         }
         toolchain.play(tag, variables, log, deadline)
     except CommandFailed as error:
@@ -243,7 +249,7 @@ def _job(asked: Plan, path: Path, modules: bool) -> None:
     """The tar that the builder works from."""
     arguments = [
         f"LOCALVERSION={_local_version(asked.name)}", "KBUILD_BUILD_VERSION=1", f"KBUILD_BUILD_TIMESTAMP={TIMESTAMP}",
-        f"KBUILD_BUILD_USER={asked.key}", "KBUILD_BUILD_HOST=numalab", *asked.make, "bzImage", *(["modules"] if modules else []),
+        f"KBUILD_BUILD_USER={asked.key}", f"KBUILD_BUILD_HOST={BUILD_HOST}", *asked.make, "bzImage", *(["modules"] if modules else []),
     ]
     touched = sorted({file for patch in asked.patches for file in patches.touched(patch.text)})
     files = {
@@ -253,7 +259,7 @@ def _job(asked: Plan, path: Path, modules: bool) -> None:
         "touched": "".join(f"{file}\n" for file in touched),
         "order": "".join(f"{'-' if patch.reverse else '+'} {index:04}.patch\n" for index, patch in enumerate(asked.patches)),
         **{f"{index:04}.patch": patch.text for index, patch in enumerate(asked.patches)},
-        **{script.name: script.read_text() for script in (ROLE / "files").glob("*.sh")},
+        **{script.name: script.read_text() for script in eras.SCRIPTS.glob("*.sh")},
     }
     with tarfile.open(path, "w") as archive:
         for name, text in files.items():
@@ -263,7 +269,12 @@ def _job(asked: Plan, path: Path, modules: bool) -> None:
 
 
 def release(bzimage: Path) -> str:
-    """What uname -r will say, from a bzImage's header. Raises InputError when it is none.
+    """What uname -r will say, from a bzImage's header. Raises InputError when it is none."""
+    return version(bzimage).split(" ")[0]
+
+
+def version(bzimage: Path) -> str:
+    """A bzImage's version string: RELEASE (USER@HOST) #VERSION. Raises InputError when the file is no bzImage.
 
     Documentation/arch/x86/boot.rst: HdrS at 0x202; the word at 0x20e plus 0x200 is where the version stands.
     """
@@ -271,7 +282,7 @@ def release(bzimage: Path) -> str:
         with bzimage.open("rb") as handle:
             head = handle.read(0x10000)
         if head[0x202:0x206] == b"HdrS" and (offset := struct.unpack_from("<H", head, 0x20E)[0]):
-            return head[offset + 0x200:].split(b"\0")[0].decode().split(" ")[0]
+            return head[offset + 0x200:].split(b"\0")[0].decode()
     except (OSError, struct.error, UnicodeDecodeError) as error:
         raise InputError(f"{bzimage}: {error}") from error
     raise InputError(f"{bzimage}: is not a bzImage")

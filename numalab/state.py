@@ -4,7 +4,7 @@
     runs/ID/              run records          cache/         probes     ssh/   the lab's key pair
     kernels/NAME-KEY/     finished kernels     sources/ID/    kernel trees     builds/ID/  what make left
     downloads/, git/      kernel sources       configs/ID     checked .config of a build tree
-    containers/ID/        tool chains of another time
+    containers/ID/        tool chains of another time    jobs/      what a builder works on just now
 
 What is being made stands in a folder `.making-PROCESS-…` beside its place and is renamed when whole, so a
 half-made thing is never used, and `gc` knows by the process whether its maker lives. Several machines may

@@ -1,4 +1,4 @@
-"""Who builds kernels and with which tools: the builder, its compiler, or a container's.
+"""Who builds kernels and with which tools: the builder, its compiler and binutils, or a container's.
 
 Not here: what is built with them (kernelbuild).
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
 import sys
 import tempfile
 from collections import defaultdict
@@ -16,8 +17,8 @@ from pathlib import Path
 
 from numalab import eras, provision, state
 from numalab.eras import Era
-from numalab.errors import InputError
-from numalab.log import step
+from numalab.errors import HostError, InputError
+from numalab.log import note, step
 from numalab.model import Value
 from numalab.proc import Deadline, need, run
 
@@ -30,11 +31,17 @@ class Builder:
     local: bool
 
 
+BINUTILS = ("as", "ld")
+"""What decides a kernel beside its compiler. Both begin their first line with GNU."""
+
+
 class Tools(Value):
-    """What compiles a kernel."""
+    """What compiles and links a kernel."""
 
     compiler: str
     """The first line of its --version."""
+    binutils: tuple[str, ...]
+    """The first line of --version of each of BINUTILS."""
     container: str = ""
     """The id of the container that it is in; '' is the builder itself."""
 
@@ -64,55 +71,85 @@ def builder() -> Builder:
     raise InputError(f"{provision.INVENTORY}: the group [builders] has no host: localhost ansible_connection=local would do")
 
 
-def _contained(who: Builder, age: Era, deadline: Deadline, *, ask: bool) -> Tools | None:
-    """An era's compiler in its container; with `ask` the container is made if it is not there.
+def ask_tools(age: Era | None) -> str:
+    """A shell command that prints the first line of --version of an era's compiler and of BINUTILS; fails when one lacks."""
+    programs = " ".join((_program(age), *BINUTILS))
+    return f'set -e; for tool in {programs}; do text=$($tool --version); echo "$text" | head -n 1; done'
 
-    Its compilers' versions are kept here as they were told, so that a known kernel asks nobody.
+
+def tools(age: Era | None, deadline: Deadline, *, ask: bool) -> Tools | None:
+    """The tools for kernels of an era (None: of today). None (only without `ask`) when they are not known here yet.
+
+    Those of a container or of a builder elsewhere are remembered, so that a known kernel asks nobody.
     """
+    who = builder()
+    if age and age.container:
+        return _contained(who, age, deadline, ask=ask)
+    if who.local:
+        packages = {_program(age): _program(age), **dict.fromkeys(BINUTILS, "binutils")}
+        compiler, *binutils = (
+            run([need(program, package), "--version"], deadline=deadline).stdout.splitlines()[0] for program, package in packages.items())
+        return Tools(compiler=compiler, binutils=tuple(binutils))
+    memory = state.folder("cache") / f"tools-{_hash(who.host, _program(age))}"
+    if ask:
+        module = ["-m", "ansible.builtin.shell", "-a", ask_tools(age)]
+        words: list[str | Path] = [provision.ansible("ansible"), "-i", provision.INVENTORY, who.host, *module]
+        answer = run(words, deadline=deadline, env=provision.ENVIRONMENT).stdout
+        state.write(memory, "".join(f"{line}\n" for line in answer.splitlines()[1:]))
+    lines = _remembered(memory)
+    if ask and not lines:
+        raise HostError(f"builder {who.host}: {_program(age)}, {' and '.join(BINUTILS)} do not print their versions")
+    return Tools(compiler=lines[0], binutils=tuple(lines[1:])) if lines else None
+
+
+def _contained(who: Builder, age: Era, deadline: Deadline, *, ask: bool) -> Tools | None:
+    """An era's compiler in its container; with `ask` the container is made if it is not there."""
     assert age.container  # the caller looked
     what = eras.container(age.container)
     name = what.id(age.container)
     memory = state.directory() / "containers" / name / "versions" if who.local else state.folder("cache") / f"versions-{_hash(who.host, name)}"
-    if ask and not (who.local and memory.exists()):
+    lines = _remembered(memory)
+    if ask and not (who.local and lines):
+        memory.unlink(missing_ok=True)  # without it the role makes the container of this machine anew
         with step(f"container {age.container} on {who.host}"), tempfile.TemporaryDirectory(prefix="numalab-") as scratch:
             log = state.folder("logs") / f"container-{age.container}.log"
             play("container", container_variables(age) | {"kernel_out": f"{scratch}/versions"}, log, deadline)
-            memory.write_bytes((Path(scratch) / "versions").read_bytes())
-    if not memory.exists():
+            state.write(memory, (Path(scratch) / "versions").read_text())
+        if not (lines := _remembered(memory)):
+            raise HostError(f"builder {who.host}: containers/{name}/versions is damaged: remove the folder containers/{name} there")
+    if not lines:
         return None
-    found = [line for line in memory.read_text().splitlines() if line.split(" ")[0] == age.compiler]
-    if not found:
+    compilers = [line for line in lines if line.split(" ")[0] == age.compiler]
+    if not compilers:
         raise InputError(f"kernels/containers/{age.container}.yml: packages: bring no {age.compiler}, which an era wants")
-    return Tools(compiler=found[0], container=name)
+    return Tools(compiler=compilers[0], binutils=tuple(lines[-len(BINUTILS):]), container=name)
 
 
-def tools(age: Era | None, deadline: Deadline, *, ask: bool) -> Tools | None:
-    """The tools for kernels of an era (None: of today). None (only without `ask`) when they are not known here yet."""
-    who = builder()
-    if age and age.container:
-        return _contained(who, age, deadline, ask=ask)
-    compiler = _compiler(who, age, deadline, ask=ask)
-    return Tools(compiler=compiler) if compiler else None
+def _program(age: Era | None) -> str:
+    """The compiler's name."""
+    return age.compiler if age else "gcc"
 
 
-def _compiler(who: Builder, age: Era | None, deadline: Deadline, *, ask: bool) -> str | None:
-    """The builder's compiler; that of one elsewhere is remembered, so that a known kernel asks nobody."""
-    program = age.compiler if age else "gcc"
-    if who.local:
-        return run([need(program, program), "--version"], deadline=deadline).stdout.splitlines()[0]
-    memory = state.folder("cache") / f"compiler-{_hash(who.host, *([program] if age else []))}"
-    if ask:
-        ask_it = ["-m", "ansible.builtin.command", "-a", f"{program} --version"]
-        words: list[str | Path] = [provision.ansible("ansible"), "-i", provision.INVENTORY, who.host, *ask_it]
-        said = run(words, deadline=deadline, env=provision.ENVIRONMENT).stdout.splitlines()
-        memory.write_text(said[1])
-    return memory.read_text() if memory.exists() else None
+def _remembered(memory: Path) -> list[str]:
+    """First lines of --version: of compilers, then of BINUTILS. Empty, with a note, when the file is damaged."""
+    try:
+        lines = memory.read_text().splitlines()
+    except FileNotFoundError:
+        return []
+    except (OSError, UnicodeDecodeError):
+        lines = []
+    last = lines[-len(BINUTILS):]
+    if len(lines) > len(BINUTILS) and all(lines) and all(line.startswith("GNU ") for line in last):
+        return lines
+    note(f"{memory} is damaged: the builder's tools are asked again")
+    return []
 
 
 def play(tag: str, variables: dict[str, object], log: Path, deadline: Deadline) -> None:
     """playbooks/kernel.yml on the builder."""
     who = builder()
-    variables = variables | {"kernel_scratch": f".making-{os.getpid()}-"}
+    # Two labs on one builder may run in processes of the same id.
+    variables = variables | {"kernel_scratch": f".making-{os.getpid()}-{secrets.token_hex(4)}-"}
     if who.local:
         # Our own interpreter: looking for one takes time and may find one that does not run (pyenv's shims).
         variables = variables | {"kernel_root": str(state.directory()), "ansible_python_interpreter": sys.executable}

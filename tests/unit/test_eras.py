@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from numalab import catalog, cli_kernel, console, eras, guest, kernel, kernelbuild, provision, prune, recipes, shell, source, state, toolchain
 from numalab.eras import Container, Era
-from numalab.errors import DeadlinePassed, GuestError, InputError
+from numalab.errors import DeadlinePassed, GuestError, HostError, InputError
 from numalab.guest import Guest
 from numalab.image import Image
 from numalab.kernelbuild import Plan
@@ -24,6 +25,7 @@ from tests.unit.test_guest import held
 IMAGE = Image(name="debian12", id="0" * 16, directory="/images/x", root="PARTUUID=1", disk_bytes=1, inputs={})
 OLD = Era(description="old", container="bullseye", compiler="gcc-9", flags=("-fno-pie", "-Wa,-mshared"), header="compiler-gcc4.h", lacks=("CONFIG_NEW*",))
 GCC9 = "gcc-9 (Debian 9.3.0-22) 9.3.0"
+BINUTILS = ("GNU assembler (GNU Binutils for Debian) 2.35.2", "GNU ld (GNU Binutils for Debian) 2.35.2")
 
 
 @pytest.mark.parametrize("name", catalog.names("kernels/eras"))
@@ -88,17 +90,88 @@ def test_keys_change_with_the_era() -> None:
         found = Plan(name="k", tree=tree, config="CONFIG_A=y", distribution="", patches=(), tools=tools, era=era)
         return found.key, found.build
 
-    bare, inside = Tools(compiler=GCC9), Tools(compiler=GCC9, container="bullseye-1")
+    bare, inside = Tools(compiler=GCC9, binutils=BINUTILS), Tools(compiler=GCC9, binutils=BINUTILS, container="bullseye-1")
     found = [plan(None, bare), plan(OLD, bare), plan(OLD, inside), plan(OLD.model_copy(update={"flags": ()}), inside)]
     assert len(set(found)) == len({build for _, build in found}) == 4
     assert plan(OLD, inside) == plan(OLD.model_copy(update={"append": "quiet", "lacks": ()}), inside), "what the guest gets is not in the kernel"
 
 
+def test_a_container_by_the_script_that_makes_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    shutil.copytree(eras.SCRIPTS, tmp_path / "files")
+    before = eras.container("bullseye").id("bullseye")
+    monkeypatch.setattr(eras, "SCRIPTS", tmp_path / "files")
+    assert eras.container("bullseye").id("bullseye") == before
+    with (tmp_path / "files/container.sh").open("a") as handle:
+        handle.write("true\n")
+    assert eras.container("bullseye").id("bullseye") != before
+
+
+TOLD = "farm | CHANGED | rc=0 >>\n" + "\n".join([GCC9, *BINUTILS, ""])
+
+
+@pytest.fixture
+def farm(lab_state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A builder elsewhere that tells its tools; the list has a line for each time that it was asked."""
+    (tmp_path / "inventory.ini").write_text("[builders]\nfarm\n")
+    monkeypatch.setattr(provision, "INVENTORY", tmp_path / "inventory.ini")
+    asked: list[str] = []
+
+    def run(words: list[str], **_: object) -> Result:
+        asked.append(str(words[-1]))
+        return Result((), 0, TOLD, "", 0.0)
+
+    monkeypatch.setattr(toolchain, "run", run)
+    return asked
+
+
+def test_a_builder_elsewhere_is_asked_once(farm: list[str]) -> None:
+    deadline = Deadline.after(10)
+    assert toolchain.tools(None, deadline, ask=False) is None, "not known yet, and nobody may be asked"
+    tools = toolchain.tools(None, deadline, ask=True)
+    assert tools == Tools(compiler=GCC9, binutils=BINUTILS)
+    assert toolchain.tools(None, deadline, ask=False) == tools
+    assert farm == [toolchain.ask_tools(None)]
+
+
+@pytest.mark.parametrize("damage", ["", GCC9, f"{GCC9}\n\n\n", "\n".join([GCC9, BINUTILS[0]]), b"\xff\xfe"])
+def test_a_damaged_memory_of_tools_is_made_anew(farm: list[str], caplog: pytest.LogCaptureFixture, damage: str | bytes) -> None:
+    deadline = Deadline.after(10)
+    tools = toolchain.tools(None, deadline, ask=True)
+    memory, = state.folder("cache").glob("tools-*")
+    memory.write_bytes(damage if isinstance(damage, bytes) else damage.encode())
+    assert toolchain.tools(None, deadline, ask=False) is None
+    assert f"{memory} is damaged" in caplog.text
+    assert toolchain.tools(None, deadline, ask=True) == tools
+    assert toolchain.tools(None, deadline, ask=False) == tools
+
+
+def test_a_builder_without_a_linker(farm: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toolchain, "run", lambda *_, **__: Result((), 0, f"farm | CHANGED | rc=0 >>\n{GCC9}\n", "", 0.0))
+    with pytest.raises(HostError, match="builder farm: gcc, as and ld do not print their versions"):
+        toolchain.tools(None, Deadline.after(10), ask=True)
+
+
+@pytest.mark.parametrize("versions", ["", f"{GCC9}\n", None])
+def test_a_damaged_container_is_made_anew(lab_state: Path, monkeypatch: pytest.MonkeyPatch, versions: str | None) -> None:
+    name = eras.container("bullseye").id("bullseye")
+    memory = state.folder("containers", name) / "versions"
+    if versions is not None:
+        memory.write_text(versions)
+
+    def play(tag: str, variables: dict[str, object], log: Path, deadline: Deadline) -> None:
+        assert not memory.exists(), "container.sh takes it for whole"
+        Path(str(variables["kernel_out"])).write_text("\n".join([GCC9, *BINUTILS, ""]))
+
+    monkeypatch.setattr(toolchain, "play", play)
+    assert toolchain.tools(OLD, Deadline.after(10), ask=False) is None
+    assert toolchain.tools(OLD, Deadline.after(10), ask=True) == Tools(compiler=GCC9, binutils=BINUTILS, container=name)
+
+
 def test_a_compiler_that_the_container_lacks(lab_state: Path) -> None:
     name = eras.container("bullseye").id("bullseye")
     assert toolchain.tools(OLD, Deadline.after(10), ask=False) is None, "nobody made the container"
-    (state.folder("containers", name) / "versions").write_text(f"gcc (Debian 10.2.1-6) 10.2.1 20210110\n{GCC9}\n")
-    assert toolchain.tools(OLD, Deadline.after(10), ask=False) == Tools(compiler=GCC9, container=name)
+    (state.folder("containers", name) / "versions").write_text("\n".join(["gcc (Debian 10.2.1-6) 10.2.1 20210110", GCC9, *BINUTILS, ""]))
+    assert toolchain.tools(OLD, Deadline.after(10), ask=False) == Tools(compiler=GCC9, binutils=BINUTILS, container=name)
     with pytest.raises(InputError, match=r"kernels/containers/bullseye\.yml: packages: bring no gcc-4"):
         toolchain.tools(OLD.model_copy(update={"compiler": "gcc-4"}), Deadline.after(10), ask=False)
 
@@ -235,7 +308,7 @@ def test_prune(lab_state: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     """What a recipe leads to stays, and so does what one may lead to whose source is not at hand."""
     now = Plan(
         name="6.1", tree=source.Tree(id=f"debian-6.1-{'a' * 16}", tarball="/usr/src/x", series="6.1"), config="", distribution="", patches=(),
-        tools=Tools(compiler="gcc"),
+        tools=Tools(compiler="gcc", binutils=BINUTILS),
     )
 
     def plan(name: str, *_: object, **__: object) -> Plan | None:

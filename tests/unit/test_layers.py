@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
+import sys
+import tomllib
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -11,6 +14,7 @@ import pytest
 import numalab
 
 PACKAGE = Path(numalab.__file__).parent
+ROOT = PACKAGE.parent
 LAYERS = (
     ("tools", {"errors", "log", "proc", "state"}),
     ("values", {"case", "model", "runs"}),
@@ -82,3 +86,28 @@ def test_nobody_else_prints_or_exits(module: str) -> None:
     raised = {ast.unparse(node.exc) for node in ast.walk(tree(module)) if isinstance(node, ast.Raise) and node.exc}
     assert not calls & {"print", "exit", "quit", "sys.exit", "os._exit", "typer.echo", "sys.stdout.write", "sys.stderr.write"}
     assert not {text for text in raised if text.startswith("SystemExit")}
+
+
+PROVIDERS = {"ruamel": "ruamel.yaml", "libvirt": "libvirt-python", "_pytest": "pytest", "axe_core_python": "axe-core-python"}
+"""Modules whose package has another name."""
+
+
+def imported(*places: str) -> set[str]:
+    """The packages that the Python files of these places import, ours and Python's own left out."""
+    files = [file for place in places for file in ([ROOT / place] if place.endswith(".py") else (ROOT / place).rglob("*.py"))]
+    names: set[str] = set()
+    for node in (node for file in files for node in ast.walk(ast.parse(file.read_text()))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names.add(str(node.module).split(".")[0])
+    ours = {"numalab", "tests", "benchmarks", *(file.stem for file in files)}
+    return {PROVIDERS.get(name, name) for name in names - ours - sys.stdlib_module_names}
+
+
+def test_every_import_is_declared() -> None:
+    """What another package happens to bring may go with its next release: click did with typer's."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed, extra = ({re.split("[<>=]", line)[0] for line in lines} for lines in (project["dependencies"], project["optional-dependencies"]["dev"]))
+    assert imported("numalab", "lab.py", "testcases") - needed == set()
+    assert imported("tests", "benchmarks") - needed - extra == set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import struct
 import tarfile
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from numalab.proc import Deadline
 from numalab.settle import pairs
 from numalab.toolchain import Tools
 
+BINUTILS = ("GNU assembler 2.40", "GNU ld 2.40")
 IMAGE = Image(name="debian12", id="0" * 16, directory="/images/x", root="PARTUUID=1", disk_bytes=1, inputs={})
 GOOD = """\
 Subject: mm: do less
@@ -53,7 +55,7 @@ FILES = sorted((catalog.ROOT / "kernels/patches").rglob("*.patch"))
 @pytest.fixture
 def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
     """kernels(NAME, text=…, **{path: text}): files of a checkout of the test's own."""
-    for module in (catalog, recipes, kernelbuild):
+    for module in (catalog, recipes):
         monkeypatch.setattr(module, "ROOT", tmp_path)
 
     def write(**files: str) -> Path:
@@ -179,7 +181,7 @@ def test_options() -> None:
 def plan(**changes: object) -> kernelbuild.Plan:
     about: dict[str, object] = {
         "name": "k", "tree": source.Tree(id="tar-1", tarball="/t", series="6.1"), "config": "CONFIG_A=y", "distribution": "",
-        "patches": (Patch(label="less", text=GOOD), Patch(label="more", text="+")), "tools": Tools(compiler="gcc 12"),
+        "patches": (Patch(label="less", text=GOOD), Patch(label="more", text="+")), "tools": Tools(compiler="gcc 12", binutils=BINUTILS),
     }
     return kernelbuild.Plan.model_validate(about | changes)
 
@@ -194,19 +196,68 @@ def test_keys_change_with_what_a_kernel_is_made_of_and_with_nothing_else() -> No
     other = [
         plan(name="j"), plan(tree=source.Tree(id="tar-2", tarball="/t", series="6.1")), plan(config="CONFIG_A=m"), plan(distribution="CONFIG_D=y"),
         plan(patches=()), plan(patches=same.patches[::-1]), plan(patches=(Patch(label="less", text=GOOD, reverse=True), same.patches[1])),
-        plan(tools=Tools(compiler="gcc 13")),
+        plan(tools=Tools(compiler="gcc 13", binutils=BINUTILS)),
     ]
     assert len({same.key, *(one.key for one in other)}) == len(other) + 1
     assert same.build == plan(patches=(), name="j").build, "variants share a build tree"
-    assert len({same.build, plan(config="CONFIG_A=m").build, plan(tools=Tools(compiler="gcc 13")).build, plan(distribution="CONFIG_D=y").build}) == 4
+    builds = [plan(config="CONFIG_A=m"), plan(tools=Tools(compiler="gcc 13", binutils=BINUTILS)), plan(distribution="CONFIG_D=y")]
+    assert len({same.build, *(one.build for one in builds)}) == 4
 
 
-def bzimage(path: Path, release: str) -> Path:
+@pytest.mark.parametrize("binutils", [("GNU assembler 2.41", "GNU ld 2.40"), ("GNU assembler 2.40", "GNU ld 2.41")])
+def test_another_binutils_is_another_kernel(binutils: tuple[str, str]) -> None:
+    other = plan(tools=Tools(compiler="gcc 12", binutils=binutils))
+    assert other.key != plan().key
+    assert other.build != plan().build, "objects of two linkers would be in one build tree"
+
+
+@pytest.mark.parametrize(("script", "inside", "outside"), [
+    ("configure.sh", True, True), ("variant.sh", True, True), ("unpack.sh", True, True), ("restore.sh", True, True), ("inside.sh", True, False),
+])
+def test_the_roles_scripts_are_in_the_key(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str, inside: bool, outside: bool,
+) -> None:
+    """A changed command makes another kernel; a comment does not; a build without a container does not use inside.sh."""
+    shutil.copytree(eras.SCRIPTS, tmp_path / "files")
+    monkeypatch.setattr(eras, "SCRIPTS", tmp_path / "files")
+
+    def keys() -> tuple[str, str]:
+        tools = Tools(compiler="gcc 12", binutils=BINUTILS)
+        return plan(tools=tools.model_copy(update={"container": "bullseye-1"})).key, plan(tools=tools).key
+
+    before = keys()
+    with (tmp_path / "files" / script).open("a") as handle:
+        handle.write("# a comment\n")
+    assert keys() == before
+    with (tmp_path / "files" / script).open("a") as handle:
+        handle.write("true\n")
+    after = keys()
+    assert (after[0] != before[0], after[1] != before[1]) == (inside, outside)
+
+
+def kept(tmp_path: Path, text: str) -> kernelbuild.Built:
+    """What kernelbuild keeps of a result whose bzImage carries this text."""
+    bzimage(tmp_path / "bzImage", "", about=text)
+    with tarfile.open(tmp_path / "result.tar", "w") as archive:
+        archive.add(tmp_path / "bzImage", "bzImage")
+    return kernelbuild._keep(plan(), tmp_path, 1.0)
+
+
+def test_a_kernel_with_another_key_is_refused(lab_state: Path, tmp_path: Path) -> None:
+    """Another lab's result, or an old one: same name, same release, other content."""
+    key = plan().key
+    assert kept(tmp_path, f"6.1.2-numalab-k ({key}@numalab) #1").release == "6.1.2-numalab-k"
+    for text in (f"6.1.2-numalab-k ({'0' * 16}@numalab) #1", f"6.1.2-numalab-k (root@{key}) #1", "6.1.2-numalab-k"):
+        with pytest.raises(HostError, match=rf"kernel k: what was built is another kernel: .*not the key {key}"):
+            kept(tmp_path, text)
+
+
+def bzimage(path: Path, release: str, about: str = "") -> Path:
     """A file with the header of a bzImage."""
     head = bytearray(0x400)
     head[0x202:0x206] = b"HdrS"
     struct.pack_into("<H", head, 0x20E, 0x100)
-    head[0x300:] = release.encode() + b" (somebody@somewhere) #1\0"
+    head[0x300:] = (about or f"{release} (somebody@somewhere) #1").encode() + b"\0"
     path.write_bytes(head)
     return path
 

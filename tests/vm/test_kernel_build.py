@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
+import multiprocessing
 import os
 import subprocess
 import sys
 import tarfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +42,7 @@ $(O)/b.o: mm/b.c
 bzImage: $(O)/a.o $(O)/b.o
 	mkdir -p $(O)/arch/x86/boot
 	touch $(O)/System.map
-	python3 head.py 6.1.0$(LOCALVERSION) $(O)/a.o $(O)/b.o $(wildcard mm/*.h) > $(O)/arch/x86/boot/bzImage
+	python3 head.py "6.1.0$(LOCALVERSION) ($(KBUILD_BUILD_USER)@$(KBUILD_BUILD_HOST))" $(O)/a.o $(O)/b.o $(wildcard mm/*.h) > $(O)/arch/x86/boot/bzImage
 modules:
 modules_install:
 	mkdir -p $(INSTALL_MOD_PATH)/lib/modules/6.1.0$(LOCALVERSION)/kernel
@@ -49,7 +53,7 @@ import pathlib, struct, sys
 head = bytearray(0x300)
 head[0x202:0x206] = b"HdrS"
 struct.pack_into("<H", head, 0x20E, 0x100)
-parts = [sys.argv[1].encode() + b" (x) #1\\0", *(pathlib.Path(name).read_bytes() for name in sys.argv[2:])]
+parts = [sys.argv[1].encode() + b" #1\\0", *(pathlib.Path(name).read_bytes() for name in sys.argv[2:])]
 sys.stdout.buffer.write(head + b"".join(parts))
 """
 TREE = {"Makefile": MAKEFILE, "head.py": HEAD, "mm/a.c": "one\ntwo\nthree\n", "mm/b.c": "b\n"}
@@ -252,6 +256,18 @@ def test_a_url(lab: Callable[..., kernelbuild.Built], tmp_path: Path) -> None:
 
 def test_a_builder_elsewhere(lab: Callable[..., kernelbuild.Built], tmp_path: Path) -> None:
     """Over SSH, into a folder of its own: source, configuration and patches go there, the kernel comes back."""
+    with _farm(tmp_path):
+        built = lab("far", "more")
+    assert built.file("bzImage").read_bytes().endswith(b"one\nTWO\nthree\nb\n")
+    assert (tmp_path / "far/sources").is_dir()
+    assert not (tmp_path / "state/sources").exists()
+    assert not list((tmp_path / "far/jobs").iterdir())
+    assert lab("far", "more") == built, "a known kernel needs its builder"
+
+
+@contextmanager
+def _farm(tmp_path: Path) -> Iterator[None]:
+    """A builder that is reached by SSH."""
     for name in ("host", "user"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / name], check=True)
     words: list[str | Path] = [sys.executable, Path(__file__).with_name("sshd.py"), tmp_path / "host", tmp_path / "user.pub"]
@@ -262,13 +278,65 @@ def test_a_builder_elsewhere(lab: Callable[..., kernelbuild.Built], tmp_path: Pa
                 f"[builders]\nfarm ansible_host=127.0.0.1 ansible_port={int(server.stdout.readline())} ansible_user=root "
                 f"ansible_ssh_private_key_file={tmp_path}/user kernel_root={tmp_path}/far ansible_python_interpreter={sys.executable} "
                 "ansible_ssh_common_args='-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null'\n")
-            built = lab("far", "more")
+            yield
         finally:
             server.kill()
-    assert built.file("bzImage").read_bytes().endswith(b"one\nTWO\nthree\nb\n")
-    assert (tmp_path / "far/sources").is_dir()
-    assert not (tmp_path / "state/sources").exists()
-    assert lab("far", "more") == built, "a known kernel needs its builder"
+
+
+def test_two_labs_on_one_builder(lab: Callable[..., kernelbuild.Built], tmp_path: Path) -> None:
+    """Both have sent their job to the same build tree when the first of them gets to build: each gets its own kernel."""
+    with _farm(tmp_path):
+        lab("stock")  # the tree is there and configured
+        lock, = (tmp_path / "far/sources").glob("*.lock")
+        with lock.open() as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            labs = [_another_lab(lab, tmp_path / name, name) for name in ("more", "adds")]
+            until(lambda: _waiting_for(lock) == 2, "two labs wait for the tree", 120)
+        for other in labs:
+            other.join(120)
+    assert (tmp_path / "more/kernel").read_bytes().endswith(b"TWO\nthree\nb\n")
+    assert (tmp_path / "adds/kernel").read_bytes().endswith(b"two\nthree\nb\n")
+    assert not list((tmp_path / "far/jobs").iterdir())
+
+
+def _another_lab(lab: Callable[..., kernelbuild.Built], place: Path, patch: str) -> BaseProcess:
+    """A process with a state directory of its own, that builds a kernel and leaves it in place/kernel."""
+    def build() -> None:
+        os.environ["LAB_STATE"] = str(place)
+        bzimage = lab(patch, patch).file("bzImage").read_bytes()
+        (place / "kernel").write_bytes(bzimage)
+
+    process = multiprocessing.get_context("fork").Process(target=build)
+    process.start()
+    return process
+
+
+def _waiting_for(lock: Path) -> int:
+    """How many flock(1) wait for this file."""
+    commands = [path.read_bytes().split(b"\0") for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+    return sum(words[0].endswith(b"flock") and str(lock).encode() in words for words in commands)
+
+
+def test_two_labs_unpack_at_once(lab: Callable[..., kernelbuild.Built], tmp_path: Path) -> None:
+    with _farm(tmp_path):
+        labs = [_another_lab(lab, tmp_path / f"state-{number}", "more") for number in range(2)]
+        for other in labs:
+            other.join(120)
+    first, second = (tmp_path / f"state-{number}/kernel" for number in range(2))
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_configured_after_a_kill(lab: Callable[..., kernelbuild.Built], tmp_path: Path) -> None:
+    """A configuration is kept for long: that of a tree in which a killed build left its patches would be wrong for all."""
+    lab("stock")
+    place, = (path for path in state.folder("sources").iterdir() if path.is_dir())
+    journal = place.with_name(f"{place.name}.applied")
+    (journal / "files").mkdir(parents=True)
+    (journal / "files/Makefile").write_text(MAKEFILE)
+    (journal / "touched").write_text("Makefile\n")
+    (place / "Makefile").write_text(MAKEFILE.replace("grep -v LOST $(KCONFIG_ALLCONFIG)", "(echo CONFIG_ODD=y; cat $(KCONFIG_ALLCONFIG))"))
+    assert "ODD" not in lab("with", config="[lean, m]").file("config").read_text()
+    assert not journal.exists()
 
 
 def _in_tree(program: str) -> list[int]:

@@ -1,34 +1,22 @@
 #!/bin/bash
-# Build one variant in a build tree (the current directory): variant.sh SOURCE
+# Build one variant in a build tree (the current directory): variant.sh SOURCE JOB
 #
-# job/order names the patches ("+ FILE" to apply, "- FILE" to take back), job/touched the files that they change,
-# job/arguments make's. Before the first patch, what will be touched is copied to a journal beside the source;
-# from there it comes back, however this ends: at once, or, after a kill -9, at the next start. Copies get a fresh
-# mtime, so that make compiles again just what a patch touched. The caller holds the source's lock.
+# JOB is the folder of what the lab sent, of this build alone: JOB/order names the patches ("+ FILE" to apply, "- FILE"
+# to take back), JOB/touched the files that they change, JOB/arguments make's. The kernel comes to lie in
+# JOB/result.tar, where no other build can replace it before the lab fetches it.
+# Before the first patch, what will be touched is copied to a journal beside the source; restore.sh takes it from
+# there, however this ends: at once, or, after a kill -9, at the next start. The caller holds the source's lock.
 set -euo pipefail
-source=$1 journal=$1.applied
+source=$1 job=$2 journal=$1.applied
 export GIT_CEILING_DIRECTORIES=${source%/*} # git apply must not take itself to be in a repository above
-
-restore() {
-    rm -rf "$journal.new"
-    [ -d "$journal" ] || return 0
-    while IFS= read -r file; do
-        if [ -e "$journal/files/$file" ]; then
-            cp "$journal/files/$file" "$source/$file"
-        else
-            rm -f "$source/$file"
-            (cd "$source" && rmdir -p --ignore-fail-on-non-empty "$(dirname "$file")" 2>/dev/null) || true
-        fi
-    done <"$journal/touched"
-    rm -rf "$journal"
-}
 
 note_what_will_change() {
     mkdir -p "$journal.new/files"
-    cp job/touched "$journal.new/touched"
+    cp "$job/touched" "$journal.new/touched"
     while IFS= read -r file; do
         [ ! -e "$source/$file" ] || (cd "$source" && cp -p --parents "$file" "$journal.new/files")
-    done <job/touched
+    done <"$job/touched"
+    find "$journal.new" -type f -exec sync {} +
     mv "$journal.new" "$journal"
 }
 
@@ -39,20 +27,20 @@ drop_half_made() {
     rm busy
 }
 
-restore
+bash "$job/restore.sh" "$source"
 drop_half_made
-trap restore EXIT
+trap 'bash "$job/restore.sh" "$source"' EXIT
 trap 'exit 143' TERM INT HUP
-[ ! -s job/touched ] || note_what_will_change
+[ ! -s "$job/touched" ] || note_what_will_change
 while read -r way file; do
     reverse=()
     [ "$way" = + ] || reverse=(--reverse)
-    (cd "$source" && git apply "${reverse[@]}" "$OLDPWD/job/$file") 2>refused || { echo "refused: $file" >&2; cat refused >&2; exit 1; }
-done <job/order
+    (cd "$source" && git apply "${reverse[@]}" "$job/$file") 2>refused || { echo "refused: $file" >&2; cat refused >&2; exit 1; }
+done <"$job/order"
 
 cmp -s .config configured || cp configured .config
-mapfile -t arguments <job/arguments
-if grep -q Kconfig job/touched; then
+mapfile -t arguments <"$job/arguments"
+if grep -q Kconfig "$job/touched"; then
     make -s -C "$source" O="$PWD" "${arguments[@]}" olddefconfig >build.log 2>&1
 fi
 touch busy
@@ -69,7 +57,8 @@ if [[ " ${arguments[*]} " == *' modules '* ]]; then
     tar -C modules.tree/lib/modules -cf modules.tar .
     modules=(modules.tar)
 fi
+sync -f . # what make wrote is whole on the disk before nobody doubts it any more
 rm busy
 cp arch/x86/boot/bzImage bzImage
 cp .config config
-tar -cf result.tar bzImage config System.map build.log "${modules[@]}"
+tar -cf "$job/result.tar" bzImage config System.map build.log "${modules[@]}"
