@@ -37,7 +37,6 @@ from numalab.guest import Request
 from numalab.host import connect
 from numalab.interrupt import interrupt, limit
 from numalab.model import SizeClass
-from numalab.proc import Deadline
 from numalab.progress import Progress
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
@@ -65,7 +64,7 @@ def measure_workload(
     which = SizeClass(one_of(SizeClass, "--size", size))
     measure.load(workload)
     if on:
-        guest, fresh = reach(on), False
+        result, folder = measure.run(reach(on), workload, which, limit(COMMAND_SECONDS))
     else:
         shape = topology.scale(catalog.topology(topology_name), memory=size_option("--memory", memory), vcpus=vcpus)
         request = Request(
@@ -73,12 +72,9 @@ def measure_workload(
             kernel_name=kernel_name, wish=accel_word(accelerator),
         )
         deadline = limit(launch.UP_SECONDS)
-        guest, fresh = settle.up(request, connect(uri, deadline), deadline), True
-    try:
-        result, folder = measure.run(guest, workload, which, limit(COMMAND_SECONDS))
-    finally:
-        if fresh:
-            guest.down(Deadline.after(MINUTE))
+        guest = settle.up(request, connect(uri, deadline), deadline)
+        with guests.ending(guest):
+            result, folder = measure.run(guest, workload, which, limit(COMMAND_SECONDS))
     typer.echo(report.summary(result))
     typer.echo(f"all of it: {folder}")
 

@@ -20,7 +20,6 @@ from numalab.experiment import Plan
 from numalab.host import connect
 from numalab.interrupt import cancel, limit
 from numalab.model import SizeClass
-from numalab.proc import Deadline
 
 STATUS = {Answer.HOLDS: Exit.HOLDS, Answer.DOES_NOT_HOLD: Exit.DOES_NOT_HOLD, Answer.CANNOT_TELL: Exit.CANNOT_TELL}
 REPRO = "/root/numalab-next.sh"
@@ -147,13 +146,10 @@ def repro(
     experiment.prepare(asked, limit(experiment.PREPARE_SECONDS))
     host = connect(uri, limit(MINUTE))
     guest = experiment.up(asked, host, who, name or guests.fresh_name(f"repro-{asked.case_name}"), limit(launch.UP_SECONDS))
-    try:
+    with guests.ending(guest, only_on_error=True):
         experiment.prelude(asked, guest, limit(60 * asked.about.minutes))
         phase = experiment.interesting(asked)
         shell.succeed(guest, f"cat > {REPRO}", deadline=limit(MINUTE), input=f"{phase.command}\n".encode())
-    except BaseException:
-        guest.down(Deadline.after(MINUTE))
-        raise
     inventory()
     typer.echo(report.repro(asked.case, who, guest.name, phase, REPRO))
     if enter:

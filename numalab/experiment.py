@@ -176,10 +176,8 @@ def fresh_experiment(asked: Plan) -> str:
 def booted(asked: Plan, host: Host, kernel: str, name: str, deadline: Deadline) -> Iterator[tuple[Guest, dict[str, str]]]:
     """A fresh guest of the plan and what was set in it and read back; down at the end of the block."""
     guest = up(asked, host, kernel, guests.fresh_name(name), deadline)
-    try:
+    with guests.ending(guest):
         yield guest, settings(asked)
-    finally:
-        guest.down(Deadline.after(SPARE_SECONDS))
 
 
 def up(asked: Plan, host: Host, kernel: str, name: str, deadline: Deadline) -> Guest:
@@ -189,13 +187,9 @@ def up(asked: Plan, host: Host, kernel: str, name: str, deadline: Deadline) -> G
         append=asked.case.append, image_name=asked.image, image_id=asked.image_id,
     )
     guest = settle.up(request, host, deadline.within(launch.UP_SECONDS))
-    try:
-        if asked.about.sysctls or asked.about.knobs:
-            with step("sysctls and knobs set and read back", who=name):
-                settle.tune(guest, settle.Order(sysctls=asked.about.sysctls, knobs=asked.about.knobs), deadline)
-    except BaseException:
-        guest.down(Deadline.after(SPARE_SECONDS))
-        raise
+    if asked.about.sysctls or asked.about.knobs:
+        with guests.ending(guest, only_on_error=True), step("sysctls and knobs set and read back", who=name):
+            settle.tune(guest, settle.Order(sysctls=asked.about.sysctls, knobs=asked.about.knobs), deadline)
     return guest
 
 

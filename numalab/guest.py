@@ -23,6 +23,7 @@ from numalab import console, shell, state, storage, topology
 from numalab.domain import Mark, mark
 from numalab.errors import BootHung, DeadlinePassed, GuestError, GuestLost, HostError, InputError, KernelOops, LabError, TopologyMismatch
 from numalab.host import Host
+from numalab.log import note
 from numalab.model import Accel, GuestSpec, Name, Stored, Topology, Value, check_name, first_line, jsonable
 from numalab.proc import Deadline, Result
 from numalab.where import of_uri
@@ -112,6 +113,10 @@ def ssh_to(record: Record, watch: Callable[[], None] | None = None) -> shell.Ssh
         guest=record.spec.name, port=record.spec.ssh_port, key=state.folder("ssh") / "id_ed25519",
         known_hosts=Path(record.spec.directory) / "known_hosts", via=of_uri(record.uri).ssh, watch=watch,
     )
+
+
+DOWN_SECONDS = 60.0
+"""For ending a guest, whatever the deadline was of what it was for."""
 
 
 @dataclass
@@ -257,6 +262,21 @@ class Guest:
     def save(self) -> None:
         """Write the record, whole or not at all."""
         state.write(self.directory / "guest.json", json.dumps(jsonable(self.record), indent=1))
+
+
+@contextmanager
+def ending(guest: Guest, *, only_on_error: bool = False) -> Iterator[None]:
+    """Take a guest down at the end of the block. An error of that is only noted after one of the block, which matters more."""
+    try:
+        yield
+    except BaseException:
+        try:
+            guest.down(Deadline.after(DOWN_SECONDS))
+        except LabError as error:
+            note(f"not all is cleaned up ({error}): lab.py gc", who=guest.name)
+        raise
+    if not only_on_error:
+        guest.down(Deadline.after(DOWN_SECONDS))
 
 
 def remove(place: Path, host: Host, deadline: Deadline) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 import shutil
 import struct
 import tarfile
@@ -181,7 +180,7 @@ def configure(asked: Plan, deadline: Deadline) -> str:
     place = state.folder("configs") / asked.build
     if not place.exists():
         with step(f"kernel {asked.name}: configured"):
-            fresh = place.with_name(f".making-{os.getpid()}-{place.name}")
+            fresh = state.scratch(place)
             _play(asked, "configure", fresh, deadline)
         text = fresh.read_text()
         lacking, gone = eras.forgiven(asked.era, kconfig.lost(asked.config, text))

@@ -254,10 +254,8 @@ class Lab:
             kernel_name=kernel or self.config.getoption("--kernel"), wish=self.config.getoption("--accel"), append=append,
         )
         guest = settle.up(request, self.host, deadline.within(launch.UP_SECONDS))
-        try:
+        with guests.ending(guest):
             yield guest
-        finally:
-            guest.down(Deadline.after(60))
 
     @property
     def size(self) -> SizeClass:

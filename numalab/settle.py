@@ -67,18 +67,15 @@ def up(request: Request, host: Host, deadline: Deadline) -> Guest:
 
 def _up(request: Request, host: Host, deadline: Deadline) -> Guest:
     guest = launch.up(request, host, deadline)
-    try:
+    with guests.ending(guest, only_on_error=True):
         if request.boot is BootWay.GRUB:
             own_kernel(guest, deadline, request)
-        else:
-            with tempfile.TemporaryDirectory(prefix="numalab-") as scratch:
-                archive = kernel.modules(guest.record.spec.boot, Path(scratch))
-                if archive:
-                    with step("modules installed in the guest", who=guest.name):
-                        _play(guest, {"bootloader_release": guest.record.spec.boot.release, "bootloader_modules": str(archive)}, deadline)
-    except BaseException:
-        guest.down(Deadline.after(60))
-        raise
+            return guest
+        with tempfile.TemporaryDirectory(prefix="numalab-") as scratch:
+            archive = kernel.modules(guest.record.spec.boot, Path(scratch))
+            if archive:
+                with step("modules installed in the guest", who=guest.name):
+                    _play(guest, {"bootloader_release": guest.record.spec.boot.release, "bootloader_modules": str(archive)}, deadline)
     return guest
 
 

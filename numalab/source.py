@@ -125,7 +125,7 @@ def _tarball(name: str, what: KernelRecipe, asked: Tarball, deadline: Deadline, 
 
 def _download(url: str, sha256: str, path: Path, deadline: Deadline) -> None:
     """Fetch a file whose checksum is known; it gets its name when it is whole and right."""
-    part = path.parent / f".making-{os.getpid()}-{path.name}"
+    part = state.scratch(path)
     digest = hashlib.sha256()
     try:
         with step(f"{url}: downloaded"), urllib.request.urlopen(url, timeout=60) as stream, part.open("wb") as out:
@@ -192,7 +192,7 @@ def _archive(repository: Path, commit: str, tarball: Path, deadline: Deadline) -
     """git archive of a commit. What is not committed is not in it: say so."""
     if git(repository, ["status", "--porcelain", "--untracked-files=no"], deadline, check=False).stdout.strip():
         note(f"{repository} has changes that are not committed: built is commit {commit[:12]}, without them")
-    part = tarball.parent / f".making-{os.getpid()}-{tarball.name}"
+    part = state.scratch(tarball)
     try:
         with step(f"git archive of {commit[:12]}"):
             git(repository, ["archive", "--format=tar", "--prefix=linux/", "-o", part, commit], deadline)

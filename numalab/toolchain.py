@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import secrets
 import sys
 import tempfile
@@ -149,7 +148,7 @@ def play(tag: str, variables: dict[str, object], log: Path, deadline: Deadline) 
     """playbooks/kernel.yml on the builder."""
     who = builder()
     # Two labs on one builder may run in processes of the same id.
-    variables = variables | {"kernel_scratch": f".making-{os.getpid()}-{secrets.token_hex(4)}-"}
+    variables = variables | {"kernel_scratch": f".making-{state.this_process()}-{secrets.token_hex(4)}-"}
     if who.local:
         # Our own interpreter: looking for one takes time and may find one that does not run (pyenv's shims).
         variables = variables | {"kernel_root": str(state.directory()), "ansible_python_interpreter": sys.executable}

@@ -390,6 +390,25 @@ def test_down_of_a_guest_that_was_made_again(host: FakeHost, deadline: Deadline)
     assert (host.marks(), second.directory.exists()) == ([second.mark], True)
 
 
+def test_ending(host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline, caplog: pytest.LogCaptureFixture) -> None:
+    """Down at the end, whatever happens; the first error is the news, even if libvirt died of it."""
+    with guest.ending(launch.up(request(), host.real(), deadline)):
+        assert host.names == ["g"]
+    assert host.names == []
+    kept = launch.up(request(), host.real(), deadline)
+    with guest.ending(kept, only_on_error=True):
+        pass
+    assert host.names == ["g"]
+    with pytest.raises(KernelOops, match="panic"), guest.ending(kept, only_on_error=True):
+        raise KernelOops("panic")
+    assert host.names == []
+    lost = launch.up(request(), host.real(), deadline)
+    monkeypatch.setattr(FakeHost, "stop", raises(HostError("libvirt does not answer")))
+    with pytest.raises(KernelOops, match="panic"), guest.ending(lost):
+        raise KernelOops("panic")
+    assert "not all is cleaned up (libvirt does not answer): lab.py gc" in caplog.text
+
+
 def test_a_guest_that_another_process_works_on(host: FakeHost, deadline: Deadline) -> None:
     """`down` waits for its lock, and says so when it does not get it; `up` of the same name says at once that it is there."""
     made = launch.up(request(), host.real(), deadline)
