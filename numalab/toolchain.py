@@ -19,7 +19,7 @@ from numalab.eras import Era
 from numalab.errors import InputError
 from numalab.log import step
 from numalab.model import Value
-from numalab.proc import Deadline, need, run
+from numalab.proc import Deadline, ends_with_us, need, run
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def _compiler(who: Builder, age: Era | None, deadline: Deadline, *, ask: bool) -
     if ask:
         ask_it = ["-m", "ansible.builtin.command", "-a", f"{program} --version"]
         words: list[str | Path] = [provision.ansible("ansible"), "-i", provision.INVENTORY, who.host, *ask_it]
-        said = run(words, deadline=deadline, env=provision.ENVIRONMENT).stdout.splitlines()
+        said = run(ends_with_us(words), deadline=deadline, env=provision.ENVIRONMENT).stdout.splitlines()
         memory.write_text(said[1])
     return memory.read_text() if memory.exists() else None
 
