@@ -35,6 +35,7 @@ from numalab.guest import Guest, Request
 from numalab.host import connect
 from numalab.interrupt import limit
 from numalab.model import Disk, Topology, check_name
+from numalab.terminal import echo, visible
 
 
 def up(
@@ -75,8 +76,8 @@ def up(
         if error is None:
             guest = future.result()
             spec = guest.record.spec
-            typer.echo(f"{spec.name} is up: {spec.topology.description}; kernel {spec.boot.name}, {spec.accel}, topology verified")
-            typer.echo(f"  ./lab.py ssh {spec.name}    ./lab.py console {spec.name}    ./lab.py down {spec.name}")
+            echo(f"{spec.name} is up: {spec.topology.description}; kernel {spec.boot.name}, {spec.accel}, topology verified")
+            echo(f"  ./lab.py ssh {spec.name}    ./lab.py console {spec.name}    ./lab.py down {spec.name}")
     errors = [error for error, _ in outcomes if error is not None]
     for error in errors[1:]:
         show_error(error)
@@ -151,7 +152,7 @@ def list_guests() -> None:
         life = ("running" if found.ready else "starting") if name in running[found.uri] else "lost"
         size = (str(spec.topology.vcpus), f"{spec.topology.memory >> 20}M")
         rows.append((name, life, spec.topology_name, *size, spec.boot.name, spec.accel, str(spec.ssh_port)))
-    typer.echo("\n".join(report.aligned(rows, left=len(rows[0]))))
+    echo("\n".join(report.aligned(rows, left=len(rows[0]))))
 
 
 def status(name: GuestName) -> None:
@@ -166,10 +167,10 @@ def status(name: GuestName) -> None:
     }
     facts |= {f"disk {disk.serial}": f"{disk.path} ({disk.format}, cache={'none' if disk.direct else 'writeback'})" for disk in spec.disks}
     for key, value in facts.items():
-        typer.echo(f"{key:13} {value}")
+        echo(f"{key:13} {value}")
     for line in console.warnings(guest.console_text()):
-        typer.echo(f"console       {line}")
-    typer.echo(topology.table(guest.verify(limit(2 * MINUTE))))
+        echo(f"console       {line}")
+    echo(topology.table(guest.verify(limit(2 * MINUTE))))
 
 
 def put_in_order(
@@ -185,7 +186,7 @@ def put_in_order(
     if boot and one_of(guests.BootWay, "--boot", boot) == guests.BootWay.GRUB:
         changed += settle.own_kernel(guest, limit(launch.UP_SECONDS))
         inventory()
-    typer.echo(f"{name}: changed={changed}")
+    echo(f"{name}: changed={changed}")
 
 
 def ssh(name: GuestName) -> None:
@@ -215,8 +216,8 @@ def execute(
         show_error(error)
         raise typer.Exit(Exit.EXEC_LAB_ERROR) from error
     if as_json:
-        typer.echo(json.dumps(told))
-    else:
+        echo(json.dumps(told))
+    else:  # raw, as ssh passes it on
         sys.stdout.write(str(told["stdout"]))
         sys.stderr.write(str(told["stderr"]))
     raise typer.Exit(code)
@@ -229,10 +230,12 @@ def open_console(
     """The guest's console (leave with Ctrl-]); the kernel's whole log is on disk."""
     if log:
         found = guests.read(name)
-        sys.stdout.write(Guest(found, connect(found.uri, limit(MINUTE))).console_text())
+        text = Guest(found, connect(found.uri, limit(MINUTE))).console_text()
+        # To a file or a program the log goes as it is.
+        sys.stdout.write(visible(text) if sys.stdout.isatty() else text)
         return
     guest = reach(name)
-    typer.echo(f"kernel log: {guest.console_log}", err=True)
+    echo(f"kernel log: {guest.console_log}", err=True)
     words = guest.host.console_argv(name)
     os.execvp(words[0], words)
 
@@ -259,7 +262,7 @@ def down(
     for name in guests.names() if everything else names or []:
         found = guests.read(name)
         Guest(found, connect(found.uri, limit(MINUTE))).down(limit(MINUTE))
-        typer.echo(f"{name} is down")
+        echo(f"{name} is down")
     inventory()
 
 
@@ -268,7 +271,7 @@ def gc(uri: Uri = None) -> None:
     removed = leftovers.collect(connect(uri, limit(MINUTE)), limit(5 * MINUTE))
     inventory()
     for line in removed or ["nothing to remove"]:
-        typer.echo(line)
+        echo(line)
 
 
 def register(app: typer.Typer) -> None:

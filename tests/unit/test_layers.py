@@ -24,7 +24,7 @@ LAYERS = (
         "provision", "prune", "settle", "shell", "source", "storage", "store", "toolchain", "where",
     }),
     ("measuring", {"experiment", "measure"}),
-    ("front", {"cli", "cli_case", "cli_common", "cli_guest", "cli_html", "cli_kernel", "cli_report", "interrupt", "live", "plugin", "progress"}),
+    ("front", {"cli", "cli_case", "cli_common", "cli_guest", "cli_html", "cli_kernel", "cli_report", "interrupt", "live", "plugin", "progress", "terminal"}),
 )
 ALONE = {"inside"}
 """Runs in the guest, where numalab is not."""
@@ -76,9 +76,16 @@ def test_libvirt_is_imported_in_host_alone() -> None:
     assert [module for module in MODULES if any(name.split(".")[0] == "libvirt" for name in imports(module))] == ["host"]
 
 
-@pytest.mark.parametrize("module", sorted(set(MODULES) - {"plugin", *ALONE} - {name for name in MODULES if name.startswith("cli")}))
+@pytest.mark.parametrize("module", sorted(set(MODULES) - {"plugin", "terminal", *ALONE} - {name for name in MODULES if name.startswith("cli")}))
 def test_nobody_else_prints_or_exits(module: str) -> None:
     calls = {ast.unparse(node.func) for node in ast.walk(tree(module)) if isinstance(node, ast.Call)}
     raised = {ast.unparse(node.exc) for node in ast.walk(tree(module)) if isinstance(node, ast.Raise) and node.exc}
     assert not calls & {"print", "exit", "quit", "sys.exit", "os._exit", "typer.echo", "sys.stdout.write", "sys.stderr.write"}
     assert not {text for text in raised if text.startswith("SystemExit")}
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("cli")])
+def test_the_command_line_prints_by_echo_alone(module: str) -> None:
+    """terminal.echo makes control characters visible, which may be a guest's."""
+    calls = {ast.unparse(node.func) for node in ast.walk(tree(module)) if isinstance(node, ast.Call)}
+    assert not calls & {"print", "typer.echo", "typer.secho", "click.echo", "click.secho", "traceback.print_exc"}
