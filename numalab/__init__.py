@@ -12,7 +12,7 @@ The layers, from the bottom; imports go only downwards (tests/unit/test_layers.p
                leftovers, provision, prune, settle, shell, source, storage, store, toolchain, where
     measuring  experiment, measure
     front      cli, cli_case, cli_common, cli_guest, cli_html, cli_kernel, cli_report, interrupt, live,
-               plugin, progress
+               plugin, progress, terminal
 
 `inside` runs in the guest, alone.
 """

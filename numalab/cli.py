@@ -5,7 +5,6 @@ The exit statuses are errors.Exit; the README ("Exit statuses") has the table.
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 import traceback
@@ -15,7 +14,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from numalab import catalog, cli_case, cli_guest, cli_html, cli_kernel, cli_report, doctor, image, launch, measure, record, report, settle, topology
+from numalab import catalog, cli_case, cli_guest, cli_html, cli_kernel, cli_report, doctor, image, interrupt, launch, measure, record, report, settle, topology
 from numalab import guest as guests
 from numalab.cli_common import (
     COMMAND_SECONDS,
@@ -35,9 +34,10 @@ from numalab.cli_common import (
 from numalab.errors import Cancelled, Exit, InputError, LabError
 from numalab.guest import Request
 from numalab.host import connect
-from numalab.interrupt import interrupt, limit
+from numalab.interrupt import limit
 from numalab.model import SizeClass
 from numalab.progress import Progress
+from numalab.terminal import echo, outlive_readers
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
                   help="The lab for Linux memory-management regressions: guests with NUMA topologies, measured.")
@@ -75,14 +75,14 @@ def measure_workload(
         guest = settle.up(request, connect(uri, deadline), deadline)
         with guests.ending(guest):
             result, folder = measure.run(guest, workload, which, limit(COMMAND_SECONDS))
-    typer.echo(report.summary(result))
-    typer.echo(f"all of it: {folder}")
+    echo(report.summary(result))
+    echo(f"all of it: {folder}")
 
 
 @app.command("show")
 def show_run(folder: Annotated[Path, typer.Argument(metavar="RUN", help="a run's folder")]) -> None:
     """Show a run's counters again, from its raw snapshots."""
-    typer.echo(report.summary(record.read(folder)))
+    echo(report.summary(record.read(folder)))
 
 
 @app.command("doctor")
@@ -90,9 +90,9 @@ def examine(accelerator: AccelOption = "auto", uri: Uri = None) -> None:
     """What this host can do, what will be used, and what to do about what it lacks."""
     facts = doctor.examine(accelerator, uri, limit(2 * MINUTE))
     for fact in facts:
-        typer.echo(f"{'ok  ' if fact.good else 'LACK'}  {fact.what:16} {fact.found}")
+        echo(f"{'ok  ' if fact.good else 'LACK'}  {fact.what:16} {fact.found}")
         if not fact.good:
-            typer.echo(f"      {'':16} costs: {fact.cost}\n      {'':16} mend:  {fact.mend}")
+            echo(f"      {'':16} costs: {fact.cost}\n      {'':16} mend:  {fact.mend}")
     if any(not fact.good and fact.needed for fact in facts):
         raise typer.Exit(Exit.LAB_ERROR)
 
@@ -106,7 +106,7 @@ def image_build(
 ) -> None:
     """Build a guest image, unless one with the same inputs is there."""
     built = image.build(name, accelerator=accel_word(accelerator), deadline=limit(image.BUILD_SECONDS), base=base, force=force)
-    typer.echo(f"{name} {built.id}: {built.directory}")
+    echo(f"{name} {built.id}: {built.directory}")
 
 
 @images.command("list")
@@ -114,7 +114,7 @@ def image_list() -> None:
     """The images there are recipes for, and whether each is built."""
     for name in catalog.names("images"):
         found = image.existing(name, limit(MINUTE))
-        typer.echo(f"{name:12} {found.id if found else 'not built':16}  {image.recipe(name).description}")
+        echo(f"{name:12} {found.id if found else 'not built':16}  {image.recipe(name).description}")
 
 
 @app.command("topologies")
@@ -122,33 +122,36 @@ def topology_list() -> None:
     """The topologies there are files for."""
     for name in catalog.names("topologies"):
         shape = catalog.topology(name)
-        typer.echo(f"{name:12} {shape.vcpus:3} vCPUs {shape.memory >> 20:6}M  {shape.description}")
+        echo(f"{name:12} {shape.vcpus:3} vCPUs {shape.memory >> 20:6}M  {shape.description}")
 
 
 @app.command("inventory")
 def show_inventory() -> None:
     """Write the running guests' Ansible inventory and print its path: ansible -i inventory.ini -i PATH guests -m ping"""
-    typer.echo(inventory())
+    echo(inventory())
 
 
 def main() -> NoReturn:
     """lab.py: run a command and leave with its exit status."""
-    signal.signal(signal.SIGINT, interrupt)
-    signal.signal(signal.SIGTERM, interrupt)
+    interrupt.install()
+    outlive_readers()
     code: int = Exit.LAB_ERROR
     with Progress():
         try:
-            code = _command(app) or 0
+            status = _command(app)
+            if sys.stdout:
+                sys.stdout.flush()  # a full disk is an error of ours; Python would tell of it at its exit, with 120
+            code = status
         except Cancelled:
-            typer.echo("lab.py: cancelled; nothing is left behind", err=True)
+            echo("lab.py: cancelled; nothing is left behind", err=True)
             code = Exit.CANCELLED
         except LabError as error:
             show_error(error)
             code = error.status
         except (OSError, subprocess.SubprocessError) as error:
-            typer.echo(f"lab.py: error: {error}", err=True)
+            echo(f"lab.py: error: {error}", err=True)
         except Exception:  # Python would leave with 1, and that says "does not hold"
-            traceback.print_exc()
+            echo(traceback.format_exc(), err=True)
     sys.exit(code)
 
 

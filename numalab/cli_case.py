@@ -20,6 +20,7 @@ from numalab.experiment import Plan
 from numalab.host import connect
 from numalab.interrupt import cancel, limit
 from numalab.model import SizeClass
+from numalab.terminal import echo
 
 STATUS = {Answer.HOLDS: Exit.HOLDS, Answer.DOES_NOT_HOLD: Exit.DOES_NOT_HOLD, Answer.CANNOT_TELL: Exit.CANNOT_TELL}
 REPRO = "/root/numalab-next.sh"
@@ -63,10 +64,10 @@ def cases() -> None:
     """The cases there are files for."""
     for name in catalog.names("testcases"):
         case = catalog.case(name)
-        typer.echo(f"{name:16} {case.description}")
+        echo(f"{name:16} {case.description}")
         for size, about in case.sizes.items():
             machines = ", ".join(machine.topology for machine in about.machines)
-            typer.echo(f"{'':16}   {size}: {machines}; {case.before} against {case.after}; {about.boots} boots each, at most {about.minutes:g} min a boot")
+            echo(f"{'':16}   {size}: {machines}; {case.before} against {case.after}; {about.boots} boots each, at most {about.minutes:g} min a boot")
 
 
 def run(
@@ -85,8 +86,8 @@ def run(
     asked = _plan(case, size, kernels, topology_name, memory, vcpus, accelerator, profile)
     outcome = _conduct(asked, boots_option(boots, asked), uri)
     for verdict in outcome.verdicts:
-        typer.echo(report.verdict(verdict))
-    typer.echo(f"\ntables: ./lab.py compare {outcome.experiment}    judge again: ./lab.py verdict {outcome.experiment}")
+        echo(report.verdict(verdict))
+    echo(f"\ntables: ./lab.py compare {outcome.experiment}    judge again: ./lab.py verdict {outcome.experiment}")
     raise typer.Exit(status(outcome.verdicts))
 
 
@@ -99,7 +100,7 @@ def verdict(
     if not found:
         raise InputError("there is no run of a kernel \"after\" among these: a verdict needs both sides of an experiment")
     for one in found:
-        typer.echo(report.verdict(one))
+        echo(report.verdict(one))
     raise typer.Exit(status(found))
 
 
@@ -123,8 +124,8 @@ def calibrate(
     outcome = _conduct(asked, rounds, uri)
     found = calibration.of([run for run, _ in outcome.runs])
     path = calibration.save(found)
-    typer.echo(report.spread(found))
-    typer.echo(f"kept: {path}")
+    echo(report.spread(found))
+    echo(f"kept: {path}")
 
 
 def repro(
@@ -151,7 +152,7 @@ def repro(
         phase = experiment.interesting(asked)
         shell.succeed(guest, f"cat > {REPRO}", deadline=limit(MINUTE), input=f"{phase.command}\n".encode())
     inventory()
-    typer.echo(report.repro(asked.case, who, guest.name, phase, REPRO))
+    echo(report.repro(asked.case, who, guest.name, phase, REPRO))
     if enter:
         os.execvp("ssh", guest.ssh.argv("-t", guest.ssh.host))
 
@@ -184,7 +185,7 @@ def _show(rows: list[tuple[str, str, str]]) -> None:
     if sys.stdout.isatty():
         click.clear()
     for name, since, each in [("", "since", "a second"), *rows]:
-        typer.echo(f"{name:32} {since:>14} {each:>12}")
+        echo(f"{name:32} {since:>14} {each:>12}")
 
 
 def register(app: typer.Typer) -> None:

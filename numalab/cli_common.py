@@ -15,6 +15,7 @@ from numalab.guest import Guest
 from numalab.host import connect
 from numalab.interrupt import limit
 from numalab.model import SizeClass, parse_size
+from numalab.terminal import echo
 
 MINUTE = 60.0
 COMMAND_SECONDS = 24 * 3600.0
@@ -82,9 +83,9 @@ def inventory() -> Path:
 
 def show_error(error: BaseException) -> None:
     """One line; then, indented, the evidence for whoever wants more."""
-    typer.echo(f"lab.py: error: {error}", err=True)
+    echo(f"lab.py: error: {error}", err=True)
     for line in getattr(error, "evidence", "").splitlines():
-        typer.echo(f"    {line}", err=True)
+        echo(f"    {line}", err=True)
 
 
 def fail_with(errors: Sequence[BaseException]) -> None:

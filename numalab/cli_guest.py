@@ -37,6 +37,7 @@ from numalab.guest import Request
 from numalab.host import connect
 from numalab.interrupt import limit
 from numalab.model import Disk, Topology, check_name
+from numalab.terminal import echo, visible
 
 
 def up(
@@ -78,8 +79,8 @@ def up(
         if error is None:
             guest = future.result()
             spec = guest.record.spec
-            typer.echo(f"{spec.name} is up: {spec.topology.description}; kernel {spec.boot.name}, {spec.accel}, topology verified")
-            typer.echo(f"  ./lab.py ssh {spec.name}    ./lab.py console {spec.name}    ./lab.py down {spec.name}")
+            echo(f"{spec.name} is up: {spec.topology.description}; kernel {spec.boot.name}, {spec.accel}, topology verified")
+            echo(f"  ./lab.py ssh {spec.name}    ./lab.py console {spec.name}    ./lab.py down {spec.name}")
     fail_with([error for error, _ in outcomes if error is not None])
 
 
@@ -156,7 +157,7 @@ def list_guests() -> None:
         spec = found.spec
         size = (str(spec.topology.vcpus), f"{spec.topology.memory >> 20}M")
         rows.append((name, life, spec.topology_name, *size, spec.boot.name, spec.accel, str(spec.ssh_port)))
-    typer.echo("\n".join(report.aligned(rows, left=len(rows[0]))))
+    echo("\n".join(report.aligned(rows, left=len(rows[0]))))
 
 
 def status(name: GuestName) -> None:
@@ -173,11 +174,11 @@ def status(name: GuestName) -> None:
     }
     facts |= {f"disk {disk.serial}": f"{disk.path} ({disk.format}, cache={'none' if disk.direct else 'writeback'})" for disk in spec.disks}
     for key, value in facts.items():
-        typer.echo(f"{key:13} {value}")
+        echo(f"{key:13} {value}")
     for piece in guest.console_pieces():
         for line in console.warnings(piece):
-            typer.echo(f"console       {line}")
-    typer.echo(topology.table(guest.verify(limit(2 * MINUTE))))
+            echo(f"console       {line}")
+    echo(topology.table(guest.verify(limit(2 * MINUTE))))
 
 
 def put_in_order(
@@ -193,7 +194,7 @@ def put_in_order(
     if boot and one_of(guests.BootWay, "--boot", boot) == guests.BootWay.GRUB:
         changed += settle.own_kernel(guest, limit(launch.UP_SECONDS))
         inventory()
-    typer.echo(f"{name}: changed={changed}")
+    echo(f"{name}: changed={changed}")
 
 
 def ssh(name: GuestName) -> None:
@@ -223,8 +224,8 @@ def execute(
         show_error(error)
         raise typer.Exit(Exit.EXEC_LAB_ERROR) from error
     if as_json:
-        typer.echo(json.dumps(told))
-    else:
+        echo(json.dumps(told))
+    else:  # raw, as ssh passes it on
         sys.stdout.write(str(told["stdout"]))
         sys.stderr.write(str(told["stderr"]))
     raise typer.Exit(code)
@@ -237,10 +238,10 @@ def open_console(
     """The guest's console (leave with Ctrl-]); the kernel's whole log is on disk."""
     if log:
         for piece in open_guest(name).console_pieces():
-            sys.stdout.write(piece)
+            sys.stdout.write(visible(piece) if sys.stdout.isatty() else piece)  # to a file or a program it goes as it is
         return
     guest = reach(name)
-    typer.echo(f"kernel log: {guest.console_log}", err=True)
+    echo(f"kernel log: {guest.console_log}", err=True)
     words = guest.host.console_argv(guest.mark)
     os.execvp(words[0], words)
 
@@ -273,7 +274,7 @@ def down(
         except LabError as error:  # the others go down all the same
             errors.append(error)
         else:
-            typer.echo(f"{name} is down")
+            echo(f"{name} is down")
     inventory()
     fail_with(errors)
 
@@ -283,7 +284,7 @@ def gc(uri: Uri = None) -> None:
     removed = leftovers.collect(connect(uri, limit(MINUTE)), limit(5 * MINUTE))
     inventory()
     for line in removed or ["nothing to remove"]:
-        typer.echo(line)
+        echo(line)
 
 
 def register(app: typer.Typer) -> None:

@@ -11,6 +11,7 @@ import typer
 from numalab import cli_report, experiment, record, store
 from numalab.case import Arm, Verdict
 from numalab.runs import Run
+from numalab.terminal import echo
 
 
 def report(
@@ -26,7 +27,7 @@ def report(
     runs = [run for run, _ in found]
     for group in sections.together(runs):
         cli_report.unlike(group, force=force)
-    typer.echo(html.write(found, verdicts(runs, force=force), target, baseline=baseline))
+    echo(html.write(found, verdicts(runs, force=force), target, baseline=baseline))
 
 
 def verdicts(runs: Sequence[Run], *, force: bool) -> list[Verdict]:

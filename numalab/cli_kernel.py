@@ -12,6 +12,7 @@ from numalab import catalog, eras, image, kernelbuild, prune, recipes, source, s
 from numalab.errors import InputError
 from numalab.interrupt import limit
 from numalab.model import check_name
+from numalab.terminal import echo
 
 app = typer.Typer(no_args_is_help=True, help="Kernels: list, show, build and import them.")
 
@@ -48,7 +49,7 @@ def list_kernels() -> None:
                 life = "built" if asked and kernelbuild.existing(asked) else "not built"
             except InputError:  # `kernel show` says which
                 life = "no source"
-        typer.echo(f"{name:28} {life:10} {what.description}")
+        echo(f"{name:28} {life:10} {what.description}")
 
 
 @app.command("show")
@@ -63,7 +64,7 @@ def show(name: Annotated[str, typer.Argument(metavar="K")], image_name: ImageOpt
         told |= {"source": asked.tree.id, "key": asked.key, "patches": [patch.label for patch in asked.patches]}
         built = kernelbuild.existing(asked)
         told["built"] = built.model_dump(mode="json") if built else None
-    typer.echo(json.dumps(told, indent=1))
+    echo(json.dumps(told, indent=1))
 
 
 @app.command("build")
@@ -83,10 +84,10 @@ def build(
         if only_configure:
             asked = kernelbuild.plan(name, base, deadline, fetch=True)
             assert asked is not None  # it was fetched
-            typer.echo(kernelbuild.configure(asked, deadline), nl=False)
+            echo(kernelbuild.configure(asked, deadline), nl=False)
         else:
             built = kernelbuild.build(name, base, deadline)
-            typer.echo(f"{name} {built.key}: {built.release}: {built.file('bzImage')}")
+            echo(f"{name} {built.key}: {built.release}: {built.file('bzImage')}")
 
 
 @app.command("import")
@@ -109,7 +110,7 @@ def import_kernel(
     # JSON is YAML: paths need no quoting of our own.
     path.write_text(f"description: {json.dumps(f'{release}, built elsewhere')}\nsource: {json.dumps({'prebuilt': given})}\n")
     recipes.recipe(name)
-    typer.echo(f"{path}: {release}: lab.py up --kernel {name}")
+    echo(f"{path}: {release}: lab.py up --kernel {name}")
 
 
 @app.command("prune")
@@ -123,5 +124,5 @@ def prune_kernels(
         used = prune.size(path, deadline)
         if not really or prune.remove(path):
             total += used
-            typer.echo(f"{used >> 20:8}M  {path.relative_to(state.directory())}")
-    typer.echo(f"{total >> 20:8}M  {'removed' if really else 'in all; lab.py kernel prune --remove'}")
+            echo(f"{used >> 20:8}M  {path.relative_to(state.directory())}")
+    echo(f"{total >> 20:8}M  {'removed' if really else 'in all; lab.py kernel prune --remove'}")

@@ -19,6 +19,7 @@ from numalab.model import jsonable
 from numalab.published import Published
 from numalab.runs import Run
 from numalab.tables import Columns
+from numalab.terminal import echo
 
 
 class Format(StrEnum):
@@ -42,7 +43,7 @@ def compare(
 ) -> None:
     """Set runs side by side: times, rates and counters by kernel."""
     if form is Format.SCHEMA:
-        typer.echo(json.dumps(export.schema(), indent=1))
+        echo(json.dumps(export.schema(), indent=1))
         return
     if not words:
         raise InputError("compare: which runs? Give runs, an experiment or a case; lab.py runs shows what there is")
@@ -52,15 +53,15 @@ def compare(
     references = mirrored(runs) if with_published else {}
     beside = mirror.beside(references, found, tables.before(found))
     if form is Format.CSV:
-        typer.echo(export.to_csv(runs), nl=False)
+        echo(export.to_csv(runs), nl=False)
     elif form is Format.JSON:
         judged, _ = verdicts(runs, force=force)
-        typer.echo(json.dumps(jsonable(export.comparison(found, runs=runs, forced=forced, published=beside, verdicts=judged)), indent=1))
+        echo(json.dumps(jsonable(export.comparison(found, runs=runs, forced=forced, published=beside, verdicts=judged)), indent=1))
     elif form is Format.MAIL:
         judged, doubts = verdicts(runs, force=force)
-        typer.echo(mail.compose(found, notes=[*notes(runs, forced), *doubts], beside=beside, references=references, verdicts=judged), nl=False)
+        echo(mail.compose(found, notes=[*notes(runs, forced), *doubts], beside=beside, references=references, verdicts=judged), nl=False)
     else:
-        typer.echo(plain(found, notes(runs, forced), beside, references))
+        echo(plain(found, notes(runs, forced), beside, references))
 
 
 def unlike(runs: Sequence[Run], *, force: bool) -> tuple[str, ...]:
@@ -118,10 +119,10 @@ def runs(
 ) -> None:
     """The runs there are, oldest first."""
     for folder in add or []:
-        typer.echo(f"{store.add(folder).id} is here")
+        echo(f"{store.add(folder).id} is here")
     if not add:
         for line in listing(store.find(case=case, kernel=kernel, since=since, experiment=experiment_name)):
-            typer.echo(line)
+            echo(line)
 
 
 def listing(found: Sequence[store.Entry]) -> list[str]:

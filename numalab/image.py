@@ -26,7 +26,7 @@ from numalab.domain import CMDLINE, TCG_MODEL
 from numalab.errors import CommandFailed, HostError, InputError
 from numalab.log import step
 from numalab.model import GIB, MIB, Accel, Name, Size, Stored, Value, first_line, jsonable
-from numalab.proc import Deadline, need, run
+from numalab.proc import Deadline, ends_with_us, need, run
 from numalab.provision import ansible
 
 FORMAT = 3
@@ -269,8 +269,7 @@ def _mmdebstrap(what: ImageRecipe, scratch: Path, tar: Path, deadline: Deadline)
             path.chmod(0o700 if path.name in ("root", ".ssh") else 0o755)
     # Whoever builds it, sshd trusts only what is root's; sync-in keeps the numbers that the files have here.
     ours = sorted({str(path) for name in _overlay_files(deadline) for path in (Path("/") / name, *(Path("/") / name).parents)})
-    return [
-        need("setpriv", "util-linux"), "--pdeathsig", "TERM", "--",
+    return ends_with_us([
         need("mmdebstrap", "mmdebstrap"), "--variant=minbase", "--format=tar", "--skip=output/dev",
         '--aptopt=Acquire::Languages "none"', "--dpkgopt=path-exclude=/usr/share/man/*",
         "--dpkgopt=path-exclude=/usr/share/doc/*", "--dpkgopt=path-exclude=/usr/share/locale/*",
@@ -278,7 +277,7 @@ def _mmdebstrap(what: ImageRecipe, scratch: Path, tar: Path, deadline: Deadline)
         f"--essential-hook=chroot $1 chown -h root:root {' '.join(ours)}",
         "--customize-hook=systemctl --root=$1 enable systemd-networkd.service",
         what.suite, tar,
-    ]
+    ])
 
 
 def _log(name: str) -> Path:
@@ -314,8 +313,8 @@ def _packer(name: str, what: ImageRecipe, disk: Path, scratch: Path, which: str,
     with step(f"guest image: Packer and Ansible under {which}"):
         log = _log(f"packer-{name}")
         try:
-            run([need("setpriv", "util-linux"), "--pdeathsig", "TERM", "--", need("packer", "packer"), "build", "-color=false",
-                 "-var-file", scratch / "vars.pkrvars.json", ROOT / "images" / f"{name}.pkr.hcl"],
+            run(ends_with_us([need("packer", "packer"), "build", "-color=false",
+                              "-var-file", scratch / "vars.pkrvars.json", ROOT / "images" / f"{name}.pkr.hcl"]),
                 deadline=deadline, log=log,
                 env={"PACKER_CACHE_DIR": str(scratch / "cache"), "CHECKPOINT_DISABLE": "1", "PACKER_CONFIG_DIR": str(scratch / "config")})
         except CommandFailed as error:

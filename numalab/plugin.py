@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import signal
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,12 +23,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from _pytest.outcomes import Skipped  # the class behind pytest.skip, which has no public name that types know
 
-from numalab import report
+from numalab import interrupt, report
 from numalab.case import Answer, Case
 from numalab.errors import HostError, InputError, LabError
 from numalab.model import GIB, SizeClass, Topology, parse_size
 from numalab.proc import Deadline
 from numalab.runs import Run
+from numalab.terminal import visible
 
 if TYPE_CHECKING:
     from numalab.experiment import Outcome
@@ -62,7 +62,7 @@ def _boots(text: str) -> int | str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Name the marks; show the lab's steps with -o log_cli=true; let kill(1) end a session as Ctrl-C does."""
+    """Name the marks; show the lab's steps with -o log_cli=true; let kill(1) and a closed terminal end a session as Ctrl-C does."""
     for line in (
         "topology(name, memory=SIZE, vcpus=N): the guest's machine; scaled where given",
         "minutes(n): what the test may take, boot and all; its deadline",
@@ -72,13 +72,12 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", line)
     logging.getLogger("numalab").setLevel(logging.INFO)
     if threading.current_thread() is threading.main_thread():  # no other may
-        # Python's own answer to SIGTERM is to end at once, and the guest would stay.
-        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+        # Python's own answer to SIGTERM and SIGHUP is to end at once, and the guest would stay.
+        config.add_cleanup(interrupt.install(_interrupt))
 
-        def restore() -> None:
-            signal.signal(signal.SIGTERM, before)
 
-        config.add_cleanup(restore)
+def _interrupt() -> None:
+    raise KeyboardInterrupt
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -163,7 +162,7 @@ class CaseItem(pytest.Item):
         """The verdict."""
         assert self.outcome is not None
         answers = {verdict.answer for verdict in self.outcome.verdicts}
-        text = "\n".join(report.verdict(verdict) for verdict in self.outcome.verdicts)
+        text = visible("\n".join(report.verdict(verdict) for verdict in self.outcome.verdicts))
         self.add_report_section("call", "verdict", text)
         if Answer.DOES_NOT_HOLD in answers:
             raise DoesNotHold(text)
@@ -181,7 +180,7 @@ class CaseItem(pytest.Item):
 
 def _plain(error: BaseException) -> str:
     """An error that explains itself; '' for all others, which need their traceback."""
-    return str(error) if isinstance(error, (DoesNotHold, LabError)) else ""
+    return visible(str(error)) if isinstance(error, (DoesNotHold, LabError)) else ""
 
 
 class DoesNotHold(AssertionError):
@@ -206,7 +205,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_sep("=", "CANNOT TELL")
     for one in told:
         terminalreporter.write_sep("_", one.head_line or one.nodeid)
-        terminalreporter.write_line(one.longrepr[2])
+        terminalreporter.write_line(visible(one.longrepr[2]))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -230,7 +229,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         if isinstance(made.longrepr, tuple):
             made.longrepr = (*made.longrepr[:2], str(error))  # without the exception's name
     if isinstance(error, LabError):
-        made.sections.append(("numalab", f"{type(error).__name__}: {error}\n{error.evidence}"))
+        made.sections.append(("numalab", visible(f"{type(error).__name__}: {error}\n{error.evidence}")))
         if isinstance(item, CaseItem):
             made.longrepr = _plain(error)  # of a set-up, pytest asks nobody how to show what broke
     return made

@@ -83,6 +83,14 @@ def need(program: str, package: str) -> str:
     return found
 
 
+def ends_with_us(argv: Sequence[str | Path]) -> list[str | Path]:
+    """The argv of a program that gets SIGTERM when this process is gone, by a kill -9 too.
+
+    For programs that end their own children on SIGTERM. To the kernel "this process" is the thread that started it.
+    """
+    return [need("setpriv", "util-linux"), "--pdeathsig", "TERM", "--", *argv]
+
+
 def run(
     argv: Sequence[str | Path],
     *,

@@ -14,6 +14,8 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from numalab.terminal import visible
+
 
 class Progress(logging.Handler):
     """Shows the steps of logger "numalab" on standard error while it is entered."""
@@ -46,7 +48,7 @@ class Progress(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """One step's begin or end, or a note."""
         about = {"step": record.getMessage(), "who": "", "state": "note", "seconds": 0.0} | vars(record)
-        who, what, state = str(about["who"]), str(about["step"]), str(about["state"])
+        who, what, state = visible(str(about["who"])), visible(str(about["step"])), str(about["state"])
         key = (record.thread or 0, what)
         with self._changing:
             if state == "begin":
@@ -70,7 +72,8 @@ class Progress(logging.Handler):
         table = Table.grid(padding=(0, 1))
         with self._changing:
             for (thread, _), (who, what, since) in self._running.items():
-                table.add_row(self._spinner, f"{time.monotonic() - since:8.0f} s ", f"{who + ': ' if who else ''}{what}")
+                # As Text: of a plain string rich would take what stands in brackets for its own markup.
+                table.add_row(self._spinner, f"{time.monotonic() - since:8.0f} s ", Text(f"{who + ': ' if who else ''}{what}"))
                 if self._moving.get(thread):
                     table.add_row("", "", Text(self._moving[thread], style="dim"))
         return table

@@ -22,7 +22,7 @@ from ruamel.yaml import YAML
 from numalab import state
 from numalab.catalog import ROOT
 from numalab.errors import CommandFailed, HostError
-from numalab.proc import Deadline, run
+from numalab.proc import Deadline, ends_with_us, run
 from numalab.shell import Ssh
 
 INVENTORY = ROOT / "inventory.ini"
@@ -86,7 +86,7 @@ def playbook(
         words = [ansible("ansible-playbook"), *(word for path in inventories for word in ("-i", str(path))),
                  "--limit", limit, "--tags", tags, "-e", f"@{about}", str(ROOT / "playbooks" / name)]
         try:
-            run(words, deadline=deadline, log=log, env=ENVIRONMENT, cwd=ROOT, watch=watch)
+            run(ends_with_us(words), deadline=deadline, log=log, env=ENVIRONMENT, cwd=ROOT, watch=watch)
         except CommandFailed as error:
             raise _failure(name, log, error) from error
     counts = [dict(re.findall(r"(\w+)=(\d+)", line)) for line in log.read_text(errors="replace").partition("PLAY RECAP")[2].splitlines()]

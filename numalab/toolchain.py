@@ -19,7 +19,7 @@ from numalab.eras import Era
 from numalab.errors import HostError, InputError
 from numalab.log import note, step
 from numalab.model import Value
-from numalab.proc import Deadline, need, run
+from numalab.proc import Deadline, ends_with_us, need, run
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def tools(age: Era | None, deadline: Deadline, *, ask: bool) -> Tools | None:
     if ask:
         module = ["-m", "ansible.builtin.shell", "-a", ask_tools(age)]
         words: list[str | Path] = [provision.ansible("ansible"), "-i", provision.INVENTORY, who.host, *module]
-        answer = run(words, deadline=deadline, env=provision.ENVIRONMENT).stdout
+        answer = run(ends_with_us(words), deadline=deadline, env=provision.ENVIRONMENT).stdout
         state.write(memory, "".join(f"{line}\n" for line in answer.splitlines()[1:]))
     lines = _remembered(memory)
     if ask and not lines:

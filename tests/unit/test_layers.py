@@ -28,7 +28,7 @@ LAYERS = (
         "provision", "prune", "settle", "shell", "source", "storage", "store", "toolchain", "where",
     }),
     ("measuring", {"experiment", "measure"}),
-    ("front", {"cli", "cli_case", "cli_common", "cli_guest", "cli_html", "cli_kernel", "cli_report", "interrupt", "live", "plugin", "progress"}),
+    ("front", {"cli", "cli_case", "cli_common", "cli_guest", "cli_html", "cli_kernel", "cli_report", "interrupt", "live", "plugin", "progress", "terminal"}),
 )
 ALONE = {"inside"}
 """Runs in the guest, where numalab is not."""
@@ -80,7 +80,7 @@ def test_libvirt_is_imported_in_host_alone() -> None:
     assert [module for module in MODULES if any(name.split(".")[0] == "libvirt" for name in imports(module))] == ["host"]
 
 
-@pytest.mark.parametrize("module", sorted(set(MODULES) - {"plugin", *ALONE} - {name for name in MODULES if name.startswith("cli")}))
+@pytest.mark.parametrize("module", sorted(set(MODULES) - {"plugin", "terminal", *ALONE} - {name for name in MODULES if name.startswith("cli")}))
 def test_nobody_else_prints_or_exits(module: str) -> None:
     calls = {ast.unparse(node.func) for node in ast.walk(tree(module)) if isinstance(node, ast.Call)}
     raised = {ast.unparse(node.exc) for node in ast.walk(tree(module)) if isinstance(node, ast.Raise) and node.exc}
@@ -111,3 +111,10 @@ def test_every_import_is_declared() -> None:
     needed, extra = ({re.split("[<>=]", line)[0] for line in lines} for lines in (project["dependencies"], project["optional-dependencies"]["dev"]))
     assert imported("numalab", "lab.py", "testcases") - needed == set()
     assert imported("tests", "benchmarks") - needed - extra == set()
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("cli")])
+def test_the_command_line_prints_by_echo_alone(module: str) -> None:
+    """terminal.echo makes control characters visible, which may be a guest's."""
+    calls = {ast.unparse(node.func) for node in ast.walk(tree(module)) if isinstance(node, ast.Call)}
+    assert not calls & {"print", "typer.echo", "typer.secho", "click.echo", "click.secho", "traceback.print_exc"}

@@ -1,0 +1,80 @@
+"""Standard output and standard error: what may be printed there, and what becomes of a reader that goes away.
+
+Guests, and records from other machines, hold any bytes; on a terminal some of them are commands. So all text of the
+command line goes through `echo`. Not here: the steps under way (progress), whose text goes through `visible` too.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import re
+import sys
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+GONE = (errno.EPIPE, errno.EIO)
+"""Nobody reads any more: of a pipe, and of a terminal that was closed."""
+KEPT = "\n\t"
+
+
+def visible(text: str) -> str:
+    r"""Text whose control characters can be read and do nothing: ESC becomes \x1b. Newlines and tabs stay.
+
+    Not printable, too, are the C1 controls (0x9b begins a sequence as ESC [ does) and those that turn the direction of
+    writing. The serial console ends its lines with CR LF, which is a newline.
+    """
+    text = re.sub(r"\r+\n", "\n", text)
+    if text.isprintable():
+        return text
+    return "".join(
+        letter if letter.isprintable() or letter in KEPT else letter.encode("unicode_escape").decode() for letter in text
+    )
+
+
+def echo(text: object = "", *, err: bool = False, nl: bool = True) -> None:
+    """Print text for a person, a newline after it."""
+    typer.echo(visible(str(text)), err=err, nl=nl)
+
+
+def outlive_readers() -> None:
+    """From now on, a reader of standard output or standard error that goes away changes nothing but what is printed.
+
+    Else `run | head -1` would end an experiment, and click would end with status 1: "does not hold".
+    """
+    # In a test they are somebody else's.
+    if sys.stdout is sys.__stdout__ and isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout = _outliving(sys.stdout)
+    if sys.stderr is sys.__stderr__ and isinstance(sys.stderr, io.TextIOWrapper):
+        sys.stderr = _outliving(sys.stderr)
+
+
+def _outliving(stream: io.TextIOWrapper) -> io.TextIOWrapper:
+    return io.TextIOWrapper(
+        io.BufferedWriter(_Outliving(stream.fileno(), "w", closefd=False)), encoding=stream.encoding, errors=stream.errors,
+        line_buffering=stream.line_buffering, write_through=stream.write_through,
+    )
+
+
+class _Outliving(io.FileIO):
+    """A file whose descriptor becomes /dev/null when it cannot be written to; an error other than a lost reader is raised, once.
+
+    Once: Python flushes at its exit again, and would end with a status of its own (120).
+    """
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        """See io.FileIO."""
+        try:
+            return super().write(data)
+        except OSError as error:
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, self.fileno())
+            os.close(null)
+            if error.errno not in GONE:
+                raise
+            return memoryview(data).nbytes
