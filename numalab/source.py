@@ -7,7 +7,6 @@ the builder's (playbooks/roles/kernel), once for each id.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -16,7 +15,7 @@ import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
-from numalab import state
+from numalab import checksum, state
 from numalab.eras import container
 from numalab.errors import CommandFailed, HostError, InputError
 from numalab.log import note, step
@@ -65,7 +64,7 @@ def _debian(series: str, suite: str | None, deadline: Deadline, fetch: bool) -> 
         if not fetch:
             return None
         path = _apt(series, file, suite, deadline)
-    return Tree(id=f"debian-{series}-{_sha256(path)[:16]}", tarball=str(path), series=series)
+    return Tree(id=f"debian-{series}-{checksum.sha256(path)[:16]}", tarball=str(path), series=series)
 
 
 def _apt(series: str, file: str, suite: str | None, deadline: Deadline) -> Path:
@@ -117,7 +116,7 @@ def _tarball(name: str, what: KernelRecipe, asked: Tarball, deadline: Deadline, 
             if not fetch:
                 return None
             _download(asked.url, asked.sha256, path, deadline)
-    found = _sha256(path)
+    found = checksum.sha256(path)
     if asked.sha256 and found != asked.sha256:
         raise InputError(f"{shown(name)}: source.tarball.sha256: {path} has {found}, not {asked.sha256}")
     return Tree(id=f"tar-{found[:16]}", tarball=str(path), series=what.series)
@@ -231,21 +230,3 @@ def commit_patch(source: Tree, commit: str, name: str, deadline: Deadline, *, re
         raise InputError(f"{shown(name)}: {'revert' if reverse else 'apply'}: {source.git} has no commit {commit}")
     words = ["diff-tree", "-p", "--no-ext-diff", "--no-textconv", "--no-renames", "--full-index", "--no-commit-id", f"{full}^", full]
     return Patch(label=f"commit {commit}", text=git(source.git or "", words, deadline).stdout, reverse=reverse)
-
-
-def _sha256(path: Path) -> str:
-    """A file's checksum, remembered for as long as the file does not change."""
-    about = path.stat()
-    memory = state.folder("cache") / "checksums.json"
-    try:
-        known: dict[str, list[object]] = json.loads(memory.read_text())
-    except (OSError, ValueError):
-        known = {}
-    stamp = [about.st_size, about.st_mtime_ns, about.st_ino]
-    entry = known.get(str(path), [])
-    if entry[:-1] == stamp:
-        return str(entry[-1])
-    with path.open("rb") as handle:
-        found = hashlib.file_digest(handle, "sha256").hexdigest()
-    state.write(memory, json.dumps({**known, str(path): [*stamp, found]}))
-    return found

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from numalab import catalog, kernel, kernelbuild, provision, recipes, source, state
+from numalab import catalog, checksum, kernel, kernelbuild, provision, recipes, state
 from numalab.errors import Cancelled, CommandFailed, HostError, InputError
 from numalab.model import Boot
 from numalab.proc import Deadline
@@ -250,7 +250,7 @@ def test_a_url(lab: Callable[..., kernelbuild.Built], tmp_path: Path) -> None:
     with pytest.raises(InputError, match=f"has checksum .*, not {'ab' * 32}: nothing of it is used"):
         lab("url", about=f"{{tarball: {{url: '{url}', sha256: {'ab' * 32}}}}}")
     assert not list(state.folder("downloads").iterdir())
-    good = source._sha256(tmp_path / "linux.tar")
+    good = checksum.sha256(tmp_path / "linux.tar")
     assert lab("url", about=f"{{tarball: {{url: '{url}', sha256: '{good}'}}}}").release.endswith("-url")
 
 
