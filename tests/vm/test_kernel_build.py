@@ -292,6 +292,7 @@ def test_two_labs_on_one_builder(lab: Callable[..., kernelbuild.Built], tmp_path
             fcntl.flock(held, fcntl.LOCK_EX)
             labs = [_another_lab(lab, tmp_path / name, name) for name in ("more", "adds")]
             until(lambda: _waiting_for(lock) == 2, "two labs wait for the tree", 120)
+            fcntl.flock(held, fcntl.LOCK_UN)  # closing would not do: both processes have the file too
         for other in labs:
             other.join(120)
     assert (tmp_path / "more/kernel").read_bytes().endswith(b"TWO\nthree\nb\n")
