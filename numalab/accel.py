@@ -13,10 +13,12 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from numalab import state
 from numalab.errors import CommandFailed, DeadlinePassed, HostError
-from numalab.log import step
-from numalab.model import Accel, Value
+from numalab.log import note, step
+from numalab.model import Accel, Value, jsonable
 from numalab.proc import Deadline, need
 from numalab.where import HERE, Where
 
@@ -59,13 +61,24 @@ def _cached(kernel: Path, deadline: Deadline, where: Where) -> Probe:
     key = f"{where.ssh} {release} {qemu_version(deadline, where)} {digest} {_device(where, deadline)}".strip()
     cache = state.folder("cache") / "accel.json"
     with state.lock("accel", deadline):
-        known = json.loads(cache.read_text()) if cache.exists() else {}
+        known = _read(cache)
         if key not in known:
             with step("accelerator: does a kernel boot under KVM?"):
                 accel, reason = try_kvm(kernel, deadline, where)
-            known[key] = {"accel": accel, "reason": reason, "key": key}
-            state.write(cache, json.dumps(known, indent=1))
-    return Probe.model_validate(known[key])
+            known[key] = Probe(accel=accel, reason=reason, key=key)
+            state.write(cache, json.dumps({name: jsonable(probe) for name, probe in known.items()}, indent=1))
+    return known[key]
+
+
+def _read(cache: Path) -> dict[str, Probe]:
+    """The probes that were made; none, with a note, when the file is damaged, since each can be made again."""
+    try:
+        return TypeAdapter(dict[str, Probe]).validate_json(cache.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError):
+        note(f"{cache} is damaged: the accelerator is tried again")
+        return {}
 
 
 def _device(where: Where, deadline: Deadline) -> str:

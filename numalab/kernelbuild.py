@@ -178,6 +178,9 @@ def build(name: str, image: Image | None, deadline: Deadline) -> Built:
 def configure(asked: Plan, deadline: Deadline) -> str:
     """The .config of a plan. Raises InputError that names each option that was asked for and got lost."""
     place = state.folder("configs") / asked.build
+    if place.exists() and eras.forgiven(asked.era, kconfig.lost(asked.config, place.read_text(errors="replace")))[1]:
+        note(f"{place} is damaged: the kernel is configured again")
+        place.unlink()
     if not place.exists():
         with step(f"kernel {asked.name}: configured"):
             fresh = state.scratch(place)
@@ -189,7 +192,9 @@ def configure(asked: Plan, deadline: Deadline) -> str:
         if gone:
             fresh.unlink()
             raise InputError(f"kernel {asked.name}: options that were asked for did not survive olddefconfig: {', '.join(gone)}")
+        state.sync(fresh)
         fresh.replace(place)
+        state.sync(place.parent)
     return place.read_text()
 
 

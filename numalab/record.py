@@ -31,7 +31,8 @@ LEAST_SHARE = 0.005
 
 
 def write(run: Run, folder: Path) -> None:
-    """run.json, whole or not at all."""
+    """run.json, whole or not at all, and only after the rest of the folder is on the disk."""
+    state.sync(*state.everything(folder))
     state.write(folder / "run.json", json.dumps(jsonable(run), indent=1))
 
 

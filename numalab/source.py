@@ -7,7 +7,6 @@ the builder's (playbooks/roles/kernel), once for each id.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -16,7 +15,7 @@ import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
-from numalab import state
+from numalab import checksum, state
 from numalab.eras import container
 from numalab.errors import CommandFailed, HostError, InputError
 from numalab.log import note, step
@@ -60,12 +59,30 @@ def _debian(series: str, suite: str | None, deadline: Deadline, fetch: bool) -> 
     """linux-source-SERIES: the installed package's tarball, or one downloaded (from a suite other than ours too) and
     unpacked without root."""
     file = f"linux-source-{series}.tar.xz"
-    path = next((path for path in (USR_SRC / file, state.folder("downloads") / f"linux-source-{series}" / file) if path.is_file()), None)
-    if path is None:
-        if not fetch:
-            return None
-        path = _apt(series, file, suite, deadline)
-    return Tree(id=f"debian-{series}-{_sha256(path)[:16]}", tarball=str(path), series=series)
+    path = USR_SRC / file
+    if not path.is_file():
+        path = state.folder("downloads") / f"linux-source-{series}" / file
+        if not _whole(path, deadline):
+            if not fetch:
+                return None
+            path = _apt(series, file, suite, deadline)
+    return Tree(id=f"debian-{series}-{checksum.sha256(path)[:16]}", tarball=str(path), series=series)
+
+
+def _whole(path: Path, deadline: Deadline) -> bool:
+    """Whether a downloaded .xz is there and is what was downloaded: its checksum stands beside it.
+
+    Labs before this one wrote none; then xz looks at its own checksums, once.
+    """
+    record = path.with_name(f"{path.name}.sha256")
+    if not path.is_file():
+        return False
+    if record.exists():
+        return record.read_text(errors="replace").strip() == checksum.sha256(path)
+    if run([need("xz", "xz-utils"), "-t", path], deadline=deadline, check=False).status:
+        return False
+    state.write(record, checksum.sha256(path) + "\n")
+    return True
 
 
 def _apt(series: str, file: str, suite: str | None, deadline: Deadline) -> Path:
@@ -73,8 +90,10 @@ def _apt(series: str, file: str, suite: str | None, deadline: Deadline) -> Path:
     package = f"linux-source-{series}"
     place = state.folder("downloads") / package
     with state.lock(f"download-{package}", deadline):
-        if (place / file).is_file():
+        if _whole(place / file, deadline):  # another lab.py was faster
             return place / file
+        if (place / file).exists():
+            note(f"{place / file} is damaged: it is downloaded again")
         with step(f"{package}: downloaded"), state.making(place) as scratch:
             try:
                 options = _lists(suite, scratch, deadline) if suite else []
@@ -88,6 +107,7 @@ def _apt(series: str, file: str, suite: str | None, deadline: Deadline) -> Path:
             for path in scratch.iterdir():
                 if path.name != file:
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
+            state.write(scratch / f"{file}.sha256", checksum.sha256(scratch / file) + "\n")
     return place / file
 
 
@@ -113,11 +133,13 @@ def _tarball(name: str, what: KernelRecipe, asked: Tarball, deadline: Deadline, 
         assert asked.url  # the recipe's validator
         assert asked.sha256
         path = state.folder("downloads") / f"{asked.sha256[:16]}-{Path(asked.url).name}"
-        if not path.is_file():
+        if not path.is_file() or checksum.sha256(path) != asked.sha256:
             if not fetch:
                 return None
+            if path.exists():
+                note(f"{path} is damaged: it is downloaded again")
             _download(asked.url, asked.sha256, path, deadline)
-    found = _sha256(path)
+    found = checksum.sha256(path)
     if asked.sha256 and found != asked.sha256:
         raise InputError(f"{shown(name)}: source.tarball.sha256: {path} has {found}, not {asked.sha256}")
     return Tree(id=f"tar-{found[:16]}", tarball=str(path), series=what.series)
@@ -135,7 +157,9 @@ def _download(url: str, sha256: str, path: Path, deadline: Deadline) -> None:
                 out.write(block)
         if digest.hexdigest() != sha256:
             raise InputError(f"{url}: has checksum {digest.hexdigest()}, not {sha256}: nothing of it is used")
+        state.sync(part)
         part.rename(path)
+        state.sync(path.parent)
     except (urllib.error.URLError, TimeoutError) as error:
         raise HostError(f"{url}: {getattr(error, 'reason', error)}") from error
     finally:
@@ -145,7 +169,13 @@ def _download(url: str, sha256: str, path: Path, deadline: Deadline) -> None:
 def linux_git() -> str | None:
     """The git tree of kernels that name none: LAB_LINUX_GIT, or the last --source."""
     memory = state.folder("cache") / "linux-git"
-    return os.environ.get("LAB_LINUX_GIT") or (memory.read_text() if memory.exists() else None)
+    if (given := os.environ.get("LAB_LINUX_GIT")) or not memory.exists():
+        return given
+    place = memory.read_text(errors="replace")
+    if not place.strip() or "\0" in place or "\ufffd" in place:
+        note(f"{memory} is damaged: give --source again")
+        return None
+    return place
 
 
 def use_git(where: str, deadline: Deadline) -> None:
@@ -157,7 +187,7 @@ def use_git(where: str, deadline: Deadline) -> None:
         where = str(place)
     if (known := os.environ.get("LAB_LINUX_GIT")) and known != where:
         raise InputError(f"--source {where}: but LAB_LINUX_GIT is {known}, and goes first: unset it")
-    (state.folder("cache") / "linux-git").write_text(where)
+    state.write(state.folder("cache") / "linux-git", where)
 
 
 def _git(name: str, what: KernelRecipe, asked: Git, deadline: Deadline, fetch: bool) -> Tree | None:
@@ -178,25 +208,38 @@ def _git(name: str, what: KernelRecipe, asked: Git, deadline: Deadline, fetch: b
         raise InputError(f"{shown(name)}: source.git.rev: {where} has no commit {asked.rev}")
     if asked.commit and not commit.startswith(asked.commit):
         raise InputError(f"{shown(name)}: source.git.commit: {asked.rev} of {where} is {commit[:12]}, not {asked.commit}: was the tag moved?")
-    tarball = state.folder("downloads") / f"git-{commit}.tar"
-    if not tarball.is_file():
+    tarball = next(filter(_named_by_content, sorted(state.folder("downloads").glob(f"git-{commit}-*.tar"))), None)
+    if tarball is None:
         if not fetch:
             return None
-        _archive(repository, commit, tarball, deadline)
+        tarball = _archive(repository, commit, deadline)
     version = git(repository, ["show", f"{commit}:Makefile"], deadline).stdout
     numbers = [match[1] if (match := re.search(rf"^{key} = (\d+)", version, re.MULTILINE)) else "" for key in ("VERSION", "PATCHLEVEL")]
     return Tree(id=f"git-{commit[:16]}", tarball=str(tarball), series=what.series or ".".join(numbers), git=str(repository))
 
 
-def _archive(repository: Path, commit: str, tarball: Path, deadline: Deadline) -> None:
-    """git archive of a commit. What is not committed is not in it: say so."""
+def _named_by_content(tarball: Path) -> bool:
+    """Whether the checksum in an archive's name is its content's; if not, it was damaged, and is made again."""
+    if tarball.stem.endswith(checksum.sha256(tarball)[:16]):
+        return True
+    note(f"{tarball} is damaged: it is made again")
+    tarball.unlink()
+    return False
+
+
+def _archive(repository: Path, commit: str, deadline: Deadline) -> Path:
+    """git archive of a commit -> downloads/git-COMMIT-CHECKSUM.tar. What is not committed is not in it: say so."""
     if git(repository, ["status", "--porcelain", "--untracked-files=no"], deadline, check=False).stdout.strip():
         note(f"{repository} has changes that are not committed: built is commit {commit[:12]}, without them")
-    part = state.scratch(tarball)
+    part = state.scratch(state.folder("downloads") / f"git-{commit}.tar")
     try:
         with step(f"git archive of {commit[:12]}"):
             git(repository, ["archive", "--format=tar", "--prefix=linux/", "-o", part, commit], deadline)
+        state.sync(part)
+        tarball = part.with_name(f"git-{commit}-{checksum.sha256(part)[:16]}.tar")
         part.rename(tarball)
+        state.sync(tarball.parent)
+        return tarball
     finally:
         part.unlink(missing_ok=True)
 
@@ -231,21 +274,3 @@ def commit_patch(source: Tree, commit: str, name: str, deadline: Deadline, *, re
         raise InputError(f"{shown(name)}: {'revert' if reverse else 'apply'}: {source.git} has no commit {commit}")
     words = ["diff-tree", "-p", "--no-ext-diff", "--no-textconv", "--no-renames", "--full-index", "--no-commit-id", f"{full}^", full]
     return Patch(label=f"commit {commit}", text=git(source.git or "", words, deadline).stdout, reverse=reverse)
-
-
-def _sha256(path: Path) -> str:
-    """A file's checksum, remembered for as long as the file does not change."""
-    about = path.stat()
-    memory = state.folder("cache") / "checksums.json"
-    try:
-        known: dict[str, list[object]] = json.loads(memory.read_text())
-    except (OSError, ValueError):
-        known = {}
-    stamp = [about.st_size, about.st_mtime_ns, about.st_ino]
-    entry = known.get(str(path), [])
-    if entry[:-1] == stamp:
-        return str(entry[-1])
-    with path.open("rb") as handle:
-        found = hashlib.file_digest(handle, "sha256").hexdigest()
-    state.write(memory, json.dumps({**known, str(path): [*stamp, found]}))
-    return found

@@ -190,13 +190,33 @@ def scratch(place: Path) -> Path:
 
 
 def write(path: Path, text: str) -> None:
-    """A file, whole or not at all; under a name of its own meanwhile, for threads and processes that write it at once."""
+    """A file, whole or not at all, after a power cut too; threads and processes that write it at once do not meet."""
     fresh = scratch(path)
     try:
         fresh.write_text(text)
+        sync(fresh)
         fresh.replace(path)
+        sync(path.parent)
     finally:
         fresh.unlink(missing_ok=True)
+
+
+def sync(*paths: Path) -> None:
+    """Wait until files, or the entries of folders, are on the disk.
+
+    A rename may reach the disk before what was written: after a power cut the file is there then, and empty.
+    """
+    for path in paths:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def everything(place: Path) -> list[Path]:
+    """The files and folders of a folder, itself last: what `sync` can wait for."""
+    return [path for path in place.rglob("*") if not path.is_symlink() and (path.is_dir() or path.is_file())] + [place]
 
 
 @contextmanager
@@ -208,9 +228,11 @@ def making(place: Path) -> Iterator[Path]:
     fresh.mkdir(mode=0o700)
     try:
         yield fresh
+        sync(*everything(fresh))
         if place.exists():
             shutil.rmtree(place)
         fresh.rename(place)
+        sync(place.parent)
     except OSError as error:
         raise HostError(f"{place}: {error}") from error
     finally:

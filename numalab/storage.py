@@ -135,6 +135,7 @@ def pool(deadline: Deadline) -> Path:
                 with fresh.open("wb") as handle:
                     handle.truncate(min(POOL_SIZE, largest_file(state.directory())))
                 run([need("mkfs.xfs", "xfsprogs"), "-q", "-f", "-K", fresh], deadline=deadline)
+                state.sync(fresh)
                 fresh.rename(backing)
             run(["mount", "-o", "loop", backing, place], deadline=deadline)
     return place

@@ -7,6 +7,7 @@ by the same code. A folder has the same path on both sides.
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import os
 import shlex
@@ -15,13 +16,34 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from numalab import state
-from numalab.errors import CommandFailed, HostError, InputError
+from numalab import checksum, state
+from numalab.errors import CommandFailed, HostError, InputError, LabError
 from numalab.proc import Deadline, Result, need, run
 
 CONNECT_SECONDS = 15
 GRACE_SECONDS = 3
 """How much longer than here a program may take on another machine before it is ended there."""
+
+SUMS = """
+for path; do
+    memory=${path%/*}/.${path##*/}.sha256
+    if ! stamp=$(stat -c '%s %y %i' -- "$path" 2>/dev/null); then
+        echo
+    elif [ "$(sed -n 1p "$memory" 2>/dev/null)" = "$stamp" ] && [ -n "$(sed -n 2p "$memory")" ]; then
+        sed -n 2p "$memory"
+    else
+        sum=$(sha256sum <"$path") && sum=${sum%% *} || sum=
+        { printf '%s\\n' "$stamp" "$sum" >"$memory.$$" && mv "$memory.$$" "$memory"; } 2>/dev/null
+        echo "$sum"
+    fi
+done
+"""
+"""sh -c, with paths: a line with the SHA-256 of each. Remembered there beside the file, by size, time of change and inode:
+an image of some GB is not read again for every guest."""
+ARRIVED = """
+sum=$(sha256sum <"$1") && [ "${sum%% *}" = "$3" ] && chmod "$4" "$1" && sync "$1" && mv -T "$1" "$2"
+"""
+"""sh -c, with the file that was sent, its real name, its SHA-256 and its mode."""
 
 
 @dataclass(frozen=True)
@@ -70,15 +92,38 @@ class Where:
         return name if self.ssh else need(name, package)
 
     def push(self, paths: Iterable[Path], deadline: Deadline) -> None:
-        """Make sure that files of ours are there, at the same paths. A file of the same size is taken for the same:
-        what is pushed is named by its content's hash."""
-        for path in paths if self.ssh else ():
-            there = self.run(["stat", "-c", "%s", path], deadline=deadline, check=False).stdout.strip()
-            if there == str(path.stat().st_size):
-                continue
-            self.run(["mkdir", "-p", "-m", "700", path.parent], deadline=deadline)
-            run([*self._ssh("scp"), "-q", path, f"{self.host}:{path}.part"], deadline=deadline)
-            self.run(["mv", f"{path}.part", path], deadline=deadline)
+        """Make sure that files of ours are there, at the same paths and with the same content. Raises HostError."""
+        sums = {path: checksum.sha256(path) for path in (paths if self.ssh else ())}
+        there = self._sums(list(sums), deadline)
+        for path in (path for path in sums if there[path] != sums[path]):
+            name = hashlib.sha256(f"{self.ssh} {path}".encode()).hexdigest()[:16]
+            with state.lock(f"push-{name}", deadline):  # threads and processes bring up guests of one image
+                if self._sums([path], deadline)[path] != sums[path]:
+                    self._send(path, sums[path], deadline)
+
+    def _sums(self, paths: Sequence[Path], deadline: Deadline) -> dict[Path, str]:
+        """The SHA-256 of files there, '' for one that is not there; in one round trip."""
+        if not paths:
+            return {}
+        lines = self.run(["sh", "-c", SUMS, "sh", *paths], deadline=deadline).stdout.splitlines()
+        if len(lines) != len(paths):
+            raise HostError(f"{self.ssh}: does not print the checksums of {', '.join(map(str, paths))}")
+        return dict(zip(paths, lines, strict=True))
+
+    def _send(self, path: Path, digest: str, deadline: Deadline) -> None:
+        """Copy a file to a name of its own there; it gets its real name when it has arrived whole."""
+        make = 'mkdir -p -m 700 "$1" && mktemp "--suffix=-$3" "$1/.making-$2-XXXXXXXX"'
+        part = self.run(["sh", "-c", make, "sh", path.parent, str(os.getpid()), path.name], deadline=deadline).stdout.strip()
+        try:
+            run([*self._ssh("scp"), "-q", path, f"{self.host}:{part}"], deadline=deadline)
+            mode = f"{path.stat().st_mode & 0o777:o}"
+            if self.run(["sh", "-c", ARRIVED, "sh", part, path, digest, mode], deadline=deadline, check=False).status:
+                raise HostError(f"{self.ssh}: {path}: what arrived is not what was sent: "
+                                "was it written meanwhile, or is the disk there full?")
+        except BaseException:
+            with contextlib.suppress(LabError):
+                self.run(["rm", "-f", part], deadline=deadline.grace(CONNECT_SECONDS))
+            raise
 
     def read(self, path: Path, offset: int, deadline: Deadline, most: int) -> bytes:
         """A file's bytes from an offset on, `most` of them at most; b'' when it is not there (yet)."""

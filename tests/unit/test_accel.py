@@ -173,3 +173,18 @@ def test_cpio_reads_it(program: Program) -> None:
     listed = subprocess.run(["cpio", "-it", "--quiet"], input=accel.probe_cpio(), capture_output=True, check=True, timeout=60)
     assert listed.stdout.decode().split() == ["bin", "dev", "dev/console", "bin/busybox", "init"]
     assert not listed.stderr
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"null", b'{"a": 1}', b'{"a": {"accel": "kvm"}}', b"\xff\xfe", b"\0" * 4096])
+def test_a_damaged_cache_is_made_anew(
+    kernel: Path, program: Program, deadline: Deadline, lab_state: Path, caplog: pytest.LogCaptureFixture, damage: bytes,
+) -> None:
+    """An empty accel.json, as a power cut leaves it, made every `up` a traceback."""
+    qemu = program("qemu-system-x86_64", WORKS)
+    accel.choose("auto", kernel, deadline)
+    cache = lab_state / "cache/accel.json"
+    cache.write_bytes(damage)
+    assert accel.choose("auto", kernel, deadline).accel is Accel.KVM
+    assert f"{cache} is damaged: the accelerator is tried again" in caplog.text
+    assert accel.choose("auto", kernel, deadline).accel is Accel.KVM
+    assert tries(qemu) == 2, "what was made anew is kept"

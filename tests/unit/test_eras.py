@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import hashlib
+import lzma
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -293,8 +295,79 @@ def test_a_source_package_of_another_suite(lab_state: Path, program: Callable[[s
     assert [line.split()[-1] for line in lines if line.startswith("-o")] == ["update", "linux-source-5.10"]
     assert all(f"Dir::State={lab_state}/" in line and "Dir::Etc::SourceParts=" in line for line in lines if line.startswith("-o"))
     assert f"deb {source.MIRROR}/debian-security bullseye-security main" in lines
-    assert [path.name for path in (lab_state / "downloads/linux-source-5.10").iterdir()] == ["linux-source-5.10.tar.xz"]
+    file = lab_state / "downloads/linux-source-5.10/linux-source-5.10.tar.xz"
+    assert sorted(path.name for path in file.parent.iterdir()) == [file.name, f"{file.name}.sha256"]
     assert source.tree("5.10", recipes.recipe("5.10"), Deadline.after(30), fetch=False) == found
+
+
+@pytest.mark.parametrize("record", [True, False], ids=["with its checksum", "of an older lab"])
+def test_a_truncated_source_package_is_downloaded_again(
+    lab_state: Path, program: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+    tmp_path: Path, record: bool,
+) -> None:
+    monkeypatch.setattr(source, "USR_SRC", tmp_path / "none")
+    (tmp_path / "tree.xz").write_bytes(lzma.compress(b"tree" * 1000))
+    program("apt-get", 'case "$*" in *" download "*) touch linux.deb;; esac')
+    program("dpkg-deb", f'mkdir -p "$3/usr/src" && cp {tmp_path}/tree.xz "$3/usr/src/linux-source-5.10.tar.xz"')
+    what, deadline = recipes.recipe("5.10"), Deadline.after(30)
+    whole = source.tree("5.10", what, deadline, fetch=True)
+    file = lab_state / "downloads/linux-source-5.10/linux-source-5.10.tar.xz"
+    if not record:
+        file.with_name(f"{file.name}.sha256").unlink()
+        assert source.tree("5.10", what, deadline, fetch=False) == whole, "what xz finds whole is whole"
+        file.with_name(f"{file.name}.sha256").unlink()
+    file.write_bytes(file.read_bytes()[:-20])
+    assert source.tree("5.10", what, deadline, fetch=False) is None
+    assert source.tree("5.10", what, deadline, fetch=True) == whole
+    assert f"{file} is damaged: it is downloaded again" in caplog.text
+
+
+def test_a_truncated_archive_is_made_again(linux: Path, lab_state: Path, caplog: pytest.LogCaptureFixture) -> None:
+    what = recipes.recipe("3.19").model_copy(update={"source": recipes.Source(git=recipes.Git(url=str(linux), rev="v3.19"))})
+    whole = source.tree("3.19", what, Deadline.after(60), fetch=True)
+    assert whole is not None
+    tarball, content = Path(whole.tarball), Path(whole.tarball).read_bytes()
+    assert source.tree("3.19", what, Deadline.after(60), fetch=False) == whole
+    tarball.write_bytes(content[:100])
+    assert source.tree("3.19", what, Deadline.after(60), fetch=True) == whole
+    assert tarball.read_bytes() == content
+    assert f"{tarball} is damaged: it is made again" in caplog.text
+
+
+def test_a_truncated_tarball_is_downloaded_again(lab_state: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "linux.tar").write_bytes(b"tar" * 100)
+    digest = hashlib.sha256(b"tar" * 100).hexdigest()
+    tarball = recipes.Tarball(url=(tmp_path / "linux.tar").as_uri(), sha256=digest)
+    what = recipes.recipe("3.19").model_copy(update={"source": recipes.Source(tarball=tarball), "series": "3.19"})
+    whole = source.tree("3.19", what, Deadline.after(60), fetch=True)
+    assert whole is not None
+    Path(whole.tarball).write_bytes(b"tar")
+    assert source.tree("3.19", what, Deadline.after(60), fetch=False) is None
+    assert source.tree("3.19", what, Deadline.after(60), fetch=True) == whole
+    assert "is damaged: it is downloaded again" in caplog.text
+
+
+@pytest.mark.parametrize("damage", [b"", b"\0" * 20, b"\xff\xfe"])
+def test_a_damaged_memory_of_the_git_tree(
+    linux: Path, lab_state: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, damage: bytes,
+) -> None:
+    monkeypatch.delenv("LAB_LINUX_GIT", raising=False)
+    source.use_git(str(linux), Deadline.after(60))
+    (lab_state / "cache/linux-git").write_bytes(damage)
+    assert source.linux_git() is None
+    assert "cache/linux-git is damaged: give --source again" in caplog.text
+
+
+def test_a_damaged_configuration_is_made_again(lab_state: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    asked = Plan(
+        name="k", tree=source.Tree(id="tar-1", tarball="/t", series="6.1"), config="CONFIG_A=y", distribution="", patches=(),
+        tools=Tools(compiler="gcc", binutils=BINUTILS),
+    )
+    monkeypatch.setattr(kernelbuild, "_play", lambda plan, tag, out, deadline: out.write_text("CONFIG_A=y\n"))
+    place = state.folder("configs") / asked.build
+    place.write_text("")
+    assert kernelbuild.configure(asked, Deadline.after(10)) == "CONFIG_A=y\n"
+    assert f"{place} is damaged" in caplog.text
 
 
 def test_source_is_for_git_kernels(linux: Path, lab_state: Path) -> None:
@@ -327,7 +400,7 @@ def test_prune(lab_state: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     stays = [
         f"kernels/6.1-{now.key}", f"kernels/3.19-{'1' * 16}", f"kernels/mine-{'2' * 16}", f"builds/{now.build}", f"builds/git-{commit}-{'3' * 12}",
         f"configs/{now.build}", f"sources/{now.tree.id}", f"sources/{now.tree.id}.lock", f"sources/git-{commit}", f"sources/debian-5.10-{'4' * 16}",
-        f"containers/{eras.container('bullseye').id('bullseye')}", f"downloads/git-{commit}{'5' * 24}.tar", "kernels/.making-1-x",
+        f"containers/{eras.container('bullseye').id('bullseye')}", f"downloads/git-{commit}{'5' * 24}-{'6' * 16}.tar", "kernels/.making-1-x",
     ]
     goes = [
         f"kernels/6.1-{'0' * 16}", f"kernels/gone-{'0' * 16}", f"builds/{now.tree.id}-{'0' * 12}", f"builds/debian-6.1-{'b' * 16}-{'0' * 12}",

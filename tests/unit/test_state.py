@@ -243,3 +243,25 @@ def test_many_write_one_file(tmp_path: Path) -> None:
     assert len(text) == 5000
     assert len(set(text)) == 1
     assert not list(tmp_path.glob(".making-*"))
+
+
+def test_what_is_written_is_on_the_disk_before_it_has_its_name(lab_state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a power cut a renamed file that was not synced is there, and empty."""
+    target, place = lab_state / "memory.json", lab_state / "kernels/k"
+    seen: list[tuple[int, bool, bool]] = []
+    real = os.fsync
+
+    def fsync(handle: int) -> None:
+        seen.append((os.fstat(handle).st_ino, target.exists(), place.exists()))
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    state.write(target, "text")
+    assert seen == [(target.stat().st_ino, False, False), (lab_state.stat().st_ino, True, False)]
+    seen.clear()
+    with state.making(place) as scratch:
+        (scratch / "modules").mkdir()
+        (scratch / "modules/m.ko").write_text("module")
+    inside = {(path.stat().st_ino, True, False) for path in (place, place / "modules", place / "modules/m.ko")}
+    assert set(seen) == {*inside, (place.parent.stat().st_ino, True, True)}
+    assert seen[-1][0] == place.parent.stat().st_ino

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -95,19 +96,82 @@ def test_touch(place: Where, tmp_path: Path, program: Program, deadline: Deadlin
     assert path.read_bytes() == b"kept"
 
 
-def test_push(program: Program, tmp_path: Path, deadline: Deadline) -> None:
-    program("ssh", ASIDE)
-    program("scp", f'echo "$*" >> {tmp_path}/copied; for word; do last=$word; done; : > "${{last#*:}}"')
-    path = tmp_path / "file"
-    path.write_bytes(b"")
+@pytest.fixture
+def other(program: Program, tmp_path: Path) -> Path:
+    """A hypervisor in a folder: what is at /here/… on this machine is at /there/… on that one."""
+    move = f"s#{tmp_path}/here#{tmp_path}/there#g"
+    program("ssh", f'for word; do last=$word; done; echo "$last" >> {tmp_path}/asked; exec sh -c "$(printf %s "$last" | sed "{move}")"')
+    program("scp", 'for word; do before=$last; last=$word; done; '
+            f'echo "$*" >> {tmp_path}/copied; cat "$before" > "${{last#*:}}"')
+    (tmp_path / "here").mkdir()
+    return tmp_path / "there"
+
+
+def copied(tmp_path: Path) -> list[str]:
+    """The files that scp was to send, in their order."""
+    log = tmp_path / "copied"
+    return [line.split()[-2] for line in log.read_text().splitlines()] if log.exists() else []
+
+
+def test_push(other: Path, tmp_path: Path, deadline: Deadline) -> None:
+    path = tmp_path / "here/file"
+    path.write_bytes(b"one")
+    path.chmod(0o644)
     HERE.push([path], deadline)
+    assert not other.exists()
     THERE.push([path], deadline)
-    assert not (tmp_path / "copied").exists(), "a file of that size is there"
-    program("ssh", f'case "$*" in *"stat -c"*) echo 7; exit;; esac; {ASIDE}')
+    assert (other / "file").read_bytes() == b"one"
+    assert (other / "file").stat().st_mode & 0o777 == 0o644
     THERE.push([path], deadline)
-    assert (tmp_path / "copied").read_text().endswith(f" -P 2022 -q {path} me@there:{path}.part\n")
-    assert path.exists()
-    assert not path.with_name("file.part").exists()
+    assert copied(tmp_path) == [str(path)], "what is there is sent again"
+    assert [name.name for name in other.glob(".making-*")] == []
+
+
+@pytest.mark.parametrize("there", [b"two", b"", b"longer"])
+def test_push_compares_content(other: Path, tmp_path: Path, deadline: Deadline, there: bytes) -> None:
+    """A kernel that was built again has the size that it had before."""
+    path = tmp_path / "here/file"
+    path.write_bytes(b"one")
+    THERE.push([path], deadline)
+    (other / "file").write_bytes(there)
+    THERE.push([path], deadline)
+    assert (other / "file").read_bytes() == b"one"
+    path.write_bytes(b"six")
+    THERE.push([path], deadline)
+    assert (other / "file").read_bytes() == b"six"
+
+
+def test_push_looks_at_all_files_in_one_round_trip(other: Path, tmp_path: Path, deadline: Deadline) -> None:
+    paths = [tmp_path / f"here/{name}" for name in ("disk", "kernel of mine", "initrd")]
+    for path in paths:
+        path.write_text(path.name)
+    THERE.push(paths, deadline)
+    (tmp_path / "asked").unlink()
+    THERE.push(paths, deadline)
+    assert (tmp_path / "asked").read_text().count("timeout") == 1
+    assert len(copied(tmp_path)) == 3
+
+
+def test_push_of_many_at_once(other: Path, tmp_path: Path, deadline: Deadline) -> None:
+    path = tmp_path / "here/file"
+    path.write_bytes(b"x" * 5000)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: THERE.push([path], deadline), range(4)))
+    assert (other / "file").read_bytes() == path.read_bytes()
+    assert copied(tmp_path) == [str(path)]
+
+
+def test_push_that_is_cut_short(other: Path, tmp_path: Path, program: Program, deadline: Deadline) -> None:
+    """A full disk, or a file that somebody writes meanwhile: the old one stays."""
+    path = tmp_path / "here/file"
+    path.write_bytes(b"one")
+    THERE.push([path], deadline)
+    path.write_bytes(b"longer than it was")
+    program("scp", 'for word; do last=$word; done; echo half > "${last#*:}"')
+    with pytest.raises(HostError, match=rf"me@there:2022: {path}: what arrived is not what was sent"):
+        THERE.push([path], deadline)
+    assert (other / "file").read_bytes() == b"one"
+    assert list(other.glob(".making-*")) == []
 
 
 def test_programs() -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from numalab import catalog, kernel, kernelbuild, provision, recipes, source, state
+from numalab import catalog, checksum, kernel, kernelbuild, provision, recipes, state
 from numalab.errors import Cancelled, CommandFailed, HostError, InputError
 from numalab.model import Boot
 from numalab.proc import Deadline
@@ -250,7 +250,7 @@ def test_a_url(lab: Callable[..., kernelbuild.Built], tmp_path: Path) -> None:
     with pytest.raises(InputError, match=f"has checksum .*, not {'ab' * 32}: nothing of it is used"):
         lab("url", about=f"{{tarball: {{url: '{url}', sha256: {'ab' * 32}}}}}")
     assert not list(state.folder("downloads").iterdir())
-    good = source._sha256(tmp_path / "linux.tar")
+    good = checksum.sha256(tmp_path / "linux.tar")
     assert lab("url", about=f"{{tarball: {{url: '{url}', sha256: '{good}'}}}}").release.endswith("-url")
 
 
@@ -292,6 +292,7 @@ def test_two_labs_on_one_builder(lab: Callable[..., kernelbuild.Built], tmp_path
             fcntl.flock(held, fcntl.LOCK_EX)
             labs = [_another_lab(lab, tmp_path / name, name) for name in ("more", "adds")]
             until(lambda: _waiting_for(lock) == 2, "two labs wait for the tree", 120)
+            fcntl.flock(held, fcntl.LOCK_UN)  # closing would not do: both processes have the file too
         for other in labs:
             other.join(120)
     assert (tmp_path / "more/kernel").read_bytes().endswith(b"TWO\nthree\nb\n")
