@@ -207,17 +207,25 @@ def execute(
     name: GuestName,
     command: Annotated[list[str], typer.Argument(metavar="CMD...", help="the command, after --")],
     timeout: Annotated[float, typer.Option(help="seconds until the command is ended in the guest")] = COMMAND_SECONDS,
-    as_json: Annotated[bool, typer.Option("--json", help="print status, stdout, stderr, seconds, timed_out as JSON")] = False,
+    as_json: Annotated[bool, typer.Option(
+        "--json", help="print status, stdout, stderr, seconds, timed_out as JSON; of a stream its last 16 MiB, and stdout_cut, stderr_cut: bytes before",
+    )] = False,
 ) -> None:
     """Run a command in the guest; its exit status is ours (124: time limit, 125: the lab failed)."""
-    deadline = limit(timeout)
+    deadline, line = limit(timeout), shlex.join(command)
     told: dict[str, object]
     try:
-        result = reach(name).execute(shlex.join(command), deadline=deadline)
+        guest = reach(name)
+        streams = {"out": sys.stdout.buffer, "err": sys.stderr.buffer}
+        result = guest.execute(line, deadline=deadline) if as_json else guest.stream(line, deadline=deadline, **streams)
         code = result.status
-        told = {"status": code, "stdout": result.stdout, "stderr": result.stderr, "seconds": round(result.seconds, 3), "timed_out": False}
+        told = {"status": code, "stdout": result.stdout, "stderr": result.stderr, "seconds": round(result.seconds, 3), "timed_out": False,
+                "stdout_cut": result.stdout_cut, "stderr_cut": result.stderr_cut}
     except DeadlinePassed as error:
-        code, told = Exit.EXEC_TIMED_OUT, {"status": None, "stdout": "", "stderr": str(error) + "\n", "seconds": timeout, "timed_out": True}
+        code, told = Exit.EXEC_TIMED_OUT, {"status": None, "stdout": "", "stderr": str(error) + "\n", "seconds": timeout, "timed_out": True,
+                                           "stdout_cut": 0, "stderr_cut": 0}
+        if not as_json:
+            show_error(error)
     except Cancelled:
         raise
     except LabError as error:
@@ -225,9 +233,6 @@ def execute(
         raise typer.Exit(Exit.EXEC_LAB_ERROR) from error
     if as_json:
         echo(json.dumps(told))
-    else:  # raw, as ssh passes it on
-        sys.stdout.write(str(told["stdout"]))
-        sys.stderr.write(str(told["stderr"]))
     raise typer.Exit(code)
 
 

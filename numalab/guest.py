@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from numalab import console, shell, state, storage, topology
 from numalab.domain import Mark, mark
@@ -208,10 +208,23 @@ class Guest:
 
     def execute(self, command: str, *, deadline: Deadline, input: bytes | None = None, tell: Callable[[str], None] | None = None) -> Result:
         """See Shell."""
+        with self._console_in_evidence():
+            return self.ssh.execute(self._with_environment(command), deadline=deadline, input=input, tell=tell)
+
+    def stream(self, command: str, *, deadline: Deadline, out: IO[bytes], err: IO[bytes]) -> Result:
+        """As execute, with the command's streams passed on as they come."""
+        with self._console_in_evidence():
+            return self.ssh.stream(self._with_environment(command), deadline=deadline, out=out, err=err)
+
+    def _with_environment(self, command: str) -> str:
         given = self.record.spec.boot.environment
-        command = "".join(f"export {name}={shlex.quote(value)}; " for name, value in given.items()) + command
+        return "".join(f"export {name}={shlex.quote(value)}; " for name, value in given.items()) + command
+
+    @contextlib.contextmanager
+    def _console_in_evidence(self) -> Iterator[None]:
+        """A guest that is lost shows the end of its console."""
         try:
-            return self.ssh.execute(command, deadline=deadline, input=input, tell=tell)
+            yield
         except GuestLost as error:
             error.evidence = error.evidence or self.console_tail()
             raise

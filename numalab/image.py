@@ -27,7 +27,7 @@ from numalab.errors import CommandFailed, HostError, InputError
 from numalab.log import step
 from numalab.model import GIB, MIB, Accel, Name, Size, Stored, Value, first_line, jsonable
 from numalab.proc import Deadline, ends_with_us, need, run
-from numalab.provision import ansible
+from numalab.provision import ansible, literals
 
 FORMAT = 3
 """Counts up when this module makes another image from the same files."""
@@ -306,8 +306,12 @@ def _packer(name: str, what: ImageRecipe, disk: Path, scratch: Path, which: str,
         "cpu": "host" if which == Accel.KVM else TCG_MODEL, "boot": [*boot, ["-serial", f"file:{_log(f'console-{name}')}"]],
         "http": str(scratch / "seed") if (scratch / "seed").exists() else "",
         "ssh_key": str(state.ssh_key(deadline)), "playbook": str(ROOT / "playbooks" / what.playbook),
-        "ansible": ansible("ansible-playbook"), "ansible_vars": json.dumps(provision), "timeout": "20m",
+        "ansible": ansible("ansible-playbook"), "ansible_vars": f"@{scratch}/vars.yml", "timeout": "20m",
     }
+    for path in (disk, scratch):
+        if "{{" in str(path):
+            raise InputError(f"{path}: has {{{{ in it, which Packer takes for a template: give the file or the folder another name")
+    (scratch / "vars.yml").write_text(literals(provision))
     # Lists must be given as JSON in a file; on the command line 1.6.6 takes them for strings.
     (scratch / "vars.pkrvars.json").write_text(json.dumps(variables))
     with step(f"guest image: Packer and Ansible under {which}"):

@@ -25,6 +25,7 @@ import time
 from typing import IO, Any
 
 KEEP = 256 * 1024  # bytes of each stream that come back: its end
+KEEP_STACKS = 4 << 20  # characters of a profile that come back: the most frequent stacks
 SAMPLED = ("/proc/vmstat", "/sys/devices/system/node/node*/vmstat")
 MOVING = ("numa_", "pgmigrate_", "pgfault", "pgmajfault", "pgscan_", "pgsteal_", "nr_")  # what a sample keeps of them
 MOST = 240  # samples of a phase; a longer one is sampled more rarely
@@ -136,7 +137,21 @@ def folded() -> str:
             frames = [line.split(None, 1)[-1].replace(";", ":") for line in reversed(lines[1:])]
             counts[";".join([lines[0].strip().replace(";", ":"), *frames])] += 1
     os.unlink(STACKS)  # noqa: PTH108
-    return "".join(f"{stack} {count}\n" for stack, count in sorted(counts.items()))
+    return shortened(counts)
+
+
+def shortened(counts: collections.Counter[str]) -> str:
+    """Stacks as lines, sorted; the least frequent of too many are one line, [not-kept]."""
+    lines: list[str] = []
+    room, rest = KEEP_STACKS, 0
+    for stack, count in counts.most_common():
+        line = f"{stack} {count}\n"
+        room -= len(line)
+        if room >= 0:
+            lines.append(line)
+        else:
+            rest += count
+    return "".join(sorted(lines)) + (f"[not-kept] {rest}\n" if rest else "")
 
 
 def measured(about: dict[str, Any], trace: Tracepoints) -> dict[str, object]:
@@ -179,9 +194,10 @@ def measured(about: dict[str, Any], trace: Tracepoints) -> dict[str, object]:
 
 
 def tail(stream: IO[bytes]) -> str:
-    """The end of what was written there."""
-    stream.seek(max(0, stream.seek(0, os.SEEK_END) - KEEP))
-    return stream.read().decode(errors="replace")
+    """The end of what was written there; if that is not all, it says so first."""
+    cut = max(0, stream.seek(0, os.SEEK_END) - KEEP)
+    stream.seek(cut)
+    return (f"[{cut} bytes before this are not kept]\n" if cut else "") + stream.read().decode(errors="replace")
 
 
 def main() -> None:

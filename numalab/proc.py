@@ -6,6 +6,7 @@ Never a shell string. Not here: commands inside a guest (shell).
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import select
 import shlex
@@ -18,11 +19,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 from numalab.errors import Cancelled, CommandFailed, DeadlinePassed, HostError
 
 POLL_SECONDS = 0.25
 """How often a `watch` is asked while a program runs; the program's end itself is an event."""
+KEEP_BYTES = 16 << 20
+"""What is kept of each of a program's streams, its end: a command in a guest can print without one."""
+LINE_BYTES = 1 << 20
+"""A line that is longer is told in parts of this size."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +79,9 @@ class Result:
     stdout: str
     stderr: str
     seconds: float
+    stdout_cut: int = 0
+    """Bytes at its beginning that were not kept."""
+    stderr_cut: int = 0
 
 
 def need(program: str, package: str) -> str:
@@ -102,25 +111,27 @@ def run(
     env: Mapping[str, str] | None = None,
     watch: Callable[[], None] | None = None,
     tell: Callable[[str], None] | None = None,
+    out: IO[bytes] | None = None,
+    err: IO[bytes] | None = None,
 ) -> Result:
     """Run a program to its end.
 
-    Its streams go to files (to `log`, both, if given), so that no pipe can fill up. `watch` is called
-    every POLL_SECONDS and may raise; `tell` gets each line of standard error about when it comes. A wait
-    that ends early takes the program and its children along.
-    Raises CommandFailed (unless `check` is false), DeadlinePassed, Cancelled, HostError.
+    Its streams go to `log`, both, if given; else each is passed on to `out` and `err` as it comes, and the last
+    KEEP_BYTES of it are in the result. `watch` is called every POLL_SECONDS and may raise; `tell` gets each line of
+    standard error when it comes. A wait that ends early takes the program and its children along.
+    Raises CommandFailed (unless `check` is false; also when standard output was cut), DeadlinePassed, Cancelled, HostError.
     """
     words = tuple(str(word) for word in argv)
     shown = shlex.join(words)
     shown = shown if len(shown) < 300 else shown[:300] + " …"
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, tempfile.TemporaryFile() as feed:
+    with contextlib.ExitStack() as streams, tempfile.TemporaryFile() as feed:
         feed.write(input or b"")
         feed.seek(0)
         sink = log.open("ab") if log else None
         start = time.monotonic()
         try:
             child = subprocess.Popen(
-                words, stdin=feed, stdout=sink or out, stderr=sink or err, cwd=cwd,
+                words, stdin=feed, stdout=sink or subprocess.PIPE, stderr=sink or subprocess.PIPE, cwd=cwd,
                 env={**os.environ, **(env or {})}, start_new_session=True,
             )
         except OSError as error:
@@ -129,19 +140,25 @@ def run(
         finally:
             if sink:
                 sink.close()
-        lines = _Lines(err.fileno(), tell) if tell else None
+
+        def look() -> None:
+            deadline.check(shown)
+            if watch:
+                watch()
+
+        both = [_Stream(pipe, to, look) for pipe, to in ((child.stdout, out), (child.stderr, err)) if pipe]
+        for stream in both:
+            streams.callback(stream.close)
+        if tell and both:
+            both[1].lines = _Lines(tell)
         try:
-            _wait(child, shown, deadline, watch, lines)
+            _wait(child, deadline, look, both)
         finally:
-            _end(child)
-        if lines:
-            lines()
-        out.seek(0)
-        err.seek(0)
-        result = Result(
-            words, child.returncode, out.read().decode(errors="replace"), err.read().decode(errors="replace"),
-            time.monotonic() - start,
-        )
+            _end(child, both)
+        (stdout, stdout_cut), (stderr, stderr_cut) = [stream.text() for stream in both] or [("", 0)] * 2
+        result = Result(words, child.returncode, stdout, stderr, time.monotonic() - start, stdout_cut, stderr_cut)
+    if check and result.stdout_cut:
+        raise CommandFailed(f"{shown}: printed more than the {KEEP_BYTES} bytes that the lab keeps", evidence=result.stdout[-4000:])
     if check and result.status:
         tail = log.read_text(errors="replace")[-4000:] if log else result.stderr or result.stdout
         last = next((line for line in reversed(tail.splitlines()) if line.strip()), "no output")
@@ -151,41 +168,115 @@ def run(
 
 
 class _Lines:
-    """What a growing file got since the last look, line by line; the program keeps its own place in it."""
+    """A stream line by line, as it comes."""
 
-    def __init__(self, file: int, tell: Callable[[str], None]) -> None:
-        self.file, self.tell, self.seen = file, tell, 0
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self.tell, self.half = tell, b""
 
-    def __call__(self) -> None:
-        while more := os.pread(self.file, 1 << 20, self.seen):
-            whole = more[: more.rfind(b"\n") + 1]
-            if not whole:
-                return
-            self.seen += len(whole)
-            for line in whole.decode(errors="replace").splitlines():
-                self.tell(line)
+    def __call__(self, data: bytes) -> None:
+        data = self.half + data
+        whole = data if len(data) >= LINE_BYTES else data[: data.rfind(b"\n") + 1]
+        self.half = data[len(whole):]
+        for line in whole.decode(errors="replace").splitlines():
+            self.tell(line)
 
 
-def _wait(
-    child: subprocess.Popen[bytes], shown: str, deadline: Deadline, watch: Callable[[], None] | None, lines: Callable[[], None] | None,
-) -> None:
-    """Until the child has ended: its end wakes us, `watch` and the deadline are looked at in between."""
+class _Stream:
+    """One of a program's two streams: passed on as it comes, its end kept."""
+
+    def __init__(self, pipe: IO[bytes], to: IO[bytes] | None, look: Callable[[], None]) -> None:
+        """`look` is called while a slow reader of `to` is waited for, and may raise."""
+        self.pipe, self.to, self.look = pipe, to, look
+        self.lines: _Lines | None = None
+        self.kept, self.cut = bytearray(), 0
+        os.set_blocking(pipe.fileno(), False)
+
+    def read(self) -> int:
+        """Take what is there now; how many bytes that was. The stream's end closes it."""
+        try:
+            data = b"" if self.pipe.closed else os.read(self.pipe.fileno(), 1 << 16)
+        except BlockingIOError:
+            return 0
+        if not data:
+            self.close()
+            return 0
+        self.kept += data
+        if len(self.kept) > 2 * KEEP_BYTES:
+            self._trim()
+        if self.lines:
+            self.lines(data)
+        if self.to:
+            self._pass_on(self.to, data)
+        return len(data)
+
+    def rest(self) -> None:
+        """Take what an ended program left in the pipe, and no more: others may still hold its other end, and write."""
+        left = 0 if self.pipe.closed else fcntl.fcntl(self.pipe.fileno(), fcntl.F_GETPIPE_SZ)
+        while left > 0 and (took := self.read()):
+            left -= took
+
+    def text(self) -> tuple[str, int]:
+        """What was kept, and how many bytes before it were not."""
+        self._trim()
+        return self.kept.decode(errors="replace"), self.cut
+
+    def close(self) -> None:
+        """Read no more: whoever still writes gets SIGPIPE."""
+        self.pipe.close()
+
+    def _trim(self) -> None:
+        more = max(0, len(self.kept) - KEEP_BYTES)
+        del self.kept[:more]
+        self.cut += more
+
+    def _pass_on(self, to: IO[bytes], data: bytes) -> None:
+        """Write all of it, as fast as its reader takes it. When he goes away, the program sees that, as in a pipeline."""
+        try:
+            file = to.fileno()
+        except OSError:  # no file: a buffer of a test's
+            to.write(data)
+            return
+        poller = select.poll()
+        poller.register(file, select.POLLOUT)
+        view = memoryview(data)
+        try:
+            while view:
+                if poller.poll(1000 * POLL_SECONDS):
+                    # So much goes into a pipe that is ready without a wait.
+                    with contextlib.suppress(BlockingIOError):
+                        view = view[os.write(file, view[:select.PIPE_BUF]):]
+                else:
+                    self.look()
+        except BrokenPipeError:
+            self.close()
+
+
+def _wait(child: subprocess.Popen[bytes], deadline: Deadline, look: Callable[[], None], streams: Sequence[_Stream]) -> None:
+    """Until the child has ended: its end and its output wake us; every POLL_SECONDS we look, however much it prints."""
     end = os.pidfd_open(child.pid)
     try:
         poller = select.poll()
         poller.register(end, select.POLLIN)
-        while not poller.poll(1000 * min(POLL_SECONDS, deadline.remaining())):
-            deadline.check(shown)
-            if lines:
-                lines()
-            if watch:
-                watch()
+        files = {stream.pipe.fileno(): stream for stream in streams}
+        for file in files:
+            poller.register(file, select.POLLIN)
+        looked = time.monotonic()
+        while end not in (ready := [file for file, _ in poller.poll(1000 * min(POLL_SECONDS, deadline.remaining()))]):
+            for file in ready:
+                files[file].read()
+                if files[file].pipe.closed:
+                    poller.unregister(file)
+            if not ready or time.monotonic() - looked > POLL_SECONDS:
+                look()
+                looked = time.monotonic()
         child.wait()
+        for stream in streams:
+            stream.rest()
     finally:
         os.close(end)
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
+def _end(child: subprocess.Popen[bytes], streams: Sequence[_Stream]) -> None:
     """End a child that still runs, and all of its process group: asked first, then told.
 
     What a child that ended by itself left in the background stays: ssh's shared connection is such.
@@ -193,8 +284,12 @@ def _end(child: subprocess.Popen[bytes]) -> None:
     if child.returncode is not None:
         return
     os.killpg(child.pid, signal.SIGTERM)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        child.wait(10)
+    until = time.monotonic() + 10
+    while child.poll() is None and time.monotonic() < until:
+        for stream in streams:
+            stream.to, stream.lines = None, None  # what it still prints is nobody's, but must not hold it up
+            stream.read()
+        time.sleep(0.01)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
     child.wait()

@@ -13,6 +13,7 @@ import shlex
 import shutil
 import sys
 import tempfile
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,37 @@ def ansible(program: str) -> str:
     return found
 
 
+class _Literal(str):
+    """A text that YAML shows with Ansible's tag !unsafe."""
+
+    __slots__ = ()
+
+
+def _literal(value: object) -> object:
+    """The value with each text in it, keys of mappings too, as a literal."""
+    if isinstance(value, str):
+        return _Literal(value)
+    if isinstance(value, Mapping):
+        return {_literal(key): _literal(inner) for key, inner in value.items()}
+    if isinstance(value, Sequence):
+        return [_literal(inner) for inner in value]
+    return value
+
+
+def literals(values: Mapping[str, object]) -> str:
+    """Variables as YAML for Ansible, in which no text is ever a template: Ansible would evaluate one from a case or a recipe
+    of somebody else's, and a template's lookups run commands on this machine. Names of variables stay plain."""
+    yaml = YAML()
+    yaml.width = 1 << 20  # a folded line would be another text
+    yaml.allow_unicode = True
+    yaml.representer.add_representer(
+        _Literal, lambda representer, text: representer.represent_scalar("!unsafe", str(text), style='"'),
+    )
+    text = io.StringIO()
+    yaml.dump({name: _literal(value) for name, value in values.items()}, text)
+    return text.getvalue()
+
+
 def inventory_path() -> Path:
     """The inventory of running guests; lab.py's up, down and gc keep it in step."""
     return state.folder("inventory") / "guests.yml"
@@ -58,10 +90,10 @@ def write_inventory(guests: Iterable[Ssh], path: Path | None = None) -> Path:
         }
         for ssh in guests
     }
-    text = io.StringIO()
-    YAML().dump({"guests": {"hosts": hosts}}, text)
     path = path or inventory_path()
-    state.write(path, text.getvalue())
+    # The host names are checked (model.check_name), and Ansible takes none that is tagged.
+    lines = "".join(f"    {name}:\n{textwrap.indent(literals(about), ' ' * 6)}" for name, about in hosts.items())
+    state.write(path, f"guests:\n  hosts:\n{lines}" if hosts else "guests: {hosts: {}}\n")
     return path
 
 
@@ -81,8 +113,8 @@ def playbook(
     """Run playbooks/NAME on the hosts of `limit`. Raises CommandFailed: the task, and what its program said."""
     log.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(prefix="numalab-") as scratch:
-        about = Path(scratch) / "vars.json"
-        about.write_text(json.dumps(dict(variables)))
+        about = Path(scratch) / "vars.yml"
+        about.write_text(literals(variables))
         words = [ansible("ansible-playbook"), *(word for path in inventories for word in ("-i", str(path))),
                  "--limit", limit, "--tags", tags, "-e", f"@{about}", str(ROOT / "playbooks" / name)]
         try:

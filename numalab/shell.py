@@ -14,17 +14,19 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 
 from numalab import state
 from numalab.errors import CommandFailed, DeadlinePassed, GuestError, GuestLost
-from numalab.proc import Deadline, Result, need, run
+from numalab.proc import KEEP_BYTES, Deadline, Result, need, run
 from numalab.where import Where
 
 ALIVE_SECONDS, ALIVE_COUNT = 5, 4
 """A guest that answers no SSH keep-alive for 20 s is lost; a busy one under emulation was seen to take 6 s."""
 GRACE_SECONDS = 10.0
 SSH_FAILED = 255
+EVIDENCE_BYTES = 4000
+"""What an error shows of a command's output: its end."""
 TIMED_OUT = (124, 137)
 """timeout(1)'s own status, and what it passes on when the command had to be killed."""
 
@@ -51,7 +53,9 @@ def succeed(
     result = shell.execute(line, deadline=deadline, input=input, tell=tell)
     if result.status:
         said = (result.stderr.strip() or result.stdout.strip() or "no output").splitlines()[-1]
-        raise CommandFailed(f"in the guest: {line[:200]}: exit status {result.status}: {said}", evidence=result.stderr)
+        raise CommandFailed(f"in the guest: {line[:200]}: exit status {result.status}: {said}", evidence=result.stderr[-EVIDENCE_BYTES:])
+    if result.stdout_cut:
+        raise GuestError(f"in the guest: {line[:200]}: printed more than the {KEEP_BYTES} bytes that the lab keeps")
     return result.stdout
 
 
@@ -116,17 +120,28 @@ class Ssh:
 
     def execute(self, command: str, *, deadline: Deadline, input: bytes | None = None, tell: Callable[[str], None] | None = None) -> Result:
         """See Shell. The guest's own timeout(1) ends the command there when the deadline passes."""
+        return self._execute(command, deadline, input=input, tell=tell)
+
+    def stream(self, command: str, *, deadline: Deadline, out: IO[bytes], err: IO[bytes]) -> Result:
+        """As execute, with the command's streams passed on as they come."""
+        return self._execute(command, deadline, out=out, err=err)
+
+    def _execute(
+        self, command: str, deadline: Deadline, *, input: bytes | None = None, tell: Callable[[str], None] | None = None,
+        out: IO[bytes] | None = None, err: IO[bytes] | None = None,
+    ) -> Result:
         limit = max(1.0, deadline.remaining())
         words = f"exec timeout -k 5 {limit:.1f} sh -c {shlex.quote(command)}"
         result = run(
             self.argv("-T", self.host, words), deadline=deadline.grace(GRACE_SECONDS), check=False, input=input, watch=self.watch, tell=tell,
+            out=out, err=err,
         )
         if result.status in TIMED_OUT and not deadline.remaining():
             raise DeadlinePassed(f"guest {self.guest}: {command[:200]}: the time limit passed")
         if result.status == SSH_FAILED and not self.connected(deadline):
             if self.watch:
                 self.watch()
-            said = "" if tell else result.stderr.strip()  # who is told line by line has had them, and they are the command's
+            said = "" if tell else result.stderr[-EVIDENCE_BYTES:].strip()  # who is told line by line has had them, and they are the command's
             raise GuestLost(f"guest {self.guest}: SSH is lost: {said or 'the connection ended'}")
         return result
 

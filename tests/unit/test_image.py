@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -202,3 +203,29 @@ def test_a_playbook_that_is_not_there(checkout: Path) -> None:
     path.write_text(path.read_text().replace("playbook: guest.yml", "playbook: gone.yml"))
     with pytest.raises(InputError, match=f"{NAME}.yml: playbook: there is no playbooks/gone.yml"):
         image.recipe(NAME)
+
+
+def test_packers_ansible_gets_literals(tmp_path: Path, program: Callable[[str, str], Path], deadline: Deadline) -> None:
+    """Nothing of an image's recipe is a template of Ansible's; what Packer would take for one of its own is refused."""
+    scratch, seen = tmp_path / "scratch", tmp_path / "seen"
+    scratch.mkdir()
+    program("packer", f'cp "$4" {seen}; mkdir {scratch}/packer; : > {scratch}/packer/disk.qcow2')
+    program("setpriv", 'while [ "$1" != -- ]; do shift; done; shift; exec "$@"')
+    what = image.recipe("debian12")
+    image._packer("debian12", what, tmp_path / "base", scratch, "tcg", [], deadline)
+    assert json.loads(seen.read_text())["ansible_vars"] == f"@{scratch}/vars.yml"
+    variables = (scratch / "vars.yml").read_text()
+    assert variables.count("!unsafe") == len(what.packages) + 1
+    with pytest.raises(InputError, match="Packer takes for a template"):
+        image._packer("debian12", what, tmp_path / "{{ pwd }}", scratch, "tcg", [], deadline)
+
+
+LURE = "{{ lookup('pipe', 'id') }}"
+
+
+@pytest.mark.parametrize("change", [{"suite": LURE}, {"packages": [LURE]}, {"disk": LURE}])
+def test_a_recipe_has_no_room_for_a_template(change: dict[str, object]) -> None:
+    good = {"description": LURE, "suite": "bookworm", "disk": "16GiB", "playbook": "guest.yml", "packages": ["gcc"]}
+    assert image.ImageRecipe.model_validate(good).description == LURE, "is only shown"
+    with pytest.raises(ValueError, match=next(iter(change))):
+        image.ImageRecipe.model_validate(good | change)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import os
 import signal
@@ -49,8 +50,17 @@ def test_streams() -> None:
 
 def test_the_end_of_long_streams_is_kept() -> None:
     told = inside(f"head -c {KEEP + 5} /dev/zero | tr '\\0' x; echo end")
-    assert len(told["stdout"]) == KEEP
-    assert told["stdout"].endswith("xend\n")
+    said, _, kept = told["stdout"].partition("\n")
+    assert said == "[9 bytes before this are not kept]"
+    assert len(kept) == KEEP
+    assert kept.endswith("xend\n")
+
+
+def test_the_most_frequent_stacks_of_too_many_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = collections.Counter({"b;x": 3, "c;y": 1, "a;z": 2, "d;w": 1})
+    assert runner.shortened(counts) == "a;z 2\nb;x 3\nc;y 1\nd;w 1\n"
+    monkeypatch.setattr(runner, "KEEP_STACKS", 13)
+    assert runner.shortened(counts) == "a;z 2\nb;x 3\n[not-kept] 2\n"
 
 
 def test_snapshots_at_both_edges(tmp_path: Path) -> None:

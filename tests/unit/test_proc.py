@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
+import resource
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 
+from numalab import proc
 from numalab.errors import Cancelled, CommandFailed, DeadlinePassed, HostError
 from numalab.proc import Deadline, need, run
 from numalab.state import alive
@@ -89,6 +94,99 @@ def test_much_output(deadline: Deadline) -> None:
     result = run([sys.executable, "-c", script], deadline=deadline)
     assert (len(result.stdout), len(result.stderr)) == (2999701, 2999700)
     assert result.stdout.endswith("\ufffd")
+
+
+@pytest.fixture
+def little_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proc, "KEEP_BYTES", 1000)
+
+
+@pytest.mark.usefixtures("little_is_kept")
+def test_the_end_of_what_is_too_much_is_kept(deadline: Deadline) -> None:
+    result = run([sys.executable, "-c", "print('o' * 500000, 'end', end='')"], deadline=deadline, check=False)
+    assert (result.stdout, result.stdout_cut, result.stderr, result.stderr_cut) == ("o" * 996 + " end", 500004 - 1000, "", 0)
+    result = run([sys.executable, "-c", "import sys; sys.stderr.write('e' * 5000)"], deadline=deadline)
+    assert (result.stderr, result.stderr_cut) == ("e" * 1000, 4000)
+    with pytest.raises(CommandFailed, match="printed more than the 1000 bytes that the lab keeps"):
+        run([sys.executable, "-c", "print('o' * 1001)"], deadline=deadline)
+    assert run([sys.executable, "-c", "print('o' * 999)"], deadline=deadline).stdout_cut == 0
+
+
+def test_what_never_ends_is_watched_and_takes_no_memory(deadline: Deadline) -> None:
+    """The program is never out of words, so nothing but the clock makes us look at the watch."""
+    def most() -> int:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+    before, end = most(), time.monotonic() + 3
+
+    def watch() -> None:
+        if time.monotonic() > end:
+            raise Stop
+
+    with pytest.raises(Stop):
+        run(["cat", "/dev/zero"], deadline=deadline, watch=watch)
+    assert (most() - before) * 1024 < 8 * proc.KEEP_BYTES
+
+
+@pytest.mark.usefixtures("little_is_kept")
+def test_streams_pass_through_as_they_come(tmp_path: Path, deadline: Deadline) -> None:
+    """The program waits until somebody has seen its first line, on each stream."""
+    script = "echo out; echo err >&2; until [ -e go ]; do sleep 0.02; done; head -c 100000 /dev/zero; exit 3"
+    with (tmp_path / "out").open("wb") as out, (tmp_path / "err").open("wb") as err:
+        def watch() -> None:
+            if (tmp_path / "out").read_bytes() == b"out\n" and (tmp_path / "err").read_bytes() == b"err\n":
+                (tmp_path / "go").touch()
+
+        result = run(["sh", "-c", script], deadline=deadline, cwd=tmp_path, watch=watch, out=out, err=err, check=False)
+    assert (tmp_path / "out").read_bytes() == b"out\n" + bytes(100000)
+    assert (result.status, len(result.stdout), result.stdout_cut, result.stderr) == (3, 1000, 99004, "err\n")
+
+
+def test_a_buffer_gets_a_stream_too(deadline: Deadline) -> None:
+    out, err = io.BytesIO(), io.BytesIO()
+    run(["sh", "-c", "echo out; echo err >&2"], deadline=deadline, out=out, err=err)
+    assert (out.getvalue(), err.getvalue()) == (b"out\n", b"err\n")
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, IO[bytes]]]:
+    """Both ends of a pipe: the one to read from, and the other as a file."""
+    ours, theirs = os.pipe()
+    with os.fdopen(theirs, "wb", buffering=0) as writer:
+        yield ours, writer
+    with contextlib.suppress(OSError):
+        os.close(ours)
+
+
+def test_who_reads_slowly_does_not_hold_up_the_deadline(pipe: tuple[int, IO[bytes]]) -> None:
+    with pytest.raises(DeadlinePassed):
+        run(["cat", "/dev/zero"], deadline=Deadline.after(1), out=pipe[1])
+
+
+def test_a_reader_that_goes_away_is_the_programs_to_mind(pipe: tuple[int, IO[bytes]], deadline: Deadline) -> None:
+    """As in a pipeline: SIGPIPE for who goes on writing, and who does not ends with a status of its own."""
+    os.close(pipe[0])
+    assert run(["cat", "/dev/zero"], deadline=deadline, out=pipe[1], check=False).status == -signal.SIGPIPE
+    assert run(["sh", "-c", "echo out; exit 3"], deadline=deadline, out=pipe[1], check=False).status == 3
+
+
+@pytest.mark.usefixtures("little_is_kept")
+def test_a_line_without_an_end_is_told_in_parts(monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+    monkeypatch.setattr(proc, "LINE_BYTES", 1000)
+    seen: list[str] = []
+    run([sys.executable, "-c", "import sys; sys.stderr.write('e' * 5000000 + '\\nlast\\n')"], deadline=deadline, tell=seen.append)
+    assert "".join(seen) == "e" * 5000000 + "last"
+    assert max(map(len, seen)) <= 1000 + (1 << 16)
+
+
+def test_what_the_background_prints_is_not_waited_for(tmp_path: Path, deadline: Deadline) -> None:
+    """It holds the program's pipes, and writes into them for ever."""
+    result = run(["sh", "-c", "yes & echo $! > pid; echo first"], deadline=deadline, cwd=tmp_path)
+    assert "first" in result.stdout.splitlines()
+    until = time.monotonic() + 10
+    while alive(int((tmp_path / "pid").read_text())):
+        assert time.monotonic() < until, "nobody reads it any more"
+        time.sleep(0.01)
 
 
 def test_log(tmp_path: Path, deadline: Deadline) -> None:

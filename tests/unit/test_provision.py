@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import shutil
 import signal
 import stat
 import subprocess
@@ -17,13 +18,22 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from numalab import provision
+from numalab import catalog, provision
 from numalab.errors import HostError
+from numalab.proc import Deadline
 from numalab.shell import Ssh
 
 
 def hosts(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = YAML(typ="safe").load(path.read_text())["guests"]["hosts"]
+    found: dict[str, Any] = read(path.read_text())["guests"]["hosts"]
+    return found
+
+
+def read(text: str) -> dict[str, Any]:
+    """YAML, with Ansible's tag for a text that is no template."""
+    yaml = YAML(typ="safe", pure=True)
+    yaml.constructor.add_constructor("!unsafe", lambda constructor, node: constructor.construct_scalar(node))
+    found: dict[str, Any] = yaml.load(text)
     return found
 
 
@@ -55,7 +65,7 @@ def test_ansible_is_named_when_it_lacks(tmp_path: Path, monkeypatch: pytest.Monk
     assert provision.ansible("ansible-playbook") == str(tmp_path / "ansible-playbook")
 
 
-PLAY = """
+WAIT = """
 - hosts: localhost
   connection: local
   gather_facts: false
@@ -75,7 +85,7 @@ def test_a_play_ends_with_a_lab_that_is_killed(tmp_path: Path) -> None:
     """Of kill -9, which nobody can clean up after: ansible-playbook, its worker, and the program (make) that it runs."""
     (tmp_path / "playbooks").mkdir()
     pid = tmp_path / "pid"
-    (tmp_path / "playbooks" / "wait.yml").write_text(PLAY.format(pid=pid))
+    (tmp_path / "playbooks" / "wait.yml").write_text(WAIT.format(pid=pid))
     child = subprocess.Popen([sys.executable, "-c", DRIVER.format(place=tmp_path)])
     try:
         until(lambda: pid.exists() and pid.read_text().strip())
@@ -110,3 +120,70 @@ def until(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.1)
+
+
+ODD = ["", "plain", "it's", 'say "x"', "{{ 1 + 1 }}", "{% raw %}", "a: b # c", "- x", "@file", "!vault x", "é ☃", "a\nb\n", "\t", "\\n",
+       "yes", "1", "null", "w" * 500, " lead and trail ", "a\u2028b\x85c"]
+
+
+def test_literals_are_the_texts_that_were_given() -> None:
+    given = {"text": ODD, "mapping": dict.fromkeys(ODD, "v"), "deep": [{"a": ({"b": ["{{ 1 }}"]},)}], "number": 7, "no": False, "none": None}
+    assert read(provision.literals(given)) == given | {"deep": [{"a": [{"b": ["{{ 1 }}"]}]}]}
+
+
+def test_every_text_is_marked() -> None:
+    text = provision.literals({"a": "x", "b": ["x", {"x": "x"}], "c": 7})
+    assert text.count('!unsafe "x"') == text.count("x") == 4
+
+
+PLAY = """- hosts: all
+  gather_facts: false
+  roles: [tuning]
+  tasks:
+    - name: What the other roles do with a variable
+      ansible.builtin.copy:
+        content: "WORDS={{ bootloader_cmdline | quote }} {{ kernel_packages | join(',') }} {{ nested }}"
+        dest: "{{ kernel_out }}"
+        mode: "0600"
+    - name: What reaches the connection
+      ansible.builtin.copy:
+        content: "{{ ansible_ssh_common_args }}"
+        dest: "{{ kernel_out }}.args"
+        mode: "0600"
+"""
+
+
+def test_nothing_is_ever_a_template(tmp_path: Path, deadline: Deadline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ansible itself runs the tuning role, whose script here notes its arguments; each text would make a file, were it evaluated."""
+    lure, keys, out, words = tmp_path / "lure", tmp_path / "keys", tmp_path / "out", tmp_path / "words"
+    template = f"{{{{ lookup('pipe', 'touch {lure}') }}}}"
+    key_template = f"{{{{ lookup('pipe', 'touch {keys}') }}}}"
+    shutil.copytree(catalog.ROOT / "playbooks/roles/tuning", tmp_path / "roles/tuning")
+    (tmp_path / "roles/tuning/files/tune.sh").write_text(f"printf '%s\\n' \"$@\" > {words}\n")
+    (tmp_path / "play.yml").write_text(PLAY)
+
+    guest = Ssh(guest="g", port=2001, key=tmp_path / "key", known_hosts=tmp_path / "hosts", via=f"me@{template}")
+    monkeypatch.setattr(Ssh, "options", lambda _: ["-o", f"ProxyCommand={template}"])
+    inventory = provision.write_inventory([guest])
+    variables: dict[str, object] = {
+        "tuning_sysctls": {f"a.{key_template}": template, "b": "{% raw %}"}, "tuning_knobs": {key_template: f"1 {template}"},
+        "bootloader_cmdline": f"quiet {template}", "kernel_packages": ["gcc", template], "nested": {key_template: [template]},
+        "kernel_out": str(out), "ansible_connection": "local", "ansible_python_interpreter": sys.executable,
+    }
+    recap = provision.playbook(
+        str(tmp_path / "play.yml"), inventories=[inventory], limit="g", variables=variables, deadline=deadline, log=tmp_path / "log",
+    )
+    assert recap.ok == 3
+    assert not lure.exists()
+    assert not keys.exists()
+    assert words.read_text().splitlines() == [
+        f"sysctl:a.{key_template}={template}", "sysctl:b={% raw %}", f"knob:{key_template}=1 {template}",
+    ]
+    assert out.read_text().startswith(f"WORDS={shlex.quote(f'quiet {template}')} gcc,{template} ")
+    assert shlex.split(out.with_name("out.args").read_text()) == ["-o", f"ProxyCommand={template}"]
+
+
+def test_who_runs_ansible() -> None:
+    """All variables go through `literals`: who runs one of Ansible's programs is known here, and looked at."""
+    users = {path.name for path in Path(provision.__file__).parent.glob("*.py") if 'ansible("' in path.read_text()}
+    assert users == {"provision.py", "image.py", "toolchain.py", "doctor.py"}

@@ -60,6 +60,29 @@ def test_used_as_a_person_would(lab_py: Command, tmp_path: Path) -> None:
     assert not lab_py.left()
 
 
+def test_streams_pass_through(lab_py: Command) -> None:
+    """However much a command prints: the reader has it as it comes, may leave, and the time limit stays."""
+    up(lab_py, "one")
+    child = subprocess.Popen([ROOT / "lab.py", "exec", "one", "--", "sh", "-c", "echo first; exec sleep 1000"], env=lab_py.env, stdout=subprocess.PIPE)
+    assert child.stdout
+    assert child.stdout.readline() == b"first\n", "it came while the command ran"
+    interrupt_quietly(child)
+    child = subprocess.Popen([ROOT / "lab.py", "exec", "one", "--", "cat", "/dev/zero"], env=lab_py.env, stdout=subprocess.PIPE)
+    assert child.stdout
+    assert child.stdout.read(50_000_000) == bytes(50_000_000)
+    child.stdout.close()
+    assert child.wait(60) == 128 + signal.SIGPIPE, "as in a pipeline"
+    assert lab_py("exec", "one", "--", "pgrep", "cat").returncode == 1, "the command outlived its reader"
+    told = json.loads(lab_py("exec", "one", "--json", "--", "sh", "-c", "head -c 17000000 /dev/zero | tr '\\0' x").stdout)
+    assert (told["status"], len(told["stdout"]), told["stdout_cut"]) == (0, 16 << 20, 17_000_000 - (16 << 20))
+
+
+def interrupt_quietly(child: subprocess.Popen[bytes]) -> None:
+    """End it as Ctrl-C does."""
+    child.send_signal(signal.SIGINT)
+    child.communicate(timeout=60)
+
+
 REACH = "import socket, sys; socket.create_connection(('10.0.2.2', int(sys.argv[1])), 10)"
 """Run in a guest: connect to a port of the host's loopback, as QEMU's user network shows it."""
 
