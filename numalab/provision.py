@@ -52,7 +52,7 @@ class _Literal(str):
 def _literal(value: object) -> object:
     """The value with each text in it, keys of mappings too, as a literal."""
     if isinstance(value, str):
-        return _Literal(value)
+        return _Literal(value) if value else value  # ansible-core 2.19 makes null of a marked empty text
     if isinstance(value, Mapping):
         return {_literal(key): _literal(inner) for key, inner in value.items()}
     if isinstance(value, Sequence):

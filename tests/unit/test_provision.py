@@ -142,7 +142,7 @@ PLAY = """- hosts: all
   tasks:
     - name: What the other roles do with a variable
       ansible.builtin.copy:
-        content: "WORDS={{ bootloader_cmdline | quote }} {{ kernel_packages | join(',') }} {{ nested }}"
+        content: "WORDS={{ bootloader_cmdline | quote }} {{ kernel_packages | join(',') }} {{ empty | length }} {{ nested }}"
         dest: "{{ kernel_out }}"
         mode: "0600"
     - name: What reaches the connection
@@ -167,7 +167,7 @@ def test_nothing_is_ever_a_template(tmp_path: Path, deadline: Deadline, monkeypa
     inventory = provision.write_inventory([guest])
     variables: dict[str, object] = {
         "tuning_sysctls": {f"a.{key_template}": template, "b": "{% raw %}"}, "tuning_knobs": {key_template: f"1 {template}"},
-        "bootloader_cmdline": f"quiet {template}", "kernel_packages": ["gcc", template], "nested": {key_template: [template]},
+        "bootloader_cmdline": f"quiet {template}", "kernel_packages": ["gcc", template], "nested": {key_template: [template]}, "empty": "",
         "kernel_out": str(out), "ansible_connection": "local", "ansible_python_interpreter": sys.executable,
     }
     recap = provision.playbook(
@@ -179,7 +179,7 @@ def test_nothing_is_ever_a_template(tmp_path: Path, deadline: Deadline, monkeypa
     assert words.read_text().splitlines() == [
         f"sysctl:a.{key_template}={template}", "sysctl:b={% raw %}", f"knob:{key_template}=1 {template}",
     ]
-    assert out.read_text().startswith(f"WORDS={shlex.quote(f'quiet {template}')} gcc,{template} ")
+    assert out.read_text().startswith(f"WORDS={shlex.quote(f'quiet {template}')} gcc,{template} 0 ")
     assert shlex.split(out.with_name("out.args").read_text()) == ["-o", f"ProxyCommand={template}"]
 
 

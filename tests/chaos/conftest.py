@@ -1,0 +1,20 @@
+"""Options of the chaos test; its labs are those of tests/vm."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def seed() -> int:
+    """SEED, or a fresh one: a round that failed comes again with it."""
+    return int(os.environ.get("SEED") or random.SystemRandom().randrange(1 << 32))
+
+
+@pytest.fixture(scope="session")
+def rounds() -> int:
+    """ROUNDS."""
+    return int(os.environ.get("ROUNDS") or 20)
