@@ -86,7 +86,7 @@ def run(
     asked = _plan(case, size, kernels, topology_name, memory, vcpus, accelerator, profile)
     outcome = _conduct(asked, boots_option(boots, asked), uri)
     for verdict in outcome.verdicts:
-        echo(report.verdict(verdict))
+        echo(report.verdict(experiment.among_others(verdict, [run for run, _ in outcome.runs])))
     echo(f"\ntables: ./lab.py compare {outcome.experiment}    judge again: ./lab.py verdict {outcome.experiment}")
     raise typer.Exit(status(outcome.verdicts))
 
@@ -96,11 +96,15 @@ def verdict(
     force: Annotated[bool, typer.Option("--force", help="judge runs that are not comparable, and say so")] = False,
 ) -> None:
     """Judge runs again, without a guest."""
-    found = experiment.verdicts([record.read(folder) for folder in store.choose(runs)], force=force)
+    chosen = [record.read(folder) for folder in store.choose(runs)]
+    found = experiment.verdicts(chosen, force=force)
     if not found:
         raise InputError("there is no run of a kernel \"after\" among these: a verdict needs both sides of an experiment")
     for one in found:
-        echo(report.verdict(one))
+        echo(report.verdict(experiment.among_others(one, chosen)))
+    for name in dict.fromkeys(run.place.experiment for run in chosen if run.place):
+        first = min((run for run in chosen if run.place and run.place.experiment == name), key=lambda run: run.started)
+        echo(f"judged: experiment {name}, begun {first.started} on {first.host.get('machine', 'an unknown machine')}")
     raise typer.Exit(status(found))
 
 

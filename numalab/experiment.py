@@ -7,6 +7,7 @@ host falls on both. A boot is one sample, whatever it repeats inside. Not here: 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,10 +15,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Protocol
 
-from numalab import calibration, catalog, image, judge, kernel, kernelbuild, launch, measure, metrics, settle, shell, state, topology
+from numalab import calibration, catalog, image, judge, kernel, kernelbuild, launch, measure, metrics, settle, shell, state, store, topology
 from numalab import guest as guests
 from numalab.case import Arm, Case, CaseSize, Machine, Place, Verdict
-from numalab.errors import InputError, KernelOops
+from numalab.errors import InputError, KernelOops, LabError
 from numalab.guest import Guest, Request
 from numalab.host import Host
 from numalab.log import step
@@ -152,7 +153,8 @@ def run(
         with _crash_of(boot), booted(asked, host, boot.kernel, f"{asked.case_name}-{number}", deadline) as (guest, settings):
             options = measure.Options(
                 params=asked.about.params, tracepoints=asked.case.tracepoints, settings=settings, profile_hz=asked.profile_hz,
-                place=Place(case_name=asked.case_name, case=asked.case, experiment=experiment, arm=boot.arm, boot=number, looks=looks),
+                place=Place(case_name=asked.case_name, case=asked.case, experiment=experiment, arm=boot.arm, boot=number, looks=looks,
+                            planned=boots * len(asked.kernels)),
             )
             done = measure.run(guest, asked.case.workload, asked.size, deadline, options, watcher=watcher)
         yield done
@@ -282,12 +284,58 @@ def _refuse(asked: Plan, run: Run, boots: int) -> None:
 
 
 def verdicts(runs: Sequence[Run], *, force: bool = False) -> tuple[Verdict, ...]:
-    """One for each kernel that stands against the first; all runs are of one experiment. Raises InputError."""
+    """One for each kernel that stands against the first; all runs are of one experiment, which may be unfinished. Raises InputError."""
     before = [run for run in runs if run.place and run.place.arm is Arm.BEFORE]
     after = [run for run in runs if run.place and run.place.arm is Arm.AFTER]
     known = calibration.load(calibration.site(runs[0])) if after else None
     names = dict.fromkeys(run.kernel for run in after)
-    return tuple(
-        judge.verdict([*before, *(run for run in after if run.kernel == name)], calibration=known, force=force)
-        for name in names
-    )
+    judged = [judge.verdict([*before, *(run for run in after if run.kernel == name)], calibration=known, force=force) for name in names]
+    return tuple(_doubted(one, judge.unfinished(runs, one)) for one in judged)
+
+
+def _doubted(judged: Verdict, doubts: Sequence[str]) -> Verdict:
+    return judged.model_copy(update={"doubts": (*judged.doubts, *doubts)})
+
+
+def among_others(judged: Verdict, runs: Sequence[Run]) -> Verdict:
+    """The verdict of these runs, with a doubt when the store has further experiments of the same case, machine and kernels.
+
+    Who repeats an experiment until it fits has a verdict that holds, and its stated error is not that of one experiment.
+    """
+    try:
+        others = _others(judged, runs)
+    except LabError as error:
+        return _doubted(judged, [f"whether it was repeated is not known: {error}"])
+    if not others:
+        return judged
+    begun, count = min(run.started for run in runs), len(others)
+    answers = ", ".join(f"{answer}: {number}" for answer, number in sorted(Counter(answer for _, answer in others).items()))
+    return _doubted(judged, [
+        f"repeated: {count} other experiment{'s' * (count > 1)} of this case, size, topology, machine and kernels "
+        f"{'are' if count > 1 else 'is'} here, {sum(started < begun for started, _ in others)} earlier; {answers}",
+    ])
+
+
+def _others(judged: Verdict, runs: Sequence[Run]) -> list[tuple[str, str]]:
+    """(when it began, answer) of each further experiment like the one judged. One that has no boot after yet counts too."""
+    own, machine = {run.place.experiment for run in runs if run.place}, runs[0].host.get("machine")
+    experiments: dict[str, list[store.Entry]] = {}
+    for entry in store.find(case=judged.case_name, size=judged.size, topology=judged.topology, accel=judged.accel):
+        if entry.experiment not in own:
+            experiments.setdefault(entry.experiment, []).append(entry)
+    found = []
+    for entries in experiments.values():
+        before = {entry.kernel for entry in entries if entry.arm == Arm.BEFORE}
+        after = {entry.kernel for entry in entries if entry.arm == Arm.AFTER}
+        if before == {judged.before} and (judged.after in after or not after):
+            boots = [store.load(entry) for entry in entries if entry.arm == Arm.BEFORE or entry.kernel == judged.after]
+            if boots[0].host.get("machine") == machine:
+                found.append((boots[0].started, _answer(boots)))
+    return found
+
+
+def _answer(runs: Sequence[Run]) -> str:
+    try:
+        return judge.verdict(runs).answer
+    except InputError:
+        return "no verdict"

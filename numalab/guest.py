@@ -107,6 +107,13 @@ def hold(name: str, deadline: Deadline) -> Iterator[None]:
         yield
 
 
+def check_release(record: Record, release: str) -> None:
+    """GuestError when a guest's `uname -r` is not that of its record's kernel, where that is known."""
+    boot = record.spec.boot
+    if boot.release and release != boot.release:
+        raise GuestError(f"guest {record.spec.name}: runs kernel {release}, but {boot.name} is {boot.release}")
+
+
 def ssh_to(record: Record, watch: Callable[[], None] | None = None) -> shell.Ssh:
     """SSH to the guest of a record."""
     return shell.Ssh(
@@ -250,9 +257,7 @@ class Guest:
             raise
         finally:
             self._booting = False
-        found, asked = shell.succeed(self, "uname -r", deadline=deadline).strip(), self.record.spec.boot.release
-        if asked and found != asked:
-            raise GuestError(f"guest {self.name}: runs kernel {found}, but {self.record.spec.boot.name} is {asked}")
+        check_release(self.record, shell.succeed(self, "uname -r", deadline=deadline).strip())
 
     def down(self, deadline: Deadline) -> None:
         """Stop the guest and remove all that it had. Safe to call in any state, and twice."""

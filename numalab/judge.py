@@ -15,9 +15,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from numalab import comparable, finding, metrics
+from numalab import comparable, finding, metrics, tables
 from numalab.calibration import Calibration, inside
-from numalab.case import Answer, Arm, CaseSize, Expectation, Finding, Verdict
+from numalab.case import Answer, Arm, CaseSize, Expectation, Finding, Place, Verdict
 from numalab.comparable import Traits
 from numalab.effect import LEAST_BOOTS
 from numalab.errors import InputError
@@ -92,6 +92,25 @@ def next_look(judged: Verdict, plan: Sequence[int]) -> int | None:
     return None if enough(judged) else next((boots for boots in plan if boots > min(judged.boots)), None)
 
 
+def unfinished(runs: Sequence[Run], judged: Verdict) -> list[str]:
+    """Of experiments that lack boots which were planned: a line for each. `runs` are all of theirs, of every kernel."""
+    lines = []
+    experiments: dict[str, list[tuple[Run, Place]]] = {}
+    for run in runs:
+        if run.place:
+            experiments.setdefault(run.place.experiment, []).append((run, run.place))
+    for name, boots in experiments.items():
+        planned = max(place.planned or 0 for _, place in boots)
+        counted = {place.boot for run, place in boots if not run.error}
+        run, place = boots[-1]
+        if len(counted) < planned:
+            lines.append(f"experiment {name} is unfinished: {len(counted)} of {planned} planned boots count; "
+                         "it was cut short, still goes on, or some were left out")
+        elif planned and place.looks > 1 and next_look(judged, plan := looks(place.case.sizes[run.size])):
+            lines.append(f"experiment {name} is unfinished: unclear after {min(judged.boots)} boots of each kernel, and it was to go on to {plan[-1]}")
+    return [_line(line) for line in lines]
+
+
 def _side(runs: Sequence[Run], arm: Arm) -> list[Run]:
     return [run for run in runs if run.place and run.place.arm is arm]
 
@@ -127,8 +146,10 @@ def _asked(wish: Expectation, sides: Sides) -> finding.Asked:
 
 
 def _about_runs(every: Sequence[Run], sides: Sides) -> list[str]:
-    """Boots that broke or complained, and experiments that were not interleaved."""
+    """Boots that broke, complained or were begun again, and experiments that were not interleaved."""
     lines = [f"run {run.id} broke and is not counted: {run.error}" for run in every if run.error]
+    if hung := tables.hung(every):
+        lines.append(f"{hung}, before {', '.join(run.id for run in every if run.guest.get('hung'))}: a kernel that hangs looks the same")
     for run in every:
         if run.console_warnings and not run.error:
             lines.append(f"run {run.id}: {len(run.console_warnings)} warnings on its console, the first: {run.console_warnings[0]}")

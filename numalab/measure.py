@@ -24,7 +24,7 @@ from pydantic import Field, ValidationError
 from numalab import accel, catalog, console, counters, record, shell, state, topology
 from numalab.case import Place
 from numalab.errors import GuestError, HostError, InputError, LabError
-from numalab.guest import Guest
+from numalab.guest import Guest, check_release
 from numalab.log import note, step
 from numalab.model import Phase, SizeClass, Value, check_name, jsonable
 from numalab.proc import Deadline
@@ -167,11 +167,12 @@ def _inputs(workload: str) -> dict[str, str]:
 
 
 def _prepare(guest: Guest, folder: Path, deadline: Deadline) -> dict[str, str]:
-    """Put the guest-side runner there; ask who the guest is."""
+    """Put the guest-side runner there; ask who the guest is. GuestError when it runs another kernel than its record says."""
     source = Path(__file__).with_name("inside.py").read_bytes()
     shell.succeed(guest, f"cat > {INSIDE}", deadline=deadline, input=source)
     (folder / "topology.txt").write_text(topology.table(guest.verify(deadline)) + "\n")
     release, _, cmdline = shell.succeed(guest, "uname -r; cat /proc/cmdline", deadline=deadline).strip().partition("\n")
+    check_release(guest.record, release)  # a guest that is up may have been restarted into another
     return {"release": release, "cmdline": cmdline}
 
 

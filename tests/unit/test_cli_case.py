@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from numalab import calibration, catalog, cli, cli_case, experiment, interrupt, live, record, store
+from numalab import calibration, catalog, cli, cli_case, experiment, interrupt, live, record, state, store
 from numalab.case import Arm
-from numalab.errors import Cancelled, Exit, GuestError, InputError, KernelOops
+from numalab.errors import Cancelled, Exit, GuestError, HostError, InputError, KernelOops
 from numalab.experiment import Outcome, Plan
 from numalab.model import GIB, SizeClass
 from numalab.proc import Deadline
@@ -117,7 +117,8 @@ def test_the_worst_of_several_verdicts_counts(lab: Lab, case: str, conducted: di
     def several(*answers: str) -> int:
         asked = experiment.plan(case, SizeClass.QUICK)
         told = tuple(experiment.verdicts(boots(asked, AFTERS[answer]))[0] for answer in answers)
-        monkeypatch.setattr(experiment, "conduct", lambda *_, **__: Outcome("e", (), told))
+        runs = tuple((run, Path("/runs")) for run in boots(asked, AFTERS[answers[0]]))
+        monkeypatch.setattr(experiment, "conduct", lambda *_, **__: Outcome("e", runs, told))
         return lab("run", case)[0]
 
     assert several("holds", "cannot tell") == 3
@@ -179,6 +180,74 @@ def test_verdict(lab: Lab, case: str, stored: Callable[[Sequence[Run]], None], a
     code, out, _ = lab("verdict", "mine")
     assert code == status
     assert f": {answer.upper()}\n" in out
+
+
+def keep(asked: Plan, answer: str, name: str, *, count: int = 6, planned: int | None = 6, **changes: Any) -> list[Run]:
+    """The first boots of an experiment, in the store."""
+    found = []
+    for run in boots(asked, AFTERS[answer])[:count]:
+        assert run.place
+        place = run.place.model_copy(update={"experiment": name, "planned": planned})
+        found.append(run.model_copy(update={"id": f"{name}-{run.place.boot}", "started": f"{name}{run.place.boot:02}", "place": place, **changes}))
+        folder = state.folder("runs") / found[-1].id
+        (touch := record.phase_folder(folder, 0, "touch")).mkdir(parents=True)
+        for edge, value in (("before", 0), ("after", run.phases[0].counters["vmstat"]["numa_pte_updates"])):
+            (touch / edge).mkdir()
+            (touch / edge / "vmstat").write_text(f"numa_pte_updates {value}\n")
+        (touch / "stdout").write_text("")
+        record.write(found[-1], folder)
+    return found
+
+
+def doubts(out: str) -> list[str]:
+    return [line.removeprefix("  doubt: ") for line in out.splitlines() if line.startswith("  doubt: ") and "calibrated" not in line]
+
+
+def test_verdict_of_an_experiment_that_was_repeated(lab: Lab, case: str) -> None:
+    """Until it fitted, or only once more; on another machine, with another kernel or size it is no repetition."""
+    asked = experiment.plan(case, SizeClass.QUICK)
+    keep(asked, "holds", "20261122T12")
+    assert doubts(lab("verdict", "mine")[1]) == []
+    keep(asked, "holds", "20261122T11", host={"machine": "other", "cpu": "EPYC", "cpus": "2"})
+    keep(experiment.plan(case, SizeClass.QUICK, kernels=("6.12-slowscan-before", "6.12")), "holds", "20261122T10")
+    code, out, _ = lab("verdict", "mine")
+    assert (code, doubts(out)) == (0, [])
+    assert out.splitlines()[-1] == "judged: experiment 20261122T12, begun 20261122T1200 on vm", "the newest by what its runs say"
+    keep(asked, "does not hold", "20261122T09")
+    assert doubts(lab("verdict", "mine")[1]) == [
+        "repeated: 1 other experiment of this case, size, topology, machine and kernels is here, 1 earlier; does not hold: 1",
+    ]
+    keep(asked, "cannot tell", "20261122T08")
+    keep(asked, "holds", "20261122T07", count=1)
+    last = "repeated: 3 other experiments of this case, size, topology, machine and kernels are here"
+    assert doubts(lab("verdict", "mine")[1]) == [f"{last}, 3 earlier; cannot tell: 2, does not hold: 1"]
+    assert doubts(lab("verdict", "20261122T09")[1]) == [f"{last}, 2 earlier; cannot tell: 2, holds: 1"]
+
+
+def test_verdict_of_an_unfinished_experiment(lab: Lab, case: str) -> None:
+    asked = experiment.plan(case, SizeClass.QUICK)
+    keep(asked, "holds", "20261122T12", count=5)
+    assert doubts(lab("verdict", "mine")[1]) == [
+        "experiment 20261122T12 is unfinished: 5 of 6 planned boots count; it was cut short, still goes on, or some were left out",
+    ]
+    keep(asked, "holds", "20261122T13", count=5, planned=None)
+    assert not any("unfinished" in line for line in doubts(lab("verdict", "mine")[1])), "nobody knows, of a run of before this was kept"
+
+
+def test_run_says_that_it_was_repeated(lab: Lab, case: str, conducted: dict[str, Any]) -> None:
+    keep(experiment.plan(case, SizeClass.QUICK), "does not hold", "20251122T09")
+    code, out, _ = lab("run", case)
+    assert (code, len(doubts(out))) == (0, 1)
+    assert doubts(out)[0].startswith("repeated: 1 other experiment ")
+
+
+def test_a_store_that_cannot_be_read_changes_no_verdict(lab: Lab, case: str, conducted: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(**_: object) -> None:
+        raise HostError("runs.sqlite3: locked")
+
+    monkeypatch.setattr(store, "find", broken)
+    code, out, _ = lab("run", case)
+    assert (code, doubts(out)) == (0, ["whether it was repeated is not known: runs.sqlite3: locked"])
 
 
 def test_verdict_of_half_an_experiment(lab: Lab, case: str, stored: Callable[[Sequence[Run]], None]) -> None:

@@ -337,6 +337,7 @@ def test_conduct(asked: Plan, lab: Lab) -> None:
     assert len(outcome.runs) == 6
     assert {run.place.experiment for run, _ in outcome.runs if run.place} == {outcome.experiment}
     assert {run.place.looks for run, _ in outcome.runs if run.place} == {1}
+    assert {run.place.planned for run, _ in outcome.runs if run.place} == {6}
     assert [(verdict.answer, verdict.boots) for verdict in outcome.verdicts] == [(Answer.HOLDS, (3, 3))]
     assert [verdict.boots for verdict in seen.verdicts] == [(2, 2), (3, 3)], "told once a round, from two boots of each on"
 
@@ -362,6 +363,23 @@ def test_auto_goes_on_until_the_budget_is_spent(asked: Plan, lab: Lab) -> None:
     assert [run.place.boot for run, _ in outcome.runs if run.place] == list(range(16))
     assert len({run.place.experiment for run, _ in outcome.runs if run.place}) == 1
     assert [boot.split()[1] for boot in lab.happened if boot != "down"] == [BEFORE, AFTER, AFTER, BEFORE] * 4
+
+
+def test_an_experiment_that_is_cut_short_is_doubted(asked: Plan, lab: Lab) -> None:
+    """In a look, and between two looks of --boots auto; one that ended because it is clear was not cut short."""
+    def unfinished(runs: Sequence[Run]) -> list[str]:
+        return [doubt for doubt in experiment.verdicts(runs)[0].doubts if "unfinished" in doubt]
+
+    clear = [run for run, _ in conduct(asked, None).runs]
+    assert unfinished(clear) == []
+    lab.values, lab.taken = NOISE, {}
+    spent = [run for run, _ in conduct(asked, None).runs]
+    assert [run.place.planned for run in spent if run.place] == [6] * 6 + [10] * 4 + [16] * 6
+    assert unfinished(spent) == []
+    assert "11 of 16 planned boots count" in unfinished(spent[:11])[0]
+    assert "unclear after 3 boots of each kernel, and it was to go on to 8" in unfinished(spent[:6])[0]
+    broken = [*spent[:-1], spent[-1].model_copy(update={"error": "panic"})]
+    assert "15 of 16 planned boots count" in unfinished(broken)[0]
 
 
 def test_auto_of_several_goes_on_for_the_one_that_is_not_clear(case: Path, lab: Lab) -> None:

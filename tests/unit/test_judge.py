@@ -101,6 +101,13 @@ def test_a_run_that_broke_is_named_and_never_counted() -> None:
     assert any(doubt.startswith(f"run {broken.id} broke and is not counted: phase work-1: exit status 1 and") for doubt in found.doubts)
 
 
+def test_boots_that_were_begun_again_are_doubted() -> None:
+    """Under emulation a boot that hangs is begun again; who judges its kernel should know."""
+    first, *others = experiment(MANY, FEW)
+    runs = [first.model_copy(update={"guest": {**first.guest, "hung": 2}}), *others]
+    assert told(runs) == (f"2 boots hung under emulation and were begun again, before {first.id}: a kernel that hangs looks the same",)
+
+
 def test_all_broke() -> None:
     found = judge.verdict([run.model_copy(update={"error": "panic"}) for run in experiment(MANY, FEW)])
     assert (found.answer, found.boots, found.runs) == (Answer.CANNOT_TELL, (0, 0), ())
