@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from numalab import comparable, effect, metrics, state
 from numalab.case import CONFIDENCE, Case, Expectation
@@ -164,5 +164,5 @@ def load(where: Site) -> Calibration | None:
     path = next((path for path in (where.file(), where.older().file()) if path.exists()), where.file())
     try:
         return Calibration.model_validate_json(path.read_text()) if path.exists() else None
-    except (OSError, ValidationError) as error:
+    except (OSError, ValueError) as error:  # not UTF-8 too
         raise InputError(f"{path}: not a calibration: {str(error).splitlines()[0]}: remove it, and run lab.py calibrate {where.case_name}") from error

@@ -144,9 +144,10 @@ def test_a_run_of_no_case_has_no_site() -> None:
         calibration.site(stray)
 
 
-def test_a_file_that_is_broken() -> None:
+@pytest.mark.parametrize("damage", [b"{", b"", b"[]", b"\xff\xfe"])
+def test_a_file_that_is_broken(damage: bytes) -> None:
     known = calibration.of(experiment((100, 110), (105, 95), of=SAME))
-    calibration.save(known).write_text("{")
+    calibration.save(known).write_bytes(damage)
     with pytest.raises(InputError, match=r"not a calibration: .*lab\.py calibrate slow"):
         calibration.load(known.site)
 
