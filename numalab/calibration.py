@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from numalab import comparable, effect, metrics, state
 from numalab.case import CONFIDENCE, Case, Expectation
@@ -39,10 +39,18 @@ class Site(Value):
     """The topology as it ran, scaled, without its description."""
     accel: str
     machine: str
+    """The name of the machine that runs the guests."""
+    machine_id: str = ""
+    """Tells machines of one name apart; '' for older runs, which do not have it."""
+
+    def older(self) -> Site:
+        """The same, as an older lab knew it."""
+        return self.model_copy(update={"machine_id": ""})
 
     def file(self) -> Path:
         """Where it is kept."""
-        digest = hashlib.sha256(json.dumps(jsonable(self), sort_keys=True).encode()).hexdigest()[:16]
+        facts = {key: value for key, value in jsonable(self).items() if key != "machine_id" or value}
+        digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
         return state.folder("calibration") / f"{self.case_name}-{self.size}-{digest}.json"
 
 
@@ -86,11 +94,12 @@ def site(run: Run) -> Site:
     if run.place is None:
         raise InputError(f"run {run.id} belongs to no case, and cannot calibrate one")
     spec = run.guest["spec"]
-    return plan(run.place.case_name, run.place.case, run.size, spec["topology"], spec["accel"], run.host.get("machine", ""))
+    here = plan(run.place.case_name, run.place.case, run.size, spec["topology"], spec["accel"], run.host.get("machine", ""))
+    return here.model_copy(update={"machine_id": run.host.get("machine id", "")})
 
 
 def plan(name: str, case: Case, size: SizeClass, topology: dict[str, Any], accel: str, machine: str) -> Site:
-    """The same before there is a run: the topology as plain JSON data, scaled; the host's name (platform.node())."""
+    """The same before there is a run: the topology as plain JSON data, scaled; the name of the machine that runs the guests."""
     known, here = jsonable(case), jsonable(case.sizes[size])
     recipe = {key: known[key] for key in PARTS} | {key: here[key] for key in SIZE_PARTS}
     return Site(
@@ -107,9 +116,10 @@ def of(runs: Sequence[Run]) -> Calibration:
     whole = sorted((run for run in runs if not run.error), key=lambda run: run.id)
     if len(whole) < effect.LEAST_BOOTS:
         raise InputError(f"a calibration needs {effect.LEAST_BOOTS} boots that ended well, there are {len(whole)}")
-    here, kernels = site(whole[0]), {run.kernel for run in whole}
+    here = max((site(run) for run in whole), key=lambda each: each.machine_id)  # a newer run's, if there is one
+    kernels = {run.kernel for run in whole}
     unlike = [*comparable.differences(whole), *([f"kernel: {', '.join(sorted(kernels))}"] if len(kernels) > 1 else [])]
-    if unlike or any(site(run) != here for run in whole):
+    if unlike or any(site(run).older() != here.older() for run in whole):
         raise InputError(f"a calibration is of one kernel, case and machine; these runs differ in {'; '.join(unlike) or 'their case'}")
     place = whole[0].place
     assert place is not None
@@ -150,9 +160,9 @@ def save(calibration: Calibration) -> Path:
 
 
 def load(where: Site) -> Calibration | None:
-    """The calibration of a site; None when there is none. Raises InputError."""
-    path = where.file()
+    """The calibration of a site, else the one that an older lab made there; None when there is none. Raises InputError."""
+    path = next((path for path in (where.file(), where.older().file()) if path.exists()), where.file())
     try:
         return Calibration.model_validate_json(path.read_text()) if path.exists() else None
-    except (OSError, ValidationError) as error:
+    except (OSError, ValueError) as error:  # not UTF-8 too
         raise InputError(f"{path}: not a calibration: {first_line(error)}: remove it, and run lab.py calibrate {where.case_name}") from error

@@ -12,8 +12,10 @@ from typing import Any
 
 from numalab.runs import Run
 
-HOST = ("machine", "cpu", "cpus")
+HOST = ("machine", "machine id", "cpu", "cpus")
 """Of a run's host: which machine it is. Its load and its versions may change between two boots."""
+LATER = ("machine id",)
+"""Of these, what older runs do not have: it is compared between runs that have it."""
 NO_PART = ("description", "source")
 """Of a topology: what is said of it. A machine is its vCPUs, memory, nodes, distances and disks."""
 
@@ -48,10 +50,11 @@ def differences(runs: Sequence[Run], of: Callable[[Run], Traits] = traits) -> tu
     lines = []
     for trait in every[0] if every else ():
         kinds: list[tuple[Mapping[str, Any], list[int]]] = []
-        for index, found in enumerate(every):
-            same = next((members for facts, members in kinds if facts == found[trait]), None)
+        known = [found[trait] for found in every]
+        for index, facts_here in enumerate(_completed(facts, known) for facts in known):
+            same = next((members for facts, members in kinds if facts == facts_here), None)
             if same is None:
-                kinds.append((found[trait], [index]))
+                kinds.append((facts_here, [index]))
             else:
                 same.append(index)
         if len(kinds) > 1:
@@ -61,6 +64,13 @@ def differences(runs: Sequence[Run], of: Callable[[Run], Traits] = traits) -> tu
             shown = [f"{name}{_apart(facts, all_facts)} {tally}" for name, facts, tally in zip(names, all_facts, tallies, strict=True)]
             lines.append(f"{trait}: {', '.join(shown)}")
     return tuple(lines)
+
+
+def _completed(facts: Mapping[str, Any], every: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """An older run's facts, with LATER from a newer run that has all of them."""
+    newer = next((other for other in every if all(other.get(key) == value for key, value in facts.items())
+                  and any(key in other and key not in facts for key in LATER)), {})
+    return {**facts, **{key: newer[key] for key in LATER if key in newer}}
 
 
 def _apart(facts: Mapping[str, Any], every: Sequence[Mapping[str, Any]]) -> str:

@@ -12,7 +12,6 @@ import hashlib
 import importlib.util
 import json
 import os
-import platform
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Any, Protocol
 
 from pydantic import Field, ValidationError
 
-from numalab import accel, catalog, console, counters, record, shell, state, topology
+from numalab import accel, catalog, console, counters, machine, record, shell, state, topology
 from numalab.case import Place
 from numalab.errors import GuestError, HostError, InputError, LabError
 from numalab.guest import Guest, check_release
@@ -219,15 +218,13 @@ def _phase(
     return PhaseResult(
         phase=phase, status=used["status"], elapsed=used["elapsed"], user=used["user"], system=used["system"],
         counters=counters.phase(told["before"], told["after"]), output=record.output(folder, index, phase.name),
-        guest_load=used["load"], host_load=os.getloadavg()[0],
+        guest_load=used["load"], host_load=machine.load(guest.host.where, deadline),
     )
 
 
 def _host(guest: Guest, deadline: Deadline) -> dict[str, str]:
-    """What must be alike between runs that are compared, and what helps to doubt one."""
-    model = next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")), "")
+    """The machine that runs the guest: what must be alike between runs that are compared, and what helps to doubt one."""
     return {
-        "machine": platform.node(), "kernel": platform.release(), "cpu": model, "cpus": str(os.cpu_count()),
-        "qemu": accel.qemu_version(deadline, guest.host.where), "libvirt": guest.host.version(), "uri": guest.host.uri,
-        "load at start": f"{os.getloadavg()[0]:.2f}",
+        **machine.about(guest.host.where, deadline), "qemu": accel.qemu_version(deadline, guest.host.where),
+        "libvirt": guest.host.version(), "uri": guest.host.uri,
     }

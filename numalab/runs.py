@@ -23,6 +23,7 @@ class PhaseResult(Value):
     """What the workload told of itself: lines `numalab: NAME VALUE` on its standard output."""
     guest_load: float
     host_load: float
+    """Of the machine that runs the guest."""
 
 
 class Run(Stored):
@@ -34,6 +35,7 @@ class Run(Stored):
     params: dict[str, Any]
     started: str
     host: dict[str, str]
+    """The machine that runs the guest; see machine.about."""
     guest: dict[str, Any]
     inputs: dict[str, str] = Field(default_factory=dict)
     """Files that the run depends on beside the guest's (which are in `guest`) -> their SHA-256."""

@@ -144,9 +144,10 @@ def test_a_run_of_no_case_has_no_site() -> None:
         calibration.site(stray)
 
 
-def test_a_file_that_is_broken() -> None:
+@pytest.mark.parametrize("damage", [b"{", b"", b"[]", b"\xff\xfe"])
+def test_a_file_that_is_broken(damage: bytes) -> None:
     known = calibration.of(experiment((100, 110), (105, 95), of=SAME))
-    calibration.save(known).write_text("{")
+    calibration.save(known).write_bytes(damage)
     with pytest.raises(InputError, match=r"not a calibration: .*lab\.py calibrate slow"):
         calibration.load(known.site)
 
@@ -159,3 +160,27 @@ def test_a_case_is_kept_as_data() -> None:
     found = calibration.load(known.site)
     assert found is not None
     assert found.site == known.site
+
+
+def of_machine(ident: str | None) -> list[Run]:
+    """An experiment on the machine of this id; None: by a lab that did not record it."""
+    runs = experiment((100, 110), (105, 95), of=SAME)
+    return [run.model_copy(update={"host": {**run.host, **({} if ident is None else {"machine id": ident})}}) for run in runs]
+
+
+def test_two_machines_of_one_name_are_two_sites() -> None:
+    calibration.save(calibration.of(of_machine("a")))
+    assert calibration.load(calibration.site(of_machine("a")[0])) is not None
+    assert calibration.load(calibration.site(of_machine("b")[0])) is None
+    assert calibration.load(calibration.site(of_machine(None)[0])) is None
+    with pytest.raises(InputError, match="these runs differ in host: machine id=a"):
+        calibration.of([*of_machine("a"), *(run.model_copy(update={"id": f"{run.id}-b"}) for run in of_machine("b"))])
+
+
+def test_an_older_calibration_still_counts() -> None:
+    known = calibration.of(of_machine(None))
+    path = calibration.save(known)
+    assert "machine_id" not in str(path)
+    assert calibration.load(calibration.site(of_machine("a")[0])) == known
+    mixed = calibration.of([*of_machine(None), *(run.model_copy(update={"id": f"{run.id}-a"}) for run in of_machine("a"))])
+    assert mixed.site.machine_id == "a"

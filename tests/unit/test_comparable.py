@@ -61,3 +61,23 @@ def test_another_name_or_description_is_no_other_topology() -> None:
 def test_all_that_differs_is_told() -> None:
     found = comparable.differences([run(), run("fakenuma", Accel.KVM)])
     assert [line.partition(":")[0] for line in found] == ["accelerator", "topology"]
+
+
+def on(ident: str | None, name: str = "vm") -> Run:
+    """A run of a machine; None: from a lab that did not record the machine's id."""
+    return run(host={"machine": name, "cpu": "EPYC", "cpus": "2", **({} if ident is None else {"machine id": ident})})
+
+
+@pytest.mark.parametrize("runs", [[on(None), on(None)], [on("a"), on("a")], [on(None), on("a"), on("a"), on(None)]])
+def test_older_runs_have_no_machine_id(runs: list[Run]) -> None:
+    assert comparable.differences(runs) == ()
+
+
+@pytest.mark.parametrize(("runs", "line"), [
+    ([on("a"), on("b")], "host: machine id=a (1 run), machine id=b (1 run)"),
+    ([on(None), on("a"), on("b")], "host: machine id=a (2 runs), machine id=b (1 run)"),
+    ([on("a"), on(None, "big")], "host: machine=vm machine id=a (1 run), machine=big machine id=- (1 run)"),
+])
+def test_two_machines_of_one_name(runs: list[Run], line: str) -> None:
+    (told,) = comparable.differences(runs)
+    assert sorted(told.removeprefix("host: ").split(", ")) == sorted(line.removeprefix("host: ").split(", "))

@@ -24,7 +24,7 @@ LAYERS = (
         "sections", "tables", "topology", "trial", "workload",
     }),
     ("edges", {
-        "accel", "console", "doctor", "evidence", "guest", "host", "html", "image", "kernel", "kernelbuild", "launch", "leftovers",
+        "accel", "console", "doctor", "evidence", "guest", "host", "html", "image", "kernel", "kernelbuild", "launch", "leftovers", "machine",
         "provision", "prune", "settle", "shell", "source", "storage", "store", "toolchain", "where",
     }),
     ("measuring", {"experiment", "measure"}),

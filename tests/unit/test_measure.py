@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from numalab import accel, catalog, measure, record, state, topology
+from numalab import accel, catalog, machine, measure, record, state, topology
 from numalab.case import Arm, Place
 from numalab.errors import GuestError, GuestLost, HostError, InputError
 from numalab.guest import Guest
@@ -110,6 +110,9 @@ class FakeGuest(FakeShell):
 @pytest.fixture(autouse=True)
 def qemu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accel, "qemu_version", lambda *_: "7.2.22")
+    facts = {"machine": "big", "kernel": "6.12", "cpu": "EPYC", "cpus": "96", "load at start": "7.25"}
+    monkeypatch.setattr(machine, "about", lambda *_: facts)
+    monkeypatch.setattr(machine, "load", lambda *_: 42.5)
 
 
 def only_run() -> Path:
@@ -201,6 +204,7 @@ def test_run(deadline: Deadline) -> None:
     }
     assert run.console_warnings == ("[ 2.0] watchdog: BUG: soft lockup - CPU#0 stuck",)
     assert (run.host["qemu"], run.host["libvirt"], run.host["uri"]) == ("7.2.22", "9.0.0", FakeHost.uri)
+    assert (run.host["machine"], run.host["load at start"], run.phases[0].host_load) == ("big", "7.25", 42.5), "of the hypervisor, not of this machine"
     assert run.guest == jsonable(guest.record)
     assert record.read(folder) == run
     assert {path.name for path in folder.iterdir()} == {"run.json", "domain.xml", "console.log", "topology.txt", "phases"}

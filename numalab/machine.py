@@ -1,0 +1,41 @@
+"""The machine that runs a guest, this one or a hypervisor elsewhere: what it is, and how busy.
+
+Not here: which of its facts runs must share (comparable).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from numalab.errors import HostError
+from numalab.proc import Deadline
+from numalab.where import Where
+
+ABOUT = r"""
+echo "machine=$(uname -n)"
+echo "kernel=$(uname -r)"
+echo "cpu=$(sed -n 's/^model name[[:space:]]*:[[:space:]]*//p' /proc/cpuinfo | head -n 1)"
+echo "cpus=$(getconf _NPROCESSORS_ONLN)"
+[ ! -s /etc/machine-id ] || echo "machine id=$(sha256sum </etc/machine-id | cut -c 1-16)"
+read -r load rest </proc/loadavg
+echo "load at start=$load"
+"""
+"""sh -c. The machine id tells two machines of one name apart; machine-id(5) asks to hand on nothing but a hash of it."""
+NEEDED = ("machine", "kernel", "cpu", "cpus", "load at start")
+
+
+def about(where: Where, deadline: Deadline) -> dict[str, str]:
+    """A machine's facts; `machine id` is absent where it has none. One round trip. Raises HostError."""
+    text = where.run(["sh", "-c", ABOUT], deadline=deadline).stdout
+    facts = {key: value.strip() for key, equals, value in (line.partition("=") for line in text.splitlines()) if equals}
+    if lacking := [key for key in NEEDED if key not in facts]:
+        raise HostError(f"{where.ssh or 'this machine'}: does not tell its {', '.join(lacking)}")
+    return facts
+
+
+def load(where: Where, deadline: Deadline) -> float:
+    """How many processes were ready to run there, on average over the last minute. Raises HostError."""
+    try:
+        return float(where.read(Path("/proc/loadavg"), 0, deadline).split()[0])
+    except (IndexError, ValueError) as error:  # of base64 too
+        raise HostError(f"{where.ssh or 'this machine'}: /proc/loadavg has no load: {error}") from error
