@@ -76,8 +76,8 @@ def wait_until_succeeds(shell: Shell, command: str, *, deadline: Deadline, every
     return result.stdout
 
 
-TURNED_AWAY = re.compile(r"kex_exchange_identification|Connection (closed|reset) by")
-"""What ssh says of a server that ends the connection before anybody is asked who he is."""
+TURNED_AWAY = re.compile(r"kex_exchange_identification|Connection (closed|reset) by|timed out during banner exchange")
+"""What ssh says of a server that ends the connection before anybody is asked who he is, or that is too busy to greet in time."""
 
 
 @dataclass(frozen=True)

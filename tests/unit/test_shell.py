@@ -204,6 +204,7 @@ def test_wait_is_for_the_greeting(greeting: bytes, answers: bool, tmp_path: Path
 
 @pytest.mark.parametrize(("said", "again"), [
     ("kex_exchange_identification: Connection closed by remote host", True), ("Connection reset by 127.0.0.1 port 2222", True),
+    ("Connection timed out during banner exchange", True),
     ("root@127.0.0.1: Permission denied (publickey).", False),
 ])
 def test_wait_when_sshd_turns_the_first_away(said: str, again: bool, tmp_path: Path, program: Program, deadline: Deadline) -> None:

@@ -205,6 +205,28 @@ def test_hung_guest_is_lost(lab_py: Command) -> None:
     assert "SSH is lost" in said
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small disk: needs root")
+def test_full_disk_of_the_host(lab_py: Command) -> None:
+    """QEMU pauses a guest whose disk there is no more room for: told as that, and soon."""
+    place = lab_py.state / "guests"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3g", "tmpfs", place], check=True)
+    try:
+        up(lab_py, "one")
+        room = shutil.disk_usage(place).used + (1 << 20)
+        subprocess.run(["mount", "-o", f"remount,size={room}", place], check=True)
+        begin = time.monotonic()
+        result = lab_py("exec", "one", "--", "dd", "if=/dev/zero", "of=/dev/vdb", "bs=1M", "count=64", "oflag=direct")
+        assert time.monotonic() - begin < 60
+        assert result.returncode == 125
+        assert f"guest one: its disk on the host is full: QEMU could not write {place}/one/scratch.raw" in result.stderr
+        assert lab_py("down", "one").returncode == 0
+        assert not lab_py.left()
+    finally:
+        lab_py("down", "--all")
+        subprocess.run(["umount", place], check=True)
+
+
 def test_wrong_topology_fails_up(lab_py: Command) -> None:
     """mem=256M hides memory that was asked for: up must see that from inside, and show both sides."""
     result = lab_py("up", *LEAN, "--name", "one", "--append", "mem=256M")
