@@ -112,11 +112,15 @@ def _cell(topology: Topology, index: int, node: Node) -> Element:
 
 
 def _interconnects(topology: Topology) -> Element:
-    """HMAT: every initiator (a node with CPUs) reaches a node's memory as that node says."""
+    """HMAT: a node's memory is reached as that node says, by its own CPUs, or else by every node with CPUs.
+
+    libvirt refuses links in both directions ("Link already defined"), so two nodes with CPUs have no entry for each
+    other. The kernel shows a node's latency and bandwidth from its best initiator, which such an entry does not change.
+    """
     entries = []
     for initiator, source in enumerate(topology.nodes):
         for target, node in enumerate(topology.nodes):
-            if source.cpus and node.memory:
+            if source.cpus and node.memory and (initiator == target or not node.cpus):
                 about = {"initiator": str(initiator), "target": str(target), "type": "access"}
                 entries.append(E.latency(value=str(node.latency_ns), **about))
                 entries.append(E.bandwidth(value=str((node.bandwidth_mibs or 0) * MIB // KIB), unit="KiB", **about))

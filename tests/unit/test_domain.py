@@ -10,7 +10,7 @@ from lxml import etree
 
 from numalab import catalog
 from numalab.domain import LAB, PREFIX, domain_xml, read_mark
-from numalab.model import Accel, Boot, Disk, GuestSpec
+from numalab.model import Accel, Boot, Disk, GuestSpec, Topology
 from tests.unit.makers import BOOT, GOLDEN, spec
 
 # Emulated ones are a session's, the others the system instance's, which is told whose files they are.
@@ -64,6 +64,17 @@ def test_distances() -> None:
 def test_tiers() -> None:
     found = find(CASES["tiers-tcg"], "cpu/numa/interconnects/latency")
     assert [(entry["initiator"], entry["target"], entry["value"]) for entry in found] == [("0", "0", "80"), ("0", "1", "250")]
+
+
+def test_two_initiators() -> None:
+    """libvirt refuses both directions of a link: nodes with CPUs tell of themselves, others of all that reach them."""
+    about = {"latency_ns": 80, "bandwidth_mibs": 1024, "memory": "1GiB"}
+    shape = Topology.model_validate({"description": "two initiators", "vcpus": 2, "memory": "3GiB",
+                                     "nodes": [about | {"cpus": "0"}, about | {"cpus": "1"}, about | {"latency_ns": 250}]})
+    entries = find(spec(shape), "cpu/numa/interconnects/latency")
+    assert [(entry["initiator"], entry["target"], entry["value"]) for entry in entries] == [
+        ("0", "0", "80"), ("0", "2", "250"), ("1", "1", "80"), ("1", "2", "250"),
+    ]
 
 
 def test_disks() -> None:
