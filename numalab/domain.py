@@ -155,11 +155,12 @@ def _disk(index: int, disk: DiskFile) -> Element:
 
 
 def _network(spec: GuestSpec) -> Element:
-    # The slot is free on both machines and far from those that libvirt hands out from the low end.
-    bus = "pcie.0" if spec.topology.machine == "q35" else "pci.0"
+    # libvirt does not know of this card, and hands out slots from the low end: on pc up to 0x1d for 25 disks, on q35 a
+    # few of pcie.0 alone, whose 0x1f is taken.
+    bus, slot = ("pcie.0", "0x1c") if spec.topology.machine == "q35" else ("pci.0", "0x1f")
     words = (
         "-netdev", f"user,id=lab0,hostfwd=tcp:127.0.0.1:{spec.ssh_port}-:22",
-        "-device", f"virtio-net-pci,netdev=lab0,id=labnet0,bus={bus},addr=0x1c,romfile=",
+        "-device", f"virtio-net-pci,netdev=lab0,id=labnet0,bus={bus},addr={slot},romfile=",
     )
     return _Qemu.commandline(*(_Qemu.arg(value=word) for word in words))
 

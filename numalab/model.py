@@ -26,6 +26,8 @@ FAKE_STEP = 32 * MIB
 """numa=fake cuts nodes in this step (FAKE_NODE_MIN_SIZE in arch/x86/mm/numa_emulation.c)."""
 MAX_HMAT_ENTRY = 65534
 """ACPI 6.5, 5.2.27.4: 16 bits an entry, of which 0xFFFF says "not reachable"."""
+ROOT_DISK = "root"
+"""Serial and file name of the disk that a guest boots from (storage.overlay)."""
 LOCAL_DISTANCE = 10
 """ACPI 6.5, 5.2.17: the SLIT's diagonal; every other entry is larger, 255 says "not reachable"."""
 
@@ -225,6 +227,8 @@ class Topology(Value):
         names = [disk.name for disk in self.disks]
         if doubles := {name for name in names if names.count(name) > 1}:
             raise ValueError(f"disks: {sorted(doubles)[0]} is there twice")
+        if ROOT_DISK in names:
+            raise ValueError(f"disks: {ROOT_DISK} is the guest's own disk; choose another name")
         hmat = [(node.latency_ns is None, node.bandwidth_mibs is None) for node in self.nodes if node.memory]
         if len({flag for pair in hmat for flag in pair}) > 1:
             raise ValueError("nodes: latency_ns and bandwidth_mibs go on every node with memory, or on none")

@@ -15,6 +15,7 @@ SMALL_MIB = (128, 128, 128, 129, 160, 192, 255, 256, 257, 384, 511)
 LARGE_MIB = (512, 768, 1000, 1536, 2048, 3072, 3584)
 TINY_MIB = (1, 3, 4, 31, 32, 64, 100, 127)
 
+MAX_DISKS = 25
 DEALS = ("contiguous", "round robin", "random", "one node", "unequal")
 
 
@@ -120,7 +121,7 @@ def written(data: dict[str, Any]) -> str:
 
 
 @st.composite
-def files(draw: st.DrawFn, *, most: int = 64, broken: bool = True, disks: int = 25) -> str:
+def files(draw: st.DrawFn, *, most: int = 64, broken: bool = True, disks: int = MAX_DISKS) -> str:
     """The text of a topology's file."""
     data = draw(st.one_of(nodes(most=most), nodes(most=most), nodes(most=most), plain()))
     data = {"description": draw(st.sampled_from(("made by hypothesis", "<&>\"'", "café"))), "machine": draw(st.sampled_from(("q35", "pc"))), **data}
@@ -129,6 +130,8 @@ def files(draw: st.DrawFn, *, most: int = 64, broken: bool = True, disks: int = 
     kinds = st.fixed_dictionaries({"size": st.sampled_from(("1MiB", "16GiB", "500TiB"))},
                                   optional={"bus": st.sampled_from(("virtio", "usb")), "mibs_per_second": st.integers(1, 100_000)})
     names = draw(st.lists(st.from_regex(r"[a-zA-Z0-9]{1,20}", fullmatch=True), max_size=draw(st.sampled_from((0, 0, 2, disks))), unique=True))
+    if disks == MAX_DISKS and draw(st.integers(0, 19)) == 19:
+        names = [f"d{i}" for i in range(disks)]  # as many as can be
     if names:
         data["disks"] = [{"name": name} | draw(kinds) for name in names]
     if broken and draw(st.integers(0, 7)) == 7:

@@ -89,6 +89,12 @@ def test_ssh_is_forwarded_on_loopback_only() -> None:
     assert "hostfwd=tcp:127.0.0.1:2222-:22" in domain_xml(CASES["4socket-tcg"])
 
 
+@pytest.mark.parametrize(("machine", "place"), [("pc", "bus=pci.0,addr=0x1f"), ("q35", "bus=pcie.0,addr=0x1c")])
+def test_the_card_is_on_a_slot_that_no_disk_gets(machine: str, place: str) -> None:
+    """With 25 disks libvirt gave 0x1c of pc to one, and QEMU ended."""
+    assert place in domain_xml(spec(catalog.topology("uma-2g").model_copy(update={"machine": machine})))
+
+
 def test_owner() -> None:
     assert [find(CASES[name], "seclabel") for name in ("4socket-tcg", "4socket-kvm")] == [[], [{"type": "static", "model": "dac", "relabel": "no"}]]
 

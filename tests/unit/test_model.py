@@ -85,6 +85,7 @@ def test_no_names(name: str) -> None:
     ({"nodes": [{"cpus": "0-3", "memory": "2GiB", "latency_ns": 80}]}, "or on none"),
     ({"memory": "262145K"}, "memory: 262145KiB is not a whole number of MiB"),
     ({"fake": 17}, "fake: 17 nodes share 2GiB; each needs 128MiB at least"),
+    ({"disks": [{"name": "root", "size": "1G"}]}, "disks: root is the guest's own disk"),
     ({"fake": 7}, "fake: 7 nodes share 2GiB; each needs a multiple of 32MiB"),
     ({"nodes": [{"cpus": "0-3", "memory": "1921MiB"}, {"memory": "127MiB"}]}, "node 1 has 127MiB; a node with memory has 128MiB at least"),
     ({"nodes": [{"cpus": "0-3", "memory": "256MiB"}, *[{"memory": "128MiB"}] * 64], "memory": "8448MiB"}, "at most 64 items"),
