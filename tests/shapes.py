@@ -49,7 +49,7 @@ def nodes(draw: st.DrawFn, *, most: int = 64) -> dict[str, Any]:
     chance = random.Random(draw(st.integers(0, 1 << 32)))
     # Each node has both, or memory only, or CPUs only; one at least has CPUs and one has memory.
     kinds = [chance.choice(draw(st.sampled_from(("b", "bbbm", "bbbc", "bmc", "bm", "m", "c")))) for _ in range(count)]
-    if draw(st.integers(0, 9)):  # nodes without CPUs are refused elsewhere than at the end
+    if draw(st.integers(0, 19)) < 19:  # nodes without CPUs are refused elsewhere than at the end
         kinds.sort(key=lambda kind: kind == "m")
     owners = [i for i, kind in enumerate(kinds) if kind != "m"] or [0]
     holders = [i for i, kind in enumerate(kinds) if kind != "c"] or [count - 1]
@@ -57,11 +57,14 @@ def nodes(draw: st.DrawFn, *, most: int = 64) -> dict[str, Any]:
     cpus = deal(draw(st.sampled_from(DEALS)), vcpus, owners, chance)
     sizes = draw(st.sampled_from((SMALL_MIB, SMALL_MIB, (*SMALL_MIB, *LARGE_MIB) if count <= 8 else SMALL_MIB, (128,), (256,))))
     mibs = {i: chance.choice(sizes) for i in {*holders, *(i for i in range(count) if i not in cpus)}}
-    if draw(st.integers(0, 9)) == 0:
+    if draw(st.integers(0, 19)) < 19:
+        mibs[holders[0]] = max(mibs[holders[0]], 256)  # less is no machine
+    else:
         mibs[chance.choice(holders)] = draw(st.sampled_from(TINY_MIB))
     hmat = draw(st.sampled_from(("", "", "", "all", "memory")))
-    if hmat and draw(st.integers(0, 9)):  # an HMAT with nodes without memory is refused
+    if hmat and draw(st.integers(0, 9)) < 9:  # an HMAT with nodes without memory is refused
         mibs = {i: mibs.get(i, 128) for i in range(count)}
+    rates = draw(st.sampled_from(((1024, 10240, 40960, 65536), (1024, 10240, 40960), (1, 100, 40960), (1, 1024, 65536, 123457))))
     made = []
     for i in range(count):
         node: dict[str, Any] = {}
@@ -71,7 +74,7 @@ def nodes(draw: st.DrawFn, *, most: int = 64) -> dict[str, Any]:
             node["memory"] = f"{mibs[i]}MiB"
         if hmat == "all" or (hmat and i in mibs):
             node["latency_ns"] = chance.choice((1, 80, 120, 250, 999, 5000, 65534))
-            node["bandwidth_mibs"] = chance.choice((1, 100, 1000, 1024, 10240, 40960, 123457))
+            node["bandwidth_mibs"] = chance.choice(rates)
         made.append(node)
     data = {"vcpus": vcpus, "memory": f"{sum(mibs.values())}MiB", "nodes": made}
     if kind := draw(st.sampled_from(("", "symmetric", "asymmetric"))):
@@ -97,7 +100,7 @@ def plain(draw: st.DrawFn) -> dict[str, Any]:
     data["memory"] = size
     if draw(st.booleans()):
         data["fake"] = draw(st.integers(2, 32))
-        if draw(st.integers(0, 3)):  # each is a multiple of 32 MiB, or else refused
+        if draw(st.integers(0, 7)) < 7:  # each is a multiple of 32 MiB, or else refused
             data["memory"] = f"{data['fake'] * 32 * draw(st.integers(4, 12))}MiB"
     return data
 
@@ -142,6 +145,6 @@ def files(draw: st.DrawFn, *, most: int = 64, broken: bool = True, disks: int = 
 @st.composite
 def scales(draw: st.DrawFn) -> tuple[int | None, int | None]:
     """Memory in MiB and vCPUs, as --memory and --vcpus may ask; None leaves them as they are."""
-    if draw(st.integers(0, 2)):
+    if draw(st.integers(0, 2)) < 2:
         return None, None
     return draw(st.one_of(st.none(), st.integers(1, 300), st.integers(256, 10_000))), draw(st.one_of(st.none(), st.integers(0, 12), st.integers(1, 260)))
