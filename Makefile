@@ -25,7 +25,7 @@ BROWSER := chromium chromium-driver poppler-utils
 
 YAMLLINT := {extends: default, rules: {line-length: {max: 160}, document-start: disable, comments: {min-spaces-from-content: 1}, braces: {max-spaces-inside: 0}, truthy: {check-keys: false}}}
 
-.PHONY: demo test setup packages image kernel lint unit browser vm matrix clean
+.PHONY: demo test setup packages image kernel lint unit browser vm shapes matrix clean
 
 demo: image
 	$(LAB) run migratefail
@@ -73,6 +73,15 @@ browser: setup
 
 vm: kernel
 	$(VENV)/bin/pytest tests/vm
+
+# Topologies made by hypothesis: COUNT of them, as many as are possible started paused, BOOTS of the small ones booted.
+# An hour or more under emulation; a failure prints its seed, and SEED=N repeats it. `make vm` has a short form.
+shapes: COUNT ?= 1000
+shapes: BOOTS ?= 30
+shapes: SEED ?= $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
+shapes: SEED := $(SEED)
+shapes: kernel
+	SEED=$(SEED) COUNT=$(COUNT) STARTS=$(COUNT) BOOTS=$(BOOTS) $(VENV)/bin/pytest -s tests/vm/test_shapes.py
 
 # What fits an hour: cases whose boots are limited to 31 minutes together. `pytest testcases` runs them all.
 matrix: kernel

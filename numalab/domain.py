@@ -136,11 +136,15 @@ def _cell(topology: Topology, index: int, node: Node) -> Element:
 
 
 def _interconnects(topology: Topology) -> Element:
-    """HMAT: every initiator (a node with CPUs) reaches a node's memory as that node says."""
+    """HMAT: a node's memory is reached as that node says, by its own CPUs, or else by every node with CPUs.
+
+    libvirt refuses links in both directions ("Link already defined"), so two nodes with CPUs have no entry for each
+    other. The kernel shows a node's latency and bandwidth from its best initiator, which such an entry does not change.
+    """
     entries = []
     for initiator, source in enumerate(topology.nodes):
         for target, node in enumerate(topology.nodes):
-            if source.cpus and node.memory:
+            if source.cpus and node.memory and (initiator == target or not node.cpus):
                 about = {"initiator": str(initiator), "target": str(target), "type": "access"}
                 entries.append(E.latency(value=str(node.latency_ns), **about))
                 entries.append(E.bandwidth(value=str((node.bandwidth_mibs or 0) * MIB // KIB), unit="KiB", **about))
@@ -186,13 +190,14 @@ def _log_path(spec: GuestSpec) -> str:
 
 
 def _network(spec: GuestSpec) -> tuple[str, ...]:
-    # The slot is free on both machines and far from those that libvirt hands out from the low end.
-    bus = "pcie.0" if spec.topology.machine == "q35" else "pci.0"
+    # libvirt does not know of this card, and hands out slots from the low end: on pc up to 0x1d for 25 disks, on q35 a
+    # few of pcie.0 alone, whose 0x1f is taken.
+    bus, slot = ("pcie.0", "0x1c") if spec.topology.machine == "q35" else ("pci.0", "0x1f")
     # QEMU still answers the guest's DHCP when restricted, but names neither router nor name server: nothing waits for one.
     restrict = "off" if spec.network else "on"
     return (
         "-netdev", f"user,id=lab0,restrict={restrict},hostfwd=tcp:127.0.0.1:{spec.ssh_port}-:22",
-        "-device", f"virtio-net-pci,netdev=lab0,id=labnet0,bus={bus},addr=0x1c,romfile=",
+        "-device", f"virtio-net-pci,netdev=lab0,id=labnet0,bus={bus},addr={slot},romfile=",
     )
 
 

@@ -36,6 +36,6 @@ def about(where: Where, deadline: Deadline) -> dict[str, str]:
 def load(where: Where, deadline: Deadline) -> float:
     """How many processes were ready to run there, on average over the last minute. Raises HostError."""
     try:
-        return float(where.read(Path("/proc/loadavg"), 0, deadline).split()[0])
+        return float(where.read(Path("/proc/loadavg"), 0, deadline, 100).split()[0])
     except (IndexError, ValueError) as error:  # of base64 too
         raise HostError(f"{where.ssh or 'this machine'}: /proc/loadavg has no load: {error}") from error

@@ -18,6 +18,16 @@ _UNITS = {"": 1, "K": KIB, "M": MIB, "G": GIB, "T": TIB, "P": 1 << 50}
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,39}")
 MAX_VCPUS = 255
 """xAPIC ids end here; more needs an interrupt-remapping IOMMU that the lab does not give its guests."""
+MAX_NODES = 64
+"""CONFIG_NODES_SHIFT of kernels/config/base.config; a kernel leaves out nodes beyond its own limit, QEMU ends at 128."""
+LEAST_NODE = 128 * MIB
+"""The least memory of a node that has any: an x86 memory block, and room for the kernel's own things."""
+FAKE_STEP = 32 * MIB
+"""numa=fake cuts nodes in this step (FAKE_NODE_MIN_SIZE in arch/x86/mm/numa_emulation.c)."""
+MAX_HMAT_ENTRY = 65534
+"""ACPI 6.5, 5.2.27.4: 16 bits an entry, of which 0xFFFF says "not reachable"."""
+ROOT_DISK = "root"
+"""Serial and file name of the disk that a guest boots from (storage.overlay)."""
 LOCAL_DISTANCE = 10
 """ACPI 6.5, 5.2.17: the SLIT's diagonal; every other entry is larger, 255 says "not reachable"."""
 
@@ -136,7 +146,7 @@ class Node(Value):
 
     cpus: Cpus = ()
     memory: Size = 0
-    latency_ns: int | None = Field(default=None, gt=0, le=65534)
+    latency_ns: int | None = Field(default=None, gt=0, le=MAX_HMAT_ENTRY)
     bandwidth_mibs: int | None = Field(default=None, gt=0)
 
 
@@ -171,7 +181,7 @@ class Topology(Value):
     vcpus: Annotated[int, Field(ge=1, le=MAX_VCPUS, strict=True)]
     sockets: Annotated[int, Field(ge=1, strict=True)] = 1
     memory: Annotated[Size, Field(ge=256 * MIB)]
-    nodes: tuple[Node, ...] = ()
+    nodes: Annotated[tuple[Node, ...], Field(max_length=MAX_NODES)] = ()
     distances: tuple[tuple[Annotated[int, Field(strict=True)], ...], ...] = ()
     fake: Annotated[int, Field(ge=2, le=32, strict=True)] | None = None
     deals_cpus: bool = False
@@ -203,8 +213,17 @@ class Topology(Value):
         for index, node in enumerate(self.nodes):
             if node.memory % MIB:
                 raise ValueError(f"nodes: node {index}'s memory is not a whole number of MiB")
+            if 0 < node.memory < LEAST_NODE:
+                raise ValueError(f"nodes: node {index} has {show_size(node.memory)}; a node with memory has {show_size(LEAST_NODE)} at least")
             if not node.memory and not node.cpus:
                 raise ValueError(f"nodes: node {index} has neither CPUs nor memory")
+            if node.cpus and index and not self.nodes[index - 1].cpus:
+                # libvirt 9.0 looks for a vCPU's node from node 0 on, and takes the missing CPU mask of a node for one
+                # (qemuProcessSetupPid); libvirtd dies by SIGSEGV, for all of its users.
+                raise ValueError(f"nodes: node {index} has CPUs, but node {index - 1} before it has none: number the nodes "
+                                 "without CPUs last (libvirt 9.0 crashes on others)")
+        if self.memory % MIB:
+            raise ValueError(f"memory: {show_size(self.memory)} is not a whole number of MiB")
         total = sum(node.memory for node in self.nodes)
         if self.nodes and total != self.memory:
             raise ValueError(f"memory: is {show_size(self.memory)}, but the nodes' add up to {show_size(total)}")
@@ -225,12 +244,30 @@ class Topology(Value):
     def _check_rest(self) -> None:
         if self.fake and self.nodes:
             raise ValueError("fake: numa=fake splits a machine without nodes; drop `nodes` or `fake`")
+        if self.fake and self.memory < self.fake * LEAST_NODE:
+            raise ValueError(f"fake: {self.fake} nodes share {show_size(self.memory)}; each needs {show_size(LEAST_NODE)} at least")
+        if self.fake and self.memory % (self.fake * FAKE_STEP):
+            # A node that has a hole, as node 0 has below 1 MiB, gets a step more, for which the last one may then be missing:
+            # 6.1 makes 6 nodes of 900 MiB with numa=fake=7.
+            raise ValueError(f"fake: {self.fake} nodes share {show_size(self.memory)}; each needs a multiple of {show_size(FAKE_STEP)}")
         names = [disk.name for disk in self.disks]
         if doubles := {name for name in names if names.count(name) > 1}:
             raise ValueError(f"disks: {sorted(doubles)[0]} is there twice")
+        if ROOT_DISK in names:
+            raise ValueError(f"disks: {ROOT_DISK} is the guest's own disk; choose another name")
         hmat = [(node.latency_ns is None, node.bandwidth_mibs is None) for node in self.nodes if node.memory]
         if len({flag for pair in hmat for flag in pair}) > 1:
             raise ValueError("nodes: latency_ns and bandwidth_mibs go on every node with memory, or on none")
+        if rates := [node.bandwidth_mibs for node in self.nodes if node.bandwidth_mibs]:
+            # The HMAT has 16 bits for each entry, and QEMU takes the largest power of two that divides all for its unit.
+            unit = min(rate & -rate for rate in rates)
+            if max(rates) // unit > MAX_HMAT_ENTRY:
+                raise ValueError(f"nodes: bandwidth_mibs are up to {max(rates)} in steps of {unit}; "
+                                 f"the HMAT holds {MAX_HMAT_ENTRY} steps: round them to multiples of a larger power of two")
+        memoryless = [index for index, node in enumerate(self.nodes) if not node.memory]
+        if memoryless and any(node.latency_ns or node.bandwidth_mibs for node in self.nodes):
+            # With an HMAT libvirt makes a memory backend for each node, and QEMU refuses one of size 0.
+            raise ValueError(f"nodes: node {memoryless[0]} has no memory, so no node can have latency_ns and bandwidth_mibs")
 
 
 class DiskFile(Value):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pydantic import ValidationError
 
 from numalab.errors import InputError
-from numalab.model import GIB, LOCAL_DISTANCE, MIB, Node, Topology, jsonable, parse_cpus, show_cpus, show_size
+from numalab.model import FAKE_STEP, GIB, LEAST_NODE, LOCAL_DISTANCE, MIB, Node, Topology, jsonable, parse_cpus, show_cpus, show_size
 
 PAGE = 4096
 NODE_TOLERANCE = 0.02
@@ -24,8 +24,6 @@ FAKE_SLACK = 64 * MIB
 """numa=fake rounds to 32 MiB (FAKE_NODE_MIN_SIZE in arch/x86/mm/numa_emulation.c), at either end."""
 REMOTE_DISTANCE = 20
 """The kernel's and libvirt's own value for two nodes when no table says otherwise."""
-LEAST_NODE = 128 * MIB
-"""No node is scaled below this: an x86 memory block, and what the kernel needs to put its own things in."""
 
 PROBE = (
     "cd /sys/devices/system/node && grep -aHs . online node*/cpulist node*/distance "
@@ -233,7 +231,8 @@ def table(rows: list[Row]) -> str:
 
 def largest(topology: Topology, memory: int) -> Topology | None:
     """The largest scaling of a topology that fits into `memory` bytes; None when none does."""
-    size = memory // (256 * MIB) * (256 * MIB)
+    step = topology.fake * FAKE_STEP if topology.fake else 256 * MIB
+    size = memory // step * step
     try:
         return scale(topology, memory=min(size, topology.memory))
     except (InputError, ValueError):

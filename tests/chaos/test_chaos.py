@@ -275,7 +275,7 @@ def test_chaos(labs: list[Lab], seed: int, rounds: int, capsys: pytest.CaptureFi
             line = f"round {number}: lab {lab.name}: {' '.join(words[:2] if words[0] == 'up' else words)}: {name} after {moment:.1f} s"
             before = other.fingerprint()
             code, said = one(lab, words, FAULTS[name], moment)
-            until(lambda lab=lab: not lab.strays(), f"{line}: all programs have ended: {lab.strays()}", 60)
+            ended(lab, line)
             mended = lab.run("gc")
             wrong = [*lab.wrong(), *lab.strays(), *other.wrong()]
             with capsys.disabled():
@@ -289,6 +289,11 @@ def test_chaos(labs: list[Lab], seed: int, rounds: int, capsys: pytest.CaptureFi
                 assert lab.run("up", *LEAN, "--name", "keeper").returncode == 0
     finally:
         recipe.unlink()
+
+
+def ended(lab: Lab, line: str) -> None:
+    """Wait until what the command ran has ended."""
+    until(lambda: not lab.strays(), f"{line}: all programs of its have ended", 60)
 
 
 def guests_of(lab: Lab) -> set[str]:

@@ -11,7 +11,7 @@ from lxml import etree
 
 from numalab import catalog
 from numalab.domain import LAB, Mark, domain_xml, mark, read_mark
-from numalab.model import Accel, Boot, Disk, GuestSpec
+from numalab.model import Accel, Boot, Disk, GuestSpec, Topology
 from tests.unit.makers import BOOT, GOLDEN, spec
 
 # Emulated ones are a session's, the others the system instance's, which is told whose files they are.
@@ -67,6 +67,17 @@ def test_tiers() -> None:
     assert [(entry["initiator"], entry["target"], entry["value"]) for entry in found] == [("0", "0", "80"), ("0", "1", "250")]
 
 
+def test_two_initiators() -> None:
+    """libvirt refuses both directions of a link: nodes with CPUs tell of themselves, others of all that reach them."""
+    about = {"latency_ns": 80, "bandwidth_mibs": 1024, "memory": "1GiB"}
+    shape = Topology.model_validate({"description": "two initiators", "vcpus": 2, "memory": "3GiB",
+                                     "nodes": [about | {"cpus": "0"}, about | {"cpus": "1"}, about | {"latency_ns": 250}]})
+    entries = find(spec(shape), "cpu/numa/interconnects/latency")
+    assert [(entry["initiator"], entry["target"], entry["value"]) for entry in entries] == [
+        ("0", "0", "80"), ("0", "2", "250"), ("1", "1", "80"), ("1", "2", "250"),
+    ]
+
+
 def test_disks() -> None:
     given = CASES["fakenuma-tcg"]
     assert [found["dev"] for found in find(given, "devices/disk/target")] == ["vda", "vdb", "vdc", "vdd"]
@@ -92,6 +103,12 @@ def test_qemu_appends_to_the_console_log_itself() -> None:
     assert ("-set", f"chardev.charserial0.path={given.directory}/console.log") in pairwise(words)
     assert find(given, "devices/serial/source") == [{"path": f"{given.directory}/console.log", "append": "on"}]
     assert not find(given, "devices/serial/log")
+
+
+@pytest.mark.parametrize(("machine", "place"), [("pc", "bus=pci.0,addr=0x1f"), ("q35", "bus=pcie.0,addr=0x1c")])
+def test_the_card_is_on_a_slot_that_no_disk_gets(machine: str, place: str) -> None:
+    """With 25 disks libvirt gave 0x1c of pc to one, and QEMU ended."""
+    assert place in domain_xml(spec(catalog.topology("uma-2g").model_copy(update={"machine": machine})))
 
 
 def test_owner() -> None:

@@ -83,6 +83,16 @@ def test_no_names(name: str) -> None:
     ({"nodes": [{"cpus": "0-4", "memory": "2GiB"}]}, r"node 0 has vCPU 4, but there are only 4 \(0-3\)"),
     ({"nodes": [{"cpus": "0-3", "memory": "1GiB", "latency_ns": 80, "bandwidth_mibs": 1}, {"memory": "1GiB"}]}, "or on none"),
     ({"nodes": [{"cpus": "0-3", "memory": "2GiB", "latency_ns": 80}]}, "or on none"),
+    ({"memory": "262145K"}, "memory: 262145KiB is not a whole number of MiB"),
+    ({"fake": 17}, "fake: 17 nodes share 2GiB; each needs 128MiB at least"),
+    ({"disks": [{"name": "root", "size": "1G"}]}, "disks: root is the guest's own disk"),
+    ({"fake": 7}, "fake: 7 nodes share 2GiB; each needs a multiple of 32MiB"),
+    ({"nodes": [{"cpus": "0-3", "memory": "1921MiB"}, {"memory": "127MiB"}]}, "node 1 has 127MiB; a node with memory has 128MiB at least"),
+    ({"nodes": [{"cpus": "0-3", "memory": "256MiB"}, *[{"memory": "128MiB"}] * 64], "memory": "8448MiB"}, "at most 64 items"),
+    ({"nodes": [{"memory": "1GiB"}, {"cpus": "0-3", "memory": "1GiB"}]}, "node 1 has CPUs, but node 0 before it has none"),
+    ({"nodes": [{"cpus": "0-1", "memory": "2GiB", "latency_ns": 80, "bandwidth_mibs": 1}, {"cpus": "2-3"}]}, "node 1 has no memory, so no node can"),
+    ({"nodes": [{"cpus": "0-3", "memory": "1GiB", "latency_ns": 80, "bandwidth_mibs": 65535},
+                {"memory": "1GiB", "latency_ns": 80, "bandwidth_mibs": 1}]}, "bandwidth_mibs are up to 65535 in steps of 1"),
     ({"nodes": [{"cpus": "0-3", "memory": "1GiB"}, {"memory": "1GiB"}], "distances": [[11, 20], [20, 10]]}, "node 0 to itself is 11"),
     ({"nodes": [{"cpus": "0-3", "memory": "1GiB"}, {"memory": "1GiB"}], "distances": [[10, 20], [255, 10]]}, "node 1 to 0 is 255"),
     ({"nodes": [{"cpus": "0-3", "memory": "1GiB"}, {"memory": "1GiB"}], "distances": [[10, 20], [10, 10]]}, "node 1 to 0 is 10"),
@@ -91,6 +101,15 @@ def test_impossible_topologies(change: dict[str, Any], reason: str) -> None:
     Topology.model_validate(UMA)
     with pytest.raises(ValueError, match=reason):
         Topology.model_validate(UMA | change)
+
+
+@pytest.mark.parametrize("change", [
+    {"fake": 16}, {"nodes": [{"cpus": "0-3", "memory": "128MiB"}, *[{"memory": "128MiB"}] * 63], "memory": "8GiB"},
+    {"nodes": [{"cpus": "0-3", "memory": "1GiB", "latency_ns": 1, "bandwidth_mibs": 1048544},
+               {"memory": "1GiB", "latency_ns": 65534, "bandwidth_mibs": 16}]},
+])
+def test_the_outermost_topologies(change: dict[str, Any]) -> None:
+    assert Topology.model_validate(UMA | change)
 
 
 def test_an_asymmetric_full_table_is_possible() -> None:

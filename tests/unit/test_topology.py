@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from numalab import catalog, topology
 from numalab.errors import InputError
-from numalab.model import GIB, MIB, Topology, show_cpus, show_size
-from numalab.topology import LEAST_NODE, PROBE, View, asked, compare, found, low_memory, scale
+from numalab.model import GIB, LEAST_NODE, MIB, Topology, show_cpus, show_size
+from numalab.topology import PROBE, View, asked, compare, found, low_memory, scale
 from tests.unit.makers import recorded
 
 PROBED = "probe-4socket-6.1.txt"
@@ -32,9 +32,9 @@ def make(nodes: list[tuple[int, int]]) -> Topology:
 @st.composite
 def shapes(draw: st.DrawFn) -> Topology:
     """Up to six nodes, some without CPUs or without memory, of very unlike sizes."""
-    mibs = st.one_of(st.just(0), st.integers(1, 300), st.integers(300, 100_000))
+    mibs = st.one_of(st.just(0), st.integers(LEAST, 300), st.integers(300, 100_000))
     nodes = draw(st.lists(st.tuples(st.integers(0, 40), mibs).filter(any), min_size=1, max_size=6))
-    return make([*nodes, (1, 256)])
+    return make(sorted([(1, 256), *nodes], key=lambda node: not node[0]))  # those without CPUs last
 
 
 @given(shapes(), st.integers(0, 200_000), st.integers(0, 248))
@@ -63,8 +63,8 @@ def test_scaling_keeps_the_order(shape: Topology, more_mib: int) -> None:
     ([(1, 1000), (1, 1000), (1, 1000)], 1000, [334, 333, 333]),
     ([(1, 3328), (1, 768)], 2048, [1664, 384]),
     ([(1, 3000), (1, 1000), (1, 0)], 1000, [750, 250, 0]),
-    ([(1, 1), (1, 1), (1, 1000), (1, 1000)], 522, [128, 128, 133, 133]),
-    ([(1, 1000), (1, 1000), (1, 1)], 600, [236, 236, 128]),
+    ([(1, 128), (1, 128), (1, 1000), (1, 1000)], 522, [128, 128, 133, 133]),
+    ([(1, 1000), (1, 1000), (1, 128)], 600, [236, 236, 128]),
 ])
 def test_scaled_memory(nodes: list[tuple[int, int]], mib: int, want: list[int]) -> None:
     assert [node.memory // MIB for node in scale(make(nodes), memory=mib * MIB).nodes] == want
@@ -266,3 +266,10 @@ def test_largest(mib: int) -> None:
         assert fits is not None
         assert fits.memory == min(mib // 256 * 256 * MIB, shape.memory)
         assert len(fits.nodes) == 4
+
+
+def test_the_largest_that_fits_has_whole_fake_nodes() -> None:
+    shape = Topology.model_validate({"description": "seven", "vcpus": 2, "memory": "3584MiB", "fake": 7})
+    fits = topology.largest(shape, 2 * GIB)
+    assert fits
+    assert fits.memory == 9 * 224 * MIB

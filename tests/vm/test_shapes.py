@@ -1,0 +1,165 @@
+"""Topologies that nobody thought of: each is refused with one line, or libvirt and QEMU take it.
+
+`make shapes` does it with 1,000 of a random seed, all started, and boots 30; this is the short form, the same every time.
+Numbers of the long form come from the environment: SEED, COUNT, STARTS, BOOTS.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import subprocess
+import tempfile
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import libvirt
+import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from lxml import etree
+
+from numalab import catalog, host, topology
+from numalab.domain import domain_xml
+from numalab.errors import InputError
+from numalab.launch import free_port
+from numalab.model import GIB, MIB, Boot, GuestSpec, Topology, jsonable
+from numalab.proc import Deadline
+from tests.shapes import files, scales, written
+from tests.unit.makers import GOLDEN, spec
+from tests.vm.conftest import Command
+
+SEED = os.environ.get("SEED", "1")
+COUNT = int(os.environ.get("COUNT", "60"))
+STARTS = int(os.environ.get("STARTS", "10"))
+"""How many of those that are possible start in QEMU, paused."""
+BOOTS = int(os.environ.get("BOOTS", "1"))
+"""How many of those that are small boot and are verified from inside."""
+SCHEMA = Path("/usr/share/libvirt/schemas/domain.rng")
+SMALL_VCPUS, SMALL_MEMORY = 8, 6 * GIB
+"""What boots under emulation in a minute."""
+REFUSED = re.compile(rf"[^\n]*/made\.yml:[1-9]\d*: ({'|'.join(Topology.model_fields)}|colour)(\.[\w.]+)?: [^\n]+")
+SCALING_REFUSED = re.compile(r"(--memory|--vcpus|this topology cannot be scaled)[^\n]+")
+
+
+@dataclass(frozen=True)
+class Made:
+    """One file, what --memory and --vcpus ask of it, and what became of it: a topology, or the line that refuses it."""
+
+    text: str
+    mib: int | None
+    vcpus: int | None
+    shape: Topology | None
+    refusal: str
+
+
+@pytest.fixture(scope="session")
+def made() -> list[Made]:
+    """COUNT different ones; in blocks of their own seed, for hypothesis varies what it has in a longer row."""
+    texts: dict[tuple[str, int | None, int | None], None] = {}
+    for block in range(COUNT):
+        @seed(f"{SEED}-{block}")
+        @settings(max_examples=20, database=None, deadline=None, derandomize=False, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+        @given(files(), scales())
+        def collect(text: str, size: tuple[int | None, int | None]) -> None:
+            texts[(text, *size)] = None
+
+        collect()
+        if len(texts) >= COUNT:
+            break
+    return [load(*each) for each in list(texts)[:COUNT]]
+
+
+def load(text: str, mib: int | None, vcpus: int | None) -> Made:
+    """The way of a person's file into the lab."""
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(place) / "made.yml"
+        path.write_text(text)
+        try:
+            shape = topology.scale(catalog.topology(str(path)), memory=None if mib is None else mib * MIB, vcpus=vcpus)
+        except InputError as error:
+            return Made(text, mib, vcpus, None, str(error))
+    return Made(text, mib, vcpus, shape, "")
+
+
+def possible(made: list[Made]) -> Iterator[tuple[Made, Topology]]:
+    """Those that were not refused."""
+    return ((each, each.shape) for each in made if each.shape)
+
+
+def test_each_is_refused_with_one_line_or_valid(made: list[Made]) -> None:
+    assert len(made) == COUNT
+    schema = etree.RelaxNG(etree.parse(SCHEMA))
+    wrong = [f"{each.refusal!r}\n{each.text}" for each in made
+             if not each.shape and not REFUSED.fullmatch(each.refusal) and not SCALING_REFUSED.fullmatch(each.refusal)]
+    for each, shape in possible(made):
+        assert topology.asked(shape).nodes
+        if not schema.validate(etree.fromstring(domain_xml(spec(shape)).encode())):
+            wrong.append(f"{schema.error_log.last_error}\n{each}")
+    count = len(list(possible(made)))
+    print(f"seed {SEED}: {COUNT} topologies, {COUNT - count} refused, {count} valid")
+    assert not wrong, f"{len(wrong)} of {COUNT}, seed {SEED}:\n" + "\n".join(wrong)
+    assert COUNT // 3 < count < COUNT, "hardly any is possible, or none is refused: this tests nothing"
+
+
+@pytest.mark.parametrize(("old", "new", "valid"), [("", "", True), ("<uuid>6e", "<uuid>xx", False), ("value=\"21\"", "value=\"9\"", False)])
+def test_the_schema_is_what_virt_xml_validate_uses(tmp_path: Path, old: str, new: str, valid: bool) -> None:
+    """Which costs a process for each."""
+    text = (GOLDEN / "4socket-tcg.xml").read_text()
+    assert old in text
+    (tmp_path / "one.xml").write_text(text.replace(old, new))
+    done = subprocess.run(["virt-xml-validate", tmp_path / "one.xml", "domain"], capture_output=True, timeout=60, check=False)
+    assert (done.returncode == 0) == valid
+    assert etree.RelaxNG(etree.parse(SCHEMA)).validate(etree.parse(tmp_path / "one.xml")) == valid
+
+
+def test_qemu_takes_them(made: list[Made], tmp_path: Path) -> None:
+    """Started paused: the machine is built, no instruction runs, and memory is not touched."""
+    at = host.connect(None, Deadline.after(60))
+    subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", tmp_path / "root.qcow2", "1M"], check=True, timeout=60)
+    chosen = list(possible(made))[:STARTS]
+    wrong = []
+    for each, shape in chosen:
+        try:
+            start(at, fitted(shape, at, tmp_path))
+        except libvirt.libvirtError as error:
+            wrong.append(f"{error}\n{each}")
+    print(f"seed {SEED}: {len(chosen)} started, {len(wrong)} not")
+    assert not wrong, f"{len(wrong)} of {len(chosen)}, seed {SEED}:\n" + "\n".join(wrong)
+
+
+def fitted(shape: Topology, at: host.Host, place: Path) -> GuestSpec:
+    """A guest that has no kernel, and small disks."""
+    given = spec(shape, name=f"shape-{os.getpid()}", boot=Boot(name="none"), owner=at.owner(Deadline.after(60)), directory=str(place))
+    for disk in given.disks[1:]:
+        with Path(disk.path).open("w") as file:
+            file.truncate(MIB)
+    return given.model_copy(update={"uuid": str(uuid.uuid4()), "ssh_port": free_port()})
+
+
+def start(at: host.Host, given: GuestSpec) -> None:
+    """Start one, paused, and end it."""
+    xml = domain_xml(given)
+    domain: Any = host.answer(at.uri, lambda: at.connection.createXML(xml, libvirt.VIR_DOMAIN_START_PAUSED), Deadline.after(60))
+    host.answer(at.uri, domain.destroy, Deadline.after(60))
+
+
+def test_small_ones_boot(made: list[Made], lab_py: Command, tmp_path: Path) -> None:
+    small = [shape for _, shape in possible(made) if shape.vcpus <= SMALL_VCPUS and shape.memory <= SMALL_MEMORY]
+    chosen = random.Random(SEED).sample(small, min(BOOTS, len(small)))
+    assert chosen
+    wrong = []
+    for number, shape in enumerate(chosen):
+        path = tmp_path / f"made{number}.yml"
+        path.write_text(written(jsonable(shape)))
+        done = lab_py("up", "--topology", str(path), "--kernel", "6.1", "--name", "made")
+        if done.returncode:
+            wrong.append(f"{path.read_text()}\n{done.stderr}")
+            shutil.copy(path, tempfile.gettempdir())
+        lab_py("down", "--all")
+    print(f"seed {SEED}: {len(chosen)} of {len(small)} small ones booted, {len(wrong)} not as they should")
+    assert not wrong, f"{len(wrong)} of {len(chosen)}, seed {SEED}:\n" + "\n".join(wrong)
