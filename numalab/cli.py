@@ -143,7 +143,8 @@ def main() -> NoReturn:
                 sys.stdout.flush()  # a full disk is an error of ours; Python would tell of it at its exit, with 120
             code = status
         except Cancelled:
-            echo("lab.py: cancelled; nothing is left behind", err=True)
+            left = ", ".join(guests.made_by_us())
+            echo(f"lab.py: cancelled; {f'still there: {left} (lab.py list, lab.py gc)' if left else 'nothing is left behind'}", err=True)
             code = Exit.CANCELLED
         except LabError as error:
             show_error(error)

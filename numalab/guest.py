@@ -358,6 +358,12 @@ def maker(name: str) -> Maker | None:
     return None
 
 
+def made_by_us() -> list[str]:
+    """Guests of this process that are there, up or half made."""
+    me = state.this_process()
+    return [name for name in names() if (known := maker(name)) and known.parsed == me]
+
+
 def elsewhere(record: Record) -> str:
     """The machine that a guest runs on, where that is another one that shares the state directory; '' else."""
     known = maker(record.spec.name)
