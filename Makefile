@@ -25,12 +25,14 @@ BROWSER := chromium chromium-driver poppler-utils
 
 YAMLLINT := {extends: default, rules: {line-length: {max: 160}, document-start: disable, comments: {min-spaces-from-content: 1}, braces: {max-spaces-inside: 0}, truthy: {check-keys: false}}}
 
-.PHONY: demo test setup packages image kernel lint unit browser vm shapes matrix clean
+.PHONY: demo test setup packages image kernel lint unit browser vm shapes chaos matrix clean
 
 demo: image
 	$(LAB) run migratefail
 
-test: setup lint unit browser image vm matrix
+test: setup lint unit browser image vm
+	@$(MAKE) --no-print-directory chaos ROUNDS=20 SEED=11
+	@$(MAKE) --no-print-directory matrix
 
 setup: packages $(VENV)/.done
 
@@ -82,6 +84,11 @@ shapes: SEED ?= $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
 shapes: SEED := $(SEED)
 shapes: kernel
 	SEED=$(SEED) COUNT=$(COUNT) STARTS=$(COUNT) BOOTS=$(BOOTS) $(VENV)/bin/pytest -s tests/vm/test_shapes.py
+
+# Two labs on one libvirt, one of which is always being killed. SEED=N repeats a run, as far as time lets it. `make test` has a short form.
+chaos: ROUNDS ?= 200
+chaos: kernel
+	SEED=$(SEED) ROUNDS=$(ROUNDS) $(VENV)/bin/pytest -s tests/chaos
 
 # What fits an hour: cases whose boots are limited to 31 minutes together. `pytest testcases` runs them all.
 matrix: kernel

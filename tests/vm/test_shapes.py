@@ -142,9 +142,10 @@ def fitted(shape: Topology, at: host.Host, place: Path) -> GuestSpec:
 
 
 def start(at: host.Host, given: GuestSpec) -> None:
-    """Start one, paused, and end it."""
+    """Start one, paused, and end it; libvirt ends it when this process does."""
     xml = domain_xml(given)
-    domain: Any = host.answer(at.uri, lambda: at.connection.createXML(xml, libvirt.VIR_DOMAIN_START_PAUSED), Deadline.after(60))
+    flags = libvirt.VIR_DOMAIN_START_PAUSED | libvirt.VIR_DOMAIN_START_AUTODESTROY
+    domain: Any = host.answer(at.uri, lambda: at.connection.createXML(xml, flags), Deadline.after(60))
     host.answer(at.uri, domain.destroy, Deadline.after(60))
 
 
