@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 from numalab import state
 from numalab.errors import CommandFailed, DeadlinePassed, HostError
 from numalab.log import note, step
-from numalab.model import Accel, Value, jsonable
+from numalab.model import Accel, Stored, jsonable
 from numalab.proc import Deadline, need
 from numalab.where import HERE, Where
 
@@ -27,7 +27,7 @@ PROBE_SECONDS = 15.0
 WORD = "numalab: user space"
 
 
-class Probe(Value):
+class Probe(Stored):
     """What was found out, and how; cached by host kernel, QEMU version and guest kernel."""
 
     accel: Accel

@@ -95,7 +95,7 @@ def test_a_crash_of_a_single_guest(lab_py: Call, monkeypatch: pytest.MonkeyPatch
 ])
 def test_exec(lab_py: Call, monkeypatch: pytest.MonkeyPatch, does: int | LabError, status: int) -> None:
     class Guest:
-        def execute(self, command: str, **_: Any) -> Result:
+        def stream(self, command: str, **_: Any) -> Result:
             if isinstance(does, LabError):
                 raise does
             return Result((command,), does, "", "", 0.0)

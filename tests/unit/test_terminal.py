@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from numalab import catalog, cli, cli_guest, guest, record, state, terminal
+from numalab import catalog, cli, cli_guest, record, state, terminal
 from numalab.case import Arm
 from numalab.errors import GuestError
 from numalab.log import note
 from numalab.progress import Progress
-from tests.unit import makers, synthetic
+from tests.unit import synthetic
 from tests.unit.test_exit_status import Call, lab_py
 
 __all__ = ["lab_py"]  # a fixture
@@ -79,15 +79,10 @@ def test_steps(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_console_log(lab_py: Call, monkeypatch: pytest.MonkeyPatch, is_terminal: bool) -> None:
     """To a file it goes as it is."""
     class Guest:
-        def __init__(self, *_: object) -> None:
-            pass
+        def console_pieces(self) -> list[str]:
+            return [f"{ESCAPES}\r\n"]
 
-        def console_text(self) -> str:
-            return f"{ESCAPES}\r\n"
-
-    monkeypatch.setattr(cli_guest, "Guest", Guest)
-    monkeypatch.setattr(guest, "read", lambda name: makers.record(name))
-    monkeypatch.setattr(cli_guest, "connect", lambda *_: makers.FakeHost())
+    monkeypatch.setattr(cli_guest, "open_guest", lambda _: Guest())
     monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
     assert lab_py("console", "g", "--log")[1] == (f"{SHOWN}\n" if is_terminal else f"{ESCAPES}\r\n")
 
