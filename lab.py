@@ -2,6 +2,7 @@
 """The lab's command line, as it stands in the checkout: finds its own environment and calls numalab.cli."""
 
 import os
+import signal
 import sys
 import traceback
 from pathlib import Path
@@ -16,6 +17,10 @@ if Path(sys.prefix) != ENVIRONMENT:
         print(f"lab.py: error: {ENVIRONMENT} is not set up: make -C {ENVIRONMENT.parent} setup", file=sys.stderr)
         sys.exit(LAB_ERROR)
     os.execv(python, [str(python), __file__, *sys.argv[1:]])
+
+# Nothing is begun before the command line is there: Ctrl-C just ends it, without a traceback.
+if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 try:
     from numalab.cli import main

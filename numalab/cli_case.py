@@ -150,7 +150,7 @@ def repro(
     asked = _plan(case, size, f"{who},{who}", topology_name, memory, vcpus, accelerator)
     experiment.prepare(asked, limit(experiment.PREPARE_SECONDS))
     host = connect(uri, limit(MINUTE))
-    guest = experiment.up(asked, host, who, name or guests.fresh_name(f"repro-{asked.case_name}"), limit(launch.UP_SECONDS))
+    guest = experiment.up(asked, host, who, name or guests.fresh_name(f"repro-{asked.case_name}"), limit(launch.UP_SECONDS), kept=True)
     with guests.ending(guest, only_on_error=True):
         experiment.prelude(asked, guest, limit(60 * asked.about.minutes))
         phase = experiment.interesting(asked)

@@ -61,7 +61,7 @@ def up(
 ) -> None:
     """Bring up guests, and verify each one's topology from inside."""
     common: dict[str, object] = {
-        "image_name": image_name, "append": append, "wish": accel_word(accelerator),
+        "image_name": image_name, "append": append, "wish": accel_word(accelerator), "kept": True,
         "ssh_port": ssh_port, "network": network, "boot": one_of(guests.BootWay, "--boot", boot), "form": one_of(storage.Form, "--storage", form),
     }
     requests = _requests(topologies, _kernels(kernel_names), name or [], common, size_option("--memory", memory), vcpus, disk or [])

@@ -182,11 +182,11 @@ def booted(asked: Plan, host: Host, kernel: str, name: str, deadline: Deadline) 
         yield guest, settings(asked)
 
 
-def up(asked: Plan, host: Host, kernel: str, name: str, deadline: Deadline) -> Guest:
-    """A guest of the plan with its sysctls and knobs. On any error, nothing is left."""
+def up(asked: Plan, host: Host, kernel: str, name: str, deadline: Deadline, *, kept: bool = False) -> Guest:
+    """A guest of the plan with its sysctls and knobs; `kept` for a person. On any error, nothing is left."""
     request = Request(
         name=name, topology_name=asked.machine.topology, shape=shape(asked), kernel_name=kernel, wish=asked.wish,
-        append=asked.case.append, image_name=asked.image, image_id=asked.image_id,
+        append=asked.case.append, image_name=asked.image, image_id=asked.image_id, kept=kept,
     )
     guest = settle.up(request, host, deadline.within(launch.UP_SECONDS))
     if asked.about.sysctls or asked.about.knobs:

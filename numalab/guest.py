@@ -62,6 +62,8 @@ class Request(Value):
     ssh_port: int | None = None
     network: bool = False
     """See GuestSpec."""
+    kept: bool = False
+    """See Record."""
 
 
 class Maker(Stored):
@@ -91,6 +93,8 @@ class Record(Stored):
     accel_reason: str
     created: str
     ready: bool
+    kept: bool = True
+    """Whether it stays up after the process that made it, for a person; else gc ends it when that process is gone."""
     hung: int = 0
     """How many boots hung under emulation before this one."""
 

@@ -150,7 +150,7 @@ def _prepare(request: Request, base: Image, boot: Boot, host: Host, place: Path,
     )
     record = Record(
         spec=spec, uri=host.uri, image=base.name, image_id=base.id, kernel_hash=kernel.digest(boot),
-        accel_reason=probe.reason, created=state.stamp(), ready=False, hung=hung,
+        accel_reason=probe.reason, created=state.stamp(), ready=False, kept=request.kept, hung=hung,
     )
     if probe.accel.value == "tcg":
         note(f"emulated (TCG: {probe.reason}); counters are faithful, times are not", who=request.name)

@@ -67,12 +67,16 @@ def _guest(name: str, host: Host, deadline: Deadline) -> list[str]:
         note(f"guest {name}: left alone: {error}")
         return []
     uri = record.uri if record else maker.uri if maker else ""
-    if uri not in (host.uri, "") or (record and record.ready and host.running(mark(record.spec))):
+    if uri not in (host.uri, ""):
+        return []
+    running = record is not None and host.running(mark(record.spec))
+    if record and record.ready and record.kept and running:
         return []
     if record:
         host.stop(mark(record.spec), deadline)
     guests.remove(place, host, deadline)
-    return [f"guest {name}: " + ("it was lost" if record and record.ready else "its up did not end")]
+    ready = record is not None and record.ready
+    return [f"guest {name}: " + ("what it was for has ended" if ready and running else "it was lost" if ready else "its up did not end")]
 
 
 def _domain(stray: Mark, host: Host, deadline: Deadline) -> list[str]:

@@ -309,7 +309,7 @@ class Prepared(FakeShell):
 def prepared(monkeypatch: pytest.MonkeyPatch) -> Prepared:
     made = Prepared(lambda *_: (0, "", ""))
 
-    def up(asked: Plan, host: object, kernel: str, name: str, deadline: Deadline) -> Prepared:
+    def up(asked: Plan, host: object, kernel: str, name: str, deadline: Deadline, *, kept: bool) -> Prepared:
         made.name, made.kernel = name, kernel  # type: ignore[attr-defined]
         return made
 

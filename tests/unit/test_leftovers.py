@@ -121,6 +121,17 @@ def test_a_maker_is_known_by_more_than_its_number(part: str, deadline: Deadline)
     assert leftovers.collect(FakeHost().real(), deadline) == ["guest g: its up did not end"]
 
 
+@pytest.mark.parametrize("maker_lives", [True, False])
+def test_an_experiments_guest_ends_with_the_experiment(maker_lives: bool, deadline: Deadline) -> None:
+    """After a kill -9 of `run` nobody would end it; one of `up` is a person's."""
+    host = FakeHost()
+    place = put("g", host=host, maker=str(state.this_process()) if maker_lives else None)
+    (place / "guest.json").write_text(json.dumps(jsonable(record("g").model_copy(update={"kept": False}))))
+    removed = leftovers.collect(host.real(), deadline)
+    assert removed == ([] if maker_lives else ["guest g: what it was for has ended"])
+    assert host.names == (["g"] if maker_lives else [])
+
+
 def test_a_guest_that_somebody_works_on_stays(deadline: Deadline) -> None:
     """`provision --boot grub` restarts it: for a moment its record is ready and its domain is not there."""
     place = put("g")
