@@ -76,7 +76,7 @@ def inventory() -> Path:
             found = guests.read(name)
         except LabError:
             continue
-        if found.ready:
+        if found.ready and not guests.elsewhere(found):
             ready.append(guests.ssh_to(found))
     return provision.write_inventory(ready)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
+import shutil
 import sys
 import tempfile
 from collections import defaultdict
@@ -147,12 +148,16 @@ def _remembered(memory: Path) -> list[str]:
 def play(tag: str, variables: dict[str, object], log: Path, deadline: Deadline) -> None:
     """playbooks/kernel.yml on the builder."""
     who = builder()
-    # Two labs on one builder may run in processes of the same id.
-    variables = variables | {"kernel_scratch": f".making-{state.this_process()}-{secrets.token_hex(4)}-"}
+    scratch = f".making-{state.this_process()}-{secrets.token_hex(4)}-"
+    variables = variables | {"kernel_scratch": scratch}
     if who.local:
         # Our own interpreter: looking for one takes time and may find one that does not run (pyenv's shims).
         variables = variables | {"kernel_root": str(state.directory()), "ansible_python_interpreter": sys.executable}
-    provision.playbook("kernel.yml", inventories=[provision.INVENTORY], limit=who.host, variables=variables, deadline=deadline, log=log, tags=tag)
+    try:
+        provision.playbook("kernel.yml", inventories=[provision.INVENTORY], limit=who.host, variables=variables, deadline=deadline, log=log, tags=tag)
+    finally:
+        for path in state.directory().glob(f"*/{scratch}*") if who.local else ():  # a play that was ended leaves its folders
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def container_variables(age: Era | None) -> dict[str, object]:
