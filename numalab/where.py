@@ -129,7 +129,10 @@ class Where:
         """A file's bytes from an offset on, `most` of them at most; b'' when it is not there (yet)."""
         if self.ssh:
             script = f'tail -c "+{offset + 1}" "$1" 2>/dev/null | head -c {most} | base64'
-            return base64.b64decode(self.run(["sh", "-c", script, "sh", path], deadline=deadline).stdout)
+            try:
+                return base64.b64decode(self.run(["sh", "-c", script, "sh", path], deadline=deadline).stdout)
+            except ValueError as error:
+                raise HostError(f"{self.ssh}: {path}: what came is not base64: does the shell there print a greeting?") from error
         try:
             with path.open("rb") as handle:
                 handle.seek(offset)
