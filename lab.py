@@ -6,16 +6,25 @@ import signal
 import sys
 import traceback
 from pathlib import Path
+from typing import NoReturn
 
 LAB_ERROR = 2
 """numalab.errors.Exit.LAB_ERROR, before numalab can be imported. Python's own status for an error is 1: "does not hold"."""
 ENVIRONMENT = Path(__file__).resolve().parent / ".venv"
 
+
+def fail(message: str) -> NoReturn:
+    """Leave with LAB_ERROR, even if the message cannot be written."""
+    try:
+        print(message, file=sys.stderr, flush=True)
+    finally:
+        os._exit(LAB_ERROR)
+
+
 if Path(sys.prefix) != ENVIRONMENT:
     python = ENVIRONMENT / "bin" / "python"
     if not python.exists():
-        print(f"lab.py: error: {ENVIRONMENT} is not set up: make -C {ENVIRONMENT.parent} setup", file=sys.stderr)
-        sys.exit(LAB_ERROR)
+        fail(f"lab.py: error: {ENVIRONMENT} is not set up: make -C {ENVIRONMENT.parent} setup")
     os.execv(python, [str(python), __file__, *sys.argv[1:]])
 
 # Nothing is begun before the command line is there: Ctrl-C just ends it, without a traceback.
@@ -25,8 +34,6 @@ if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
 try:
     from numalab.cli import main
 except Exception:
-    traceback.print_exc()
-    print("lab.py: error: the lab's own modules do not load (see above): make setup", file=sys.stderr)
-    sys.exit(LAB_ERROR)
+    fail(f"{traceback.format_exc()}lab.py: error: the lab's own modules do not load (see above): make setup")
 
 main()

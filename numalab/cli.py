@@ -9,6 +9,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -136,24 +137,34 @@ def main() -> NoReturn:
     interrupt.install()
     outlive_readers()
     code: int = Exit.LAB_ERROR
-    with Progress():
-        try:
-            status = _command(app)
-            if sys.stdout:
-                sys.stdout.flush()  # a full disk is an error of ours; Python would tell of it at its exit, with 120
-            code = status
-        except Cancelled:
-            left = ", ".join(guests.made_by_us())
-            echo(f"lab.py: cancelled; {f'still there: {left} (lab.py list, lab.py gc)' if left else 'nothing is left behind'}", err=True)
-            code = Exit.CANCELLED
-        except LabError as error:
-            show_error(error)
-            code = error.status
-        except (OSError, subprocess.SubprocessError) as error:
-            echo(f"lab.py: error: {error}", err=True)
-        except Exception:  # Python would leave with 1, and that says "does not hold"
-            echo(traceback.format_exc(), err=True)
+    with suppress(OSError), Progress():  # whoever reads the progress may have a full disk
+        code = _outcome()
     sys.exit(code)
+
+
+def _outcome() -> int:
+    """Run the command; its exit status. What cannot be printed changes no status."""
+    try:
+        status = _command(app)
+        if sys.stdout:
+            sys.stdout.flush()  # a full disk is an error of ours; Python would tell of it at its exit, with 120
+        return status
+    except Cancelled:
+        with suppress(OSError, LabError):
+            left = ", ".join(guests.made_by_us())
+            echo(f"lab.py: cancelled{f'; still there: {left} (lab.py list, lab.py gc)' if left else ''}", err=True)
+        return Exit.CANCELLED
+    except LabError as error:
+        with suppress(OSError):
+            show_error(error)
+        return error.status
+    except (OSError, subprocess.SubprocessError) as error:
+        with suppress(OSError):
+            echo(f"lab.py: error: {error}", err=True)
+    except Exception:  # Python would leave with 1, and that says "does not hold"
+        with suppress(OSError):
+            echo(traceback.format_exc(), err=True)
+    return Exit.LAB_ERROR
 
 
 def _command(call: Callable[..., object]) -> int:

@@ -10,7 +10,7 @@ import typer
 
 from numalab import guest as guests
 from numalab import provision, storage
-from numalab.errors import HostError, InputError, LabError
+from numalab.errors import Cancelled, HostError, InputError, KernelOops, LabError
 from numalab.guest import Guest
 from numalab.host import connect
 from numalab.interrupt import limit
@@ -89,8 +89,11 @@ def show_error(error: BaseException) -> None:
 
 
 def fail_with(errors: Sequence[BaseException]) -> None:
-    """Show all errors but the first, and raise that one; nothing where there is none."""
-    for error in errors[1:]:
-        show_error(error)
-    if errors:
-        raise errors[0]
+    """Show all errors but one, and raise that: a cancellation, else a crash of a kernel, else the first. Nothing where there is none."""
+    if not errors:
+        return
+    gravest = next((error for kind in (Cancelled, KernelOops) for error in errors if isinstance(error, kind)), errors[0])
+    for error in errors:
+        if error is not gravest:
+            show_error(error)
+    raise gravest

@@ -7,6 +7,7 @@ import os
 import shlex
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -216,7 +217,7 @@ def execute(
     told: dict[str, object]
     try:
         guest = reach(name)
-        streams = {"out": sys.stdout.buffer, "err": sys.stderr.buffer}
+        streams = {"out": getattr(sys.stdout, "buffer", None), "err": getattr(sys.stderr, "buffer", None)}  # none after >&-
         result = guest.execute(line, deadline=deadline) if as_json else guest.stream(line, deadline=deadline, **streams)
         code = result.status
         told = {"status": code, "stdout": result.stdout, "stderr": result.stderr, "seconds": round(result.seconds, 3), "timed_out": False,
@@ -228,8 +229,9 @@ def execute(
             show_error(error)
     except Cancelled:
         raise
-    except LabError as error:
-        show_error(error)
+    except (LabError, OSError) as error:
+        with suppress(OSError):
+            show_error(error)
         raise typer.Exit(Exit.EXEC_LAB_ERROR) from error
     if as_json:
         echo(json.dumps(told))

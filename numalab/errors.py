@@ -38,6 +38,10 @@ class InputError(LabError):
     """A file or an argument that a person wrote is wrong; nothing was created."""
 
 
+class NameTaken(InputError):
+    """A guest of this name is there."""
+
+
 class HostError(LabError):
     """The host lacks something: libvirt, memory, disk, a port, a program."""
 

@@ -7,6 +7,7 @@ host falls on both. A boot is one sample, whatever it repeats inside. Not here: 
 from __future__ import annotations
 
 import os
+import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,13 +16,16 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Protocol
 
+from pydantic import Field
+
 from numalab import calibration, catalog, image, judge, kernel, kernelbuild, launch, measure, metrics, settle, shell, state, store, topology
 from numalab import guest as guests
 from numalab.case import Arm, Case, CaseSize, Machine, Place, Verdict
-from numalab.errors import InputError, KernelOops, LabError
+from numalab.errors import InputError, KernelOops, LabError, NameTaken
 from numalab.guest import Guest, Request
 from numalab.host import Host
 from numalab.log import step
+from numalab.model import Boot as BootFiles
 from numalab.model import Disk, Phase, SizeClass, Topology, Value
 from numalab.proc import Deadline
 from numalab.recipes import recipe
@@ -47,6 +51,8 @@ class Plan(Value):
     image: str = "debian12"
     image_id: str = ""
     """The build of the image that all boots use, from the first to the last; '' until they begin."""
+    pinned: dict[str, BootFiles] = Field(default_factory=dict)
+    """By name, the build of each kernel that all its boots use."""
 
     @property
     def about(self) -> CaseSize:
@@ -122,10 +128,10 @@ def prepare(asked: Plan, deadline: Deadline) -> None:
 
 
 def pinned(asked: Plan, deadline: Deadline) -> tuple[Plan, set[Path]]:
-    """The plan on a certain build of its image, and the folders that nobody may remove until its last boot."""
+    """The plan on certain builds of its image and kernels, and the folders that nobody may remove until its last boot."""
     base = image.require(asked.image, deadline)
-    boots = [kernel.resolve(name, base) for name in asked.kernels]
-    return asked.model_copy(update={"image_id": base.id}), launch.folders(base, *boots)
+    boots = {name: kernel.resolve(name, base) for name in asked.kernels}
+    return asked.model_copy(update={"image_id": base.id, "pinned": boots}), launch.folders(base, *boots.values())
 
 
 @dataclass(frozen=True)
@@ -171,13 +177,18 @@ def _crash_of(boot: Boot) -> Iterator[None]:
 
 def fresh_experiment(asked: Plan) -> str:
     """An experiment's name: when, which case, whose."""
-    return f"{state.stamp()}-{asked.case_name}-{os.getpid()}"
+    return f"{state.stamp()}-{asked.case_name}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 @contextmanager
 def booted(asked: Plan, host: Host, kernel: str, name: str, deadline: Deadline) -> Iterator[tuple[Guest, dict[str, str]]]:
     """A fresh guest of the plan and what was set in it and read back; down at the end of the block."""
-    guest = up(asked, host, kernel, guests.fresh_name(name), deadline)
+    while True:
+        try:
+            guest = up(asked, host, kernel, guests.fresh_name(name), deadline)
+            break
+        except NameTaken:  # by another experiment, between our look and the claim
+            deadline.check(f"finding a name for guest {name}")
     with guests.ending(guest):
         yield guest, settings(asked)
 
@@ -187,6 +198,7 @@ def up(asked: Plan, host: Host, kernel: str, name: str, deadline: Deadline, *, k
     request = Request(
         name=name, topology_name=asked.machine.topology, shape=shape(asked), kernel_name=kernel, wish=asked.wish,
         append=asked.case.append, image_name=asked.image, image_id=asked.image_id, kept=kept,
+        pinned=asked.pinned.get(kernel),
     )
     guest = settle.up(request, host, deadline.within(launch.UP_SECONDS))
     if asked.about.sysctls or asked.about.knobs:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shlex
 import shutil
 import time
@@ -24,7 +25,7 @@ from numalab.domain import Mark, mark
 from numalab.errors import BootHung, DeadlinePassed, GuestError, GuestLost, HostError, InputError, KernelOops, LabError, TopologyMismatch
 from numalab.host import Host
 from numalab.log import note
-from numalab.model import Accel, GuestSpec, Name, Stored, Topology, Value, check_name, first_line, jsonable
+from numalab.model import Accel, Boot, GuestSpec, Name, Stored, Topology, Value, check_name, first_line, jsonable
 from numalab.proc import Deadline, Result
 from numalab.where import of_uri
 
@@ -64,6 +65,8 @@ class Request(Value):
     """See GuestSpec."""
     kept: bool = False
     """See Record."""
+    pinned: Boot | None = None
+    """A certain build of the kernel; None takes that of today's recipe."""
 
 
 class Maker(Stored):
@@ -77,7 +80,7 @@ class Maker(Stored):
 
     @property
     def parsed(self) -> state.Process | None:
-        """The process."""
+        """The process; None of an earlier lab's, which did not say on which machine."""
         return state.Process.parse(self.process)
 
 
@@ -179,11 +182,11 @@ class Guest:
             return console.last_lines(self._more_console(max(0, self.console_size() - console.TAIL_BYTES)))
         return ""
 
-    def watch(self) -> None:
+    def watch(self, *, last: bool = False) -> None:
         """Raise KernelOops when the console shows one, HostError when a full disk of the host paused the guest, GuestLost when
-        the domain is gone, BootHung in a boot that hangs."""
+        the domain is gone, BootHung in a boot that hangs. `last`: half a line on the console counts too."""
         try:
-            self._console()
+            self._console(last=last)
         except KernelOops as error:
             if self.record.spec.accel is Accel.TCG and "int3: " in str(error):
                 self._check_oops(error)
@@ -222,7 +225,7 @@ class Guest:
         with self._console_in_evidence():
             return self.ssh.execute(self._with_environment(command), deadline=deadline, input=input, tell=tell)
 
-    def stream(self, command: str, *, deadline: Deadline, out: IO[bytes], err: IO[bytes]) -> Result:
+    def stream(self, command: str, *, deadline: Deadline, out: IO[bytes] | None, err: IO[bytes] | None) -> Result:
         """As execute, with the command's streams passed on as they come."""
         with self._console_in_evidence():
             return self.ssh.stream(self._with_environment(command), deadline=deadline, out=out, err=err)
@@ -271,14 +274,18 @@ class Guest:
             with contextlib.suppress(LabError):
                 self.ssh.disconnect(deadline)
             self.host.stop(self.mark, deadline.grace(20))
+            if process := self.host.qemu(self.mark):
+                raise HostError(f"guest {self.name}: its QEMU (process {process}) runs, but libvirt at {self.host.uri} does not know it: "
+                                f"end that process, then lab.py down {self.name}")
             self.ssh.control.unlink(missing_ok=True)
             remove(self.directory, self.host, deadline.grace(20))
 
     def _replaced(self) -> bool:
-        """Whether the folder is another guest's by now: somebody ended this one and made one of the same name."""
+        """Whether the folder is another guest's by now: somebody ended this one and made one of the same name. HostError when
+        that cannot be read."""
         try:
             return read(self.name).spec.uuid != self.record.spec.uuid
-        except LabError:  # no folder, or half of one: what is left of this guest goes
+        except InputError:  # no folder, or half of one: what is left of this guest goes
             return False
 
     def save(self) -> None:
@@ -294,7 +301,7 @@ def ending(guest: Guest, *, only_on_error: bool = False) -> Iterator[None]:
     except BaseException:
         try:
             guest.down(Deadline.after(DOWN_SECONDS))
-        except LabError as error:
+        except (LabError, OSError) as error:
             note(f"not all is cleaned up ({error}): lab.py gc", who=guest.name)
         raise
     if not only_on_error:
@@ -302,13 +309,20 @@ def ending(guest: Guest, *, only_on_error: bool = False) -> Iterator[None]:
 
 
 def remove(place: Path, host: Host, deadline: Deadline) -> None:
-    """All files of a guest, here and on its hypervisor, where they carry this lab's mark (see launch)."""
+    """All files of a guest, here and on its hypervisor, where they carry this lab's mark (see launch). Raises HostError, CommandFailed.
+
+    Those here go last: without the record nobody would know of the others.
+    """
     storage.drop_pool_disks(place.name)
     if host.where.ssh:
-        script = 'if [ "$(cat "$1/lab")" = "$2" ]; then rm -rf -- "$1"; fi'
-        with contextlib.suppress(LabError):
-            host.where.run(["sh", "-c", script, "sh", place, state.identity()], deadline=deadline, check=False)
-    shutil.rmtree(place, ignore_errors=True)
+        script = 'if [ "$(cat "$1/lab" 2>/dev/null)" = "$2" ]; then rm -rf -- "$1"; fi'
+        host.where.run(["sh", "-c", script, "sh", place, state.identity()], deadline=deadline)
+    try:
+        shutil.rmtree(place)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise HostError(f"{place}: cannot be removed: {error}") from error
 
 
 def names() -> list[str]:
@@ -355,17 +369,30 @@ def records() -> tuple[list[Record], list[str]]:
 
 
 def maker(name: str) -> Maker | None:
-    """Who made a guest; None when that cannot be read."""
-    with contextlib.suppress(OSError, ValueError):
-        text = (state.folder("guests") / name / "maker").read_text()
-        return Maker.model_validate_json(text) if text.startswith("{") else Maker(process=text.strip(), node="", uri="")
-    return None
+    """Who made a guest; None when nothing says so. HostError when that cannot be read: a newer lab may have written it."""
+    path = state.folder("guests") / name / "maker"
+    try:
+        text = path.read_text()
+        if re.fullmatch(r"\d+ \d+", text):  # a lab before 2026-11
+            return Maker(process=text, node="", uri="")
+        known = Maker.model_validate_json(text)
+        if known.parsed is None:
+            raise ValueError(f"process: {known.process!r} names none")
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise HostError(f"{path}: not a guest's maker: {first_line(error)}") from error
+    return known
 
 
 def made_by_us() -> list[str]:
     """Guests of this process that are there, up or half made."""
-    me = state.this_process()
-    return [name for name in names() if (known := maker(name)) and known.parsed == me]
+    me, ours = state.this_process(), []
+    for name in names():
+        with contextlib.suppress(HostError):
+            known = maker(name)
+            ours += [name] if known and known.parsed == me else []
+    return ours
 
 
 def elsewhere(record: Record) -> str:

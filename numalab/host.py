@@ -67,7 +67,7 @@ class Host:
     def create(self, xml: str, deadline: Deadline) -> None:
         """Start a transient domain. Raises HostError with libvirt's or QEMU's last line."""
         try:
-            answer(self.uri, lambda: self.connection.createXML(xml, 0), deadline.within(START_SECONDS))
+            answer(self.uri, lambda: self.connection.createXML(xml, 0), deadline, seconds=START_SECONDS)
         except libvirt.libvirtError as error:
             lines = [line for line in str(error).splitlines() if line.strip()]
             raise HostError(f"libvirt does not start the guest: {lines[-1]}", evidence=str(error)) from error
@@ -84,6 +84,16 @@ class Host:
         broken, xml = self._ask_domain(domain.diskErrors), self._ask_domain(domain.XMLDesc)
         files = disk_files(xml) if xml else {}
         return ", ".join(files.get(disk, disk) for disk in sorted(broken or ())) or "one of its disks"
+
+    def qemu(self, guest: Mark) -> int | None:
+        """The guest's QEMU among this machine's processes, whatever libvirt knows: a session's libvirtd is another one where
+        XDG_RUNTIME_DIR is, and a libvirtd that died may have forgotten. None where there is none, or on another machine."""
+        for process in Path("/proc").glob("[0-9]*/cmdline") if not self.where.ssh else ():
+            with contextlib.suppress(OSError):
+                words = process.read_bytes().split(b"\0")
+                if b"qemu" in words[0] and guest.uuid.encode() in words:
+                    return int(process.parent.name)
+        return None
 
     def cpu_seconds(self, guest: Mark) -> float:
         """Processor time that the guest has used so far; 0 when it is gone."""
@@ -103,6 +113,8 @@ class Host:
             self._ask_domain(domain.shutdown, deadline)
             soon = deadline.within(grace)
             while soon.remaining() and self._domain(guest, deadline):
+                if soon.cancel.is_set():
+                    raise Cancelled(f"guest {guest.name}: waiting for its shutdown: cancelled")
                 soon.pause(0.2)
         if self._domain(guest, deadline):
             self._ask_domain(domain.destroy, deadline)
@@ -124,7 +136,7 @@ class Host:
 
     def version(self) -> str:
         """libvirt's version, '9.0.0'."""
-        number = int(self.connection.getLibVersion())
+        number = int(self._ask(self.connection.getLibVersion))
         return f"{number // 1000000}.{number // 1000 % 1000}.{number % 1000}"
 
     def console_argv(self, guest: Mark) -> list[str]:
@@ -152,7 +164,7 @@ class Host:
     def _ask(self, call: Callable[[], T], deadline: Deadline | None = None) -> T:
         """What a libvirt call returns. Raises HostError."""
         try:
-            return answer(self.uri, call, (deadline or Deadline.after(ANSWER_SECONDS)).within(ANSWER_SECONDS))
+            return answer(self.uri, call, deadline or Deadline.after(ANSWER_SECONDS))
         except libvirt.libvirtError as error:
             raise HostError(f"libvirt at {self.uri}: {error}") from error
 
@@ -169,11 +181,13 @@ class Host:
         return self._ask(gone_or_not, deadline)
 
 
-def answer(uri: str, call: Callable[[], T], deadline: Deadline) -> T:
-    """What a libvirt call returns, or a HostError when it has not by then: a stopped libvirtd answers nobody.
+def answer(uri: str, call: Callable[[], T], deadline: Deadline, *, seconds: float = ANSWER_SECONDS) -> T:
+    """What a libvirt call returns. HostError when it has not after so many seconds: a stopped libvirtd answers nobody.
+    DeadlinePassed when the caller's own limit comes first.
 
     The call may still take effect later: there is no way to take it back.
     """
+    limit = deadline.within(seconds)
     box: list[T | BaseException] = []
     done = threading.Event()
 
@@ -185,10 +199,9 @@ def answer(uri: str, call: Callable[[], T], deadline: Deadline) -> T:
         done.set()
 
     threading.Thread(target=work, daemon=True).start()
-    while not done.wait(min(POLL_SECONDS, deadline.remaining())):
-        if deadline.cancel.is_set():
-            raise Cancelled(f"libvirt at {uri}: cancelled")
-        if not deadline.remaining():
+    while not done.wait(min(POLL_SECONDS, limit.remaining())):
+        deadline.check(f"waiting for libvirt at {uri}")
+        if not limit.remaining():
             raise HostError(f"libvirt at {uri} does not answer: is its libvirtd stopped or overloaded?")
     if isinstance(box[0], BaseException):
         raise box[0]
@@ -206,11 +219,11 @@ def connect(uri: str | None, deadline: Deadline) -> Host:
         return libvirt.open(uri)
 
     try:
-        return Host(uri, answer(uri, open_it, deadline.within(ANSWER_SECONDS)))
+        return Host(uri, answer(uri, open_it, deadline))
     except libvirt.libvirtError as error:
         if local_system and not Path("/run/systemd/system").exists() and "Connection refused" in str(error):
             _start_daemons(deadline)  # the socket of one that was killed
-            return Host(uri, answer(uri, open_it, deadline.within(ANSWER_SECONDS)))
+            return Host(uri, answer(uri, open_it, deadline))
         hint = "usermod -aG libvirt YOU, or use qemu:///session" if "denied" in str(error) else "lab.py doctor tells more"
         raise HostError(f"libvirt at {uri}: {error}: {hint}") from error
 

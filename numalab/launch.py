@@ -5,6 +5,7 @@ Whatever ends `up` early, nothing of the guest is left; after a kill -9, `leftov
 
 from __future__ import annotations
 
+import contextlib
 import json
 import platform
 import random
@@ -16,7 +17,7 @@ from pathlib import Path
 from numalab import accel, image, kernel, state, storage, topology
 from numalab import guest as guests
 from numalab.domain import CMDLINE, domain_xml
-from numalab.errors import BootHung, HostError, InputError, LabError
+from numalab.errors import BootHung, HostError, InputError, LabError, NameTaken
 from numalab.guest import Guest, Record, Request
 from numalab.host import Host
 from numalab.image import Image
@@ -40,14 +41,15 @@ def up(request: Request, host: Host, deadline: Deadline) -> Guest:
         try:
             return _up(request, host, deadline, hung)
         except BootHung as error:
-            console_log = state.folder("logs") / f"hung-{request.name}-{hung + 1}.log"
-            console_log.write_text(error.evidence)
+            console_log = state.folder("logs") / f"hung-{state.stamp()}-{request.name}-{hung + 1}.log"
+            with contextlib.suppress(OSError):
+                console_log.write_text(error.evidence)
             note(f"{error}; begun again (the end of its console: {console_log})")
     return _up(request, host, deadline, BOOT_TRIES - 1)
 
 
 def _up(request: Request, host: Host, deadline: Deadline, hung: int) -> Guest:
-    """One try. The guest's lock is held, or taken."""
+    """One try, under the guest's lock."""
     with guests.hold(request.name, deadline):
         return _made(request, host, deadline, hung)
 
@@ -74,7 +76,7 @@ def _made(request: Request, host: Host, deadline: Deadline, hung: int) -> Guest:
             if guest is not None:
                 guest.down(Deadline.after(60))
             guests.remove(place, host, Deadline.after(60))
-        except LabError as also:  # why it failed matters more
+        except (LabError, OSError) as also:  # why it failed matters more
             note(f"not all is cleaned up ({also}): lab.py gc", who=request.name)
         raise
 
@@ -96,15 +98,15 @@ def _claim(name: str, uri: str) -> Path:
     return place
 
 
-def taken(name: str) -> InputError:
+def taken(name: str) -> NameTaken:
     """The error that a name is in use."""
-    return InputError(f"a guest called {name} is there: lab.py down {name}, or another --name")
+    return NameTaken(f"a guest called {name} is there: lab.py down {name}, or another --name")
 
 
 def _chosen(request: Request, deadline: Deadline) -> tuple[Image, Boot]:
     """The image and the kernel to boot. HostError when one is not built."""
     base = image.pinned(request.image_name, request.image_id) if request.image_id else image.require(request.image_name, deadline)
-    boot = kernel.resolve(request.kernel_name, base)
+    boot = request.pinned or kernel.resolve(request.kernel_name, base)
     if not boot.kernel:
         raise HostError(f"kernel {request.kernel_name}: nothing to boot")
     return base, boot
@@ -167,7 +169,7 @@ def start(guest: Guest, request: Request, deadline: Deadline) -> None:
     if request.ssh_port and not where.ssh and not _port_free(request.ssh_port):
         raise InputError(f"--ssh-port {request.ssh_port}: the port is taken; choose another or leave it out")
     where.touch(guest.console_log, deadline)  # ours, before libvirt's log daemon opens it as root
-    with state.lock("admission", deadline), step("start", who=request.name):
+    with state.machine_lock("admission", deadline), step("start", who=request.name):
         admit(request.shape, guest.host, deadline)
         for tries in range(PORT_TRIES):
             xml = domain_xml(guest.record.spec)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
-import time
+from functools import partial
 from pathlib import Path
 
 from numalab import guest as guests
@@ -19,8 +19,6 @@ from numalab.errors import DeadlinePassed, HostError, LabError
 from numalab.host import Host
 from numalab.log import note
 from numalab.proc import Deadline
-
-DAY = 24 * 3600.0
 
 
 def collect(host: Host, deadline: Deadline) -> list[str]:
@@ -37,10 +35,13 @@ def collect(host: Host, deadline: Deadline) -> list[str]:
             with contextlib.suppress(DeadlinePassed), guests.hold(stray.name, Deadline.after(0)):
                 removed += _domain(stray, host, deadline)
     for path in [*state.abandoned(), *_claims()]:
-        if path.is_dir():
+        if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
+        if path.exists():
+            note(f"{path}: cannot be removed")
+            continue
         removed.append(f"half-made {re.sub(r'^[.](making-[^-]*-([0-9]+-)?|claim-)', '', path.name)}")
     removed += [f"image {path.parent.name}/{path.name}: no longer current, and nobody uses it" for path in _stale_images(deadline)]
     removed += [f"run {path.name}: its measurement did not end" for path in _broken_runs()]
@@ -54,17 +55,17 @@ def _guest(name: str, host: Host, deadline: Deadline) -> list[str]:
     place = state.folder("guests") / name
     if not place.exists():  # down was faster
         return []
-    maker = guests.maker(name)
+    try:
+        maker = guests.maker(name)
+        record = guests.read(name) if (place / "guest.json").exists() else None
+    except LabError as error:
+        note(f"guest {name}: left alone: {error}")
+        return []
     process = maker.parsed if maker else None
     if maker and process and process.elsewhere:
         note(f"guest {name}: left alone: another machine ({maker.node}) made it: run lab.py gc there, or, if it is no more, remove {place}")
         return []
     if process and process.lives:
-        return []
-    try:
-        record = guests.read(name) if (place / "guest.json").exists() else None
-    except LabError as error:
-        note(f"guest {name}: left alone: {error}")
         return []
     uri = record.uri if record else maker.uri if maker else ""
     if uri not in (host.uri, ""):
@@ -72,45 +73,54 @@ def _guest(name: str, host: Host, deadline: Deadline) -> list[str]:
     running = record is not None and host.running(mark(record.spec))
     if record and record.ready and record.kept and running:
         return []
+    if maker and not process and not running:
+        note(f"guest {name}: left alone: a lab before 2026-11 made it, and did not say on which machine: if on this one, lab.py down {name}")
+        return []
     if record:
         host.stop(mark(record.spec), deadline)
+        if qemu := host.qemu(mark(record.spec)):
+            note(f"guest {name}: left alone: its QEMU (process {qemu}) runs, but libvirt at {host.uri} does not know it")
+            return []
     guests.remove(place, host, deadline)
     ready = record is not None and record.ready
     return [f"guest {name}: " + ("what it was for has ended" if ready and running else "it was lost" if ready else "its up did not end")]
 
 
 def _domain(stray: Mark, host: Host, deadline: Deadline) -> list[str]:
-    """End a domain of this lab whose guest has no folder any more. The guest's lock is held."""
-    if Path(stray.directory).exists():
+    """End a domain of this lab whose guest is gone, or has another one. The guest's lock is held."""
+    try:
+        record = guests.read(stray.name) if Path(stray.directory).exists() else None
+    except LabError:
+        return []
+    if record and record.spec.uuid == stray.uuid:
         return []
     host.stop(stray, deadline)
-    return [f"domain of {stray.name}: its folder is gone"]
+    return [f"domain of {stray.name}: its guest is gone"]
 
 
 def _claims() -> list[Path]:
     """Folders by which labs before 2026-11 claimed a guest's name, and were killed."""
-    claims = []
-    for path in state.folder("guests").glob(".claim-*"):
-        with contextlib.suppress(OSError):
-            process = state.Process.parse((path / "maker").read_text())
-            if process and not process.lives:
-                claims.append(path)
-    return claims
+    return [path for path in state.folder("guests").glob(".claim-*") if state.unchanged(path, state.DAY)]
 
 
 def _stale_images(deadline: Deadline) -> list[Path]:
     """Remove (and return) images that no inputs lead to, no guest stands on and no process uses."""
-    records, unknown = guests.records()
-    if unknown:
+    if unknown := guests.records()[1]:
         note(f"no image is removed: what guest {unknown[0]} stands on cannot be read")
         return []
-    used = {record.image_id for record in records}
+
+    def needed(id: str) -> bool:
+        records, unknown = guests.records()
+        return bool(unknown) or id in {record.image_id for record in records}
+
     gone = []
     for folder in state.folder("images").iterdir():
         with contextlib.suppress(LabError):
             current = image.current(folder.name, deadline)
             for place in folder.iterdir():
-                if current and place.name not in current | used and not place.name.startswith(".") and _ours(place) and state.discard(place):
+                if not current or place.name in current or place.name.startswith(".") or needed(place.name) or not _ours(place):
+                    continue
+                if state.discard(place, partial(needed, place.name)):
                     gone.append(place)
     return gone
 
@@ -131,8 +141,7 @@ def _broken_runs() -> list[Path]:
     for place in state.folder("runs").iterdir():
         if place.name.startswith(".") or not place.is_dir() or (place / "run.json").exists():
             continue
-        with contextlib.suppress(OSError):
-            if time.time() - max(path.stat().st_mtime for path in (place, *place.rglob("*"))) > DAY:
-                shutil.rmtree(place)
-                gone.append(place)
+        if state.unchanged(place, state.DAY):
+            shutil.rmtree(place, ignore_errors=True)
+            gone.append(place)
     return gone

@@ -12,6 +12,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -105,7 +106,7 @@ def run(
     module, options = load(workload), options or Options()
     params = parameters(module, size, options.params)
     result = Run(
-        id=f"{state.stamp()}-{workload}-{guest.record.spec.topology_name}-{guest.record.spec.boot.name}-{os.getpid()}".replace("/", "_"),
+        id=f"{state.stamp()}-{workload}-{guest.record.spec.topology_name}-{guest.record.spec.boot.name}-{os.getpid()}-{secrets.token_hex(4)}".replace("/", "_"),
         workload=workload, size=size, params=jsonable(params), started=state.stamp(), host=_host(guest, deadline),
         guest=jsonable(guest.record), release="", cmdline="", inputs=_inputs(workload), settings=options.settings, place=options.place,
     )
@@ -123,6 +124,7 @@ def run(
                 result = result.model_copy(update={"phases": (*result.phases, done)})
                 if watcher:
                     watcher.ended(done)
+            guest.watch(last=True)  # a program's end comes before the next look at the console
             if said := [line for piece in guest.console_pieces(told) for line in console.findings(piece)]:
                 raise GuestError(f"guest {guest.name}: its kernel says: {said[0].strip()}", evidence="\n".join(said))
         except BaseException as broke:  # Ctrl-C too: an interrupted run is no result either, but evidence

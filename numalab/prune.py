@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -48,8 +48,8 @@ def candidates(image: Image | None, deadline: Deadline) -> list[Path]:
     records, unknown = guest.records()
     if unknown:
         note(f"no kernel is listed: which one guest {unknown[0]} stands on cannot be read")
-    booted = {Path(record.spec.boot.kernel or "").parent.name for record in records}
-    found = [path for path in _there("kernels") if not (unknown or path.name in kept.kernels | booted or path.name.rpartition("-")[0] in kept.names)]
+    booted = _booted(records)
+    found = [path for path in _there("kernels") if not (unknown or path.name in kept.kernels | booted or path.name.rpartition("-")[0] in kept.names | booted)]
     for kind in ("builds", "configs"):
         found += [path for path in _there(kind) if not (path.name in kept.builds or (_source(path) not in kept.sources and kept.source(_source(path))))]
     found += [path for path in _there("sources") if not kept.source(_source(path))]
@@ -70,12 +70,22 @@ def remove(path: Path) -> bool:
             if not path.is_dir():
                 path.unlink(missing_ok=True)
                 return True
-            if state.discard(path):
+            if state.discard(path, lambda: path.parent.name == "kernels" and not _booted_by_nobody(path)):
                 return True
     except DeadlinePassed:
         pass
     note(f"{path} is in use")
     return False
+
+
+def _booted(records: Iterable[guest.Record]) -> set[str]:
+    """Folders of the kernels that guests run; of a guest that GRUB started, the name of its kernel."""
+    return {Path(record.spec.boot.kernel).parent.name if record.spec.boot.kernel else record.spec.boot.name for record in records}
+
+
+def _booted_by_nobody(path: Path) -> bool:
+    records, unknown = guest.records()
+    return not unknown and not {path.name, path.name.rpartition("-")[0]} & _booted(records)
 
 
 def _there(kind: str) -> Iterator[Path]:

@@ -122,7 +122,7 @@ class Ssh:
         """See Shell. The guest's own timeout(1) ends the command there when the deadline passes."""
         return self._execute(command, deadline, input=input, tell=tell)
 
-    def stream(self, command: str, *, deadline: Deadline, out: IO[bytes], err: IO[bytes]) -> Result:
+    def stream(self, command: str, *, deadline: Deadline, out: IO[bytes] | None, err: IO[bytes] | None) -> Result:
         """As execute, with the command's streams passed on as they come."""
         return self._execute(command, deadline, out=out, err=err)
 

@@ -13,17 +13,19 @@ share a state directory (a network file system), and so may several checkouts.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
 import platform
 import re
 import shutil
+import socket
 import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,12 +78,9 @@ class Process:
 
     @classmethod
     def parse(cls, text: str) -> Process | None:
-        """The process that a text names; None for other text. Earlier labs wrote `PID STARTED`, of this machine."""
-        if match := re.fullmatch(r"([0-9a-f]{6})\.([0-9a-f]{6})\.(\d+)\.(\d+)", text):
-            return cls(match[1], match[2], int(match[3]), int(match[4]))
-        if match := re.fullmatch(r"(\d+) (\d+)", text):
-            return cls(_machine(), _boot(), int(match[1]), int(match[2]))
-        return None
+        """The process that a text names; None for other text."""
+        match = re.fullmatch(r"([0-9a-f]{6})\.([0-9a-f]{6})\.(\d+)\.(\d+)", text)
+        return cls(match[1], match[2], int(match[3]), int(match[4])) if match else None
 
     @property
     def elsewhere(self) -> bool:
@@ -150,38 +149,56 @@ def lock(name: str, deadline: Deadline) -> Iterator[None]:
 
 
 @contextmanager
+def machine_lock(name: str, deadline: Deadline) -> Iterator[None]:
+    """Held by one thread at a time on this machine, whoever's it is and whatever its state directory; gone with its holder."""
+    with socket.socket(socket.AF_UNIX) as handle:
+        while True:
+            try:
+                handle.bind(f"\0numalab-{name}")  # an abstract name (unix(7)): no file, and so no owner and no remains
+                break
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+                deadline.check(f"waiting for another lab.py on this machine that holds {name}")
+                deadline.pause(0.2)
+        yield
+
+
+@contextmanager
 def using(*places: Path) -> Iterator[None]:
     """Nobody's `discard` removes these folders while the block runs. A kill -9 ends that too. HostError when one is gone."""
     with ExitStack() as stack:
         for place in places:
-            try:
-                handle = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
-                stack.callback(os.close, handle)
-                fcntl.flock(handle, fcntl.LOCK_SH)
-                gone = not os.path.samestat(os.fstat(handle), place.stat())
-            except FileNotFoundError:
-                gone = True
-            if gone:
+            fcntl.flock(stack.enter_context(_using_file(place).open("a")), fcntl.LOCK_SH)
+            if not place.exists():
                 raise HostError(f"{place}: another lab.py has removed it: try again")
         yield
 
 
-def discard(place: Path) -> bool:
-    """Remove a finished folder, unless somebody is `using` it; whether it was removed."""
+def discard(place: Path, needed: Callable[[], bool] = lambda: False) -> bool:
+    """Remove a finished folder, unless somebody is `using` it or it is `needed`; whether it was removed.
+
+    `needed` is asked when nobody can begin to use it any more: who stops using it may have written down that he needs it.
+    """
     gone = scratch(place)
-    try:
-        handle = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        place.rename(gone)
-    except OSError:  # in use; or NFS, which locks no folder for writing: then nobody can know
-        return False
-    finally:
-        os.close(handle)
-    shutil.rmtree(gone, ignore_errors=True)
+    with _using_file(place).open("a") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if needed():
+                return False
+            place.rename(gone)
+        except OSError:  # in use, or gone
+            return False
+    if gone.is_symlink():
+        gone.unlink()
+    else:
+        shutil.rmtree(gone, ignore_errors=True)
     return True
+
+
+def _using_file(place: Path) -> Path:
+    """What is locked for a folder: a file of its own, since NFS locks no folders for other machines."""
+    return folder("locks") / f"using-{place.parent.name}-{place.name}"
 
 
 def scratch(place: Path) -> Path:
@@ -246,10 +263,21 @@ def abandoned() -> list[Path]:
 
 
 def _being_made(path: Path) -> bool:
-    """Whether the maker of a scratch path may still run. Earlier labs wrote its PID alone."""
+    """Whether the maker of a scratch path may still run. Labs before 2026-11 wrote its PID alone, and not the machine."""
     owner = path.name.split("-")[1]
     process = Process.parse(owner)
-    return process.lives if process else not owner.isdecimal() or alive(int(owner))
+    return process.lives if process else not owner.isdecimal() or alive(int(owner)) or not unchanged(path, DAY)
+
+
+DAY = 24 * 3600.0
+
+
+def unchanged(path: Path, seconds: float) -> bool:
+    """Whether nothing in a file or folder has changed for so long."""
+    try:
+        return time.time() - max(one.lstat().st_mtime for one in (path, *path.rglob("*"))) > seconds
+    except OSError:  # it goes or changes while we look
+        return False
 
 
 def alive(pid: int) -> bool:

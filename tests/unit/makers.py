@@ -78,6 +78,7 @@ class FakeHost:
         self.stopped: list[str] = []
         self.refuses: Exception | None = None
         self.full = ""
+        self.forgotten: dict[str, int] = {}
 
     @property
     def names(self) -> list[str]:
@@ -112,6 +113,10 @@ class FakeHost:
     def full_disk(self, guest: Mark) -> str:
         """The file that there was no room for."""
         return self.full
+
+    def qemu(self, guest: Mark) -> int | None:
+        """Its process, where libvirt has forgotten it."""
+        return self.forgotten.get(guest.uuid)
 
     def cpu_seconds(self, guest: Mark) -> float:
         """Next to nothing: it hangs."""

@@ -171,7 +171,7 @@ def test_a_hung_boot_is_begun_again(host: FakeHost, monkeypatch: pytest.MonkeyPa
     said = caplog.text
     assert said.count("guest g: hung in its boot under emulation, nothing new on its console for") == 2
     assert "last: [ 1.6] sched_clock: Marking stable; begun again" in said
-    assert (state.folder("logs") / "hung-g-2.log").read_text().endswith("Marking stable")
+    assert next(state.folder("logs").glob("hung-*-g-2.log")).read_text().endswith("Marking stable")
 
 
 @pytest.mark.parametrize(("outcome", "choice", "again"), [
@@ -441,7 +441,7 @@ def test_a_record_of_an_earlier_lab(lab_state: Path) -> None:
     (place / "guest.json").write_text(json.dumps(old))
     assert guest.read("old") == record("old")
     assert (maker := guest.maker("old")) is not None
-    assert maker.parsed == state.this_process()
+    assert maker.parsed is None
 
 
 def test_a_record_of_a_later_lab(lab_state: Path) -> None:

@@ -8,7 +8,7 @@ import libvirt
 import pytest
 
 from numalab.domain import domain_name, domain_xml, mark
-from numalab.errors import Cancelled, HostError
+from numalab.errors import Cancelled, DeadlinePassed, HostError
 from numalab.host import HEADROOM, Host, answer
 from numalab.model import GIB, KIB, GuestSpec
 from numalab.proc import Deadline
@@ -157,7 +157,7 @@ def test_libvirts_errors_are_the_hosts(call: str, monkeypatch: pytest.MonkeyPatc
 def test_stop_has_a_deadline(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     never = threading.Event()
     monkeypatch.setattr(Domain, call, lambda _: never.wait())
-    with pytest.raises(HostError, match="libvirt at test:///fake does not answer"):
+    with pytest.raises(DeadlinePassed, match="waiting for libvirt at test:///fake"):
         host(ours("a")).stop(mark(guest("a")), Deadline.after(0.1))
     never.set()
 
@@ -173,7 +173,7 @@ def test_free_memory_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is asked for under the lock that all who start a guest wait for."""
     never = threading.Event()
     monkeypatch.setattr(Domain, "memoryStats", lambda _: never.wait())
-    with pytest.raises(HostError, match="libvirt at test:///fake does not answer"):
+    with pytest.raises(DeadlinePassed, match="waiting for libvirt at test:///fake"):
         host(ours("a")).free_memory(Deadline.after(0.1))
     never.set()
 
@@ -188,16 +188,16 @@ def test_answer(deadline: Deadline) -> None:
         answer("x", lambda: dict[str, int]()["why"], deadline)
 
 
-def test_silence_is_an_error() -> None:
+def test_silence_is_an_error(deadline: Deadline) -> None:
     never = threading.Event()
     with pytest.raises(HostError, match="libvirt at qemu:///x does not answer"):
-        answer("qemu:///x", never.wait, Deadline.after(0.05))
+        answer("qemu:///x", never.wait, deadline, seconds=0.05)
     never.set()
 
 
 def test_ctrl_c_ends_the_wait_for_libvirt() -> None:
     never, deadline = threading.Event(), Deadline.after(60)
     threading.Timer(0.1, deadline.cancel.set).start()
-    with pytest.raises(Cancelled, match="libvirt at qemu:///x: cancelled"):
+    with pytest.raises(Cancelled, match="waiting for libvirt at qemu:///x: cancelled"):
         answer("qemu:///x", never.wait, deadline)
     never.set()

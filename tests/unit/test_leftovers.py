@@ -12,6 +12,7 @@ import pytest
 
 from numalab import guest, image, leftovers, state
 from numalab.domain import Mark, mark
+from numalab.errors import HostError
 from numalab.image import Image
 from numalab.model import jsonable
 from numalab.proc import Deadline
@@ -54,13 +55,14 @@ def test_what_a_dead_maker_left_goes(lab_state: Path, deadline: Deadline) -> Non
     host.add(Mark(uuid="u", name="gone", directory=str(gone), lab=state.identity()))
     (lab_state / "images" / f".making-{gone_process()}-77-x").mkdir(parents=True)
     (lab_state / f".making-{gone_process()}-77-pool.xfs").touch()
-    (lab_state / "runs" / f".making-{gone_process().split('.')[2]}-20150307T152000-a").mkdir(parents=True)
+    earlier = lab_state / "runs" / f".making-{gone_process().split('.')[2]}-20150307T152000-a"
     claim = lab_state / "guests" / ".claim-abc"
-    claim.mkdir()
-    (claim / "maker").write_text(f"{gone_process().split('.')[2]} 1")
+    for path in (earlier, claim):  # labs before 2026-11, which did not say on which machine
+        path.mkdir(parents=True)
+        os.utime(path, (time.time() - 2 * state.DAY,) * 2)
     removed = leftovers.collect(host.real(), deadline)
     assert sorted(removed) == [
-        "domain of gone: its folder is gone", "guest claimed: its up did not end", "guest empty: its up did not end", "guest lost: it was lost",
+        "domain of gone: its guest is gone", "guest claimed: its up did not end", "guest empty: its up did not end", "guest lost: it was lost",
         "guest prepared: its up did not end", "guest started: its up did not end", "half-made 20150307T152000-a", "half-made abc",
         "half-made pool.xfs", "half-made x",
     ]
@@ -110,6 +112,49 @@ def test_a_guest_of_another_machine_stays(deadline: Deadline, caplog: pytest.Log
     assert leftovers.collect(FakeHost().real(), deadline) == []
     assert place.exists()
     assert f"guest g: left alone: another machine (iron) made it: run lab.py gc there, or, if it is no more, remove {place}" in caplog.text
+
+
+@pytest.mark.parametrize("text", ['{"format": 99}', "", "{}", '{"process": "x", "node": "n", "uri": "u"}'])
+def test_a_guest_whose_maker_cannot_be_read_stays(text: str, deadline: Deadline, caplog: pytest.LogCaptureFixture) -> None:
+    """It may live, and on another machine."""
+    host = FakeHost()
+    place = put("g", host=host, ready=False)
+    (place / "maker").write_text(text)
+    assert leftovers.collect(host.real(), deadline) == []
+    assert (host.names, place.exists()) == (["g"], True)
+    assert f"guest g: left alone: {place / 'maker'}: not a guest's maker: " in caplog.text
+    with pytest.raises(HostError):
+        guest.elsewhere(record("g"))
+
+
+def test_a_guest_of_an_earlier_lab(deadline: Deadline, caplog: pytest.LogCaptureFixture) -> None:
+    """It did not say on which machine it was made: where its domain is not, it may be another one's."""
+    host = FakeHost()
+    place = put("g")
+    (place / "maker").write_text("77 88")
+    assert leftovers.collect(host.real(), deadline) == []
+    assert place.exists()
+    assert "guest g: left alone: a lab before 2026-11 made it" in caplog.text
+
+
+def test_a_guest_that_libvirt_has_forgotten_stays(deadline: Deadline, caplog: pytest.LogCaptureFixture) -> None:
+    """A session's libvirtd is another one where XDG_RUNTIME_DIR is."""
+    host = FakeHost()
+    place = put("g")
+    host.forgotten = {record("g").spec.uuid: 77}
+    assert leftovers.collect(host.real(), deadline) == []
+    assert place.exists()
+    assert "guest g: left alone: its QEMU (process 77) runs, but libvirt at test:///fake does not know it" in caplog.text
+
+
+def test_a_second_domain_of_a_guest_goes(deadline: Deadline) -> None:
+    """A start that libvirt was too slow for may take effect after its `up` has failed, and another has succeeded."""
+    host = FakeHost()
+    place = put("g", host=host)
+    late = Mark(uuid="late", name="g", directory=str(place), lab=state.identity())
+    host.domains["late"] = late
+    assert leftovers.collect(host.real(), deadline) == ["domain of g: its guest is gone"]
+    assert host.marks() == [mark(record("g").spec)]
 
 
 @pytest.mark.parametrize("part", ["boot", "started"])
@@ -211,7 +256,7 @@ def test_a_run_without_its_record(lab_state: Path, deadline: Deadline) -> None:
         (place / "stdout").touch()
     (whole / "run.json").touch()
     for path in (old / "stdout", old, whole / "stdout", whole):
-        os.utime(path, (time.time() - 2 * leftovers.DAY,) * 2)
+        os.utime(path, (time.time() - 2 * state.DAY,) * 2)
     assert leftovers.collect(FakeHost().real(), deadline) == ["run 20150307T152000-old: its measurement did not end"]
     assert not old.exists()
     assert fresh.exists()

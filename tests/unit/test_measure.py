@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import pytest
 
-from numalab import accel, catalog, machine, measure, record, state, topology
+from numalab import accel, catalog, console, machine, measure, record, state, topology
 from numalab.case import Arm, Place
-from numalab.errors import GuestError, GuestLost, HostError, InputError
+from numalab.errors import GuestError, GuestLost, HostError, InputError, KernelOops
 from numalab.guest import Guest
 from numalab.model import Phase, SizeClass, jsonable
 from numalab.proc import Deadline, Result
@@ -89,6 +89,10 @@ class FakeGuest(FakeShell):
     def copy(self, *, source: str, target: str, deadline: Deadline) -> None:
         """See shell.Ssh."""
         self.copied.append((source, target))
+
+    def watch(self, *, last: bool = False) -> None:
+        """See Guest."""
+        console.Watch(self.console_log, self.name)(last=last)
 
     def verify(self, deadline: Deadline) -> list[topology.Row]:
         """As it should be."""
@@ -443,6 +447,19 @@ def test_a_kernel_that_complains_makes_no_result(mine: FakeGuest, line: str) -> 
     assert line in found.error
     assert line in found.console_warnings
     assert len(found.phases) == 2, "the evidence is whole"
+
+
+def test_an_oops_in_the_last_moment_is_a_crash(deadline: Deadline) -> None:
+    """The program ends before anybody looks at the console again."""
+    def oops(_: Any) -> str:
+        with guest.console_log.open("a") as log:
+            log.write("[ 9.0] Oops: 0000 [#1] SMP")
+        return json.dumps(TOLD)
+
+    guest = FakeGuest(oops)
+    with pytest.raises(KernelOops, match=r"Oops: 0000"):
+        measure.run(guest.real(), "xfsrepair", SizeClass.QUICK, deadline)
+    assert "Oops: 0000" in record.read(only_run()).error
 
 
 def test_what_the_kernel_said_before_is_not_of_this_run(mine: FakeGuest) -> None:

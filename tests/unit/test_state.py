@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -131,10 +133,14 @@ def test_a_full_disk_is_the_hosts_error(lab_state: Path) -> None:
 
 
 def test_abandoned(lab_state: Path) -> None:
-    mine, theirs, dead = (lab_state / "images" / f".making-{pid}-x" for pid in (os.getpid(), os.getppid(), dead_pid()))
-    for path in (mine, theirs, dead):
+    me = state.this_process()
+    mine, elsewhere, dead = (lab_state / "images" / f".making-{one}-7-x" for one in (me, replace(me, machine="abcdef"), replace(me, pid=dead_pid())))
+    earlier = [lab_state / "images" / f".making-{pid}-x" for pid in (os.getpid(), dead_pid(), dead_pid())]
+    for path in (mine, elsewhere, dead, *earlier):
         path.mkdir(parents=True)
-    assert state.abandoned() == [dead]
+    for path in earlier[:2]:  # the third may be another machine's, which is at it
+        os.utime(path, (time.time() - 2 * state.DAY,) * 2)
+    assert state.abandoned() == sorted([dead, earlier[1]])
 
 
 def test_a_process_is_told_from_every_other() -> None:
@@ -147,8 +153,7 @@ def test_a_process_is_told_from_every_other() -> None:
     far = replace(me, machine="abcdef", pid=dead_pid())
     assert far.elsewhere
     assert far.lives, "who cannot be asked may live"
-    assert state.Process.parse(f"{os.getpid()} {state.started(os.getpid())}") == me, "as labs before 2026-11 wrote it"
-    for text in ("", "x", "1", "aaaaaa.bbbbbb.1", "AAAAAA.bbbbbb.1.2"):
+    for text in ("", f"{os.getpid()} {state.started(os.getpid())}", "x", "1", "aaaaaa.bbbbbb.1", "AAAAAA.bbbbbb.1.2"):
         assert state.Process.parse(text) is None
 
 
@@ -167,6 +172,29 @@ def test_a_lock_is_its_threads_own(lab_state: Path) -> None:
             assert not pool.submit(taken).result()
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(taken).result()
+
+
+def test_a_machine_has_one_lock(lab_state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the state directory."""
+    with state.machine_lock(f"test-{os.getpid()}", Deadline.after(60)):
+        monkeypatch.setenv("LAB_STATE", str(tmp_path / "other"))
+        with pytest.raises(DeadlinePassed, match=r"another lab.py on this machine"), state.machine_lock(f"test-{os.getpid()}", Deadline.after(0.1)):
+            pass
+    with state.machine_lock(f"test-{os.getpid()}", Deadline.after(0.1)):
+        pass
+
+
+def test_what_is_needed_is_not_discarded(lab_state: Path) -> None:
+    """It is asked when nobody can begin to use it any more."""
+    place = state.folder("images", "x")
+
+    def needed() -> bool:
+        with pytest.raises(BlockingIOError), (lab_state / "locks" / "using-images-x").open() as handle:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return True
+
+    assert not state.discard(place, needed)
+    assert place.exists()
 
 
 def test_what_is_used_is_not_discarded(lab_state: Path) -> None:
