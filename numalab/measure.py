@@ -27,7 +27,7 @@ from numalab.errors import GuestError, HostError, InputError, LabError
 from numalab.guest import Guest, check_release
 from numalab.log import note, step
 from numalab.model import Phase, SizeClass, Value, check_name, jsonable
-from numalab.proc import Deadline
+from numalab.proc import KEEP_BYTES, Deadline
 from numalab.runs import PhaseResult, Run
 
 INSIDE = "/run/numalab-inside.py"
@@ -186,14 +186,18 @@ def _phase(
         "sample": options.sample_seconds, "profile": options.profile_hz if phase.measured else 0,
     }
     samples: list[str] = []
+    room = KEEP_BYTES
 
     def tell(line: str) -> None:
+        nonlocal room
         try:
             sample = json.loads(line)
         except ValueError:  # something else that was said there
             return
         if isinstance(sample, dict):
-            samples.append(line)
+            room -= len(line)
+            if room >= 0:  # the guest decides how many come
+                samples.append(line)
             if watcher:
                 watcher.moving(phase.name, sample)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from numalab import catalog, cli, cli_case, cli_guest
+from numalab import catalog, cli, cli_case, cli_common, cli_guest
 from numalab.errors import Cancelled, DeadlinePassed, Exit, GuestError, GuestLost, HostError, KernelOops, LabError
 from numalab.proc import Result
 from tests.unit.makers import FakeHost
@@ -124,3 +124,33 @@ def test_a_lab_that_is_not_set_up(tmp_path: Path) -> None:
     (tmp_path / "numalab.py").write_text("raise ImportError('half installed')\n")
     status, err = ran()
     assert (status, "half installed" in err) == (2, True)
+
+
+@pytest.mark.parametrize("words", [("down", "nosuch"), ("verdict", "nosuch"), ("--nonsense",)])
+def test_an_error_that_cannot_be_printed(words: tuple[str, ...]) -> None:
+    """A full disk under standard error: 1 would say "does not hold"."""
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([sys.executable, "-c", "from numalab.cli import main; main()", *words], stderr=full, timeout=60, check=False)
+    assert done.returncode == 2
+
+
+def test_exec_without_an_output(lab_py: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """2 would be the command's own."""
+    class Guest:
+        def stream(self, command: str, **_: Any) -> Result:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(cli_guest, "reach", lambda _: Guest())
+    assert lab_py("exec", "g", "--", "true")[0] == 125
+    monkeypatch.setattr(sys, "stdout", None)
+    assert lab_py("exec", "g", "--", "true")[0] == 125
+
+
+@pytest.mark.parametrize(("errors", "gravest"), [
+    ((HostError("a"), OOPS), 1), ((HostError("a"), OOPS, Cancelled("b")), 2), ((HostError("a"), HostError("b")), 0),
+])
+def test_the_gravest_of_several_errors_decides(errors: tuple[LabError, ...], gravest: int) -> None:
+    with pytest.raises(LabError) as caught:
+        cli_common.fail_with(errors)
+    assert caught.value is errors[gravest]
+    cli_common.fail_with(())

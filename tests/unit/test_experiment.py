@@ -10,10 +10,11 @@ import pytest
 
 from numalab import calibration, catalog, experiment, image, kernelbuild, measure, settle, state
 from numalab.case import Answer, Arm, Verdict
-from numalab.errors import CommandFailed, GuestError, InputError
+from numalab.errors import CommandFailed, GuestError, InputError, NameTaken
 from numalab.experiment import Boot, Plan
 from numalab.guest import Request
 from numalab.model import GIB, SizeClass
+from numalab.model import Boot as BootFiles
 from numalab.proc import Deadline
 from numalab.runs import Run
 from tests.unit import synthetic
@@ -127,7 +128,8 @@ def lab(monkeypatch: pytest.MonkeyPatch) -> Lab:
     monkeypatch.setattr(measure, "run", made.measure)
     monkeypatch.setattr(experiment, "prepare", lambda *_: None)
     place = state.folder("images", "e" * 16)
-    monkeypatch.setattr(experiment, "pinned", lambda asked, _: (asked.model_copy(update={"image_id": place.name}), {place}))
+    builds = {name: BootFiles(name=name, kernel=f"/{name}/bzImage") for name in (BEFORE, AFTER)}
+    monkeypatch.setattr(experiment, "pinned", lambda asked, _: (asked.model_copy(update={"image_id": place.name, "pinned": builds}), {place}))
     return made
 
 
@@ -169,7 +171,23 @@ def test_an_experiment_keeps_what_it_stands_on(lab: Lab, asked: Plan) -> None:
 
     conduct(asked, 2, Remover())
     assert {request.image_id for request in lab.requests} == {"e" * 16}
+    assert [request.pinned.kernel for request in lab.requests if request.pinned] == [f"/{name}/bzImage" for name in (BEFORE, AFTER, AFTER, BEFORE)]
     assert state.discard(place)
+
+
+def test_a_name_that_another_experiment_takes(lab: Lab, asked: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between our look and our claim."""
+    lab.breaks = {"up 0": NameTaken("a guest called mine-0 is there")}
+    up = lab.up
+
+    def once(*words: Any) -> Any:
+        try:
+            return up(*words)
+        finally:
+            lab.breaks = {}
+
+    monkeypatch.setattr(settle, "up", once)
+    assert len(conduct(asked, 1).runs) == 2
 
 
 def test_order() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from numalab.domain import Mark
 from numalab.errors import BootHung, DeadlinePassed, GuestError, GuestLost, HostError, InputError, KernelOops, LabError, TopologyMismatch
 from numalab.guest import Guest, Request
 from numalab.image import Image
-from numalab.model import GIB, MIB, Accel, DiskFile, Topology, jsonable
+from numalab.model import GIB, MIB, Accel, Boot, DiskFile, Topology, jsonable
 from numalab.proc import Deadline, Result
 from tests.unit import makers
 from tests.unit.makers import FakeHost, record, recorded
@@ -477,3 +478,41 @@ def test_down_all_goes_on(host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadl
     assert shown.out == "a is down\nz is down\n"
     assert "guest.json: not a guest's record: format 99: a newer numalab wrote it" in shown.err
     assert host.names == ["m"]
+
+
+def test_down_of_a_guest_that_a_newer_lab_made_again(host: FakeHost, deadline: Deadline) -> None:
+    """What cannot be read is not removed."""
+    first = launch.up(request(), host.real(), deadline)
+    (first.directory / "guest.json").write_text('{"format": 99}')
+    with pytest.raises(HostError, match="a newer numalab wrote it"):
+        first.down(deadline)
+    assert (host.names, first.directory.exists()) == (["g"], True)
+
+
+def test_down_of_a_guest_that_libvirt_has_forgotten(host: FakeHost, deadline: Deadline) -> None:
+    """Its disks are not removed under a QEMU that writes to them."""
+    made = launch.up(request(), host.real(), deadline)
+    host.domains.clear()
+    host.forgotten = {made.record.spec.uuid: 77}
+    with pytest.raises(HostError, match=r"guest g: its QEMU \(process 77\) runs, but libvirt at test:///fake does not know it: end that process"):
+        made.down(deadline)
+    assert made.directory.exists()
+    host.forgotten = {}
+    made.down(deadline)
+    assert not made.directory.exists()
+
+
+def test_files_that_cannot_be_removed(host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+    made = launch.up(request(), host.real(), deadline)
+    monkeypatch.setattr(storage, "drop_pool_disks", lambda _: None)
+    monkeypatch.setattr(shutil, "rmtree", raises(OSError(30, "Read-only file system")))
+    with pytest.raises(HostError, match=f"{made.directory}: cannot be removed: .*Read-only file system"):
+        made.down(deadline)
+
+
+def test_a_pinned_kernel(host: FakeHost, deadline: Deadline) -> None:
+    """The build that an experiment began with, though its recipe leads to another one by now, or to none."""
+    boot = Boot(name="gone", kernel=str(state.directory() / "bzImage"), release="")
+    Path(str(boot.kernel)).write_text("kernel")
+    made = launch.up(request().model_copy(update={"kernel_name": "debian", "pinned": boot}), host.real(), deadline)
+    assert (made.record.spec.boot.name, made.record.spec.boot.kernel) == ("gone", boot.kernel)
