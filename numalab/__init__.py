@@ -9,7 +9,7 @@ The layers, from the bottom; imports go only downwards (tests/unit/test_layers.p
                moments, page, patches, plot, published, recipes, record, report, sections, tables,
                topology, trial, workload
     edges      accel, console, doctor, evidence, guest, host, html, image, kernel, kernelbuild, launch,
-               leftovers, provision, prune, settle, shell, source, storage, store, toolchain, where
+               leftovers, provision, prune, qemu_user, settle, shell, source, storage, store, toolchain, where
     measuring  experiment, measure
     front      cli, cli_case, cli_common, cli_guest, cli_html, cli_kernel, cli_report, interrupt, live,
                plugin, progress, terminal

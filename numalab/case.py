@@ -19,6 +19,9 @@ CONFIDENCE = 0.95
 
 PhasePattern = Annotated[str, Field(pattern=r"^[a-z0-9*?][a-z0-9*?-]{0,39}$")]
 Word = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_][a-zA-Z0-9_./:-]*$")]
+SettingName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_][a-zA-Z0-9_./-]*$")]
+Setting = Annotated[str, Field(pattern=r"^[^\n'\"\\]*$")]
+"""Name and value of a sysctl or a knob, as the tuning role can set and read them back."""
 
 
 class Direction(StrEnum):
@@ -70,8 +73,8 @@ class CaseSize(Value):
     """The first is what runs when nobody chooses."""
     params: dict[str, Any] = Field(default_factory=dict)
     """Of the workload, over its own defaults for this size."""
-    sysctls: dict[Word, str] = Field(default_factory=dict)
-    knobs: dict[Word, str] = Field(default_factory=dict)
+    sysctls: dict[SettingName, Setting] = Field(default_factory=dict)
+    knobs: dict[SettingName, Setting] = Field(default_factory=dict)
     """Of NUMA balancing: scan_delay_ms, scan_period_min_ms, scan_period_max_ms, scan_size_mb."""
     boots: Annotated[int, Field(ge=3)] = 3
     """Fresh boots of each kernel when nobody says."""

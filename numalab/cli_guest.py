@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from numalab import catalog, console, image, kernel, launch, leftovers, recipes, report, settle, storage, topology
+from numalab import catalog, console, image, kernel, launch, leftovers, qemu_user, recipes, report, settle, storage, topology
 from numalab import guest as guests
 from numalab.cli_common import (
     COMMAND_SECONDS,
@@ -171,6 +171,7 @@ def status(name: GuestName) -> None:
         "image": f"{guest.record.image} ({guest.record.image_id})", "libvirt": f"{guest.record.uri} domain {domain_name(guest.mark)}",
         "ssh": f"root@127.0.0.1 port {spec.ssh_port}",
         "network": "reaches the host, its LAN and beyond (--network)" if spec.network else "none but SSH from the host",
+        "QEMU user": qemu_user.shown(spec, guest.host),
         "created": guest.record.created, "hung boots": str(guest.record.hung), "folder": str(guest.directory),
     }
     facts |= {f"disk {disk.serial}": f"{disk.path} ({disk.format}, cache={'none' if disk.direct else 'writeback'})" for disk in spec.disks}

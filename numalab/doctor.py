@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from numalab import accel, image, state, storage
+from numalab import accel, image, qemu_user, state, storage
 from numalab.errors import HostError, LabError
 from numalab.host import connect
 from numalab.model import GIB, MIB, TIB
@@ -72,6 +72,11 @@ def _libvirt(uri: str | None, deadline: Deadline) -> Iterator[Fact]:
         yield Fact("libvirt", str(error), False, "no guest starts", mend, needed=True)
         return
     yield Fact("libvirt", f"{host.version()} at {host.uri}")
+    user = qemu_user.choose(host, deadline)
+    yield Fact(
+        "QEMU user", f"{user.name}: {user.reason}", not user.avoidable, "a guest that breaks out of QEMU is root here",
+        "chmod 711 it if it is the lab's, else set LAB_STATE to another folder: install -d -m 711 /var/lib/numalab",
+    )
     free = host.free_memory(deadline)
     yield Fact(
         "memory", f"{free // MIB}MiB free for guests", free >= LEAST_MEMORY,

@@ -14,7 +14,7 @@ import socket
 import uuid
 from pathlib import Path
 
-from numalab import accel, image, kernel, state, storage, topology
+from numalab import accel, image, kernel, qemu_user, state, storage, topology
 from numalab import guest as guests
 from numalab.domain import CMDLINE, domain_xml
 from numalab.errors import BootHung, HostError, InputError, LabError, NameTaken
@@ -131,13 +131,15 @@ def _prepare(request: Request, base: Image, boot: Boot, host: Host, place: Path,
     where = host.where
     request = request.model_copy(update={"shape": kernel.fitted(request.kernel_name, request.shape)})
     probe = accel.choose(request.wish, Path(boot.kernel or ""), deadline, where)
+    read = [base.file("disk.qcow2"), *(Path(path) for path in (boot.kernel, boot.initrd) if path)]
     if where.ssh:
         _claim_there(place, where, deadline)
         with step(f"files to {where.ssh}", who=request.name):
-            where.push([base.file("disk.qcow2"), *(Path(path) for path in (boot.kernel, boot.initrd) if path)], deadline)
+            where.push(read, deadline)
     storage.check_room(place, where)
     for disk in request.shape.disks:
         storage.check_size(disk, place, request.form, where)
+    runs_as = qemu_user.let_in(host, read, deadline)
     words = [f"root={base.root} rw {CMDLINE} systemd.hostname={request.name}"]
     words += [f"numa=fake={request.shape.fake}"] if request.shape.fake else []
     words += [boot.cmdline] if boot.cmdline else []
@@ -147,7 +149,7 @@ def _prepare(request: Request, base: Image, boot: Boot, host: Host, place: Path,
     spec = GuestSpec(
         name=request.name, uuid=str(uuid.uuid4()), topology=request.shape, topology_name=request.topology_name,
         accel=probe.accel, boot=Boot(**boot.model_dump() | {"cmdline": " ".join(words)}), disks=tuple(disks),
-        ssh_port=request.ssh_port or free_port(where), directory=str(place), lab=state.identity(), owner=host.owner(deadline),
+        ssh_port=request.ssh_port or free_port(where), directory=str(place), lab=state.identity(), owner=runs_as.owner,
         network=request.network,
     )
     record = Record(
@@ -169,6 +171,7 @@ def start(guest: Guest, request: Request, deadline: Deadline) -> None:
     if request.ssh_port and not where.ssh and not _port_free(request.ssh_port):
         raise InputError(f"--ssh-port {request.ssh_port}: the port is taken; choose another or leave it out")
     where.touch(guest.console_log, deadline)  # ours, before libvirt's log daemon opens it as root
+    qemu_user.hand_over(guest.record.spec, guest.host)
     with state.machine_lock("admission", deadline), step("start", who=request.name):
         admit(request.shape, guest.host, deadline)
         for tries in range(PORT_TRIES):

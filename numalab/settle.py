@@ -10,12 +10,12 @@ import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
 
 from pydantic import Field
 
 from numalab import guest as guests
 from numalab import image, kernel, launch, provision, shell, state
+from numalab.case import Setting, SettingName
 from numalab.errors import InputError
 from numalab.guest import BootWay, Guest, Request
 from numalab.host import Host
@@ -27,15 +27,12 @@ KNOBS = ("scan_delay_ms", "scan_period_min_ms", "scan_period_max_ms", "scan_size
 """Of automatic NUMA balancing: /sys/kernel/debug/sched/numa_balancing since 5.13, sysctls before."""
 SHUTDOWN_SECONDS = 60.0
 
-Word = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_][a-zA-Z0-9_./-]*$")]
-Setting = Annotated[str, Field(pattern=r"^[^\n'\"\\]*$")]
-
 
 class Order(Value):
     """Sysctls and knobs that a run wants: name -> value, as text."""
 
-    sysctls: dict[Word, Setting] = Field(default_factory=dict)
-    knobs: dict[Word, Setting] = Field(default_factory=dict)
+    sysctls: dict[SettingName, Setting] = Field(default_factory=dict)
+    knobs: dict[SettingName, Setting] = Field(default_factory=dict)
 
 
 def pairs(option: str, texts: Sequence[str]) -> dict[str, str]:

@@ -115,9 +115,11 @@ def _digest(text: str) -> str:
 
 
 def folder(*parts: str) -> Path:
-    """A folder in the state directory, made when absent."""
-    path = directory().joinpath(*parts)
-    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    """A folder in the state directory, made (0700, and those above it) when absent."""
+    path = directory()
+    for part in parts:
+        path /= part
+        path.mkdir(exist_ok=True, mode=0o700)
     return path
 
 
@@ -207,9 +209,10 @@ def scratch(place: Path) -> Path:
 
 
 def write(path: Path, text: str) -> None:
-    """A file, whole or not at all, after a power cut too; threads and processes that write it at once do not meet."""
+    """A file (0600), whole or not at all, after a power cut too; threads and processes that write it at once do not meet."""
     fresh = scratch(path)
     try:
+        fresh.touch(mode=0o600)
         fresh.write_text(text)
         sync(fresh)
         fresh.replace(path)

@@ -132,6 +132,7 @@ def pool(deadline: Deadline) -> Path:
         with step("storage pool: XFS on a loop device"):
             if not backing.exists():
                 fresh = state.scratch(backing)
+                fresh.touch(mode=0o600)
                 with fresh.open("wb") as handle:
                     handle.truncate(min(POOL_SIZE, largest_file(state.directory())))
                 run([need("mkfs.xfs", "xfsprogs"), "-q", "-f", "-K", fresh], deadline=deadline)

@@ -25,7 +25,7 @@ LAYERS = (
     }),
     ("edges", {
         "accel", "console", "doctor", "evidence", "guest", "host", "html", "image", "kernel", "kernelbuild", "launch", "leftovers", "machine",
-        "provision", "prune", "settle", "shell", "source", "storage", "store", "toolchain", "where",
+        "provision", "prune", "qemu_user", "settle", "shell", "source", "storage", "store", "toolchain", "where",
     }),
     ("measuring", {"experiment", "measure"}),
     ("front", {"cli", "cli_case", "cli_common", "cli_guest", "cli_html", "cli_kernel", "cli_report", "interrupt", "live", "plugin", "progress", "terminal"}),

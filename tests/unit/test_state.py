@@ -293,3 +293,10 @@ def test_what_is_written_is_on_the_disk_before_it_has_its_name(lab_state: Path, 
     inside = {(path.stat().st_ino, True, False) for path in (place, place / "modules", place / "modules/m.ko")}
     assert set(seen) == {*inside, (place.parent.stat().st_ino, True, True)}
     assert seen[-1][0] == place.parent.stat().st_ino
+
+
+def test_nobody_else_reads_what_the_lab_makes(lab_state: Path) -> None:
+    """The state directory itself may be open (qemu_user)."""
+    place = state.folder("images", "debian12")
+    state.write(place / "file", "text")
+    assert [path.stat().st_mode & 0o777 for path in (place.parent, place, place / "file")] == [0o700, 0o700, 0o600]

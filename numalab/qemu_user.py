@@ -1,0 +1,167 @@
+"""The user that QEMU runs as, and what of the state directory is opened to it.
+
+Under the system instance of libvirt, QEMU runs as the user of the lab. Where that is root, a guest that breaks out of
+QEMU is root of the host. So libvirt's own user is taken instead, where the state directory lets it in. Folders and files
+on its way are given to its group, which nobody else is in: an image holds the guests' private host key.
+
+Not here: how libvirt is told (domain: the DAC label), other machines (there QEMU is whoever SSH logs in as).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import grp
+import os
+import pwd
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from numalab import state
+from numalab.errors import HostError
+from numalab.host import Host
+from numalab.log import note
+from numalab.model import GuestSpec
+from numalab.proc import Deadline, need, run
+
+NAMES = ("libvirt-qemu", "qemu")
+"""The user that libvirt's packages make for QEMU: Debian's, Fedora's."""
+OPENED = ("images", "kernels", "guests", "pool")
+"""Folders of the state directory in which QEMU reads or writes files."""
+CLOSED = ("bases", "builds", "cache", "configs", "containers", "downloads", "git", "inventory", "jobs", "locks", "logs", "runs", "sources", "ssh",
+          "lab-id", "pool.xfs")
+"""All else. It may have been made readable, for the state directory itself was closed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class QemuUser:
+    """Who QEMU runs as."""
+
+    owner: tuple[int, int] | None
+    """uid and gid for the domain's label; None: libvirt's session decides, it has one user."""
+    name: str
+    reason: str
+    group: int | None = None
+    """The group that is let in; None where QEMU runs as the user of the lab."""
+    avoidable: bool = False
+    """Whether QEMU is root although the host has a user for it."""
+
+
+def choose(host: Host, deadline: Deadline) -> QemuUser:
+    """Who QEMU would run as. Changes nothing."""
+    owner = host.owner(deadline)
+    if owner is None:
+        return QemuUser(owner=None, name=_name(os.getuid()), reason="libvirt's session is its own")
+    if host.where.ssh:
+        return QemuUser(owner=owner, name=f"uid {owner[0]}", reason=f"the user of {host.where.ssh}")
+    root = QemuUser(owner=owner, name=_name(owner[0]), reason="the lab's files are its own")
+    if owner[0] != 0:
+        return root
+    user = _of_libvirt()
+    if user is None:
+        return replace(root, reason=f"there is no user {' or '.join(NAMES)} with a group of its own")
+    place = state.directory().resolve()
+    if closed := _refused(user, "-x", [*reversed(place.parents), place], deadline):
+        return replace(root, reason=f"{user.pw_name} may not enter {closed}", avoidable=True)
+    return QemuUser(
+        owner=(user.pw_uid, user.pw_gid), name=user.pw_name, group=grp.getgrnam(user.pw_name).gr_gid,
+        reason=f"it may enter {place} (with mode 700 there, QEMU is root)",
+    )
+
+
+def let_in(host: Host, files: Sequence[Path], deadline: Deadline) -> QemuUser:
+    """Who QEMU is to run as for a guest that reads these files, which are opened to it where they are the lab's.
+
+    A file of a person's own is left as it is; if it is closed to libvirt's user, QEMU stays root, with a note.
+    """
+    chosen = choose(host, deadline)
+    if chosen.group is None or chosen.owner is None:
+        return chosen
+    try:
+        _close()
+        for path in files:
+            _open(path, chosen.group)
+        closed = _refused(pwd.getpwuid(chosen.owner[0]), "-r", files, deadline)
+    except OSError as error:  # a file system that knows no owners
+        closed = f"{error.filename}: {error.strerror}"
+    if not closed:
+        return chosen
+    note(f"QEMU runs as root: {chosen.name} may not read {closed}")
+    return QemuUser(owner=host.owner(deadline), name=_name(0), reason=f"{chosen.name} may not read {closed}", avoidable=True)
+
+
+def hand_over(spec: GuestSpec, host: Host) -> None:
+    """Give what a guest writes (disks, console log) to the user that its QEMU runs as. Raises HostError."""
+    if spec.owner is None or host.where.ssh or spec.owner[0] == os.getuid():
+        return
+    group = grp.getgrnam(_name(spec.owner[0])).gr_gid
+    try:
+        for path in (*(Path(disk.path) for disk in spec.disks), Path(spec.directory) / "console.log"):
+            _open(path, group)
+            os.chown(path, *spec.owner, follow_symlinks=False)
+            path.chmod(0o600)
+    except OSError as error:
+        raise HostError(f"{error.filename}: cannot be given to {_name(spec.owner[0])}: {error.strerror}") from error
+
+
+def shown(spec: GuestSpec, host: Host) -> str:
+    """Who a guest's QEMU runs as, for a person."""
+    if spec.owner is None:
+        return "the user of libvirt's session"
+    if host.where.ssh:
+        return f"uid {spec.owner[0]} of {host.where.ssh}"
+    return _name(spec.owner[0])
+
+
+def _name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
+
+
+def _of_libvirt() -> pwd.struct_passwd | None:
+    """libvirt's user for QEMU, if it has a group of its own name."""
+    for name in NAMES:
+        with contextlib.suppress(KeyError):
+            user = pwd.getpwnam(name)
+            if grp.getgrnam(name).gr_gid in os.getgrouplist(name, user.pw_gid):
+                return user
+    return None
+
+
+def _refused(user: pwd.struct_passwd, access: str, paths: Sequence[Path], deadline: Deadline) -> str:
+    """The first path that a user has no access to (-x, -r: as test(1) has them), tried as that user; '' if there is none."""
+    script = 'access=$1; shift; for path; do test "$access" "$path" || { echo "$path"; exit 1; }; done'
+    words = [need("setpriv", "util-linux"), "--reuid", str(user.pw_uid), "--regid", str(user.pw_gid), "--init-groups", "--"]
+    result = run([*words, "sh", "-c", script, "sh", access, *paths], deadline=deadline, check=False, cwd=Path("/"))
+    if result.status:
+        return result.stdout.strip() or f"anything ({(result.stderr.strip() or 'setpriv failed').splitlines()[-1]})"
+    return ""
+
+
+def _close() -> None:
+    """Keep everybody out of what QEMU needs nothing of."""
+    for path in (state.directory() / name for name in CLOSED):
+        with contextlib.suppress(FileNotFoundError):
+            status = path.lstat()
+            if not stat.S_ISLNK(status.st_mode) and status.st_uid == os.getuid() and status.st_mode & 0o077:
+                path.chmod(status.st_mode & 0o700)
+
+
+def _open(path: Path, group: int) -> None:
+    """Let a group read a file of the lab's and pass its folders. What is not the lab's stays as it is."""
+    top, path = state.directory().resolve(), path.resolve()
+    if not path.is_relative_to(top) or path.relative_to(top).parts[0] not in OPENED:
+        return
+    for folder in (parent for parent in path.parents if parent != top and parent.is_relative_to(top)):
+        _permit(folder, group, 0o710)
+    _permit(path, group, 0o640)
+
+
+def _permit(path: Path, group: int, mode: int) -> None:
+    status = path.lstat()
+    if status.st_uid == os.getuid() and (status.st_gid, stat.S_IMODE(status.st_mode)) != (group, mode):
+        os.chown(path, -1, group)
+        path.chmod(mode)
