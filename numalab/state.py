@@ -80,13 +80,13 @@ class Process:
         if match := re.fullmatch(r"([0-9a-f]{6})\.([0-9a-f]{6})\.(\d+)\.(\d+)", text):
             return cls(match[1], match[2], int(match[3]), int(match[4]))
         if match := re.fullmatch(r"(\d+) (\d+)", text):
-            return cls(_machine(), _boot(), int(match[1]), int(match[2]))
+            return cls(this_machine(), _boot(), int(match[1]), int(match[2]))
         return None
 
     @property
     def elsewhere(self) -> bool:
         """Whether it belongs to another machine, where nobody here can look."""
-        return self.machine != _machine()
+        return self.machine != this_machine()
 
     @property
     def lives(self) -> bool:
@@ -96,10 +96,11 @@ class Process:
 
 def this_process() -> Process:
     """The process that asks."""
-    return Process(_machine(), _boot(), os.getpid(), started(os.getpid()))
+    return Process(this_machine(), _boot(), os.getpid(), started(os.getpid()))
 
 
-def _machine() -> str:
+def this_machine() -> str:
+    """The machine and PID namespace of this process, 6 hexadecimal digits."""
     try:
         name = Path("/etc/machine-id").read_text().strip()
     except OSError:
