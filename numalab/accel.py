@@ -110,10 +110,10 @@ def boot(kernel: Path, accel: Sequence[str], deadline: Deadline, where: Where = 
     """Boot a kernel with nothing but busybox. Returns seconds until QEMU ended; raises when it never spoke."""
     initrd = state.folder("cache") / "probe.cpio"
     initrd.write_bytes(probe_cpio())
-    where.push([kernel, initrd], deadline)
+    there = where.push([kernel, initrd], deadline)
     result = where.run(
         [where.program(*QEMU), "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-serial", "stdio",
-         "-m", "512", "-smp", "2", *accel, "-kernel", kernel, "-initrd", initrd,
+         "-m", "512", "-smp", "2", *accel, "-kernel", there[kernel], "-initrd", there[initrd],
          "-append", "console=ttyS0 panic=-1 quiet"],
         deadline=deadline,
     )

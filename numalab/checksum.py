@@ -11,11 +11,15 @@ from pathlib import Path
 
 from numalab import state
 
+FORMAT = 2
+"""The format of checksums.json; 1 had no number in it."""
+
 
 def sha256(path: Path) -> str:
-    """A file's SHA-256 in hexadecimal; remembered by size, time of change and inode. Raises OSError."""
+    """A file's SHA-256 in hexadecimal; remembered by size, inode and both times. Raises OSError."""
     about = path.stat()
-    stamp = [about.st_size, about.st_mtime_ns, about.st_ino]
+    # cp -p and rsync -t set the time of the content; that of the inode nobody sets.
+    stamp = [about.st_size, about.st_mtime_ns, about.st_ctime_ns, about.st_ino]
     memory = state.folder("cache") / "checksums.json"
     known = _read(memory)
     if known.get(str(path), [])[:-1] == stamp:
@@ -23,16 +27,17 @@ def sha256(path: Path) -> str:
     with path.open("rb") as handle:
         digest = hashlib.file_digest(handle, "sha256").hexdigest()
     here = {name: entry for name, entry in known.items() if Path(name).exists()}
-    state.write(memory, json.dumps({**here, str(path): [*stamp, digest]}))
+    state.write(memory, json.dumps({"format": FORMAT, "files": {**here, str(path): [*stamp, digest]}}))
     return digest
 
 
 def _read(memory: Path) -> dict[str, list[object]]:
-    """What is remembered; empty when it is damaged, since each entry can be computed again."""
+    """What is remembered; empty when it is damaged or of another format, since each entry can be computed again."""
     try:
-        known = json.loads(memory.read_text())
+        text = json.loads(memory.read_text())
     except (OSError, ValueError):
         return {}
+    known = text.get("files") if isinstance(text, dict) and text.get("format") == FORMAT else None
     if not isinstance(known, dict):
         return {}
-    return {name: entry for name, entry in known.items() if isinstance(entry, list) and len(entry) == 4}
+    return {name: entry for name, entry in known.items() if isinstance(entry, list) and len(entry) == 5}

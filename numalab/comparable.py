@@ -13,11 +13,11 @@ from typing import Any
 from numalab.runs import Run
 
 HOST = ("machine", "machine id", "cpu", "cpus")
-"""Of a run's host: which machine it is. Its load and its versions may change between two boots."""
+"""The facts about a run's host that say which machine it is. Its load and its versions may change between two boots."""
 LATER = ("machine id",)
-"""Of these, what older runs do not have: it is compared between runs that have it."""
+"""The facts in HOST that older runs do not have: compared between runs that have them."""
 NO_PART = ("description", "source")
-"""Of a topology: what is said of it. A machine is its vCPUs, memory, nodes, distances and disks."""
+"""The fields of a topology that only describe it. A machine is its vCPUs, memory, nodes, distances and disks."""
 
 MOST = 40
 """Characters of one fact in a message: a list of nodes is longer."""

@@ -201,8 +201,9 @@ def _base(name: str, what: ImageRecipe, deadline: Deadline) -> Path:
     about = json.dumps([jsonable(what), FORMAT, key, *(f"{k}={v}" for k, v in _overlay_files(deadline).items())])
     place = state.folder("bases") / f"{name}-{hashlib.sha256(about.encode()).hexdigest()[:16]}"
     if not place.is_dir():
-        for old in place.parent.glob(f"{name}-*"):
-            shutil.rmtree(old, ignore_errors=True)
+        for old in place.parent.iterdir():
+            if re.fullmatch(re.escape(name) + "-[0-9a-f]{16}", old.name):  # not NAME-lean-…, another image's
+                shutil.rmtree(old, ignore_errors=True)
         with state.making(place) as scratch:
             _base_disk(what, scratch, deadline)
     return place

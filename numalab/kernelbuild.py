@@ -33,10 +33,10 @@ knows by itself; since 2 it has them."""
 BUILD_SECONDS = 6 * 3600.0
 """A lean kernel takes 7 minutes on two cores, a distribution's configuration hours."""
 SCRIPTS = ("unpack.sh", "configure.sh", "restore.sh", "variant.sh")
-"""Of the role: what decides a kernel. container.sh stands in the container's id."""
+"""The role's scripts that decide a kernel. container.sh is part of the container's id instead."""
 BUILD_HOST = "numalab"
 TIMESTAMP = "Thu Jan  1 00:00:00 UTC 1970"
-"""Of every build: what two builds of the same differ in would be no difference between kernels."""
+"""The time that every build carries: what two builds of the same differ in would be no difference between kernels."""
 
 FULL = 4 << 20
 """Bytes; with less free, a build that failed did so for want of space, whatever its last words were."""
@@ -240,8 +240,10 @@ def _play(asked: Plan, tag: str, out: Path, deadline: Deadline, *, modules: bool
         for index, patch in enumerate(asked.patches):
             if f"refused: {index:04}.patch" in error.evidence:
                 raise InputError(f"kernel {asked.name}: {patches.refusal(error.evidence, patch) or error}", evidence=error.evidence) from error
-        if "No space left on device" in error.evidence or shutil.disk_usage(state.directory()).free < FULL:
-            place = state.directory() if toolchain.builder().local else toolchain.builder().host
+        who = toolchain.builder()
+        full_here = who.local and shutil.disk_usage(state.directory()).free < FULL
+        if full_here or "No space left on device" in error.evidence:
+            place = state.directory() if who.local else who.host
             raise HostError(f"kernel {asked.name}: the disk is full ({place}): make room (lab.py kernel prune, lab.py gc), then build it again",
                             evidence=error.evidence) from error
         raise CommandFailed(f"kernel {asked.name}: {error}", evidence=error.evidence) from error

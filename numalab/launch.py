@@ -24,12 +24,18 @@ from numalab.image import Image
 from numalab.log import note, step
 from numalab.model import MIB, Boot, GuestSpec, Topology, jsonable, show_size
 from numalab.proc import Deadline
-from numalab.where import HERE, Where
+from numalab.where import HERE, Where, part_prefix
 
 UP_SECONDS = 300.0
 """From nothing to verified; the slowest seen under emulation on two cores, 16 vCPUs and Debian's kernel, took 75 s."""
 PORT_TRIES = 3
 BOOT_TRIES = 3
+CLAIM = """
+mkdir -p -m 700 "${1%/*}" && fresh=$(mktemp -d "${1%/*}/$3XXXXXXXX") || exit
+echo "$2" >"$fresh/lab" && mv -T "$fresh" "$1" || { rm -rf "$fresh"; exit 1; }
+"""
+"""sh -c, with a guest's folder, the lab and how its parts are called: the folder appears with its mark in it. mv replaces an
+empty folder, which is what earlier labs left when they were killed between the two, and no other."""
 
 
 def up(request: Request, host: Host, deadline: Deadline) -> Guest:
@@ -120,10 +126,15 @@ def folders(base: Image, *boots: Boot) -> set[Path]:
 
 def _claim_there(place: Path, where: Where, deadline: Deadline) -> None:
     """The guest's folder on another machine, marked as this lab's: other labs may have one at the same path there."""
-    script = 'mkdir -p -m 700 "${1%/*}" && mkdir -m 700 "$1" && echo "$2" >"$1/lab"'
-    done = where.run(["sh", "-c", script, "sh", place, state.identity()], deadline=deadline, check=False)
+    done = where.run(["sh", "-c", CLAIM, "sh", place, state.identity(), part_prefix()], deadline=deadline, check=False)
     if done.status:
         raise HostError(f"{where.ssh}:{place}: {done.stderr.strip()}: is it another lab's guest of this name? Choose another --name")
+
+
+def _boot_there(boot: Boot, there: dict[Path, Path], cmdline: str) -> Boot:
+    """The boot with the paths that its files have on the hypervisor."""
+    kernel, initrd = (str(there[Path(path)]) if path else None for path in (boot.kernel, boot.initrd))
+    return boot.model_copy(update={"kernel": kernel, "initrd": initrd, "cmdline": cmdline})
 
 
 def _prepare(request: Request, base: Image, boot: Boot, host: Host, place: Path, deadline: Deadline, hung: int) -> Guest:
@@ -131,24 +142,26 @@ def _prepare(request: Request, base: Image, boot: Boot, host: Host, place: Path,
     where = host.where
     request = request.model_copy(update={"shape": kernel.fitted(request.kernel_name, request.shape)})
     probe = accel.choose(request.wish, Path(boot.kernel or ""), deadline, where)
-    read = [base.file("disk.qcow2"), *(Path(path) for path in (boot.kernel, boot.initrd) if path)]
+    disk_file = base.file("disk.qcow2")
+    files = [disk_file, *(Path(path) for path in (boot.kernel, boot.initrd) if path)]
+    there = {path: path for path in files}
     if where.ssh:
         _claim_there(place, where, deadline)
         with step(f"files to {where.ssh}", who=request.name):
-            where.push(read, deadline)
+            there = where.push(files, deadline)
     storage.check_room(place, where)
     for disk in request.shape.disks:
         storage.check_size(disk, place, request.form, where)
-    runs_as = qemu_user.let_in(host, read, deadline)
+    runs_as = qemu_user.let_in(host, files, deadline)
     words = [f"root={base.root} rw {CMDLINE} systemd.hostname={request.name}"]
     words += [f"numa=fake={request.shape.fake}"] if request.shape.fake else []
     words += [boot.cmdline] if boot.cmdline else []
     words += [request.append] if request.append else []
-    disks = [storage.overlay(base.file("disk.qcow2"), place / "root.qcow2", deadline, where)]
+    disks = [storage.overlay(there[disk_file], place / "root.qcow2", deadline, where)]
     disks += [storage.create(disk, place, request.form, deadline, where) for disk in request.shape.disks]
     spec = GuestSpec(
         name=request.name, uuid=str(uuid.uuid4()), topology=request.shape, topology_name=request.topology_name,
-        accel=probe.accel, boot=Boot(**boot.model_dump() | {"cmdline": " ".join(words)}), disks=tuple(disks),
+        accel=probe.accel, boot=_boot_there(boot, there, " ".join(words)), disks=tuple(disks),
         ssh_port=request.ssh_port or free_port(where), directory=str(place), lab=state.identity(), owner=runs_as.owner,
         network=request.network,
     )

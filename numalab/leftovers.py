@@ -45,6 +45,7 @@ def collect(host: Host, deadline: Deadline) -> list[str]:
         removed.append(f"half-made {re.sub(r'^[.](making-[^-]*-([0-9]+-)?|claim-)', '', path.name)}")
     removed += [f"image {path.parent.name}/{path.name}: no longer current, and nobody uses it" for path in _stale_images(deadline)]
     removed += [f"run {path.name}: its measurement did not end" for path in _broken_runs()]
+    removed += [f"half-made {path} on {host.where.ssh}" for path in host.where.sweep(deadline)]
     if storage.release_pool(deadline):
         removed.append("storage pool: empty")
     return removed

@@ -23,7 +23,7 @@ class PhaseResult(Value):
     """What the workload told of itself: lines `numalab: NAME VALUE` on its standard output."""
     guest_load: float
     host_load: float
-    """Of the machine that runs the guest."""
+    """The load of the machine that runs the guest."""
 
 
 class Run(Stored):

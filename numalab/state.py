@@ -85,7 +85,7 @@ class Process:
     @property
     def elsewhere(self) -> bool:
         """Whether it belongs to another machine, where nobody here can look."""
-        return self.machine != _machine()
+        return self.machine != this_machine()
 
     @property
     def lives(self) -> bool:
@@ -95,10 +95,11 @@ class Process:
 
 def this_process() -> Process:
     """The process that asks."""
-    return Process(_machine(), _boot(), os.getpid(), started(os.getpid()))
+    return Process(this_machine(), _boot(), os.getpid(), started(os.getpid()))
 
 
-def _machine() -> str:
+def this_machine() -> str:
+    """The machine and PID namespace of this process, 6 hexadecimal digits."""
     try:
         name = Path("/etc/machine-id").read_text().strip()
     except OSError:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from numalab import state
 from numalab.errors import HostError, InputError
-from numalab.log import step
+from numalab.log import note, step
 from numalab.model import MIB, TIB, Disk, DiskFile, show_size
 from numalab.proc import Deadline, need, run
 from numalab.where import HERE, Where
@@ -107,7 +107,7 @@ def create(disk: Disk, folder: Path, form: Form, deadline: Deadline, where: Wher
         path = folder / f"{disk.name}.qcow2"
         where.run([where.program("qemu-img", "qemu-utils"), "create", "-q", "-f", "qcow2", path, str(disk.size)], deadline=deadline)
         return DiskFile(path=str(path), format="qcow2", serial=disk.name, direct=direct_io(folder, where), bus=disk.bus, mibs_per_second=disk.mibs_per_second)
-    place = pool(deadline) / folder.name if form is Form.POOL else folder
+    place = _pool_folder(folder.name, deadline) if form is Form.POOL else folder
     place.mkdir(exist_ok=True)
     path = place / f"{disk.name}.raw"
     where.run(["install", "-m", "600", "/dev/null", path], deadline=deadline)
@@ -121,14 +121,36 @@ def create(disk: Disk, folder: Path, form: Form, deadline: Deadline, where: Wher
     return DiskFile(path=str(path), format="raw", serial=disk.name, direct=direct_io(place, where), bus=disk.bus, mibs_per_second=disk.mibs_per_second)
 
 
+def _pools() -> tuple[Path, Path]:
+    """Mount points of this machine's pool and of an earlier lab's; beside each stands its file, with .xfs.
+
+    Each machine has its own: a file system that two have mounted is soon damaged. Earlier labs had one for all
+    machines; it is used where it is mounted.
+    """
+    return state.directory() / f"pool-{state.this_machine()}", state.directory() / "pool"
+
+
+def _pool_folder(guest: str, deadline: Deadline) -> Path:
+    """A guest's folder in the pool. The lock is held until it is there: an empty pool is released."""
+    with state.lock("pool", deadline):
+        place = pool(deadline) / guest
+        place.mkdir(exist_ok=True)
+    return place
+
+
 def pool(deadline: Deadline) -> Path:
     """The mounted pool: XFS in a sparse file on a loop device; made and mounted on first use, as root."""
-    place, backing = state.folder("pool"), state.directory() / "pool.xfs"
     with state.lock("pool", deadline):
-        if place.is_mount():
-            return place
+        for place in _pools():
+            if place.is_mount():
+                return place
+        place, earlier = _pools()
+        backing = place.with_suffix(".xfs")
+        place.mkdir(exist_ok=True, mode=0o700)
         if os.geteuid() != 0:
             raise HostError("--storage pool needs root for its loop mount; qcow2 does not")
+        if (old := earlier.with_suffix(".xfs")).exists():
+            note(f"{old}: left alone: an earlier lab made it, and another machine may have it mounted: if none has, remove it")
         with step("storage pool: XFS on a loop device"):
             if not backing.exists():
                 fresh = state.scratch(backing)
@@ -144,14 +166,17 @@ def pool(deadline: Deadline) -> Path:
 
 def drop_pool_disks(guest: str) -> None:
     """Remove what a guest had in the pool."""
-    shutil.rmtree(state.directory() / "pool" / guest, ignore_errors=True)
+    for place in _pools():
+        shutil.rmtree(place / guest, ignore_errors=True)
 
 
 def release_pool(deadline: Deadline) -> bool:
-    """Unmount the pool when nothing is in it; whether that was so."""
-    place = state.directory() / "pool"
-    if not place.is_mount() or any(place.iterdir()):
-        return False
-    run(["umount", place], deadline=deadline)
-    (state.directory() / "pool.xfs").unlink(missing_ok=True)
-    return True
+    """Unmount and remove the pools of this machine that nothing is in; whether there was one."""
+    released = False
+    with state.lock("pool", deadline):
+        for place in _pools():
+            if place.is_mount() and not any(place.iterdir()):
+                run(["umount", place], deadline=deadline)
+                place.with_suffix(".xfs").unlink(missing_ok=True)
+                released = True
+    return released

@@ -33,6 +33,8 @@ class Builder:
 
 BINUTILS = ("as", "ld")
 """What decides a kernel beside its compiler. Both begin their first line with GNU."""
+MEMORY_FORMAT = 1
+"""The format of cache/tools-* and cache/versions-*; in their names, so that each format has files of its own."""
 
 
 class Tools(Value):
@@ -90,7 +92,7 @@ def tools(age: Era | None, deadline: Deadline, *, ask: bool) -> Tools | None:
         compiler, *binutils = (
             run([need(program, package), "--version"], deadline=deadline).stdout.splitlines()[0] for program, package in packages.items())
         return Tools(compiler=compiler, binutils=tuple(binutils))
-    memory = state.folder("cache") / f"tools-{_hash(who.host, _program(age))}"
+    memory = state.folder("cache") / f"tools-{MEMORY_FORMAT}-{_hash(who.host, _program(age))}"
     if ask:
         module = ["-m", "ansible.builtin.shell", "-a", ask_tools(age)]
         words: list[str | Path] = [provision.ansible("ansible"), "-i", provision.INVENTORY, who.host, *module]
@@ -107,7 +109,7 @@ def _contained(who: Builder, age: Era, deadline: Deadline, *, ask: bool) -> Tool
     assert age.container  # the caller looked
     what = eras.container(age.container)
     name = what.id(age.container)
-    memory = state.directory() / "containers" / name / "versions" if who.local else state.folder("cache") / f"versions-{_hash(who.host, name)}"
+    memory = state.directory() / "containers" / name / "versions" if who.local else state.folder("cache") / f"versions-{MEMORY_FORMAT}-{_hash(who.host, name)}"
     lines = _remembered(memory)
     if ask and not (who.local and lines):
         memory.unlink(missing_ok=True)  # without it the role makes the container of this machine anew
@@ -156,8 +158,11 @@ def play(tag: str, variables: dict[str, object], log: Path, deadline: Deadline) 
     try:
         provision.playbook("kernel.yml", inventories=[provision.INVENTORY], limit=who.host, variables=variables, deadline=deadline, log=log, tags=tag)
     finally:
-        for path in state.directory().glob(f"*/{scratch}*") if who.local else ():  # a play that was ended leaves its folders
-            shutil.rmtree(path, ignore_errors=True)
+        for path in state.directory().glob(f"*/{scratch}*") if who.local else ():  # a play that was ended leaves folders, and a container's tar
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
 
 
 def container_variables(age: Era | None) -> dict[str, object]:

@@ -1,7 +1,7 @@
 """Where a command runs and a file lies: on this machine, or on a hypervisor that is reached by SSH.
 
 Everything that the edges do on a hypervisor goes through a Where, so that a guest on another host is made
-by the same code. A folder has the same path on both sides.
+by the same code. A folder of the state directory has the same path on both sides.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ GRACE_SECONDS = 3
 SUMS = """
 for path; do
     memory=${path%/*}/.${path##*/}.sha256
-    if ! stamp=$(stat -c '%s %y %i' -- "$path" 2>/dev/null); then
+    if ! stamp=$(stat -c '%s %y %z %i' -- "$path" 2>/dev/null); then
         echo
     elif [ "$(sed -n 1p "$memory" 2>/dev/null)" = "$stamp" ] && [ -n "$(sed -n 2p "$memory")" ]; then
         sed -n 2p "$memory"
@@ -38,12 +38,18 @@ for path; do
     fi
 done
 """
-"""sh -c, with paths: a line with the SHA-256 of each. Remembered there beside the file, by size, time of change and inode:
-an image of some GB is not read again for every guest."""
+"""sh -c, with paths: a line with the SHA-256 of each. Remembered there beside the file, by size, inode and both times: cp -p
+and rsync -t set the one of the content (%y), nobody sets the one of the inode (%z). An image of some GB is read once."""
 ARRIVED = """
 sum=$(sha256sum <"$1") && [ "${sum%% *}" = "$3" ] && chmod "$4" "$1" && sync "$1" && mv -T "$1" "$2"
 """
 """sh -c, with the file that was sent, its real name, its SHA-256 and its mode."""
+SWEEP = """
+for folder in cache guests images kernels pushed; do
+    test ! -d "$1/$folder" || find "$1/$folder" -maxdepth 3 -name "$2*" -mmin +1440 -prune -print -exec rm -rf -- {} +
+done
+"""
+"""sh -c, with the state directory and how our parts are called: removes those older than a day, a line for each."""
 
 
 @dataclass(frozen=True)
@@ -91,15 +97,32 @@ class Where:
         """A program's name there; here, its path or a HostError with the package."""
         return name if self.ssh else need(name, package)
 
-    def push(self, paths: Iterable[Path], deadline: Deadline) -> None:
-        """Make sure that files of ours are there, at the same paths and with the same content. Raises HostError."""
-        sums = {path: checksum.sha256(path) for path in (paths if self.ssh else ())}
-        there = self._sums(list(sums), deadline)
-        for path in (path for path in sums if there[path] != sums[path]):
-            name = hashlib.sha256(f"{self.ssh} {path}".encode()).hexdigest()[:16]
+    def push(self, paths: Iterable[Path], deadline: Deadline) -> dict[Path, Path]:
+        """Make sure that files are there, with the same content; returns the path that each has there. Raises HostError.
+
+        A file of the state directory has the same path there. At the path of any other a person may keep a file of
+        his own there (the bzImage of a kernel tree), so it gets a place that is named by its content.
+        """
+        if not self.ssh:
+            return {path: path for path in paths}
+        sums = {path: checksum.sha256(path) for path in paths}
+        targets = {path: _target(path, digest) for path, digest in sums.items()}
+        there = self._sums(list(targets.values()), deadline)
+        for path, target in targets.items():
+            if there[target] == sums[path]:
+                continue
+            name = hashlib.sha256(f"{self.ssh} {target}".encode()).hexdigest()[:16]
             with state.lock(f"push-{name}", deadline):  # threads and processes bring up guests of one image
-                if self._sums([path], deadline)[path] != sums[path]:
-                    self._send(path, sums[path], deadline)
+                if self._sums([target], deadline)[target] != sums[path]:
+                    self._send(path, target, sums[path], deadline)
+        return targets
+
+    def sweep(self, deadline: Deadline) -> list[Path]:
+        """Remove (and return) what pushes and claims of this lab that were killed left there more than a day ago."""
+        if not self.ssh:
+            return []
+        done = self.run(["sh", "-c", SWEEP, "sh", state.directory(), part_prefix()], deadline=deadline)
+        return [Path(line) for line in done.stdout.splitlines()]
 
     def _sums(self, paths: Sequence[Path], deadline: Deadline) -> dict[Path, str]:
         """The SHA-256 of files there, '' for one that is not there; in one round trip."""
@@ -110,19 +133,21 @@ class Where:
             raise HostError(f"{self.ssh}: does not print the checksums of {', '.join(map(str, paths))}")
         return dict(zip(paths, lines, strict=True))
 
-    def _send(self, path: Path, digest: str, deadline: Deadline) -> None:
-        """Copy a file to a name of its own there; it gets its real name when it has arrived whole."""
-        make = 'mkdir -p -m 700 "$1" && mktemp "--suffix=-$3" "$1/.making-$2-XXXXXXXX"'
-        part = self.run(["sh", "-c", make, "sh", path.parent, str(os.getpid()), path.name], deadline=deadline).stdout.strip()
+    def _send(self, path: Path, target: Path, digest: str, deadline: Deadline) -> None:
+        """Copy a file to a name of its own there; it becomes `target` when it has arrived whole."""
+        make = 'mkdir -p -m 700 "$1" && mktemp "--suffix=-$3" "$1/$2XXXXXXXX"'
+        words: list[str | Path] = ["sh", "-c", make, "sh", target.parent, part_prefix(), target.name]
+        part = self.run(words, deadline=deadline).stdout.strip()
         try:
             run([*self._ssh("scp"), "-q", path, f"{self.host}:{part}"], deadline=deadline)
             mode = f"{path.stat().st_mode & 0o777:o}"
-            if self.run(["sh", "-c", ARRIVED, "sh", part, path, digest, mode], deadline=deadline, check=False).status:
+            if self.run(["sh", "-c", ARRIVED, "sh", part, target, digest, mode], deadline=deadline, check=False).status:
                 raise HostError(f"{self.ssh}: {path}: what arrived is not what was sent: "
                                 "was it written meanwhile, or is the disk there full?")
         except BaseException:
             with contextlib.suppress(LabError):
-                self.run(["rm", "-f", part], deadline=deadline.grace(CONNECT_SECONDS))
+                # Not a grace of the caller's deadline: after Ctrl-C that is cancelled, and ends every wait at once.
+                self.run(["rm", "-f", part], deadline=Deadline.after(CONNECT_SECONDS))
             raise
 
     def read(self, path: Path, offset: int, deadline: Deadline, most: int) -> bytes:
@@ -165,6 +190,20 @@ class Where:
 
 
 HERE = Where()
+
+
+def part_prefix() -> str:
+    """How the names begin of what this lab has half made on another machine.
+
+    Not as those of state.scratch: a lab on that machine, with the same state directory, takes such for its own.
+    """
+    return f".part-{state.identity()}-"
+
+
+def _target(path: Path, digest: str) -> Path:
+    """The path that a file with this SHA-256 has on another machine."""
+    home = state.directory()
+    return path if path.is_relative_to(home) else home / "pushed" / digest / path.name
 
 
 def of_uri(uri: str) -> Where:

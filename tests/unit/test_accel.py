@@ -7,7 +7,7 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,8 @@ import pytest
 from numalab import accel, state
 from numalab.errors import Cancelled, DeadlinePassed, HostError
 from numalab.model import Accel
-from numalab.proc import Deadline
+from numalab.proc import Deadline, Result
+from numalab.where import Where
 
 Program = Callable[[str, str], Path]
 VERSION = 'if [ "$1" = --version ]; then echo "QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7)"; exit; fi\n'
@@ -66,6 +67,20 @@ def test_it_hangs(kernel: Path, program: Program, monkeypatch: pytest.MonkeyPatc
     kind, reason = accel.try_kvm(kernel, deadline)
     assert kind is Accel.TCG
     assert "vmlinuz does not reach user space under it" in reason
+
+
+def test_a_kernel_that_was_pushed_is_tried(kernel: Path, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+    """On another machine, where it may have another path."""
+    asked: list[str] = []
+
+    def run(_: Where, words: Sequence[str | Path], **__: object) -> Result:
+        asked.extend(map(str, words))
+        return Result((), 0, accel.WORD, "", 1.0)
+
+    monkeypatch.setattr(Where, "push", lambda _, paths, deadline: {path: Path("/there") / path.name for path in paths})
+    monkeypatch.setattr(Where, "run", run)
+    accel.boot(kernel, [], deadline, Where("there"))
+    assert [asked[asked.index(option) + 1] for option in ("-kernel", "-initrd")] == ["/there/vmlinuz", "/there/probe.cpio"]
 
 
 def test_no_time_left_is_not_tcg(kernel: Path, program: Program) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from numalab import catalog, cli_kernel, console, eras, guest, kernel, kernelbuild, provision, prune, recipes, shell, source, state, toolchain
 from numalab.eras import Container, Era
-from numalab.errors import DeadlinePassed, GuestError, HostError, InputError
+from numalab.errors import CommandFailed, DeadlinePassed, GuestError, HostError, InputError
 from numalab.guest import Guest
 from numalab.image import Image
 from numalab.kernelbuild import Plan
@@ -151,6 +151,29 @@ def test_a_builder_without_a_linker(farm: list[str], monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(toolchain, "run", lambda *_, **__: Result((), 0, f"farm | CHANGED | rc=0 >>\n{GCC9}\n", "", 0.0))
     with pytest.raises(HostError, match="builder farm: gcc, as and ld do not print their versions"):
         toolchain.tools(None, Deadline.after(10), ask=True)
+
+
+def test_a_memory_of_tools_of_another_format_is_not_read(farm: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert toolchain.tools(None, Deadline.after(10), ask=True)
+    monkeypatch.setattr(toolchain, "MEMORY_FORMAT", toolchain.MEMORY_FORMAT + 1)
+    assert toolchain.tools(None, Deadline.after(10), ask=False) is None
+
+
+def test_a_play_that_was_ended_leaves_nothing(lab_state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither folders nor files (a container's tar), and what is another's stays."""
+    def playbook(name: str, *, variables: dict[str, object], **_: object) -> None:
+        for place in ("builds/{}tree", "containers/{}bullseye"):
+            state.folder(*place.format(variables["kernel_scratch"]).split("/"))
+        (state.folder("containers") / f"{variables['kernel_scratch']}bullseye.tar").touch()
+        raise CommandFailed("ended")
+
+    other = state.folder("containers") / ".making-aaaaaa.bbbbbb.1.2-x-bullseye.tar"
+    other.touch()
+    monkeypatch.setattr(toolchain, "builder", lambda: Builder("localhost", local=True))
+    monkeypatch.setattr(provision, "playbook", playbook)
+    with pytest.raises(CommandFailed, match="ended"):
+        toolchain.play("build", {}, lab_state / "log", Deadline.after(10))
+    assert list(lab_state.glob("*/.making-*")) == [other]
 
 
 @pytest.mark.parametrize("versions", ["", f"{GCC9}\n", None])

@@ -22,6 +22,7 @@ from numalab.guest import Guest, Request
 from numalab.image import Image
 from numalab.model import GIB, MIB, Accel, Boot, DiskFile, Topology, jsonable
 from numalab.proc import Deadline, Result
+from numalab.where import Where
 from tests.unit import makers
 from tests.unit.makers import FakeHost, record, recorded
 
@@ -84,6 +85,26 @@ def test_up_and_down(host: FakeHost, deadline: Deadline) -> None:
     made.down(deadline)
     made.down(deadline)
     assert (guest.names(), host.domains, made.directory.exists()) == ([], {}, False)
+
+
+def test_a_guest_there_boots_what_was_pushed(host: FakeHost, deadline: Deadline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel of a person's tree has another path there: at its own, somebody may have his tree."""
+    host.where = Where("there")
+    overlays: list[Path] = []
+    overlay = storage.overlay
+
+    def over(base: Path, *words: Any) -> DiskFile:
+        overlays.append(base)
+        return overlay(base, *words)
+
+    monkeypatch.setattr(storage, "overlay", over)
+    monkeypatch.setattr(Where, "push", lambda _, paths, deadline: {path: Path("/there") / path.name for path in paths})
+    monkeypatch.setattr(Where, "run", lambda *_, **__: Result((), 0, "", "", 0.0))
+    made = launch.up(request(), host.real(), deadline)
+    xml = (made.directory / "domain.xml").read_text()
+    assert "<kernel>/there/vmlinuz</kernel>" in xml
+    assert "<initrd>/there/initrd.img</initrd>" in xml
+    assert overlays == [Path("/there/disk.qcow2")]
 
 
 def test_fake_nodes_are_the_kernels(host: FakeHost, deadline: Deadline, monkeypatch: pytest.MonkeyPatch) -> None:

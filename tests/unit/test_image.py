@@ -93,6 +93,17 @@ def test_base(tmp_path: Path, deadline: Deadline) -> None:
     assert {key: value for key, value in first.items() if key != "base"} == image.inputs(NAME, None, deadline)
 
 
+def test_the_base_of_another_image_stays(monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+    """An image may be called as another one, and more: NAME-lean."""
+    monkeypatch.setattr(image, "_base_disk", lambda what, scratch, deadline: (scratch / "base.qcow2").touch())
+    monkeypatch.setattr(image, "_overlay_files", lambda _: {})
+    mine, lean = (state.folder("bases", f"{name}-{'0' * 16}") for name in (NAME, f"{NAME}-lean"))
+    hexadecimal = state.folder("bases", f"{NAME}-{'a' * 16}-{'0' * 16}")
+    made = image._base(NAME, image.recipe(NAME), deadline)
+    assert {path.name for path in made.parent.iterdir()} == {made.name, lean.name, hexadecimal.name}
+    assert not mine.exists()
+
+
 def test_an_image_over_a_cloud_image_is_one_that_up_finds(tmp_path: Path, deadline: Deadline) -> None:
     """`image build --base FILE` is of use only if `up` boots what it built."""
     (tmp_path / "cloud.qcow2").write_bytes(b"cloud")

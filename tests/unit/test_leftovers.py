@@ -16,6 +16,7 @@ from numalab.errors import HostError
 from numalab.image import Image
 from numalab.model import jsonable
 from numalab.proc import Deadline
+from numalab.where import Where
 from tests.unit.makers import FakeHost, record
 from tests.unit.test_guest import held
 
@@ -69,6 +70,13 @@ def test_what_a_dead_maker_left_goes(lab_state: Path, deadline: Deadline) -> Non
     assert (guest.names(), host.domains, sorted(host.stopped)) == ([], {}, ["gone", "started"])
     assert not [path for path in lab_state.rglob("*") if path.name.startswith((".making", ".claim"))]
     assert leftovers.collect(host.real(), deadline) == []
+
+
+def test_what_killed_pushes_left_on_the_hypervisor_goes(monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+    host = FakeHost()
+    host.where = Where("there")
+    monkeypatch.setattr(Where, "sweep", lambda where, deadline: [Path("/lab/cache/.part-x-y-probe.cpio")] if where.ssh else [])
+    assert leftovers.collect(host.real(), deadline) == ["half-made /lab/cache/.part-x-y-probe.cpio on there"]
 
 
 def test_nothing_else_is_touched(lab_state: Path, tmp_path: Path, deadline: Deadline) -> None:

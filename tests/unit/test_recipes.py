@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from numalab import catalog, cli_kernel, eras, kconfig, kernel, kernelbuild, patches, recipes, source
-from numalab.errors import HostError, InputError
+from numalab import catalog, cli_kernel, eras, kconfig, kernel, kernelbuild, patches, recipes, source, toolchain
+from numalab.errors import CommandFailed, HostError, InputError, LabError
 from numalab.image import Image
 from numalab.model import Boot
 from numalab.patches import Move, Patch
@@ -233,6 +233,27 @@ def test_the_roles_scripts_are_in_the_key(
         handle.write("true\n")
     after = keys()
     assert (after[0] != before[0], after[1] != before[1]) == (inside, outside)
+
+
+@pytest.mark.parametrize(("local", "words", "error"), [
+    (True, "Segmentation fault", HostError), (False, "Segmentation fault", CommandFailed),
+    (True, "cc1: No space left on device", HostError), (False, "cc1: No space left on device", HostError),
+])
+def test_which_disk_is_full(
+    local: bool, words: str, error: type[LabError], tmp_path: Path, lab_state: Path, monkeypatch: pytest.MonkeyPatch, deadline: Deadline,
+) -> None:
+    """A full disk here explains nothing about a builder elsewhere."""
+    def play(*_: object) -> None:
+        raise CommandFailed("make failed", evidence=words)
+
+    monkeypatch.setattr(toolchain, "play", play)
+    monkeypatch.setattr(toolchain, "builder", lambda: toolchain.Builder("farm", local=local))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1 << 40, 0, 0))
+    with pytest.raises(LabError) as raised:
+        kernelbuild._play(plan(), "build", tmp_path / "out", deadline)
+    assert type(raised.value) is error
+    if error is HostError:
+        assert f"the disk is full ({lab_state if local else 'farm'})" in str(raised.value)
 
 
 def kept(tmp_path: Path, text: str) -> kernelbuild.Built:

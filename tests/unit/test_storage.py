@@ -6,15 +6,17 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from numalab import state, storage
-from numalab.errors import HostError, InputError
+from numalab.errors import DeadlinePassed, HostError, InputError
 from numalab.model import GIB, MIB, TIB, Disk
 from numalab.proc import Deadline
 from numalab.storage import Form
+from tests.unit.test_guest import held
 
 EXT4, XFS = 16 * TIB - MIB, (1 << 63) - MIB
 """What the largest file is on either, to the MiB."""
@@ -134,7 +136,70 @@ def test_a_guest_drops_its_own_pool_disks_only(monkeypatch: pytest.MonkeyPatch, 
     assert [guest for guest, path in made.items() if path.exists()] == ["a-2", "ab"]
 
 
-def test_a_pool_that_is_not_mounted_is_not_released(deadline: Deadline) -> None:
+OWN = "pool-OWN"
+
+
+@pytest.fixture
+def mounted(program: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The names of folders that are mount points; mount(8) and mkfs are fakes, and `mount -o loop FILE PLACE` adds to them."""
+    names: set[str] = set()
+    monkeypatch.setattr(state, "this_machine", lambda: "OWN")
+    monkeypatch.setattr(Path, "is_mount", lambda path: path.name in names or (path / ".mounted").exists())
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    program("mount", 'mkdir -p "$4" && touch "$3.mounted"')
+    program("mkfs.xfs", "exit")
+    program("umount", f'echo "$1" >> "{state.directory()}/unmounted"')
+    return names
+
+
+def unmounted() -> list[str]:
+    """The mount points that were unmounted."""
+    log = state.directory() / "unmounted"
+    return [Path(line).name for line in log.read_text().splitlines()] if log.exists() else []
+
+
+def test_each_machine_has_a_pool_of_its_own(mounted: set[str], deadline: Deadline, caplog: pytest.LogCaptureFixture) -> None:
+    """One state directory on two machines: the pool of an earlier lab may be mounted on the other."""
+    earlier = state.directory() / "pool.xfs"
+    earlier.write_text("of another machine")
+    assert storage.pool(deadline) == state.directory() / OWN
+    assert (state.directory() / f"{OWN}.xfs.mounted").exists()
+    assert not (state.directory() / "pool.xfs.mounted").exists(), "mounted twice"
+    assert f"{earlier}: left alone: " in caplog.text
+    mounted.add(OWN)
+    assert storage.release_pool(deadline)
+    assert (earlier.read_text(), unmounted()) == ("of another machine", [OWN])
+    assert not (state.directory() / f"{OWN}.xfs").exists()
+
+
+def test_the_pool_of_an_earlier_lab_is_used_where_it_is_mounted(mounted: set[str], deadline: Deadline) -> None:
+    state.folder("pool")
     (state.directory() / "pool.xfs").touch()
-    assert storage.release_pool(deadline) is False
-    assert (state.directory() / "pool.xfs").exists()
+    mounted.add("pool")
+    made = Path(storage.create(disk("1G"), state.folder("guests", "a"), Form.POOL, deadline).path)
+    assert made == state.directory() / "pool/a/data.raw"
+    assert not storage.release_pool(deadline), "a guest's disk is in it"
+    storage.drop_pool_disks("a")
+    assert storage.release_pool(deadline)
+    assert unmounted() == ["pool"]
+    assert not (state.directory() / "pool.xfs").exists()
+
+
+def test_a_pool_is_not_released_while_a_disk_is_made(mounted: set[str], monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+    """Between the pool and the guest's folder in it, the pool is empty."""
+    mounted.add(OWN)
+    state.folder(OWN)
+    with held("pool"):
+        with pytest.raises(DeadlinePassed):
+            storage.release_pool(Deadline.after(0.3))
+        monkeypatch.setattr(storage, "pool", lambda _: state.folder(OWN))
+        with pytest.raises(DeadlinePassed):
+            storage.create(disk("1G"), state.folder("guests", "a"), Form.POOL, Deadline.after(0.3))
+    assert (unmounted(), list(state.folder(OWN).iterdir())) == ([], [])
+
+
+def test_a_pool_that_is_not_mounted_is_not_released(deadline: Deadline) -> None:
+    for name in ("pool", f"pool-{state.this_machine()}"):
+        (state.directory() / f"{name}.xfs").touch()
+        assert storage.release_pool(deadline) is False
+        assert (state.directory() / f"{name}.xfs").exists()

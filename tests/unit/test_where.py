@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from numalab import where
-from numalab.errors import CommandFailed, DeadlinePassed, HostError, InputError
+from numalab import launch, state, where
+from numalab.errors import Cancelled, CommandFailed, DeadlinePassed, HostError, InputError
 from numalab.proc import Deadline
 from numalab.where import HERE, Where, of_uri
 
@@ -97,8 +100,9 @@ def test_touch(place: Where, tmp_path: Path, program: Program, deadline: Deadlin
 
 
 @pytest.fixture
-def other(program: Program, tmp_path: Path) -> Path:
-    """A hypervisor in a folder: what is at /here/… on this machine is at /there/… on that one."""
+def other(program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A hypervisor in a folder: what is at /here/…, our state directory, is at /there/… on that one."""
+    monkeypatch.setenv("LAB_STATE", str(tmp_path / "here"))
     move = f"s#{tmp_path}/here#{tmp_path}/there#g"
     program("ssh", f'for word; do last=$word; done; echo "$last" >> {tmp_path}/asked; exec sh -c "$(printf %s "$last" | sed "{move}")"')
     program("scp", 'for word; do before=$last; last=$word; done; '
@@ -117,14 +121,83 @@ def test_push(other: Path, tmp_path: Path, deadline: Deadline) -> None:
     path = tmp_path / "here/file"
     path.write_bytes(b"one")
     path.chmod(0o644)
-    HERE.push([path], deadline)
+    assert HERE.push([path], deadline) == {path: path}
     assert not other.exists()
-    THERE.push([path], deadline)
+    assert THERE.push([path], deadline) == {path: path}
     assert (other / "file").read_bytes() == b"one"
     assert (other / "file").stat().st_mode & 0o777 == 0o644
     THERE.push([path], deadline)
     assert copied(tmp_path) == [str(path)], "what is there is sent again"
-    assert [name.name for name in other.glob(".making-*")] == []
+    assert list(other.glob(".part-*")) == []
+
+
+def test_push_leaves_a_persons_files_alone(other: Path, tmp_path: Path, deadline: Deadline) -> None:
+    """`kernel import` of a bzImage in a kernel tree: at that path there, somebody builds his own."""
+    theirs, ours = tmp_path / "tree/bzImage", tmp_path / "tree/bzImage of mine"
+    theirs.parent.mkdir()
+    for path in (theirs, ours):
+        path.write_text(path.name)
+    pushed = THERE.push([theirs, ours], deadline)
+    for path, target in pushed.items():
+        digest = hashlib.sha256(path.name.encode()).hexdigest()
+        assert target == tmp_path / "here/pushed" / digest / path.name
+        assert (other / "pushed" / digest / path.name).read_text() == path.name
+    assert {path.name for path in theirs.parent.iterdir()} == {theirs.name, ours.name}, "the fake ssh runs here: nothing is written"
+    theirs.write_text("another build")
+    assert THERE.push([theirs], deadline)[theirs] != pushed[theirs], "a guest may run the first"
+    assert (other / pushed[theirs].relative_to(tmp_path / "here")).read_text() == "bzImage"
+
+
+@pytest.mark.parametrize("side", ["here", "there"])
+def test_push_sees_a_change_whose_time_was_set_back(other: Path, tmp_path: Path, deadline: Deadline, side: str) -> None:
+    """As cp -p, or rsync --inplace -t: same size, inode and time of the content."""
+    path = tmp_path / "here/file"
+    path.write_bytes(b"one")
+    THERE.push([path], deadline)
+    changed = tmp_path / side / "file"
+    about = changed.stat()
+    changed.write_bytes(b"two")
+    os.utime(changed, ns=(about.st_atime_ns, about.st_mtime_ns))
+    THERE.push([path], deadline)
+    assert (other / "file").read_bytes() == path.read_bytes()
+
+
+def test_push_that_is_cancelled_leaves_nothing(other: Path, tmp_path: Path, program: Program) -> None:
+    """Ctrl-C while a disk is sent: the caller's deadline ends every wait from then on."""
+    path = tmp_path / "here/file"
+    path.write_bytes(b"one")
+    program("scp", f"touch {tmp_path}/sending; exec sleep 60")
+    deadline = Deadline.after(30)
+
+    def cancel() -> None:
+        while not (tmp_path / "sending").exists():
+            time.sleep(0.02)
+        assert list(other.glob(".part-*"))
+        deadline.cancel.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        watcher = pool.submit(cancel)
+        with pytest.raises(Cancelled):
+            THERE.push([path], deadline)
+        watcher.result()
+    assert list(other.glob(".part-*")) == []
+
+
+def test_sweep(other: Path, tmp_path: Path, deadline: Deadline) -> None:
+    """What a killed push or claim left there goes after a day; what is another lab's, or whole, stays."""
+    ours = where.part_prefix()
+    old = [f"images/debian12/{'0' * 16}/{ours}aaaaaaaa-disk.qcow2", f"pushed/{'1' * 64}/{ours}aaaaaaaa-bzImage", f"cache/{ours}a-probe.cpio"]
+    claim = f"guests/{ours}aaaaaaaa"
+    kept = [f"kernels/6.1-k/{ours}bbbbbbbb-bzImage", "kernels/6.1-k/bzImage", f"kernels/6.1-k/.part-{'f' * 16}-aaaaaaaa-bzImage"]
+    for name in [*old, *kept, f"{claim}/lab"]:
+        (other / name).parent.mkdir(parents=True, exist_ok=True)
+        (other / name).touch()
+    for name in [*old, claim, *kept[1:]]:
+        os.utime(other / name, (time.time() - 25 * 3600,) * 2)
+    assert sorted(THERE.sweep(deadline)) == sorted(other / name for name in [*old, claim])
+    assert sorted(str(path.relative_to(other)) for path in other.rglob("*") if path.is_file()) == sorted(kept)
+    assert THERE.sweep(deadline) == []
+    assert HERE.sweep(deadline) == []
 
 
 @pytest.mark.parametrize("there", [b"two", b"", b"longer"])
@@ -171,7 +244,31 @@ def test_push_that_is_cut_short(other: Path, tmp_path: Path, program: Program, d
     with pytest.raises(HostError, match=rf"me@there:2022: {path}: what arrived is not what was sent"):
         THERE.push([path], deadline)
     assert (other / "file").read_bytes() == b"one"
-    assert list(other.glob(".making-*")) == []
+    assert list(other.glob(".part-*")) == []
+
+
+def test_claim_there(other: Path, tmp_path: Path, program: Program, deadline: Deadline) -> None:
+    place, there = tmp_path / "here/guests/g", other / "guests/g"
+    mv = program("mv", "kill -9 $PPID")
+    with pytest.raises(HostError):
+        launch._claim_there(place, THERE, deadline)
+    mv.unlink()
+    part, = there.parent.iterdir()
+    assert part.name.startswith(where.part_prefix()), "sweep takes it away"
+    launch._claim_there(place, THERE, deadline)
+    assert [(path.name, path.read_text()) for path in there.iterdir()] == [("lab", f"{state.identity()}\n")]
+    assert there.stat().st_mode & 0o777 == 0o700
+    (there / "lab").write_text("another")
+    with pytest.raises(HostError, match=rf"me@there:2022:{place}: .*: is it another lab's guest of this name\? Choose another --name"):
+        launch._claim_there(place, THERE, deadline)
+    assert (there / "lab").read_text() == "another"
+    assert set(there.parent.iterdir()) == {there, part}
+
+
+def test_a_folder_that_an_earlier_lab_made_and_did_not_mark(other: Path, tmp_path: Path, deadline: Deadline) -> None:
+    (other / "guests/g").mkdir(parents=True)
+    launch._claim_there(tmp_path / "here/guests/g", THERE, deadline)
+    assert (other / "guests/g/lab").read_text() == f"{state.identity()}\n"
 
 
 def test_programs() -> None:

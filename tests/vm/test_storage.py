@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from numalab import storage
+from numalab import state, storage
 from numalab.model import TIB, Disk
 from numalab.proc import Deadline, run
 from numalab.storage import Form
@@ -16,6 +16,11 @@ from tests.vm.conftest import Command
 
 SMALL = ("--topology", "uma-2g", "--memory", "512M", "--vcpus", "1", "--name", "one", "--kernel", "6.1")
 MKFS = "mkfs.xfs -q -f -K -m crc=1,finobt=1 /dev/disk/by-id/virtio-500TB && blockdev --getsize64 /dev/disk/by-id/virtio-500TB"
+
+
+def pool(lab_py: Command) -> Path:
+    """Where this machine's pool is mounted."""
+    return lab_py.state / f"pool-{state.this_machine()}"
 
 
 def space(folder: Path) -> int:
@@ -31,7 +36,7 @@ def check_500tb(lab_py: Command, form: str) -> None:
     assert made.returncode == 0, made.stderr
     assert int(made.stdout) == 500 * TIB
     # mkfs zeroes a log of 2 GiB, which a raw file keeps as unwritten extents, and writes to each of 500 groups.
-    assert space(lab_py.state / "guests") + space(lab_py.state / "pool") < 4 << 30
+    assert space(lab_py.state / "guests") + space(pool(lab_py)) < 4 << 30
     assert lab_py("down", "one").returncode == 0
     assert not lab_py.left()
 
@@ -46,9 +51,9 @@ def test_qcow2(lab_py: Command) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="a loop mount needs root")
 def test_pool(lab_py: Command) -> None:
     check_500tb(lab_py, "pool")
-    assert (lab_py.state / "pool").is_mount()
+    assert pool(lab_py).is_mount()
     assert "storage pool" in lab_py("gc").stdout
-    assert not (lab_py.state / "pool").is_mount()
+    assert not pool(lab_py).is_mount()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a loop mount needs root")
@@ -61,7 +66,7 @@ def test_raw_disk_on_the_pool_has_the_seeds_extent_size(lab_py: Command, monkeyp
         disk = storage.create(Disk.model_validate({"name": "500TB", "size": "500TiB"}), folder, Form.POOL, deadline)
         assert Path(disk.path).stat().st_size == 500 * TIB
         assert "[1048576]" in run(["xfs_io", "-c", "extsize", disk.path], deadline=deadline).stdout
-        assert storage.largest_file(lab_py.state / "pool") > 500 * TIB
+        assert storage.largest_file(pool(lab_py)) > 500 * TIB
     finally:
         storage.drop_pool_disks("two")
         folder.rmdir()
