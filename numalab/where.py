@@ -136,7 +136,7 @@ class Where:
     def _send(self, path: Path, target: Path, digest: str, deadline: Deadline) -> None:
         """Copy a file to a name of its own there; it becomes `target` when it has arrived whole."""
         make = 'mkdir -p -m 700 "$1" && mktemp "--suffix=-$3" "$1/$2XXXXXXXX"'
-        words = ["sh", "-c", make, "sh", target.parent, part_prefix(), target.name]
+        words: list[str | Path] = ["sh", "-c", make, "sh", target.parent, part_prefix(), target.name]
         part = self.run(words, deadline=deadline).stdout.strip()
         try:
             run([*self._ssh("scp"), "-q", path, f"{self.host}:{part}"], deadline=deadline)
