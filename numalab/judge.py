@@ -93,7 +93,7 @@ def next_look(judged: Verdict, plan: Sequence[int]) -> int | None:
 
 
 def unfinished(runs: Sequence[Run], judged: Verdict) -> list[str]:
-    """Of experiments that lack boots which were planned: a line for each. `runs` are all of theirs, of every kernel."""
+    """A line for each experiment that lacks boots which were planned. `runs` are all of theirs, of every kernel."""
     lines = []
     experiments: dict[str, list[tuple[Run, Place]]] = {}
     for run in runs:

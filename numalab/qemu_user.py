@@ -28,7 +28,7 @@ from numalab.proc import Deadline, need, run
 NAMES = ("libvirt-qemu", "qemu")
 """The user that libvirt's packages make for QEMU: Debian's, Fedora's."""
 OPENED = ("images", "kernels", "guests", "pool")
-"""Folders of the state directory in which QEMU reads or writes files."""
+"""Folders of the state directory in which QEMU reads or writes files; of pool-MACHINE what stands before the hyphen."""
 CLOSED = ("bases", "builds", "cache", "configs", "containers", "downloads", "git", "inventory", "jobs", "locks", "logs", "runs", "sources", "ssh",
           "lab-id", "pool.xfs")
 """All else. It may have been made readable, for the state directory itself was closed."""
@@ -153,7 +153,7 @@ def _close() -> None:
 def _open(path: Path, group: int) -> None:
     """Let a group read a file of the lab's and pass its folders. What is not the lab's stays as it is."""
     top, path = state.directory().resolve(), path.resolve()
-    if not path.is_relative_to(top) or path.relative_to(top).parts[0] not in OPENED:
+    if not path.is_relative_to(top) or path.relative_to(top).parts[0].split("-")[0] not in OPENED:
         return
     for folder in (parent for parent in path.parents if parent != top and parent.is_relative_to(top)):
         _permit(folder, group, 0o710)

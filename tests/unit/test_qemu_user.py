@@ -12,6 +12,7 @@ import pytest
 
 from numalab import cli_guest, doctor, launch, qemu_user, state
 from numalab.errors import HostError
+from numalab.model import DiskFile
 from numalab.proc import Deadline
 from numalab.where import Where
 from tests.unit import makers, test_guest
@@ -83,6 +84,18 @@ def test_libvirts_user_is_taken(given: Given, deadline: Deadline) -> None:
     assert given.mode(state.folder("runs")) == (None, "700"), "nothing else is opened, and what stood open is closed"
     assert given.mode(state.directory() / "pool.xfs") == (None, "600")
     assert state.directory() not in given, "whether that is open is the person's choice"
+
+
+def test_a_disk_in_the_pool_is_handed_over(given: Given) -> None:
+    """The pool's folder has the machine's name in it."""
+    place = state.folder(f"pool-{state.this_machine()}", "g")
+    disk = place / "500TB.raw"
+    disk.touch()
+    (place / "console.log").touch()
+    about = makers.spec(directory=str(place)).model_copy(update={"owner": OTHER, "disks": (DiskFile(path=str(disk), format="raw", serial="500TB", direct=False),)})
+    qemu_user.hand_over(about, RootHost().real())
+    assert given[disk] == OTHER
+    assert given.mode(place) == given.mode(place.parent) == (GROUP, "710")
 
 
 def test_who_chooses_changes_nothing(given: Given, deadline: Deadline) -> None:
