@@ -92,7 +92,8 @@ def test_a_disk_in_the_pool_is_handed_over(given: Given) -> None:
     disk = place / "500TB.raw"
     disk.touch()
     (place / "console.log").touch()
-    about = makers.spec(directory=str(place)).model_copy(update={"owner": OTHER, "disks": (DiskFile(path=str(disk), format="raw", serial="500TB", direct=False),)})
+    given_disk = DiskFile(path=str(disk), format="raw", serial="500TB", direct=False)
+    about = makers.spec(directory=str(place)).model_copy(update={"owner": OTHER, "disks": (given_disk,)})
     qemu_user.hand_over(about, RootHost().real())
     assert given[disk] == OTHER
     assert given.mode(place) == given.mode(place.parent) == (GROUP, "710")
