@@ -2,7 +2,7 @@
 
 The layers, from the bottom; imports go only downwards (tests/unit/test_layers.py):
 
-    tools      errors, log, proc, state
+    tools      errors, log, paths, proc, state
     values     case, model, runs
     pure       blocks, calibration, catalog, comparable, counters, domain, drawing, effect, eras,
                export, figures, finding, folded, gallery, judge, kconfig, mail, metrics, mirror,

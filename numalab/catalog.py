@@ -15,19 +15,17 @@ from ruamel.yaml.comments import CommentedBase
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.reader import ReaderError
 
+from numalab import paths
 from numalab.case import Case
 from numalab.errors import InputError
 from numalab.model import Topology, check_name
 
 M = TypeVar("M", bound=BaseModel)
 
-ROOT = Path(__file__).resolve().parent.parent
-"""The checkout: topologies/, kernels/, images/, playbooks/, testcases/ stand here."""
-
 
 def names(folder: str, suffix: str = ".yml") -> list[str]:
     """What is in a folder of the catalog, sorted."""
-    return sorted(path.name.removesuffix(suffix) for path in (ROOT / folder).glob(f"*{suffix}"))
+    return sorted(path.name.removesuffix(suffix) for path in (paths.ROOT / folder).glob(f"*{suffix}"))
 
 
 def find(folder: str, name: str) -> Path:
@@ -36,7 +34,7 @@ def find(folder: str, name: str) -> Path:
         path = Path(name)
     else:
         try:
-            path = ROOT / folder / f"{check_name(name)}.yml"
+            path = paths.ROOT / folder / f"{check_name(name)}.yml"
         except ValueError as error:
             raise InputError(str(error)) from error
     if not path.is_file():

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from numalab import catalog, eras, image, kernelbuild, prune, recipes, source, state
+from numalab import catalog, eras, image, kernelbuild, paths, prune, recipes, source, state
 from numalab.errors import InputError
 from numalab.interrupt import limit
 from numalab.model import check_name
@@ -98,7 +98,7 @@ def import_kernel(
 ) -> None:
     """Write kernels/NAME.yml for a kernel that somebody else built."""
     try:
-        path = catalog.ROOT / "kernels" / f"{check_name(name)}.yml"
+        path = paths.ROOT / "kernels" / f"{check_name(name)}.yml"
     except ValueError as error:
         raise InputError(str(error)) from error
     if path.exists():

@@ -14,11 +14,12 @@ from typing import Annotated
 
 from pydantic import Field
 
-from numalab.catalog import ROOT, find, load
+from numalab import paths
+from numalab.catalog import find, load
 from numalab.model import Name, Value, jsonable
 from numalab.patches import Patch
 
-SCRIPTS = ROOT / "playbooks/roles/kernel/files"
+SCRIPTS = paths.ROOT / "playbooks/roles/kernel/files"
 MKFS_XFS = "LAB_MKFS_XFS"
 """Set for every command in a guest whose era has `mkfs_xfs`; a workload writes ${LAB_MKFS_XFS:-its own options}."""
 

@@ -20,8 +20,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from numalab import accel, state
-from numalab.catalog import ROOT, find, load
+from numalab import accel, paths, state
+from numalab.catalog import find, load
 from numalab.domain import CMDLINE, TCG_MODEL
 from numalab.errors import CommandFailed, HostError, InputError
 from numalab.log import step
@@ -73,16 +73,16 @@ class Image(Stored):
 def recipe(name: str) -> ImageRecipe:
     """images/NAME.yml, checked."""
     found = load(ImageRecipe, find("images", name))
-    if not (ROOT / "playbooks" / found.playbook).is_file():
+    if not (paths.ROOT / "playbooks" / found.playbook).is_file():
         raise InputError(f"images/{name}.yml: playbook: there is no playbooks/{found.playbook}")
     return found
 
 
 def inputs(name: str, base: Path | None, deadline: Deadline) -> dict[str, str]:
     """Everything that the image depends on -> its hash."""
-    files = [ROOT / "images" / f"{name}.yml", ROOT / "images" / f"{name}.pkr.hcl", ROOT / "playbooks" / recipe(name).playbook]
-    files += sorted(path for path in (ROOT / "playbooks/roles/guest").rglob("*") if path.is_file())
-    found = {str(path.relative_to(ROOT)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    files = [paths.ROOT / "images" / f"{name}.yml", paths.ROOT / "images" / f"{name}.pkr.hcl", paths.ROOT / "playbooks" / recipe(name).playbook]
+    files += sorted(path for path in (paths.ROOT / "playbooks/roles/guest").rglob("*") if path.is_file())
+    found = {str(path.relative_to(paths.ROOT)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
     found["ssh key"] = hashlib.sha256(state.ssh_key(deadline).with_suffix(".pub").read_bytes()).hexdigest()
     found["format"] = str(FORMAT)
     if base:
@@ -254,7 +254,7 @@ def _overlay_files(deadline: Deadline) -> dict[str, str]:
         "etc/initramfs-tools/modules": "virtio_pci\nvirtio_blk\next4\n",
         "etc/fstab": f"PARTUUID={PARTITION} / ext4 errors=remount-ro,noatime 0 1\n",
         "etc/hostname": "lab\n",
-        "etc/systemd/network/10-lab.network": (ROOT / "playbooks/roles/guest/files/root/etc/systemd/network/10-lab.network").read_text(),
+        "etc/systemd/network/10-lab.network": (paths.ROOT / "playbooks/roles/guest/files/root/etc/systemd/network/10-lab.network").read_text(),
         "root/.ssh/authorized_keys": state.ssh_key(deadline).with_suffix(".pub").read_text(),
     }
 
@@ -306,7 +306,7 @@ def _packer(name: str, what: ImageRecipe, disk: Path, scratch: Path, which: str,
         "base": str(disk), "out": str(out), "accelerator": which,
         "cpu": "host" if which == Accel.KVM else TCG_MODEL, "boot": [*boot, ["-serial", f"file:{_log(f'console-{name}')}"]],
         "http": str(scratch / "seed") if (scratch / "seed").exists() else "",
-        "ssh_key": str(state.ssh_key(deadline)), "playbook": str(ROOT / "playbooks" / what.playbook),
+        "ssh_key": str(state.ssh_key(deadline)), "playbook": str(paths.ROOT / "playbooks" / what.playbook),
         "ansible": ansible("ansible-playbook"), "ansible_vars": f"@{scratch}/vars.yml", "timeout": "20m",
     }
     for path in (disk, scratch):
@@ -319,7 +319,7 @@ def _packer(name: str, what: ImageRecipe, disk: Path, scratch: Path, which: str,
         log = _log(f"packer-{name}")
         try:
             run(ends_with_us([need("packer", "packer"), "build", "-color=false",
-                              "-var-file", scratch / "vars.pkrvars.json", ROOT / "images" / f"{name}.pkr.hcl"]),
+                              "-var-file", scratch / "vars.pkrvars.json", paths.ROOT / "images" / f"{name}.pkr.hcl"]),
                 deadline=deadline, log=log,
                 env={"PACKER_CACHE_DIR": str(scratch / "cache"), "CHECKPOINT_DISABLE": "1", "PACKER_CONFIG_DIR": str(scratch / "config")})
         except CommandFailed as error:

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from pydantic import Field, ValidationError
 
-from numalab import accel, catalog, console, counters, machine, record, shell, state, topology
+from numalab import accel, catalog, console, counters, machine, paths, record, shell, state, topology
 from numalab.case import Place
 from numalab.errors import GuestError, HostError, InputError, LabError
 from numalab.guest import Guest, check_release
@@ -31,20 +31,21 @@ from numalab.proc import KEEP_BYTES, Deadline
 from numalab.runs import PhaseResult, Run
 
 INSIDE = "/run/numalab-inside.py"
-WORKLOADS = "testcases/workloads"
+AGENT_INPUT, WORKLOAD_INPUT = "inside.py", "workload.py"
+"""Keys of Run.inputs. Stored runs have them, and runs are compared by them: they stay when the files move."""
 SAMPLE_SECONDS = 2.0
 """A sample costs an emulated vCPU about 10 ms."""
 
 
 def workloads() -> list[str]:
     """What can be run, by name."""
-    return catalog.names(WORKLOADS, ".py")
+    return catalog.names(paths.WORKLOADS, ".py")
 
 
 def load(name: str) -> ModuleType:
     """testcases/workloads/NAME.py, imported. Raises InputError."""
     try:
-        path = catalog.ROOT / WORKLOADS / f"{check_name(name)}.py"
+        path = paths.ROOT / paths.WORKLOADS / f"{check_name(name)}.py"
     except ValueError as error:
         raise InputError(str(error)) from error
     spec = importlib.util.spec_from_file_location(f"numalab_workload_{name}", path) if path.is_file() else None
@@ -162,14 +163,15 @@ def give_files(guest: Guest, module: ModuleType, params: Value, deadline: Deadli
 
 
 def _inputs(workload: str) -> dict[str, str]:
-    """The workload's files and the guest-side runner -> SHA-256."""
-    files = [*sorted((catalog.ROOT / WORKLOADS).glob(f"{workload}.*")), *(Path(__file__).with_name(name) for name in ("inside.py", "workload.py"))]
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files if path.is_file()}
+    """The workload's files and those that every workload uses -> SHA-256."""
+    own = {path.name: path for path in sorted((paths.ROOT / paths.WORKLOADS).glob(f"{workload}.*"))}
+    shared = {AGENT_INPUT: paths.AGENT, WORKLOAD_INPUT: paths.WORKLOAD_MODULE}
+    return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in {**own, **shared}.items() if path.is_file()}
 
 
 def _prepare(guest: Guest, folder: Path, deadline: Deadline) -> dict[str, str]:
     """Put the guest-side runner there; ask who the guest is. GuestError when it runs another kernel than its record says."""
-    source = Path(__file__).with_name("inside.py").read_bytes()
+    source = paths.AGENT.read_bytes()
     shell.succeed(guest, f"cat > {INSIDE}", deadline=deadline, input=source)
     (folder / "topology.txt").write_text(topology.table(guest.verify(deadline)) + "\n")
     release, _, cmdline = shell.succeed(guest, "uname -r; cat /proc/cmdline", deadline=deadline).strip().partition("\n")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from numalab import blocks, figures, plot, sections
+from numalab import blocks, figures, paths, plot, sections
 from numalab.sections import Section
 
 STATIC = ("report.css", "report.js")
@@ -15,7 +15,7 @@ STATIC = ("report.css", "report.js")
 
 def environment() -> Environment:
     """Autoescaping whatever a template is called; a name that is not there is an error, not nothing."""
-    found = Environment(loader=PackageLoader("numalab"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    found = Environment(loader=FileSystemLoader(paths.TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     found.filters |= {"number": plot.number, "interval": plot.interval, "show": blocks.show}
     found.filters |= {"asked": sections.asked, "deciding": sections.deciding, "middle": middle}
     return found

@@ -90,9 +90,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     """testcases/*.yml are cases."""
-    from numalab import catalog
+    from numalab import paths
 
-    if file_path.suffix == ".yml" and file_path.parent == catalog.ROOT / "testcases":
+    if file_path.suffix == ".yml" and file_path.parent == paths.ROOT / "testcases":
         return CaseFile.from_parent(parent, path=file_path)
     return None
 

@@ -20,13 +20,12 @@ from pathlib import Path
 
 from ruamel.yaml import YAML
 
-from numalab import state
-from numalab.catalog import ROOT
+from numalab import paths, state
 from numalab.errors import CommandFailed, HostError
 from numalab.proc import Deadline, ends_with_us, run
 from numalab.shell import Ssh
 
-INVENTORY = ROOT / "inventory.ini"
+INVENTORY = paths.ROOT / "inventory.ini"
 ENVIRONMENT = {
     "ANSIBLE_PIPELINING": "1", "ANSIBLE_GATHERING": "explicit", "ANSIBLE_NOCOLOR": "1", "ANSIBLE_STDOUT_CALLBACK": "default",
     "ANSIBLE_RETRY_FILES_ENABLED": "0", "ANSIBLE_LOCALHOST_WARNING": "0", "ANSIBLE_INVENTORY_UNPARSED_WARNING": "0",
@@ -116,9 +115,9 @@ def playbook(
         about = Path(scratch) / "vars.yml"
         about.write_text(literals(variables))
         words = [ansible("ansible-playbook"), *(word for path in inventories for word in ("-i", str(path))),
-                 "--limit", limit, "--tags", tags, "-e", f"@{about}", str(ROOT / "playbooks" / name)]
+                 "--limit", limit, "--tags", tags, "-e", f"@{about}", str(paths.ROOT / "playbooks" / name)]
         try:
-            run(ends_with_us(words), deadline=deadline, log=log, env=ENVIRONMENT, cwd=ROOT, watch=watch)
+            run(ends_with_us(words), deadline=deadline, log=log, env=ENVIRONMENT, cwd=paths.ROOT, watch=watch)
         except CommandFailed as error:
             raise _failure(name, log, error) from error
     counts = [dict(re.findall(r"(\w+)=(\d+)", line)) for line in log.read_text(errors="replace").partition("PLAY RECAP")[2].splitlines()]

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from numalab import patches
-from numalab.catalog import ROOT, find, load, names
+from numalab import patches, paths
+from numalab.catalog import find, load, names
 from numalab.eras import Era, era
 from numalab.errors import InputError
 from numalab.model import Name, Value, check_name
@@ -155,7 +155,7 @@ def fragments(what: KernelRecipe, name: str) -> str:
     """
     texts = []
     for fragment in what.config:
-        path = ROOT / "kernels" / "config" / f"{fragment}.config"
+        path = paths.ROOT / "kernels" / "config" / f"{fragment}.config"
         if not path.is_file():
             known = ", ".join(names("kernels/config", ".config"))
             raise InputError(f"{shown(name)}: config: there is no kernels/config/{fragment}.config: there are {known}")
@@ -170,15 +170,15 @@ def wanted(what: KernelRecipe) -> list[tuple[bool, str]]:
 
 def is_commit(item: str) -> bool:
     """Whether an item of a git source's recipe is a commit of it: a patch set of that name goes first."""
-    return bool(COMMIT.fullmatch(item)) and not (ROOT / "kernels/patches" / item).exists()
+    return bool(COMMIT.fullmatch(item)) and not (paths.ROOT / "kernels/patches" / item).exists()
 
 
 def patch_files(set_name: str, series: str | None, name: str) -> list[Path]:
     """The patches of a set for one series, in their order. Raises InputError that names the recipe."""
-    place = ROOT / "kernels" / "patches" / set_name
+    place = paths.ROOT / "kernels" / "patches" / set_name
     there = sorted(path.name for path in place.iterdir() if path.is_dir()) if place.is_dir() else []
     if not there:
-        sets = sorted(path.name for path in (ROOT / "kernels" / "patches").glob("*/"))
+        sets = sorted(path.name for path in (paths.ROOT / "kernels" / "patches").glob("*/"))
         raise InputError(f"{shown(name)}: there is no patch set kernels/patches/{set_name}: there are {', '.join(sets) or 'none'}")
     if series is None:
         raise InputError(f"{shown(name)}: series: is needed to choose among {set_name}'s: {', '.join(there)}")
@@ -192,7 +192,7 @@ def patch_set(set_name: str, series: str | None, name: str, *, reverse: bool = F
     """A set as patches for the builder: in the order of their names, or to be taken back in the opposite one."""
     found = []
     for path in patch_files(set_name, series, name):
-        text, label = path.read_text(), str(path.relative_to(ROOT))
+        text, label = path.read_text(), str(path.relative_to(paths.ROOT))
         if patches.header(text, label).set != set_name:
             raise InputError(f"{label}: header: Set: is not the folder's name, {set_name}")
         found.append(Patch(label=label, text=text, reverse=reverse))

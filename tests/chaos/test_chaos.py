@@ -28,9 +28,9 @@ import pytest
 
 from numalab import guest as guests
 from numalab import record, state
-from numalab.catalog import ROOT
 from numalab.domain import mark
 from numalab.host import connect
+from numalab.paths import ROOT
 from numalab.proc import Deadline
 from tests.vm.conftest import PATIENCE, Command, until
 

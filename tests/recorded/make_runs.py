@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from numalab import accel, calibration, catalog, checksum, experiment, guest, image, kernelbuild, machine, measure, state, store
+from numalab import accel, calibration, catalog, checksum, experiment, guest, image, kernelbuild, machine, measure, paths, state, store
 from numalab.case import Arm, Case, CaseSize, Direction, Expectation, Machine, Place
 from numalab.errors import GuestError
 from numalab.model import Accel, Boot, SizeClass, jsonable
@@ -171,7 +171,7 @@ def make(folder: Path) -> None:
     checkout = folder / "checkout"
     (checkout / "testcases" / "workloads").mkdir(parents=True)
     (checkout / "testcases" / "workloads" / "work.py").write_text(WORKLOAD)
-    (checkout / "topologies").symlink_to(catalog.ROOT / "topologies")
+    (checkout / "topologies").symlink_to(paths.ROOT / "topologies")
     digits = random.Random(12)
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.dict(os.environ, {"LAB_STATE": str(folder / "state")}))
@@ -191,7 +191,7 @@ def make(folder: Path) -> None:
 def patches(digits: random.Random, checkout: Path) -> list[tuple[Any, str, object]]:
     """What differs between two machines or two times."""
     return [
-        (catalog, "ROOT", checkout), (accel, "qemu_version", lambda *_: "7.2.22"), (os, "getpid", lambda: 4242), (state, "started", lambda _: 77),
+        (paths, "ROOT", checkout), (accel, "qemu_version", lambda *_: "7.2.22"), (os, "getpid", lambda: 4242), (state, "started", lambda _: 77),
         (accel, "try_kvm", lambda *_: (Accel.TCG, "there is no /dev/kvm")),
         (secrets, "token_hex", lambda count: f"{digits.getrandbits(8 * count):0{2 * count}x}"),
         (machine, "about", lambda *_: FACTS), (machine, "load", lambda *_: 0.5),

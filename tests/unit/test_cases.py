@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from numalab import catalog, experiment, measure, metrics, settle, topology
+from numalab import catalog, experiment, metrics, paths, settle, topology
 from numalab.case import Case
 from numalab.counters import parse
 from numalab.model import SizeClass
@@ -88,7 +88,7 @@ def test_metrics_are_some_that_there_are(name: str) -> None:
     traced = {wanted.metric.removeprefix("trace:") for wanted in case.expect if wanted.metric.startswith("trace:")}
     assert traced <= set(case.tracepoints)
     told = {wanted.metric.removeprefix("output:") for wanted in case.expect if wanted.metric.startswith("output:")}
-    about = "".join(path.read_text() for path in (catalog.ROOT / measure.WORKLOADS).glob(f"{case.workload}.*"))
+    about = "".join(path.read_text() for path in (paths.ROOT / paths.WORKLOADS).glob(f"{case.workload}.*"))
     assert all(word in about for word in told)
 
 

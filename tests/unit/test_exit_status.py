@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from numalab import catalog, cli, cli_case, cli_common, cli_guest
+from numalab import cli, cli_case, cli_common, cli_guest, paths
 from numalab.errors import Cancelled, DeadlinePassed, Exit, GuestError, GuestLost, HostError, KernelOops, LabError
 from numalab.proc import Result
 from tests.unit.makers import FakeHost
@@ -105,14 +105,14 @@ def test_exec(lab_py: Call, monkeypatch: pytest.MonkeyPatch, does: int | LabErro
 
 
 def test_the_readme_has_them_all() -> None:
-    table = (catalog.ROOT / "README.md").read_text().partition("## Exit statuses")[2].partition("\n## ")[0]
+    table = (paths.ROOT / "README.md").read_text().partition("## Exit statuses")[2].partition("\n## ")[0]
     assert [int(row) for row in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)] == sorted(Exit)
 
 
 def test_a_lab_that_is_not_set_up(tmp_path: Path) -> None:
     """Before numalab is imported too: Python's own status for an error is 1."""
     script = tmp_path / "lab.py"
-    script.write_bytes((catalog.ROOT / "lab.py").read_bytes())
+    script.write_bytes((paths.ROOT / "lab.py").read_bytes())
 
     def ran() -> tuple[int, str]:
         done = subprocess.run([sys.executable, script, "cases"], capture_output=True, text=True, timeout=60, check=False)

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 from lxml import html as parser
 
-from numalab import cli_html, evidence, html, page, record
+from numalab import cli_html, evidence, html, page, paths, record
 from numalab.case import Arm, Verdict
-from numalab.catalog import ROOT
 from numalab.errors import InputError
 from numalab.runs import Run
 from tests.unit import reports
@@ -228,8 +227,8 @@ def test_kernels_of_this_checkout(name: str) -> None:
 
 def test_the_package_has_its_templates() -> None:
     """An installed numalab writes reports too."""
-    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["numalab"]
-    files = [path.relative_to(ROOT / "numalab").as_posix() for path in (ROOT / "numalab" / "templates").iterdir()]
+    patterns = tomllib.loads((paths.ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["numalab"]
+    files = [path.relative_to(paths.PACKAGE).as_posix() for path in paths.TEMPLATES.iterdir()]
     assert set(page.STATIC) < {Path(name).name for name in files}
     assert all(any(fnmatch(name, pattern) for pattern in patterns) for name in files)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from numalab import catalog, image, state
+from numalab import image, paths, state
 from numalab.errors import CommandFailed, HostError, InputError
 from numalab.image import FORMAT, Image
 from numalab.model import jsonable
@@ -27,9 +27,8 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkout of the test's own, whose files may be changed."""
     root = tmp_path / "checkout"
     for folder in ("images", "playbooks"):
-        shutil.copytree(catalog.ROOT / folder, root / folder)
-    monkeypatch.setattr(catalog, "ROOT", root)
-    monkeypatch.setattr(image, "ROOT", root)
+        shutil.copytree(paths.ROOT / folder, root / folder)
+    monkeypatch.setattr(paths, "ROOT", root)
     return root
 
 

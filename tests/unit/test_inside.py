@@ -16,12 +16,11 @@ from typing import Any
 
 import pytest
 
-import numalab
-from numalab import counters
+from numalab import counters, paths
 from numalab import inside as runner
 from numalab.inside import KEEP, snapshot
 
-SCRIPT = Path(numalab.__file__).with_name("inside.py")
+SCRIPT = paths.AGENT
 
 
 def ran(about: dict[str, Any], *before: str, script: Path = SCRIPT, check: bool = True) -> subprocess.CompletedProcess[str]:

@@ -16,7 +16,7 @@ import numalab
 PACKAGE = Path(numalab.__file__).parent
 ROOT = PACKAGE.parent
 LAYERS = (
-    ("tools", {"checksum", "errors", "log", "proc", "state"}),
+    ("tools", {"checksum", "errors", "log", "paths", "proc", "state"}),
     ("values", {"case", "model", "runs"}),
     ("pure", {
         "blocks", "calibration", "catalog", "comparable", "counters", "domain", "drawing", "effect", "eras", "export", "figures", "finding", "folded",

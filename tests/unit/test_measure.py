@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from numalab import accel, catalog, console, machine, measure, record, state, topology
+from numalab import accel, console, judge, machine, measure, paths, record, state, topology
 from numalab.case import Arm, Place
 from numalab.errors import GuestError, GuestLost, HostError, InputError, KernelOops
 from numalab.guest import Guest
@@ -78,7 +79,7 @@ class FakeGuest(FakeShell):
     def answer(self, command: str, input: bytes | None) -> tuple[int, str, str]:
         """What each command of measure prints."""
         if command.startswith("cat > "):
-            assert input == Path(measure.__file__).with_name("inside.py").read_bytes()
+            assert input == paths.AGENT.read_bytes()
             return 0, "", ""
         if command.startswith("uname"):
             return 0, "6.1.0-56-amd64\nroot=x quiet\n", ""
@@ -204,7 +205,7 @@ def test_run(deadline: Deadline) -> None:
     assert run.params["files"] == 1000
     assert run.inputs == {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in (catalog.ROOT / measure.WORKLOADS / "xfsrepair.py", *(Path(measure.__file__).with_name(name) for name in ("inside.py", "workload.py")))
+        for path in (paths.ROOT / paths.WORKLOADS / "xfsrepair.py", paths.AGENT, paths.WORKLOAD_MODULE)
     }
     assert run.console_warnings == ("[ 2.0] watchdog: BUG: soft lockup - CPU#0 stuck",)
     assert (run.host["qemu"], run.host["libvirt"], run.host["uri"]) == ("7.2.22", "9.0.0", FakeHost.uri)
@@ -216,6 +217,27 @@ def test_run(deadline: Deadline) -> None:
     assert "nodes" in (folder / "topology.txt").read_text()
     assert len(list((folder / "phases").iterdir())) == len(phases)
     assert (folder / "phases" / "01-fsmark" / "after" / "node0.vmstat").read_text() == "nr_free_pages 4\n"
+
+
+def test_a_file_that_moves_keeps_its_name_in_the_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or no run of before the move could be judged with one of after it."""
+    stored = measure._inputs("xfsrepair")
+    assert {"inside.py", "workload.py", "xfsrepair.py"} == set(stored), "these names are in the runs that people have"
+    for name, target in (("AGENT", "measure/agent.py"), ("WORKLOAD_MODULE", "measure/for_workloads.py")):
+        (tmp_path / target).parent.mkdir(exist_ok=True)
+        monkeypatch.setattr(paths, name, Path(shutil.copy(getattr(paths, name), tmp_path / target)))
+    moved = measure._inputs("xfsrepair")
+    assert moved == stored
+    sides = ((Arm.BEFORE, stored), (Arm.AFTER, moved))
+    runs = [
+        synthetic.run(f"6.1-{arm}", synthetic.phase("repair-defaults"), boot=index, arm=arm, inputs=inputs)
+        for index, (arm, inputs) in enumerate(3 * sides)
+    ]
+    assert judge.verdict(runs).boots == (3, 3)
+    (tmp_path / "measure" / "agent.py").write_text("# other content\n")
+    changed = synthetic.run(f"6.1-{Arm.AFTER}", synthetic.phase("repair-defaults"), boot=9, arm=Arm.AFTER, inputs=measure._inputs("xfsrepair"))
+    with pytest.raises(InputError, match=r"inputs: inside\.py="):
+        judge.verdict([*runs, changed])
 
 
 def lost(_: dict[str, Any]) -> str:
@@ -311,9 +333,9 @@ def test_an_interrupted_run_is_no_result(deadline: Deadline) -> None:
 def test_a_new_workload_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
     """No edit of the package: a file in testcases/workloads is all."""
     guest = FakeGuest(lambda _: json.dumps(TOLD))
-    monkeypatch.setattr(catalog, "ROOT", tmp_path)
-    (tmp_path / measure.WORKLOADS).mkdir(parents=True)
-    (tmp_path / measure.WORKLOADS / "mine.py").write_text(
+    monkeypatch.setattr(paths, "ROOT", tmp_path)
+    (tmp_path / paths.WORKLOADS).mkdir(parents=True)
+    (tmp_path / paths.WORKLOADS / "mine.py").write_text(
         '"""Mine."""\nfrom numalab.model import Phase, SizeClass, Value\nclass Params(Value):\n    n: int\nPARAMS = {SizeClass.QUICK: Params(n=1)}\n'
         'def phases(params):\n    return (Phase(name="only", command=f"true {params.n}", limit_seconds=9),)\n'
     )
@@ -343,9 +365,9 @@ def phases(params):
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeGuest:
     """A guest, and a workload of two phases that brings a file."""
     guest = FakeGuest(lambda _: json.dumps(TOLD))
-    monkeypatch.setattr(catalog, "ROOT", tmp_path)
-    (tmp_path / measure.WORKLOADS).mkdir(parents=True)
-    (tmp_path / measure.WORKLOADS / "mine.py").write_text(MINE)
+    monkeypatch.setattr(paths, "ROOT", tmp_path)
+    (tmp_path / paths.WORKLOADS).mkdir(parents=True)
+    (tmp_path / paths.WORKLOADS / "mine.py").write_text(MINE)
     return guest
 
 

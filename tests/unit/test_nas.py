@@ -12,11 +12,11 @@ from types import ModuleType
 
 import pytest
 
-from numalab import catalog, counters, measure
+from numalab import counters, measure, paths
 from numalab.errors import InputError
 from numalab.model import SizeClass
 
-SOURCES = catalog.ROOT / measure.WORKLOADS
+SOURCES = paths.ROOT / paths.WORKLOADS
 OURS = ("cg", "ep", "is", "mg")
 
 

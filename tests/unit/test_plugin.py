@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 import pytest
 import scipy.special  # noqa: F401  Here, or a pytest within this process forgets numpy at its end, which loads only once.
 
-from numalab import catalog, experiment, host
+from numalab import catalog, experiment, host, paths
 from numalab.case import Arm
 from numalab.errors import InputError, KernelOops
 from numalab.experiment import Outcome, Plan
@@ -134,9 +134,9 @@ class Cases:
         self.after: Sequence[int] = CLEAR
         self.breaks: BaseException | None = None
         for folder in ("topologies", "kernels"):
-            (pytester.path / folder).symlink_to(catalog.ROOT / folder)
+            (pytester.path / folder).symlink_to(paths.ROOT / folder)
         (pytester.path / "testcases").mkdir()
-        (pytester.path / "testcases" / "workloads").symlink_to(catalog.ROOT / "testcases" / "workloads")
+        (pytester.path / "testcases" / "workloads").symlink_to(paths.ROOT / "testcases" / "workloads")
         self.write("mine", CASE)
 
     def write(self, name: str, text: str) -> None:
@@ -172,7 +172,7 @@ class Cases:
 @pytest.fixture
 def cases(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Cases:
     made = Cases(pytester)
-    monkeypatch.setattr(catalog, "ROOT", pytester.path)
+    monkeypatch.setattr(paths, "ROOT", pytester.path)
     monkeypatch.setattr(experiment, "conduct", made.conduct)
     monkeypatch.setattr(host, "connect", lambda *_: FakeHost())
     return made
@@ -336,7 +336,7 @@ def test_bad_cases_and_options(cases: Cases, break_it: Callable[[Cases], Any], w
 @pytest.mark.parametrize(("words", "names"), [([], catalog.names("topologies")), (["--topology", "fakenuma"], ["fakenuma"])])
 def test_the_labs_own_testcases_are_collected(words: list[str], names: list[str], pytester: pytest.Pytester) -> None:
     """All of them, on every topology or on those that were chosen."""
-    argv = ["--collect-only", "-q", "-p", "no:cacheprovider", f"--rootdir={catalog.ROOT}", *words, str(catalog.ROOT / "testcases")]
+    argv = ["--collect-only", "-q", "-p", "no:cacheprovider", f"--rootdir={paths.ROOT}", *words, str(paths.ROOT / "testcases")]
     result = pytester.runpytest_inprocess(*argv)
     assert result.ret == 0
     listed = result.stdout.str()

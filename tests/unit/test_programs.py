@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from numalab import catalog, counters, measure
+from numalab import counters, measure, paths
 from numalab.model import SizeClass
 
-SOURCES = catalog.ROOT / measure.WORKLOADS
+SOURCES = paths.ROOT / paths.WORKLOADS
 WORDS = {
     "remote": ("4", "1", "3"), "threads": ("3", "2", "1", "2"), "migratefail": ("4", "1", "1"), "dirtymap": ("FILE", "4", "1"),
     "autonuma": ("2", "2", "own", "4", "3", "0"),

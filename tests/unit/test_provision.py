@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from numalab import catalog, provision
+from numalab import paths, provision
 from numalab.errors import HostError
 from numalab.proc import Deadline
 from numalab.shell import Ssh
@@ -74,9 +74,9 @@ WAIT = """
 """
 DRIVER = """
 from pathlib import Path
-from numalab import provision
+from numalab import paths, provision
 from numalab.proc import Deadline
-provision.ROOT = Path("{place}")
+paths.ROOT = Path("{place}")
 provision.playbook("wait.yml", inventories=[], limit="localhost", variables={{}}, deadline=Deadline.after(120), log=Path("{place}/log"))
 """
 
@@ -158,7 +158,7 @@ def test_nothing_is_ever_a_template(tmp_path: Path, deadline: Deadline, monkeypa
     lure, keys, out, words = tmp_path / "lure", tmp_path / "keys", tmp_path / "out", tmp_path / "words"
     template = f"{{{{ lookup('pipe', 'touch {lure}') }}}}"
     key_template = f"{{{{ lookup('pipe', 'touch {keys}') }}}}"
-    shutil.copytree(catalog.ROOT / "playbooks/roles/tuning", tmp_path / "roles/tuning")
+    shutil.copytree(paths.ROOT / "playbooks/roles/tuning", tmp_path / "roles/tuning")
     (tmp_path / "roles/tuning/files/tune.sh").write_text(f"printf '%s\\n' \"$@\" > {words}\n")
     (tmp_path / "play.yml").write_text(PLAY)
 

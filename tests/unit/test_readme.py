@@ -7,10 +7,10 @@ import re
 import pytest
 import typer.main
 
-from numalab import catalog
+from numalab import paths
 from numalab.cli import app
 
-PATH = catalog.ROOT / "README.md"
+PATH = paths.ROOT / "README.md"
 SHOWN = re.compile(r"[Tt]his is\s+all of `([^`]+)`[^\n]*:\n\n((?:    [^\n]*\n|\n+(?=    ))+)")
 FILES = ("kernels/6.1-slowscan-before.yml", "topologies/unequal.yml", "testcases/workloads/threads.py", "testcases/threads.yml")
 
@@ -23,7 +23,7 @@ def indented(text: str) -> str:
 def test_files_shown_in_full(name: str, pytestconfig: pytest.Config) -> None:
     readme = PATH.read_text()
     shown = next(match for match in SHOWN.finditer(readme) if match[1] == name)
-    want = indented((catalog.ROOT / name).read_text())
+    want = indented((paths.ROOT / name).read_text())
     if pytestconfig.getoption("--rewrite-golden"):
         PATH.write_text(readme[: shown.start(2)] + want + readme[shown.end(2):])
         return
@@ -39,6 +39,6 @@ def test_commands() -> None:
 
 
 def test_targets() -> None:
-    targets = set(re.findall(r"^([a-z]+):", (catalog.ROOT / "Makefile").read_text(), re.MULTILINE))
+    targets = set(re.findall(r"^([a-z]+):", (paths.ROOT / "Makefile").read_text(), re.MULTILINE))
     typed = set(re.findall(r"(?:^    |`)make ([a-z]+)", PATH.read_text(), re.MULTILINE))
     assert {"demo", "test"} <= typed <= targets

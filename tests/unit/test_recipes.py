@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from numalab import catalog, cli_kernel, eras, kconfig, kernel, kernelbuild, patches, recipes, source, toolchain
+from numalab import catalog, cli_kernel, eras, kconfig, kernel, kernelbuild, patches, paths, recipes, source, toolchain
 from numalab.errors import CommandFailed, HostError, InputError, LabError
 from numalab.image import Image
 from numalab.model import Boot
@@ -49,14 +49,13 @@ new file mode 100644
 +new
 """
 BUILT = [name for name in catalog.names("kernels") if recipes.recipe(name).built]
-FILES = sorted((catalog.ROOT / "kernels/patches").rglob("*.patch"))
+FILES = sorted((paths.ROOT / "kernels/patches").rglob("*.patch"))
 
 
 @pytest.fixture
 def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
     """kernels(NAME, text=…, **{path: text}): files of a checkout of the test's own."""
-    for module in (catalog, recipes):
-        monkeypatch.setattr(module, "ROOT", tmp_path)
+    monkeypatch.setattr(paths, "ROOT", tmp_path)
 
     def write(**files: str) -> Path:
         for name, text in files.items():

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from numalab import catalog, cli, cli_guest, record, state, terminal
+from numalab import cli, cli_guest, paths, record, state, terminal
 from numalab.case import Arm
 from numalab.errors import GuestError
 from numalab.log import note
@@ -119,7 +119,7 @@ def test_a_verdict_that_nobody_reads(stream: str) -> None:
 
 @pytest.mark.parametrize("command", ["cases | true", "cases 2>&1 | head -1", "kernel list | head -1"])
 def test_a_command_that_nobody_reads(command: str) -> None:
-    done = subprocess.run(["bash", "-c", f"set -o pipefail; ./lab.py {command}"], cwd=catalog.ROOT, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(["bash", "-c", f"set -o pipefail; ./lab.py {command}"], cwd=paths.ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 

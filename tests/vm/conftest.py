@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from numalab import state
-from numalab.catalog import ROOT
 from numalab.host import connect
+from numalab.paths import ROOT
 from numalab.proc import Deadline
 
 PATIENCE = 240.0

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from numalab import catalog, checksum, kernel, kernelbuild, provision, recipes, state
+from numalab import checksum, kernel, kernelbuild, paths, provision, state
 from numalab.errors import Cancelled, CommandFailed, HostError, InputError
 from numalab.model import Boot
 from numalab.proc import Deadline
@@ -75,8 +75,7 @@ PATCHES = {
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """lab(NAME, apply=…, config=…) writes a recipe and builds it, in a state and a checkout of the test's own."""
     monkeypatch.setenv("LAB_STATE", str(tmp_path / "state"))
-    for module in (catalog, recipes):
-        monkeypatch.setattr(module, "ROOT", tmp_path)
+    monkeypatch.setattr(paths, "ROOT", tmp_path)
     monkeypatch.setattr(provision, "INVENTORY", tmp_path / "inventory.ini")
     files = {f"linux/{name}": text for name, text in TREE.items()} | {"inventory.ini": "[builders]\nlocalhost ansible_connection=local\n"}
     files |= {f"kernels/patches/{name}/6.1/1.patch": HEADER.format(name) + text for name, text in PATCHES.items()}

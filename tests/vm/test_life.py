@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from numalab.catalog import ROOT
+from numalab.paths import ROOT
 from numalab.provision import ansible
 from tests.vm.conftest import PATIENCE, Command, interrupt, until
 
