@@ -6,65 +6,136 @@ import ast
 import re
 import sys
 import tomllib
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from graphlib import TopologicalSorter
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-import numalab
+from numalab import paths
 
-PACKAGE = Path(numalab.__file__).parent
-ROOT = PACKAGE.parent
+PACKAGE = paths.PACKAGE
+ROOT = paths.ROOT
+
+
+class Layer(NamedTuple):
+    """A row of the table."""
+
+    name: str
+    lower: str
+    """The layers that it may import; its own modules may import each other."""
+    members: set[str]
+    """Modules (kernel), or folders with all that is in them: kernel, kernel.build."""
+
+
 LAYERS = (
-    ("tools", {"checksum", "errors", "log", "paths", "proc", "state"}),
-    ("values", {"case", "model", "runs"}),
-    ("pure", {
+    Layer("tools", "", {"checksum", "errors", "log", "paths", "proc", "state"}),
+    Layer("values", "tools", {"case", "model", "runs"}),
+    Layer("pure", "tools values", {
         "blocks", "calibration", "catalog", "comparable", "counters", "domain", "drawing", "effect", "eras", "export", "figures", "finding", "folded",
         "gallery", "judge", "kconfig", "mail", "metrics", "mirror", "moments", "page", "patches", "plot", "published", "recipes", "record", "report",
         "sections", "tables", "topology", "trial", "workload",
     }),
-    ("edges", {
+    Layer("edges", "tools values pure", {
         "accel", "console", "doctor", "evidence", "guest", "host", "html", "image", "kernel", "kernelbuild", "launch", "leftovers", "machine",
         "provision", "prune", "qemu_user", "settle", "shell", "source", "storage", "store", "toolchain", "where",
     }),
-    ("measuring", {"experiment", "measure"}),
-    ("front", {"cli", "cli_case", "cli_common", "cli_guest", "cli_html", "cli_kernel", "cli_report", "interrupt", "live", "plugin", "progress", "terminal"}),
+    Layer("measuring", "tools values pure edges", {"experiment", "measure"}),
+    Layer("front", "tools values pure edges measuring", {
+        "cli", "cli_case", "cli_common", "cli_guest", "cli_html", "cli_kernel", "cli_report", "interrupt", "live", "plugin", "progress", "terminal",
+    }),
 )
 ALONE = {"inside"}
 """Runs in the guest, where numalab is not."""
-HEIGHT = {module: height for height, (_, modules) in enumerate(LAYERS) for module in modules}
-MODULES = sorted(path.stem for path in PACKAGE.glob("*.py") if path.stem != "__init__")
+
+
+def modules_of(package: Path) -> list[str]:
+    """All modules below a package by dotted name (host, cli.guest); a folder by its own: its __init__."""
+    files = [path.relative_to(package).with_suffix("").parts for path in package.rglob("*.py")]
+    return sorted(filter(None, (".".join(parts).removesuffix("__init__").removesuffix(".") for parts in files)))
+
+
+MODULES = modules_of(PACKAGE)
+
+
+def source(package: Path, module: str) -> ast.Module:
+    """A module's syntax tree."""
+    path = package.joinpath(*module.split("."))
+    return ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text())
 
 
 def tree(module: str) -> ast.Module:
-    return ast.parse((PACKAGE / f"{module}.py").read_text())
+    return source(PACKAGE, module)
 
 
-def imports(module: str) -> set[str]:
+def imports(module: str, package: Path = PACKAGE) -> set[str]:
     """Everything that a module imports, by its full name; inside functions too."""
-    found: set[str] = set()
-    for node in ast.walk(tree(module)):
+    names: set[str] = set()
+    for node in ast.walk(source(package, module)):
         if isinstance(node, ast.Import):
-            found |= {name.name for name in node.names}
+            names |= {name.name for name in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"{module}: write numalab.X, not a relative import"
-            found |= {f"{node.module}.{name.name}" for name in node.names}
-    return found
+            names |= {f"{node.module}.{name.name}" for name in node.names}
+    return names
 
 
-def ours(module: str) -> set[str]:
+def ours(module: str, package: Path = PACKAGE) -> set[str]:
     """The modules of the package that a module imports."""
-    return {name.split(".")[1] for name in imports(module) if name.startswith("numalab.")}
+    known = set(modules_of(package))
+    imported = {name.removeprefix("numalab.") for name in imports(module, package) if name.startswith("numalab.")}
+    return {nearest for name in imported if (nearest := _nearest(name, known))} - {module}
+
+
+def _nearest(name: str, known: AbstractSet[str]) -> str:
+    """The longest beginning of a dotted name that is known: guest.launch for guest.launch.up; '' for none."""
+    parts = name.split(".")
+    return next((start for end in range(len(parts), 0, -1) if (start := ".".join(parts[:end])) in known), "")
+
+
+def layer_of(module: str, layers: Sequence[Layer] = LAYERS) -> Layer | None:
+    """The layer that a module is in, by its own name or by its folder's."""
+    owners = {member: layer for layer in layers for member in layer.members}
+    return owners.get(_nearest(module, owners.keys()))
+
+
+def trespasses(module: str, layers: Sequence[Layer] = LAYERS, package: Path = PACKAGE) -> list[str]:
+    """The modules that a module imports and may not."""
+    here = layer_of(module, layers)
+    assert here, f"{module}: place it in LAYERS"
+    there = {name: layer_of(name, layers) for name in ours(module, package)}
+    return sorted(name for name, layer in there.items() if layer is None or layer.name not in {here.name, *here.lower.split()})
 
 
 def test_every_module_has_its_place() -> None:
-    assert set(MODULES) == set(HEIGHT) | ALONE, "place new modules in LAYERS, and take out those that are gone"
+    members = {member for layer in LAYERS for member in layer.members} | ALONE
+    assert [module for module in MODULES if not _nearest(module, members)] == [], "place new modules in LAYERS"
+    assert {member for member in members if not any(_nearest(module, {member}) for module in MODULES)} == set(), "take out what is gone"
+    assert sum(len(layer.members) for layer in LAYERS) + len(ALONE) == len(members), "a module is in one layer"
 
 
-@pytest.mark.parametrize("module", sorted(HEIGHT))
+@pytest.mark.parametrize("module", sorted(set(MODULES) - ALONE))
 def test_imports_go_downwards(module: str) -> None:
-    above = {name for name in ours(module) if HEIGHT[name] > HEIGHT[module]}
-    assert not above, f"{module} imports {above} from a higher layer"
+    assert trespasses(module) == []
+
+
+def test_layers_may_be_folders(tmp_path: Path) -> None:
+    """Two wings on one floor, which do not know each other; a folder's members are placed by it."""
+    files = {
+        "__init__": "", "core/__init__": "", "core/errors": "from numalab.runs import record\n", "runs/__init__": "", "host/__init__": "",
+        "runs/record": "from numalab.core.errors import LabError\nfrom numalab.runs import index\ndef f():\n    import numalab.host.ssh\n",
+        "runs/index": "import numalab.core.errors\n", "host/ssh": "from numalab import core\n", "host/disks": "from numalab.host import ssh\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / f"{name}.py").write_text(text)
+    layers = (Layer("core", "", {"core"}), Layer("runs", "core", {"runs"}), Layer("host", "core", {"host"}))
+    assert {module: wrong for module in modules_of(tmp_path) if (wrong := trespasses(module, layers, tmp_path))} == {
+        "core.errors": ["runs.record"], "runs.record": ["host.ssh"],
+    }
+    assert modules_of(tmp_path) == ["core", "core.errors", "host", "host.disks", "host.ssh", "runs", "runs.index", "runs.record"]
 
 
 def test_no_cycles() -> None:
