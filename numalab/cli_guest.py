@@ -89,7 +89,7 @@ def _kernels(text: str) -> list[str]:
     """The kernels of --kernel. Raises InputError."""
     found = text.split(",")
     for name in found:
-        kernel.recipe(name)
+        recipes.recipe(name)
         if found.count(name) > 1:
             raise InputError(f"--kernel: {name} is there twice")
     return found

@@ -16,8 +16,7 @@ from numalab.image import Image
 from numalab.kernelbuild import existing, plan, release
 from numalab.model import Boot, Topology
 from numalab.proc import Deadline
-from numalab.recipes import era_of, shown
-from numalab.recipes import recipe as recipe
+from numalab.recipes import era_of, recipe, shown
 
 SEED_BYTES = 64
 """Of entropy on the command line; systemd credits all of it."""

@@ -1,7 +1,7 @@
 """Commands in a guest: the Shell protocol, its one primitive `execute`, and SSH as its one real form.
 
-Thin layers on the primitive (`succeed`, `fail`, `wait_until_succeeds`) are functions here, so that a
-fake in a unit test needs the primitive only.
+`succeed`, a thin layer on the primitive, is a function here, so that a fake in a unit test needs the
+primitive only.
 """
 
 from __future__ import annotations
@@ -56,23 +56,6 @@ def succeed(
         raise CommandFailed(f"in the guest: {line[:200]}: exit status {result.status}: {said}", evidence=result.stderr[-EVIDENCE_BYTES:])
     if result.stdout_cut:
         raise GuestError(f"in the guest: {line[:200]}: printed more than the {KEEP_BYTES} bytes that the lab keeps")
-    return result.stdout
-
-
-def fail(shell: Shell, command: str | Sequence[str], *, deadline: Deadline) -> Result:
-    """The result of a command that must not succeed; GuestError when it does."""
-    line = quote(command)
-    result = shell.execute(line, deadline=deadline)
-    if not result.status:
-        raise GuestError(f"in the guest: {line[:200]}: succeeded, but should fail")
-    return result
-
-
-def wait_until_succeeds(shell: Shell, command: str, *, deadline: Deadline, every: float = 0.5) -> str:
-    """Try again until the command succeeds; DeadlinePassed names it when it never does."""
-    while (result := shell.execute(command, deadline=deadline)).status:
-        deadline.check(f"waiting in the guest for: {command}")
-        deadline.pause(every)
     return result.stdout
 
 

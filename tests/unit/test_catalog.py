@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from numalab import catalog, image, kernel
+from numalab import catalog, image, recipes
 from numalab.errors import InputError
 from numalab.model import Topology
 
@@ -119,7 +119,7 @@ def test_topologies_load(name: str) -> None:
 
 @pytest.mark.parametrize("name", catalog.names("kernels"))
 def test_kernels_load(name: str) -> None:
-    assert kernel.recipe(name).description
+    assert recipes.recipe(name).description
 
 
 @pytest.mark.parametrize("name", catalog.names("images"))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from numalab import catalog, kernel
+from numalab import catalog, kernel, recipes
 from numalab.errors import HostError, InputError
 from numalab.image import Image
 from numalab.model import Boot
@@ -39,7 +39,7 @@ def test_prebuilt(tmp_path: Path) -> None:
 @pytest.mark.parametrize("source", ["{}", "{debian-image: true, git: {url: x}}", "{debian-image: false}"])
 def test_exactly_one_source(source: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"mine\.yml:2: source: exactly one source must be given"):
-        kernel.recipe(write(tmp_path, source))
+        recipes.recipe(write(tmp_path, source))
 
 
 @pytest.mark.parametrize("name", catalog.names("kernels"))

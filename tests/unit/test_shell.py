@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from numalab.errors import Cancelled, CommandFailed, DeadlinePassed, GuestError, GuestLost, KernelOops
+from numalab.errors import Cancelled, CommandFailed, DeadlinePassed, GuestLost, KernelOops
 from numalab.proc import Deadline
-from numalab.shell import Ssh, fail, quote, succeed, wait_until_succeeds
+from numalab.shell import Ssh, quote, succeed
 from tests.unit.makers import FakeShell
 
 SOCKET_PATH = 107
@@ -47,24 +47,6 @@ def test_succeed_that_does_not(out: str, err: str, said: str, deadline: Deadline
     with pytest.raises(CommandFailed, match=f"^in the guest: false: exit status 7: {said}$") as caught:
         succeed(says(7, out, err), "false", deadline=deadline)
     assert caught.value.evidence == err
-
-
-def test_fail(deadline: Deadline) -> None:
-    assert fail(says(5, "out"), "x", deadline=deadline).status == 5
-    with pytest.raises(GuestError, match="in the guest: x: succeeded, but should fail"):
-        fail(says(0), "x", deadline=deadline)
-
-
-def test_wait_until_succeeds(deadline: Deadline) -> None:
-    answers = iter([(1, "", ""), (255, "", ""), (0, "at last", "")])
-    shell = FakeShell(lambda _command, _input: next(answers))
-    assert wait_until_succeeds(shell, "x", deadline=deadline, every=0) == "at last"
-    assert shell.asked == ["x"] * 3
-
-
-def test_wait_until_it_never_does() -> None:
-    with pytest.raises(DeadlinePassed, match="waiting in the guest for: x"):
-        wait_until_succeeds(says(1), "x", deadline=Deadline.after(0))
 
 
 def test_options(ssh: Ssh) -> None:
