@@ -51,6 +51,7 @@ def install(action: Callable[[], None] = cancel_waits) -> Callable[[], None]:
     handler = once(action)
     kinds = [kind for kind in SIGNALS if kind is not signal.SIGHUP or signal.getsignal(kind) is not signal.SIG_IGN]
     before = [(kind, signal.signal(kind, handler)) for kind in kinds]
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # lab.py has had them wait
 
     def restore() -> None:
         for kind, old in before:
