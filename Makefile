@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 # make demo and make test are all that a person needs on a bare Debian 12; both set up what is missing.
 # State (images, guests, runs) goes to LAB_STATE, or ~/.local/state/numalab.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """numalab: Linux memory-management regressions, reproduced, judged and explained.
 
 The layers, from the bottom; imports go only downwards (tests/unit/test_layers.py):

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """The command line: arguments in, calls to the lower layers, text and an exit status out.
 
 The exit statuses are errors.Exit; the README ("Exit statuses") has the table.

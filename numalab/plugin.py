@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """The pytest plugin: cases collected, fixtures that boot guests, options that choose them, and honest outcomes.
 
 Each testcases/NAME.yml is a test on its first machine, or on each --topology: boots in its set-up (what breaks

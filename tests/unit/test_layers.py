@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """The house: imports go only downwards, the edges stay at the edge, and only the front door speaks."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """The pytest plugin as a user's tests and cases see it: in a pytest of its own, where no guest is asked for."""
 
 from __future__ import annotations
