@@ -103,7 +103,7 @@ def imported(*places: str) -> set[str]:
             names |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and not node.level:
             names.add(str(node.module).split(".")[0])
-    ours = {"numalab", "tests", "benchmarks", *(file.stem for file in files)}
+    ours = {"numalab", "tests", "benchmarks", "tools", *(file.stem for file in files)}
     names -= ours | sys.stdlib_module_names | {"_typeshed"}  # the last is mypy's alone
     return {PROVIDERS.get(name, name) for name in names}
 
@@ -113,7 +113,7 @@ def test_every_import_is_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     needed, extra = ({re.split("[<>=]", line)[0] for line in lines} for lines in (project["dependencies"], project["optional-dependencies"]["dev"]))
     assert imported("numalab", "lab.py", "testcases") - needed == set()
-    assert imported("tests", "benchmarks") - needed - extra == set()
+    assert imported("tests", "benchmarks", "tools") - needed - extra == set()
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("cli")])
