@@ -299,7 +299,7 @@ def test_boots(cases: Cases, words: list[str], boots: int | None) -> None:
 def test_bad_boots(cases: Cases, text: str) -> None:
     result = cases.run(f"--boots={text}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([f"*argument --boots: '{text}' is neither a number from 1 nor auto"])
+    result.stderr.fnmatch_lines([f"*argument --lab-boots/--boots: '{text}' is neither a number from 1 nor auto"])
     assert not cases.asked
 
 
