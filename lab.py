@@ -1,4 +1,5 @@
 #!/usr/bin/env -S python3 -IS
+# SPDX-License-Identifier: GPL-2.0-only
 """The lab's command line, as it stands in the checkout: finds its own environment and calls numalab.cli."""
 
 import signal

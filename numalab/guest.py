@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """A guest: its record, how it is reached, used and ended. `launch` makes one.
 
 A guest is a folder guests/NAME in the state directory and a domain with the guest's mark. Whoever makes,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """The hypervisor, through libvirt: the only module that imports it.
 
 A domain without the lab's mark in its metadata is not ours: never listed, never touched. Domains are

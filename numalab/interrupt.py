@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """SIGINT, SIGTERM and SIGHUP are one thing: the first ends every wait, and what was made is removed.
 
 Later ones change nothing: a person who presses Ctrl-C twice, or closes the terminal after it, would else end the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """A guest is made, booted, reached and verified.
 
 Whatever ends `up` early, nothing of the guest is left; after a kill -9, `leftovers` finds and removes it.

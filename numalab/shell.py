@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Commands in a guest: the Shell protocol, its one primitive `execute`, and SSH as its one real form.
 
 Thin layers on the primitive (`succeed`, `fail`, `wait_until_succeeds`) are functions here, so that a

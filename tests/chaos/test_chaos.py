@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Two labs on one libvirt, and one of them is always being killed.
 
 Each round picks a lab, a command and a fault by a printed seed. The fault comes at a random moment of the command:

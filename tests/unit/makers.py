@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Values and fakes that several tests need."""
 
 from __future__ import annotations

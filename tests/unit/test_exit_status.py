@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Each row of the README's table of exit statuses, from the command line down to guests that nobody boots."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """The hypervisor's edge on a connection of ours: only what carries the lab's mark is seen, and silence is an error."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Here or there: what runs on a hypervisor that is reached by SSH, on a fake ssh."""
 
 from __future__ import annotations

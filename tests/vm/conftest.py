@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Tests that use a real libvirt: each in a state directory of its own that borrows the built images."""
 
 from __future__ import annotations

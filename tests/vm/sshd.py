@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """An SSH server for tests, on loopback: runs commands, forwards connections, takes one key.
 
 usage: sshd.py HOST_KEY AUTHORIZED_KEYS; prints its port.
