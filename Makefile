@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 # make demo and make test are all that a person needs on a bare Debian 12; both set up what is missing.
 # State (images, guests, runs) goes to LAB_STATE, or ~/.local/state/numalab.
 
@@ -25,7 +26,7 @@ BROWSER := chromium chromium-driver poppler-utils
 
 YAMLLINT := {extends: default, rules: {line-length: {max: 160}, document-start: disable, comments: {min-spaces-from-content: 1}, braces: {max-spaces-inside: 0}, truthy: {check-keys: false}}}
 
-.PHONY: demo test setup packages image kernel lint unit browser vm shapes chaos matrix clean
+.PHONY: demo test setup packages image kernel lint unit browser vm shapes chaos matrix man clean
 
 demo: image
 	$(LAB) run migratefail
@@ -59,7 +60,7 @@ kernel: image
 
 lint: setup
 	$(VENV)/bin/ruff check .
-	$(VENV)/bin/mypy numalab lab.py tests testcases benchmarks
+	$(VENV)/bin/mypy numalab lab.py tests testcases benchmarks tools
 	$(VENV)/bin/yamllint -s -d "$(YAMLLINT)" images kernels playbooks reference testcases topologies
 	$(VENV)/bin/ansible-lint -q --offline playbooks
 	shellcheck .ci/run playbooks/roles/kernel/files/*.sh
@@ -92,7 +93,13 @@ chaos: kernel
 
 # What fits an hour: cases whose boots are limited to 31 minutes together. `pytest testcases` runs them all.
 matrix: kernel
-	$(VENV)/bin/pytest testcases --size quick --kernel 6.1 --at-most 31
+	$(VENV)/bin/pytest testcases --lab-size quick --lab-kernel 6.1 --lab-at-most 31
+
+# The man page, from the help texts: man build/lab.py.1
+man: setup
+	@mkdir -p build
+	$(VENV)/bin/python tools/manpage.py > build/lab.py.1.part
+	@mv build/lab.py.1.part build/lab.py.1
 
 clean:
 	rm -rf $(VENV)

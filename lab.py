@@ -1,8 +1,14 @@
-#!/usr/bin/env python3
+#!/usr/bin/env -S python3 -IS
+# SPDX-License-Identifier: GPL-2.0-only
 """The lab's command line, as it stands in the checkout: finds its own environment and calls numalab.cli."""
 
-import os
 import signal
+
+# Signals wait until the command line can take them (interrupt.install). Python's own answer, while it loads, is an exit
+# status of 1, which says "does not hold". exec keeps the mask; -IS above keeps the time before it short.
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+
+import os
 import sys
 import traceback
 from pathlib import Path
@@ -26,10 +32,6 @@ if Path(sys.prefix) != ENVIRONMENT:
     if not python.exists():
         fail(f"lab.py: error: {ENVIRONMENT} is not set up: make -C {ENVIRONMENT.parent} setup")
     os.execv(python, [str(python), __file__, *sys.argv[1:]])
-
-# Nothing is begun before the command line is there: Ctrl-C just ends it, without a traceback.
-if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 try:
     from numalab.cli import main

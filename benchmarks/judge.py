@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0-only
 """How often the judge is wrong, and how often it sees what is there: simulated boots, the same every time.
 
 Three tables: effects claimed where nothing changed, for boots that scatter in many ways; the known effects

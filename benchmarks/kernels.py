@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0-only
 """How long a kernel variant and a known kernel take, against a full build in the same run and on the same machine.
 
 Builds in a state directory of its own, so it takes as long as a first build does (7 minutes on two quiet

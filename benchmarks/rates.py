@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """How often the lab is right about boots whose truth is known: every (before, before, after, after) experiment of the store.
 
     .venv/bin/python benchmarks/rates.py          # made by: .venv/bin/pytest testcases --rates

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0-only
 """How long it takes to index, list and compare runs when there are ten thousand of them.
 
 The runs are made up, in a state directory of their own: a run.json of four phases each, as large as a real

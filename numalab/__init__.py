@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """numalab: Linux memory-management regressions, reproduced, judged and explained.
 
 The layers, from the bottom; imports go only downwards (tests/unit/test_layers.py):
@@ -9,10 +10,11 @@ The layers, from the bottom; imports go only downwards (tests/unit/test_layers.p
                moments, page, patches, plot, published, recipes, record, report, sections, tables,
                topology, trial, workload
     edges      accel, console, doctor, evidence, guest, host, html, image, kernel, kernelbuild, launch,
-               leftovers, provision, prune, qemu_user, settle, shell, source, storage, store, toolchain, where
+               leftovers, provision, prune, qemu_user, settle, shell, source, storage, store, toolchain,
+               version, where
     measuring  experiment, measure
-    front      cli, cli_case, cli_common, cli_guest, cli_html, cli_kernel, cli_report, interrupt, live,
-               plugin, progress, terminal
+    front      __main__, cli, cli_case, cli_common, cli_guest, cli_html, cli_kernel, cli_report, interrupt,
+               live, plugin, progress, terminal
 
 `inside` runs in the guest, alone.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Which accelerator this host can use: tried, not guessed.
 
 /dev/kvm may open, answer its API version and be advertised by libvirt, while a kernel started under it

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """A table of kernels in columns, as values and as text in the style of the seeds: headings, widths, gains in parentheses.
 
 What stands in a table is made elsewhere (tables); here it only gets its form.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """What boots of one kernel scatter by themselves: A against A, kept by case, size, machine and accelerator.
 
 A threshold (`by`) that A against A passes by chance is no threshold. So before a case is judged, its own

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """A case and what is concluded from it: values only, frozen, as a person wrote them or the judge found them.
 
 testcases/NAME.yml is a Case: a workload on a machine, under a kernel "before" and one "after", and what is

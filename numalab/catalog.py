@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Files that a person wrote -> values; every error names file, line, key and reason.
 
 Topologies and kernels are one file each, found by name: adding one is no edit of the package.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """SHA-256 of files, remembered for as long as a file does not change: images and kernel sources are large.
 
 Not here: what a checksum is compared with (source, where).

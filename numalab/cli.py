@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """The command line: arguments in, calls to the lower layers, text and an exit status out.
 
 The exit statuses are errors.Exit; the README ("Exit statuses") has the table.
@@ -15,7 +16,24 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from numalab import catalog, cli_case, cli_guest, cli_html, cli_kernel, cli_report, doctor, image, interrupt, launch, measure, record, report, settle, topology
+from numalab import (
+    catalog,
+    cli_case,
+    cli_guest,
+    cli_html,
+    cli_kernel,
+    cli_report,
+    doctor,
+    image,
+    interrupt,
+    launch,
+    measure,
+    record,
+    report,
+    settle,
+    topology,
+    version,
+)
 from numalab import guest as guests
 from numalab.cli_common import (
     COMMAND_SECONDS,
@@ -40,13 +58,26 @@ from numalab.model import SizeClass
 from numalab.progress import Progress
 from numalab.terminal import echo, outlive_readers
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None,
                   help="The lab for Linux memory-management regressions: guests with NUMA topologies, measured.")
 images = typer.Typer(no_args_is_help=True, help="Guest images: build and list them.")
 app.add_typer(images, name="image")
 app.add_typer(cli_kernel.app, name="kernel")
 for part in (cli_guest, cli_case, cli_report, cli_html):
     part.register(app)
+
+
+def _show_version(requested: bool) -> None:
+    if requested:
+        echo(f"numalab {version.version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    show: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")] = False,
+) -> None:
+    """Options of lab.py itself."""
 
 
 @app.command("measure")

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """lab.py cases, run, verdict, calibrate, repro, watch: before against after, judged; and the machine to look at oneself."""
 
 from __future__ import annotations

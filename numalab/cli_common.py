@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """What the commands of lab.py share: options, a guest by its name, and the inventory of those that are up."""
 
 from __future__ import annotations

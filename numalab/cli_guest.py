@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """lab.py up … gc: a guest's life by hand."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """lab.py report: runs and their verdicts as a folder of HTML."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """lab.py kernel …: list, show, build and import kernels."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """lab.py compare, runs: runs set side by side, as the seeds do it, for a mail or for a program; what runs there are."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Which runs may stand side by side: the same work on the same machine, and only the kernel another.
 
 The one place that says what "the same" means; compare, the report and the judge ask here. Whether unlike

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """The serial console as evidence: the whole log on disk, and what in it means that the kernel is broken.
 
 ttyS0 is the kernel's alone in the lab's guests, so what stands here is the kernel's word. Not here: a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Text that the kernel prints -> counters, their differences, and the ratios made of them.
 
 Absent is absent, never 0: a kernel without a counter has no key for it, and what is derived from it is

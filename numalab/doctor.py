@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """What this host can do: each fact, and for each lack what it costs and the command that mends it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """A GuestSpec -> libvirt domain XML. Pure: golden files under tests/golden show what comes out.
 
 Format: https://libvirt.org/formatdomain.html. What libvirt 9.0 has no words for goes through its

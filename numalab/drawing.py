@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """A topology as a drawing: where each node's box goes, and which lines join them. The macro `topology` in templates/parts.html draws it.
 
 Pure. The one picture that no plotting library makes: everything else is `figures`'.

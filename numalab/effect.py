@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """One metric, two kernels: how large the effect is, how sure that is, and how many boots it takes. Numbers only.
 
 A boot is one sample. Counters of the kernel scatter by a factor rather than by an amount (a boot in which

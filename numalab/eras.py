@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Eras: kernels/eras/NAME.yml says what trees of a time need to be built and booted today, kernels/containers/NAME.yml
 which tool chain of their time.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """The error tree. Every error is one line for a person: what, where, and what to do about it.
 
 Here: the classes and their exit statuses. Not here: printing (cli, plugin) or deciding (judge).

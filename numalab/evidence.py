@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """What stands beside a run, copied into a report: the whole folder as one archive, and what a person reads as plain text.
 
 The archive is the run as the lab reads it (`lab.py show`). The texts end in .txt and .json, whatever a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """A case run: fresh guests of each kernel in turn, one run each; and a case prepared for a person.
 
 Boots alternate (A B, then B A): never all of one kernel and then all of the other, so that what drifts on the

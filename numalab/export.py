@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Comparisons as JSON, runs as CSV: for programs, with names that do not change.
 
 JSON (`Comparison`; its schema, by pydantic, is `schema()` and what lab.py compare --format schema prints):

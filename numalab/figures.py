@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """What a report draws: metrics boot by boot, effects with their intervals, counters and memory over time, profiles.
 
 Pure. Plotly does the drawing, in the reader's browser. What comes from a run is escaped: Plotly reads a few

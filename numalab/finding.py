@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """One expectation and a value of each boot -> a finding: it holds, does not hold, or cannot be told.
 
 The rules. E is the effect in the direction asked for: before / after where a metric should fall, after /

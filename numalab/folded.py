@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Profiles as folded stacks: text -> stacks -> where the time went.
 
 A line is `frame;frame;frame COUNT`, the outermost frame first: what stackcollapse-perf and `perf script

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Which plots a section of a report has: every metric, what was sampled over time, profiles.
 
 Pure. How each is drawn is `figures`'; which runs stand together is `sections`'.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """A guest: its record, how it is reached, used and ended. `launch` makes one.
 
 A guest is a folder guests/NAME in the state directory and a domain with the guest's mark. Whoever makes,
@@ -191,12 +192,13 @@ class Guest:
             if self.record.spec.accel is Accel.TCG and "int3: " in str(error):
                 self._check_oops(error)
             raise
-        if path := self.host.full_disk(self.mark):
-            raise HostError(f"guest {self.name}: its disk on the host is full: QEMU could not write {path} and has paused the guest: "
+        paused_by = self.host.paused_by(self.mark)
+        if paused_by:
+            raise HostError(f"guest {self.name}: its disk on the host is full: QEMU could not write {paused_by} and has paused the guest: "
                             f"lab.py down {self.name}, and make room before the next one", evidence=self.console_tail())
         if self._booting:
             self._check_boot()
-        if not self.host.running(self.mark):
+        if paused_by is None:
             self._console(last=True)
             raise GuestLost(f"guest {self.name}: its domain is gone: QEMU ended, or somebody destroyed it", evidence=self.console_tail())
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """The hypervisor, through libvirt: the only module that imports it.
 
 A domain without the lab's mark in its metadata is not ours: never listed, never touched. Domains are
@@ -76,14 +77,20 @@ class Host:
         """Whether the guest's domain is there."""
         return self._domain(guest) is not None
 
-    def full_disk(self, guest: Mark) -> str:
-        """The file that QEMU could not write for want of space on the host, for which it has paused the guest; '' if it has not."""
-        domain = self._domain(guest)
-        if domain is None or self._ask_domain(domain.state) != [libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_IOERROR]:
-            return ""
-        broken, xml = self._ask_domain(domain.diskErrors), self._ask_domain(domain.XMLDesc)
-        files = disk_files(xml) if xml else {}
-        return ", ".join(files.get(disk, disk) for disk in sorted(broken or ())) or "one of its disks"
+    def paused_by(self, guest: Mark) -> str | None:
+        """The file that QEMU could not write for want of space on the host, for which it has paused the guest; '' while the guest
+        runs, None when its domain is gone. One call: it is asked several times a second."""
+        def look() -> str | None:
+            domain = self.connection.lookupByUUIDString(guest.uuid)
+            xml = domain.XMLDesc()
+            if read_mark(xml) != guest:
+                return None
+            if domain.state() != [libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_IOERROR]:
+                return ""
+            files = disk_files(xml)
+            return ", ".join(files.get(disk, disk) for disk in sorted(domain.diskErrors())) or "one of its disks"
+
+        return self._ask_domain(look)
 
     def qemu(self, guest: Mark) -> int | None:
         """The guest's QEMU among this machine's processes, whatever libvirt knows: a session's libvirtd is another one where

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """The report: one folder that needs no network, with index.html, Plotly's script, and a copy of each run.
 
 Here: what is read from and written to disk. What stands in the page is `sections`', how it looks `page`'s.

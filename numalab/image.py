@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Guest images: mmdebstrap makes a base disk, Packer boots it and Ansible puts it in order.
 
 An image is found by its inputs, so it is rebuilt when, and only when, one of them changed. Its id is that of one

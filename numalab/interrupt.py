@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """SIGINT, SIGTERM and SIGHUP are one thing: the first ends every wait, and what was made is removed.
 
 Later ones change nothing: a person who presses Ctrl-C twice, or closes the terminal after it, would else end the
@@ -51,6 +52,7 @@ def install(action: Callable[[], None] = cancel_waits) -> Callable[[], None]:
     handler = once(action)
     kinds = [kind for kind in SIGNALS if kind is not signal.SIGHUP or signal.getsignal(kind) is not signal.SIG_IGN]
     before = [(kind, signal.signal(kind, handler)) for kind in kinds]
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # lab.py has had them wait
 
     def restore() -> None:
         for kind, old in before:

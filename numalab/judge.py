@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Runs of an experiment -> a verdict; and whether more boots could make it clearer.
 
 What counts as an effect is `finding`'s; here is which runs may speak, and what a reader should doubt. No

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Kernel configurations as text: what was asked for, and what of it a .config does not have. Pure."""
 
 from __future__ import annotations

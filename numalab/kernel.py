@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Kernels by name: kernels/NAME.yml -> the files that a guest boots, and what else it needs of them.
 
 Not here: building them (kernelbuild).

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Kernels from source: a plan (source, configuration, patches in their order), its key, and the build.
 
 Python says what, Ansible does it on a builder (playbooks/kernel.yml), and the result is kept under the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """A guest is made, booted, reached and verified.
 
 Whatever ends `up` early, nothing of the guest is left; after a kill -9, `leftovers` finds and removes it.
@@ -31,11 +32,13 @@ UP_SECONDS = 300.0
 PORT_TRIES = 3
 BOOT_TRIES = 3
 CLAIM = """
+if [ -e "$1/maker" ] && [ "$(cat "$1/maker")" = "$4" ]; then echo "$2" >"$1/lab"; exit; fi
 mkdir -p -m 700 "${1%/*}" && fresh=$(mktemp -d "${1%/*}/$3XXXXXXXX") || exit
 echo "$2" >"$fresh/lab" && mv -T "$fresh" "$1" || { rm -rf "$fresh"; exit 1; }
 """
-"""sh -c, with a guest's folder, the lab and how its parts are called: the folder appears with its mark in it. mv replaces an
-empty folder, which is what earlier labs left when they were killed between the two, and no other."""
+"""sh -c, with a guest's folder, the lab, how its parts are called, and our claim here: the folder appears with its mark in it.
+Where both machines share the state directory it is there already, with that claim. mv replaces an empty folder, which is what
+earlier labs left when they were killed between the two, and no other."""
 
 
 def up(request: Request, host: Host, deadline: Deadline) -> Guest:
@@ -126,7 +129,8 @@ def folders(base: Image, *boots: Boot) -> set[Path]:
 
 def _claim_there(place: Path, where: Where, deadline: Deadline) -> None:
     """The guest's folder on another machine, marked as this lab's: other labs may have one at the same path there."""
-    done = where.run(["sh", "-c", CLAIM, "sh", place, state.identity(), part_prefix()], deadline=deadline, check=False)
+    claim = (place / "maker").read_text()
+    done = where.run(["sh", "-c", CLAIM, "sh", place, state.identity(), part_prefix(), claim], deadline=deadline, check=False)
     if done.status:
         raise HostError(f"{where.ssh}:{place}: {done.stderr.strip()}: is it another lab's guest of this name? Choose another --name")
 

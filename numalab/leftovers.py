@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """`gc`: what nobody owns any more of guests, half-made files, images and the pool.
 
 Every decision about a guest is made under its lock and on what is there then. What cannot be read, and what a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """An experiment as a person sees it while it runs: which boot, which phase, what moves, how long yet.
 
 On a terminal the counters move under the step; in a pipe each boot and each measured phase is a plain line.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Steps: what the lab is doing, how long it took, and for which guest.
 
 A step is logged to the logger "numalab"; the command line and the pytest plugin decide how it looks.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """The machine that runs a guest, this one or a hypervisor elsewhere: what it is, and how busy.
 
 Not here: which of its facts runs must share (comparable).

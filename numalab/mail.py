@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """A comparison as plain text for a mailing list: the setup, the tables, the published numbers, the verdict. No line is wider than 76.
 
 (A line may be wider when one word or one row's name is.) What kernels are made of is told from kernels/ as

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Workloads measured: phases run in a guest, counters taken at each edge, all of it kept.
 
 A workload is one file, testcases/workloads/NAME.py, with a docstring, PARAMS (a pydantic value for each

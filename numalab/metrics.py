@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """From a run to one number: the only way from counters, times and a workload's own words to a metric.
 
 A metric's name is one of

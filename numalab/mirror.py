@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """The published numbers beside one's own: directions and ratios, never another machine's seconds.
 
 A row of reference/ that names a metric and phases says how that metric went from its "before" to its

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """The values that everything else is made of: frozen, keyword-only, units in names or types.
 
 Sizes are bytes (int) once parsed; in files and arguments they carry a binary unit (512MiB, 500T). The

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Samples of a phase -> lines over time, and pages by node over time. Pure; `record.samples` reads them.
 
 A sample is {"t": seconds since the phase began, "vmstat": {counter: absolute value}, "node0.vmstat": {…}}.

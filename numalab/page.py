@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Sections -> the page: Jinja2 over templates/, everything escaped. Pure; `html` puts it on disk."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Patch files -> values: their headers, the files that they touch, and the hunk that did not apply.
 
 Pure: text in, values out. Applying is the builder's (playbooks/roles/kernel).

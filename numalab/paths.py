@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Where the checkout and the package's own files are. Every module asks here, so that a module can move.
 
 Write paths.ROOT, not `from numalab.paths import ROOT`: a test that needs a checkout of its own replaces ROOT.

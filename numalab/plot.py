@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """A plot as a value: Plotly's JSON, the table of its numbers, a sentence for those who do not see it. And how numbers are written.
 
 Pure. Inks that change with light, dark and print are left to templates/report.css, so no text or grid line

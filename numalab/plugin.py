@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """The pytest plugin: cases collected, fixtures that boot guests, options that choose them, and honest outcomes.
 
 Each testcases/NAME.yml is a test on its first machine, or on each --topology: boots in its set-up (what breaks
@@ -41,17 +42,22 @@ DEFAULT_MINUTES = 10.0
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The options that choose machine, size and accelerator."""
-    group = parser.getgroup("numalab")
-    group.addoption("--topology", action="append", metavar="T", help="run on these topologies instead of each test's own")
-    group.addoption("--size", choices=[size.value for size in SizeClass], default=SizeClass.QUICK.value, help="quick: two emulated cores; full: the seeds' own")
-    group.addoption("--accel", choices=["kvm", "tcg", "auto"], default="auto", help="accelerator of all guests")
-    group.addoption("--kernel", metavar="K", default="debian", help="kernel of all guests that do not name one")
-    group.addoption("--kernels", metavar="K,K", default=None, help="before and after of all cases, instead of each one's own")
-    group.addoption("--series", metavar="S", default=None, help="before and after of all cases from this series (6.12); those without are left out")
-    group.addoption("--boots", metavar="N|auto", type=_boots, default=None, help="fresh boots of each kernel; auto: until the answer is clear")
-    group.addoption("--connect", metavar="URI", default=None, help="libvirt connection")
-    group.addoption("--rates", action="store_true", help="run the tests of the lab's own error rates, and nothing else")
-    group.addoption("--at-most", type=float, metavar="MINUTES", default=None, help="leave out tests that are marked as longer")
+    group = parser.getgroup("numalab", "numalab (the spellings without lab- go with 0.2)")
+
+    def add(name: str, **how: Any) -> None:
+        # Until 0.2 also without the prefix, as the README of 0.1 has them. getoption() takes either spelling.
+        group.addoption(f"--lab-{name}", f"--{name}", **how)
+
+    add("topology", action="append", metavar="T", help="run on these topologies instead of each test's own")
+    add("size", choices=[size.value for size in SizeClass], default=SizeClass.QUICK.value, help="quick: two emulated cores; full: the seeds' own")
+    add("accel", choices=["kvm", "tcg", "auto"], default="auto", help="accelerator of all guests")
+    add("kernel", metavar="K", default="debian", help="kernel of all guests that do not name one")
+    add("kernels", metavar="K,K", default=None, help="before and after of all cases, instead of each one's own")
+    add("series", metavar="S", default=None, help="before and after of all cases from this series (6.12); those without are left out")
+    add("boots", metavar="N|auto", type=_boots, default=None, help="fresh boots of each kernel; auto: until the answer is clear")
+    add("connect", metavar="URI", default=None, help="libvirt connection")
+    add("rates", action="store_true", help="run the tests of the lab's own error rates, and nothing else")
+    add("at-most", type=float, metavar="MINUTES", default=None, help="leave out tests that are marked as longer")
 
 
 def _boots(text: str) -> int | str:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Programs on the host: one `run`, with an argv, a deadline and one error that names the command.
 
 Never a shell string. Not here: commands inside a guest (shell).

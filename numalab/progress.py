@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """How steps look: a live line for each step under way on a terminal, plain lines in a pipe."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Ansible at the lab's service: where its programs are, and the inventory of running guests.
 
 inventory.ini belongs to people; running guests are added beside it by a dynamic inventory that lab.py

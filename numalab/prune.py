@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Kernels, build trees, sources and containers that no file in kernels/ leads to any more: what may go.
 
 A recipe elsewhere or another checkout may lead to them, so nothing is removed but on a person's word.

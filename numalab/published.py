@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """The seeds' tables as data: reference/NAME.yml -> Published. Values stay as they were printed.
 
 A percentage beside a value is a gain, (first - value) / first × 100: of a time or a count it is positive when

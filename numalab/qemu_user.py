@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """The user that QEMU runs as, and what of the state directory is opened to it.
 
 Under the system instance of libvirt, QEMU runs as the user of the lab. Where that is root, a guest that breaks out of

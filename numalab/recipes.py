@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Kernel recipes: kernels/NAME.yml, the fragments and patch sets that it names -> values and texts.
 
 Adding a kernel, a fragment or a patch set is adding files. Not here: getting a source (source), building

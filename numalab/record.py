@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Runs on disk: one folder each, readable without the lab and judged again without a guest.
 
     run.json            the Run                      domain.xml    as libvirt was given it

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Runs and verdicts -> text for a terminal. Tables of several kernels: tables; mail, HTML: modules of that name."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """What was measured: a Run and its phases. Values only; `record` keeps them on disk."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Runs and verdicts -> the sections of a report: what stands side by side, which plots, which facts.
 
 Pure: what lies beside the runs on disk (samples, profiles, links) comes with them as values. How a section

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """A guest that is up, put in order by playbooks/provision.yml: knobs, modules, a kernel of its own in GRUB.
 
 `up` here is launch.up and then what the kernel needs inside the guest: its modules, if it has any, and with

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Commands in a guest: the Shell protocol, its one primitive `execute`, and SSH as its one real form.
 
 `succeed`, a thin layer on the primitive, is a function here, so that a fake in a unit test needs the

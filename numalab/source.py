@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Kernel sources: whatever a recipe names becomes one tarball here, with an id that is its content's.
 
 What is made or fetched is kept in the state directory: downloads/ tarballs, git/ clones of URLs. Unpacking is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """The state directory: images, guests, runs, caches; and the locks on them.
 
     images/NAME/HASH/     finished images      guests/NAME/   running guests: overlays, console, XML

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Disks on the host: overlays over images, sparse data disks, and the XFS pool on a loop device.
 
 What a file system can hold is tried with truncate(2), never looked up in a table. Nothing here is

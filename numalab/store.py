@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Runs on this machine: found by case, kernel or age among ten thousand, and taken in from other machines.
 
 A run is its folder, runs/ID in the state directory, and nothing else: folders can be copied, mailed and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Runs -> the text tables of the seeds: statistics of the boots, User/System/Elapsed, the block of counters.
 
 A column is a kernel, the first one the baseline; a boot is one sample. Formulas and style are those of the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Standard output and standard error: what may be printed there, and what becomes of a reader that goes away.
 
 Guests, and records from other machines, hold any bytes; on a terminal some of them are commands. So all text of the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Who builds kernels and with which tools: the builder, its compiler and binutils, or a container's.
 
 Not here: what is built with them (kernelbuild).

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Topologies as pure arithmetic: scaling one, what a guest must show of it, and whether it does.
 
 What the guest says is text (`PROBE` is the command that prints it); what it must say follows from the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """What the judge says of boots whose truth is known: a planted regression must be seen, and no change is none.
 
 An experiment over the kernels (before, before, after, after) has all three truths in its boots. Judged here;

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Where a command runs and a file lies: on this machine, or on a hypervisor that is reached by SSH.
 
 Everything that the edges do on a hypervisor goes through a Where, so that a guest on another host is made

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """kernel.numa_balancing switches hinting faults on and off under the same workload."""
 
 from __future__ import annotations

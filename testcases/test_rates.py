@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """The lab's own error rates: a regression that is passed off as fixed must be seen, and no change must not be claimed.
 
 Each test boots (before, before, after, after) in turn; benchmarks/rates.py prints what all such experiments

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Every topology boots, and is from inside what was asked for."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """xfs_repair on 500 TB, as the 2015 thread ran it: clean at the end, and pages move between nodes."""
 
 from __future__ import annotations

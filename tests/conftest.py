@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Options of the lab's own tests."""
 
 from __future__ import annotations

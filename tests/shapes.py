@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Topologies as a person might write them, made by hypothesis: most are possible, some are not.
 
 `files()` gives the text of a topology's file, `scales()` what `--memory` and `--vcpus` may ask of it.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """A real Chromium, headless, and a report in it with all that one can have."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """The report in a real browser: nothing missing, no error, no request out of its folder; light, dark, telephone, print."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Options of the chaos test; its labs are those of tests/vm."""
 
 from __future__ import annotations

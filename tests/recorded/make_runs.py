@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Make a small state directory of recorded runs by the present code: python -m tests.recorded.make_runs NAME.
 
 It goes to tests/recorded/runs/NAME.tar.xz. measure.run, Guest.save and so on write the files; only the guest is

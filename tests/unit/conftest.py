@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """No unit test sees the user's state directory, and none is random."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Values and fakes that several tests need."""
 
 from __future__ import annotations
@@ -110,9 +111,9 @@ class FakeHost:
         """Whether it is there."""
         return guest in self.domains.values()
 
-    def full_disk(self, guest: Mark) -> str:
+    def paused_by(self, guest: Mark) -> str | None:
         """The file that there was no room for."""
-        return self.full
+        return self.full if self.running(guest) else None
 
     def qemu(self, guest: Mark) -> int | None:
         """Its process, where libvirt has forgotten it."""

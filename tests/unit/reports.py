@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Runs as they would have been, for the report's tests: values as in issue 4's table of what emulation shows.
 
 `everything` is a report with all that one can have; `put` lays a boot on disk as measure does. Deterministic.

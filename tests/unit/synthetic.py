@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Runs that nobody booted: a kernel, an arm, phases with the numbers that a test wants."""
 
 from __future__ import annotations

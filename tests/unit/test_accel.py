@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """The accelerator is tried: here on a QEMU of ours that works, hangs, fails or ends without a word."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Blocks as text: the seeds' own tables, letter by letter; widths, wrapping, absent values."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """A against A: the spread worked out by hand, kept for one site and no other, and thresholds that lie inside it."""
 
 from __future__ import annotations

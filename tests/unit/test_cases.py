@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """The matrix: every case of testcases/ names what there is, and says of what it was made."""
 
 from __future__ import annotations

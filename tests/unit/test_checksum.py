@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Checksums are remembered, and only for as long as a file does not change."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """lab.py cases, run, verdict, calibrate, repro, watch: what they print, and with which status they end."""
 
 from __future__ import annotations

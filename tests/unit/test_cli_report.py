@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """lab.py compare and runs, as a person types them: what is printed, and one clear line for what is wrong."""
 
 from __future__ import annotations

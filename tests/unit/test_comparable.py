@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Runs differ in nothing but their kernel, or it is told in what."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """The kernel's word on its console: what ends a run, what only belongs to its evidence, and nothing missed in between."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Text of kernels from 3.19 to 6.18 -> counters, and what is derived from them (test_published: as the seeds have it)."""
 
 from __future__ import annotations

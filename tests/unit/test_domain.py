@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Domain XML against golden files: what a change of the package does to it is seen in their diff."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Topologies drawn: every one that there is, and shapes that there are not yet."""
 
 from __future__ import annotations

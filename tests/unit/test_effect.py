@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """The statistics against numbers worked out by hand, against scipy's own test, and against what must always be so."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Eras: what trees of another time are built with, what they lack, what their guests get."""
 
 from __future__ import annotations

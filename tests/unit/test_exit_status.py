@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Each row of the README's table of exit statuses, from the command line down to guests that nobody boots."""
 
 from __future__ import annotations
@@ -154,3 +155,14 @@ def test_the_gravest_of_several_errors_decides(errors: tuple[LabError, ...], gra
         cli_common.fail_with(errors)
     assert caught.value is errors[gravest]
     cli_common.fail_with(())
+
+
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_while_lab_py_loads(kind: signal.Signals) -> None:
+    """It waits until lab.py can take it, and `cases` waits for nothing that it could end. Python's own answer is a status of 1."""
+    with subprocess.Popen([paths.ROOT / "lab.py", "cases"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as child:
+        while b".venv/bin/python" not in Path(f"/proc/{child.pid}/cmdline").read_bytes():  # it has found its environment, and loads
+            assert child.poll() is None
+        child.send_signal(kind)
+        _, err = child.communicate(timeout=60)
+    assert (child.returncode, err) == (0, "")

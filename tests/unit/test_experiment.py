@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Experiments over guests that nobody boots: who is booted when, what stays when one breaks, and when it is enough."""
 
 from __future__ import annotations

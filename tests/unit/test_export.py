@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """JSON and CSV: what a program reads is what the runs say, under names that do not change."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """What is drawn: dots, means and intervals by hand, effects at the edges, absent values, escaping."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Expectations answered: changes, none, noise, zeros, too few boots; wrong as seldom as it says; issue 4's known effects."""
 
 from __future__ import annotations

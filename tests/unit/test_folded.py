@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Folded stacks: what a profile says, and what is not one."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """A guest's life on a hypervisor that starts nothing: all of it or none of it, and gc touches only what is nobody's."""
 
 from __future__ import annotations

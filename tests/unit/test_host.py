@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """The hypervisor's edge on a connection of ours: only what carries the lab's mark is seen, and silence is an error."""
 
 from __future__ import annotations
@@ -133,13 +134,14 @@ def test_what_is_not_this_very_guests_is_not_stopped(other: dict[str, str] | Non
 def test_full_disk() -> None:
     mine = ours("a")
     there = host(mine)
-    assert there.full_disk(mark(guest("gone"))) == there.full_disk(mark(guest("a"))) == ""
+    assert there.paused_by(mark(guest("gone"))) is None
+    assert there.paused_by(mark(guest("a"))) == ""
     mine.life = [libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_USER]
-    assert there.full_disk(mark(guest("a"))) == "", "a person paused it"
+    assert there.paused_by(mark(guest("a"))) == "", "a person paused it"
     mine.life = [libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_IOERROR]
-    assert there.full_disk(mark(guest("a"))) == "one of its disks"
+    assert there.paused_by(mark(guest("a"))) == "one of its disks"
     mine.broken = {"vda": libvirt.VIR_DOMAIN_DISK_ERROR_NO_SPACE}
-    assert there.full_disk(mark(guest("a"))) == "/lab/guests/golden/root.qcow2"
+    assert there.paused_by(mark(guest("a"))) == "/lab/guests/golden/root.qcow2"
 
 
 @pytest.mark.parametrize("call", ["XMLDesc", "destroy", "shutdown"])

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """The report on disk: one folder, whole or not at all, nothing of it from a run unescaped, no path but from a run's id."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Images are found by their inputs, used whole or not at all, and every lack names its mend."""
 
 from __future__ import annotations

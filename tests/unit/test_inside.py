@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """The runner that goes into the guest, run for real on this host."""
 
 from __future__ import annotations

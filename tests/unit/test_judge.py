@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Synthetic experiments judged: changes and none, boots that broke, runs that are unlike, what a reader is told to doubt."""
 
 from __future__ import annotations

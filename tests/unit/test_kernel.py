@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Kernels by name: what boots from where, and what is said when it cannot."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """The house: imports go only downwards, the edges stay at the edge, and only the front door speaks."""
 
 from __future__ import annotations
@@ -40,11 +41,12 @@ LAYERS = (
     }),
     Layer("edges", "tools values pure", {
         "accel", "console", "doctor", "evidence", "guest", "host", "html", "image", "kernel", "kernelbuild", "launch", "leftovers", "machine",
-        "provision", "prune", "qemu_user", "settle", "shell", "source", "storage", "store", "toolchain", "where",
+        "provision", "prune", "qemu_user", "settle", "shell", "source", "storage", "store", "toolchain", "version", "where",
     }),
     Layer("measuring", "tools values pure edges", {"experiment", "measure"}),
     Layer("front", "tools values pure edges measuring", {
-        "cli", "cli_case", "cli_common", "cli_guest", "cli_html", "cli_kernel", "cli_report", "interrupt", "live", "plugin", "progress", "terminal",
+        "__main__", "cli", "cli_case", "cli_common", "cli_guest", "cli_html", "cli_kernel", "cli_report", "interrupt", "live", "plugin", "progress",
+        "terminal",
     }),
 )
 ALONE = {"inside"}
@@ -151,7 +153,7 @@ def test_libvirt_is_imported_in_host_alone() -> None:
     assert [module for module in MODULES if any(name.split(".")[0] == "libvirt" for name in imports(module))] == ["host"]
 
 
-@pytest.mark.parametrize("module", sorted(set(MODULES) - {"plugin", "terminal", *ALONE} - {name for name in MODULES if name.startswith("cli")}))
+@pytest.mark.parametrize("module", sorted(set(MODULES) - {"__main__", "plugin", "terminal", *ALONE} - {name for name in MODULES if name.startswith("cli")}))
 def test_nobody_else_prints_or_exits(module: str) -> None:
     calls = {ast.unparse(node.func) for node in ast.walk(tree(module)) if isinstance(node, ast.Call)}
     raised = {ast.unparse(node.exc) for node in ast.walk(tree(module)) if isinstance(node, ast.Raise) and node.exc}
@@ -172,7 +174,7 @@ def imported(*places: str) -> set[str]:
             names |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and not node.level:
             names.add(str(node.module).split(".")[0])
-    ours = {"numalab", "tests", "benchmarks", *(file.stem for file in files)}
+    ours = {"numalab", "tests", "benchmarks", "tools", *(file.stem for file in files)}
     names -= ours | sys.stdlib_module_names | {"_typeshed"}  # the last is mypy's alone
     return {PROVIDERS.get(name, name) for name in names}
 
@@ -182,7 +184,7 @@ def test_every_import_is_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     needed, extra = ({re.split("[<>=]", line)[0] for line in lines} for lines in (project["dependencies"], project["optional-dependencies"]["dev"]))
     assert imported("numalab", "lab.py", "testcases") - needed == set()
-    assert imported("tests", "benchmarks") - needed - extra == set()
+    assert imported("tests", "benchmarks", "tools") - needed - extra == set()
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("cli")])

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """gc: what nobody owns goes; all that somebody may own, here or on another machine, stays."""
 
 from __future__ import annotations

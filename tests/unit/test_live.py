@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """An experiment as a person sees it: plain lines in a pipe; on a terminal, what moves under the step."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Steps: begun, and done or failed, with whose they are; whoever shows them decides how."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """The machine that runs a guest tells what it is: this one by itself, another one over a fake ssh."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """A comparison as a mail: setup, tables, published effects and verdict, within 76 columns."""
 
 from __future__ import annotations

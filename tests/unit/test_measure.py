@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Workloads measured on a guest that is a function: the whole record when it ends well, the evidence when it does not."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Each metric against numbers worked out by hand; absent is absent; a name that can be none is told."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Published effects beside ours: ratios, directions, intervals; never seconds."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Sizes, CPU lists, names, and what no topology can be."""
 
 from __future__ import annotations

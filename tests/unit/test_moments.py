@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Samples over time: levels and counts, pages by node, absent moments."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Our NAS kernels verify, and do not when something is wrong; a user's NPB is built and its own words are believed."""
 
 from __future__ import annotations

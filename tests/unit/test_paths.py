@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Where the package's own files are, and that only `paths` works it out."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """The pytest plugin as a user's tests and cases see it: in a pytest of its own, where no guest is asked for."""
 
 from __future__ import annotations
@@ -96,6 +97,28 @@ def test_waits():
 def test_which_tests(words: list[str], tests: list[str], tmp_path: Path) -> None:
     listed = run(tmp_path, "--collect-only", *words)
     assert sorted(line.partition("::")[2] for line in listed.splitlines() if "::" in line) == sorted(tests)
+
+
+def test_options_have_a_prefix(tmp_path: Path) -> None:
+    """Each is taken with it and, until 0.2, without; both fill the same place."""
+    words = {
+        "topology": "tiers", "size": "full", "accel": "tcg", "kernel": "6.1", "kernels": "6.1,6.12", "series": "6.12", "boots": "3",
+        "connect": "test:///default", "at-most": "10", "rates": None,
+    }
+    (tmp_path / "conftest.py").write_text(f"""
+def pytest_terminal_summary(terminalreporter, config):
+    for name in {list(words)}:
+        print(name, config.getoption("--lab-" + name), config.getoption("--" + name))
+""")
+    given = {prefix: run(tmp_path, "--collect-only", *(
+        f"{prefix}{name}" if value is None else f"{prefix}{name}={value}" for name, value in words.items()
+    )) for prefix in ("--lab-", "--")}
+    for name, value in words.items():
+        seen = {"topology": "['tiers']", "at-most": "10.0", "rates": "True"}.get(name, value)
+        for prefix, out in given.items():
+            assert f"{name} {seen} {seen}\n" in out, f"{prefix}{name}"
+    shown = run(tmp_path, "--help")
+    assert set(words) == set(re.findall(r"^  --lab-([a-z-]+)", shown, re.MULTILINE))
 
 
 def test_evidence_is_in_the_report(tmp_path: Path) -> None:
@@ -276,7 +299,7 @@ def test_boots(cases: Cases, words: list[str], boots: int | None) -> None:
 def test_bad_boots(cases: Cases, text: str) -> None:
     result = cases.run(f"--boots={text}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([f"*argument --boots: '{text}' is neither a number from 1 nor auto"])
+    result.stderr.fnmatch_lines([f"*argument --lab-boots/--boots: '{text}' is neither a number from 1 nor auto"])
     assert not cases.asked
 
 

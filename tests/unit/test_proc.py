@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Programs on the host: run to their end, however that comes, with nothing left of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """The workloads' C programs: they compile without a warning, do what they say, and end with a status when they cannot."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Steps on a terminal: drawn live from several threads, and no drawing waits for another."""
 
 from __future__ import annotations

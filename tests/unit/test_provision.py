@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """The inventory that Ansible reads: every ready guest, reached with the very options that lab.py uses."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """The seeds' tables as data: every percentage that they print follows from the values beside it, or is named here as one that cannot."""
 
 from __future__ import annotations

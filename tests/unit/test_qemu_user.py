@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Who QEMU runs as: libvirt's own user where that may enter the state directory, and what is opened to it then."""
 
 from __future__ import annotations

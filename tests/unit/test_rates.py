@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """The lab's error rates: which experiments of the store are trials, and how they are counted."""
 
 from __future__ import annotations

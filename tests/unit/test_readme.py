@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """The README says what is so: files that it shows in full, commands and targets that it tells people to type."""
 
 from __future__ import annotations

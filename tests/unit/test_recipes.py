@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Kernel recipes, configurations, patch headers and content keys; bad ones are told by name."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Runs on disk: what was written is read again, counters made anew from the raw snapshots."""
 
 from __future__ import annotations

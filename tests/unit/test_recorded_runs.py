@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """State directories that earlier code wrote: everything in them is read, and their runs are judged as ever.
 
 tests/recorded/runs/README.md says how they were made.

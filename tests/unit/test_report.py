@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Runs and verdicts as text: absent is "-", emulation and breakage are said, ratios are the seeds'."""
 
 from __future__ import annotations

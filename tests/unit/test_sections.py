@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """What stands together in a report: 1, 2 and 4 kernels, one boot, broken runs, no samples, other machines."""
 
 from __future__ import annotations

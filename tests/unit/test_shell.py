@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Commands in a guest: the thin layers on a fake, and SSH's words and endings on a fake ssh."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """The user's own SPECjbb: absent when it is not named, run with a Java that stands in for it when it is."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """The state directory: where it is, who may write to it, and what half-made things become."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Disks on the host: which form a size takes on which file system, and that sparse ones are."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """The store: runs are folders, the index follows them; damage, concurrency and visitors from other machines."""
 
 from __future__ import annotations

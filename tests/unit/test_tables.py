@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Runs -> tables: columns, statistics by hand, counters by their formulas; the seed's boots give the seed's table."""
 
 from __future__ import annotations

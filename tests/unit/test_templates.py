@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """No text of a case, topology, kernel recipe, era, container or image recipe is ever a template to Ansible or Packer.
 
 Each text field of each kind of file gets lures, one at a time. The file is then refused with one line, or all that it

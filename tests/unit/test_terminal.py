@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """What reaches a terminal, a reader that goes away, and signals: of lab.py as a process of its own, where they are real."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Scaling keeps the shape; what a guest must show is worked out by hand; what one showed is on record."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Boots whose truth is known, and what the judge makes of them."""
 
 from __future__ import annotations

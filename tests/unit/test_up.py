@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """lab.py up: what is asked for becomes one request for each guest, or one clear error before anything is made."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Here or there: what runs on a hypervisor that is reached by SSH, on a fake ssh."""
 
 from __future__ import annotations
@@ -250,8 +251,28 @@ def test_push_that_is_cut_short(other: Path, tmp_path: Path, program: Program, d
     assert list(other.glob(".part-*")) == []
 
 
+def claimed(tmp_path: Path) -> Path:
+    """A guest's folder here, with its maker in it."""
+    place = tmp_path / "here/guests/g"
+    place.mkdir(parents=True)
+    (place / "maker").write_text('{"process": "aaaaaa.bbbbbb.1.2"}')
+    return place
+
+
+def test_claim_of_a_folder_that_both_machines_share(other: Path, tmp_path: Path, deadline: Deadline) -> None:
+    """It is there already, and is ours where it has our claim."""
+    place, there = claimed(tmp_path), other / "guests/g"
+    there.mkdir(parents=True)
+    (there / "maker").write_text((place / "maker").read_text())
+    launch._claim_there(place, THERE, deadline)
+    assert (there / "lab").read_text() == f"{state.identity()}\n"
+    (there / "maker").write_text('{"process": "aaaaaa.cccccc.1.2"}')
+    with pytest.raises(HostError, match=r"is it another lab's guest of this name\?"):
+        launch._claim_there(place, THERE, deadline)
+
+
 def test_claim_there(other: Path, tmp_path: Path, program: Program, deadline: Deadline) -> None:
-    place, there = tmp_path / "here/guests/g", other / "guests/g"
+    place, there = claimed(tmp_path), other / "guests/g"
     mv = program("mv", "kill -9 $PPID")
     with pytest.raises(HostError):
         launch._claim_there(place, THERE, deadline)
@@ -270,7 +291,7 @@ def test_claim_there(other: Path, tmp_path: Path, program: Program, deadline: De
 
 def test_a_folder_that_an_earlier_lab_made_and_did_not_mark(other: Path, tmp_path: Path, deadline: Deadline) -> None:
     (other / "guests/g").mkdir(parents=True)
-    launch._claim_there(tmp_path / "here/guests/g", THERE, deadline)
+    launch._claim_there(claimed(tmp_path), THERE, deadline)
     assert (other / "guests/g/lab").read_text() == f"{state.identity()}\n"
 
 

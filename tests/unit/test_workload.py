@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """What workloads share: a C file goes into the guest inside the command that compiles it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """What xfs_repair says of its cache becomes the workload's own numbers."""
 
 from __future__ import annotations

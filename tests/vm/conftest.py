@@ -1,8 +1,10 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Tests that use a real libvirt: each in a state directory of its own that borrows the built images."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -66,8 +68,18 @@ class Command:
         return [*self.guests(), *self.domains(), *self.processes()]
 
 
+@pytest.fixture(scope="session")
+def probes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the accelerator's probe has found, handed on from test to test: where KVM hangs, each look takes 15 s."""
+    memory = tmp_path_factory.mktemp("probes") / "accel.json"
+    known = state.directory() / "cache" / "accel.json"
+    if known.exists():
+        shutil.copy(known, memory)
+    return memory
+
+
 @pytest.fixture
-def lab_py(tmp_path: Path) -> Iterator[Command]:
+def lab_py(tmp_path: Path, probes: Path) -> Iterator[Command]:
     """lab.py with a fresh state directory; whatever a failed test left running is ended afterwards."""
     real = state.directory()
     place = tmp_path / "state"
@@ -79,8 +91,14 @@ def lab_py(tmp_path: Path) -> Iterator[Command]:
     for image in (real / "images").glob("*/[!.]*"):
         (place / "images" / image.parent.name).mkdir(parents=True, exist_ok=True)
         (place / "images" / image.parent.name / image.name).symlink_to(image)
+    own = place / "cache" / "accel.json"
+    if probes.exists():
+        own.parent.mkdir(mode=0o700)
+        shutil.copy(probes, own)
     command = Command(place)
     yield command
+    if own.exists():
+        shutil.copy(own, probes)
     for child in command.started:
         if child.poll() is None:
             child.kill()

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """An SSH server for tests, on loopback: runs commands, forwards connections, takes one key.
 
 usage: sshd.py HOST_KEY AUTHORIZED_KEYS; prints its port.
@@ -6,6 +7,7 @@ usage: sshd.py HOST_KEY AUTHORIZED_KEYS; prints its port.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 from typing import Any
 
@@ -37,10 +39,13 @@ async def command(process: asyncssh.SSHServerProcess[bytes]) -> None:
         child.stdin.close()
 
     feeding = asyncio.create_task(feed())
-    await asyncio.gather(pump(child.stdout, process.stdout), pump(child.stderr, process.stderr))
+    # A client that has gone away meanwhile is no reason to end the connection, which others share; asyncssh does so on any error.
+    with contextlib.suppress(OSError, asyncssh.Error):
+        await asyncio.gather(pump(child.stdout, process.stdout), pump(child.stderr, process.stderr))
     status = await child.wait()
     feeding.cancel()
-    process.exit(status if status >= 0 else 255)
+    with contextlib.suppress(OSError, asyncssh.Error):
+        process.exit(status if status >= 0 else 255)
 
 
 async def main() -> None:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Bad input and lacking hosts: one clear line, a non-zero status, nothing left behind."""
 
 from __future__ import annotations

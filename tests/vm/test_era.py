@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """A tree of another time, built in a container by the compiler of its time, booted; and a kernel that hangs without a word."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Kernels built here, booted: what was asked for is what runs, provisioned once, and a patch's effect is seen."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Builds by Ansible, from a tree that is no Linux but has its make targets: fast, and every way to break it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """A guest's life by the command line: up, used, down; interrupted, killed, panicked and hung."""
 
 from __future__ import annotations

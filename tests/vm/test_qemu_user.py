@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Run by root, with a state directory that libvirt's user may enter: QEMU is that user."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """A guest on another hypervisor: the other one is this machine again, but reached by SSH alone."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Topologies that nobody thought of: each is refused with one line, or libvirt and QEMU take it.
 
 `make shapes` does it with 1,000 of a random seed, all started, and boots 30; this is the short form, the same every time.

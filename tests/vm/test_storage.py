@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Sparse 500 TB disks in each form, and images that no run changes."""
 
 from __future__ import annotations
