@@ -49,6 +49,11 @@ def runs_of(case: str) -> list[Run]:
     return [record.read(entry.folder) for entry in store.find(case=case)]
 
 
+def rounded(text: str) -> str:
+    """JSON whose numbers have 9 digits: another release of scipy may compute another last one."""
+    return json.dumps(json.loads(text, parse_float=lambda number: float(f"{float(number):.9g}")))
+
+
 def test_archives_of_both_ages_are_here() -> None:
     assert {"1844388", "1dc3791"} <= set(COMMITS)
 
@@ -60,7 +65,7 @@ def test_judged_alike(name: str, commit: str, pytestconfig: pytest.Config) -> No
     if pytestconfig.getoption("--rewrite-golden"):
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
-    assert path.read_text() == text, "stored runs are judged otherwise; if this is meant: pytest --rewrite-golden, and read the diff"
+    assert rounded(path.read_text()) == rounded(text), "stored runs are judged otherwise; if this is meant: pytest --rewrite-golden, and read the diff"
 
 
 def test_no_verdict_is_left_over() -> None:
