@@ -76,6 +76,7 @@ PATCHES = {
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """lab(NAME, apply=…, config=…) writes a recipe and builds it, in a state and a checkout of the test's own."""
     monkeypatch.setenv("LAB_STATE", str(tmp_path / "state"))
+    (tmp_path / "playbooks").symlink_to(paths.ROOT / "playbooks")
     monkeypatch.setattr(paths, "ROOT", tmp_path)
     monkeypatch.setattr(provision, "INVENTORY", tmp_path / "inventory.ini")
     files = {f"linux/{name}": text for name, text in TREE.items()} | {"inventory.ini": "[builders]\nlocalhost ansible_connection=local\n"}
