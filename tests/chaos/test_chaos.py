@@ -164,6 +164,8 @@ def environment(**variables: str) -> Iterator[None]:
 def labs(tmp_path: Path) -> Iterator[list[Lab]]:
     """Two of them; their guests end with the test."""
     real, made = state.directory(), []
+    # Under nohup(1) SIGHUP is ignored, by lab.py too. What is handled here is the default again in a program that we start.
+    hang_up = signal.signal(signal.SIGHUP, lambda *_: None)
     try:
         for name in ("a", "b"):
             place = tmp_path / name
@@ -182,6 +184,7 @@ def labs(tmp_path: Path) -> Iterator[list[Lab]]:
             made.append(Lab(name, Command(place), case))
         yield made
     finally:
+        signal.signal(signal.SIGHUP, hang_up)
         for lab in made:
             lab.empty()
             for child in lab.run.started:
