@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 LAB_ERROR = 2
-"""numalab.errors.Exit.LAB_ERROR, before numalab can be imported. Python's own status for an error is 1: "does not hold"."""
+"""numalab.core.errors.Exit.LAB_ERROR, before numalab can be imported. Python's own status for an error is 1: "does not hold"."""
 ENVIRONMENT = Path(__file__).resolve().parent / ".venv"
 
 

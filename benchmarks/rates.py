@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from numalab import record, state, trial
+from numalab import record, trial
 from numalab.case import Answer
-from numalab.errors import LabError
+from numalab.core import state
+from numalab.core.errors import LabError
 from numalab.runs import Run
 from numalab.trial import Trial
 

@@ -4,7 +4,7 @@
 import sys
 import traceback
 
-from numalab.errors import Exit
+from numalab.core.errors import Exit
 
 try:
     from numalab.cli import main

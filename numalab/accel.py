@@ -16,11 +16,11 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from numalab import state
-from numalab.errors import CommandFailed, DeadlinePassed, HostError
-from numalab.log import note, step
+from numalab.core import state
+from numalab.core.errors import CommandFailed, DeadlinePassed, HostError
+from numalab.core.log import note, step
+from numalab.core.process import Deadline, need
 from numalab.model import Accel, Stored, jsonable
-from numalab.proc import Deadline, need
 from numalab.where import HERE, Where
 
 PROBE_SECONDS = 15.0

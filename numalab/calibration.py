@@ -17,9 +17,10 @@ from typing import Any
 
 from pydantic import Field
 
-from numalab import comparable, effect, metrics, state
+from numalab import comparable, effect, metrics
 from numalab.case import CONFIDENCE, Case, Expectation
-from numalab.errors import InputError
+from numalab.core import state
+from numalab.core.errors import InputError
 from numalab.metrics import Kind
 from numalab.model import SizeClass, Stored, Value, first_line, jsonable
 from numalab.runs import Run

@@ -16,9 +16,9 @@ from ruamel.yaml.comments import CommentedBase
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.reader import ReaderError
 
-from numalab import paths
 from numalab.case import Case
-from numalab.errors import InputError
+from numalab.core import paths
+from numalab.core.errors import InputError
 from numalab.model import Topology, check_name
 
 M = TypeVar("M", bound=BaseModel)

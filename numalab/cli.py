@@ -16,24 +16,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from numalab import (
-    catalog,
-    cli_case,
-    cli_guest,
-    cli_html,
-    cli_kernel,
-    cli_report,
-    doctor,
-    image,
-    interrupt,
-    launch,
-    measure,
-    record,
-    report,
-    settle,
-    topology,
-    version,
-)
+from numalab import catalog, cli_case, cli_guest, cli_html, cli_kernel, cli_report, doctor, image, interrupt, launch, measure, record, report, settle, topology
 from numalab import guest as guests
 from numalab.cli_common import (
     COMMAND_SECONDS,
@@ -50,7 +33,8 @@ from numalab.cli_common import (
     show_error,
     size_option,
 )
-from numalab.errors import Cancelled, Exit, InputError, LabError
+from numalab.core import version
+from numalab.core.errors import Cancelled, Exit, InputError, LabError
 from numalab.guest import Request
 from numalab.host import connect
 from numalab.interrupt import limit

@@ -16,7 +16,7 @@ from numalab import calibration, catalog, counters, experiment, launch, live, re
 from numalab import guest as guests
 from numalab.case import Answer, Verdict
 from numalab.cli_common import MINUTE, AccelOption, GuestName, MemoryOption, SizeOption, Uri, VcpusOption, accel_word, inventory, one_of, reach, size_option
-from numalab.errors import Exit, InputError
+from numalab.core.errors import Exit, InputError
 from numalab.experiment import Plan
 from numalab.host import connect
 from numalab.interrupt import cancel, limit

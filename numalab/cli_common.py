@@ -11,7 +11,7 @@ import typer
 
 from numalab import guest as guests
 from numalab import provision, storage
-from numalab.errors import Cancelled, HostError, InputError, KernelOops, LabError
+from numalab.core.errors import Cancelled, HostError, InputError, KernelOops, LabError
 from numalab.guest import Guest
 from numalab.host import connect
 from numalab.interrupt import limit

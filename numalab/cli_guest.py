@@ -33,8 +33,8 @@ from numalab.cli_common import (
     show_error,
     size_option,
 )
+from numalab.core.errors import Cancelled, DeadlinePassed, Exit, HostError, InputError, LabError
 from numalab.domain import Mark, domain_name, mark
-from numalab.errors import Cancelled, DeadlinePassed, Exit, HostError, InputError, LabError
 from numalab.guest import Request
 from numalab.host import connect
 from numalab.interrupt import limit

@@ -9,8 +9,9 @@ from typing import Annotated
 
 import typer
 
-from numalab import catalog, eras, image, kernelbuild, paths, prune, recipes, source, state
-from numalab.errors import InputError
+from numalab import catalog, eras, image, kernelbuild, prune, recipes, source
+from numalab.core import paths, state
+from numalab.core.errors import InputError
 from numalab.interrupt import limit
 from numalab.model import check_name
 from numalab.terminal import echo

@@ -14,7 +14,7 @@ import typer
 
 from numalab import blocks, comparable, experiment, export, mail, mirror, published, record, report, store, tables
 from numalab.case import Arm, Verdict
-from numalab.errors import InputError
+from numalab.core.errors import InputError
 from numalab.mirror import Beside
 from numalab.model import jsonable
 from numalab.published import Published

@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from numalab.errors import KernelOops
-from numalab.proc import Deadline
+from numalab.core.errors import KernelOops
+from numalab.core.process import Deadline
 from numalab.where import HERE
 
 TAIL_LINES = 60

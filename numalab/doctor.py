@@ -8,11 +8,12 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from numalab import accel, image, qemu_user, state, storage
-from numalab.errors import HostError, LabError
+from numalab import accel, image, qemu_user, storage
+from numalab.core import state
+from numalab.core.errors import HostError, LabError
+from numalab.core.process import Deadline, need, run
 from numalab.host import connect
 from numalab.model import GIB, MIB, TIB
-from numalab.proc import Deadline, need, run
 from numalab.provision import ansible
 
 LEAST_MEMORY = 2 * GIB

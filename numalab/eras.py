@@ -15,8 +15,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from numalab import paths
 from numalab.catalog import find, load
+from numalab.core import paths
 from numalab.model import Name, Value, jsonable
 from numalab.patches import Patch
 

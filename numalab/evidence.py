@@ -13,7 +13,7 @@ import tarfile
 from pathlib import Path
 
 from numalab import record
-from numalab.errors import InputError
+from numalab.core.errors import InputError
 from numalab.gallery import Link
 from numalab.model import Value, show_size
 from numalab.runs import Run

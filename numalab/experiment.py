@@ -19,16 +19,17 @@ from typing import Protocol
 
 from pydantic import Field
 
-from numalab import calibration, catalog, image, judge, kernel, kernelbuild, launch, measure, metrics, settle, shell, state, store, topology
+from numalab import calibration, catalog, image, judge, kernel, kernelbuild, launch, measure, metrics, settle, shell, store, topology
 from numalab import guest as guests
 from numalab.case import Arm, Case, CaseSize, Machine, Place, Verdict
-from numalab.errors import InputError, KernelOops, LabError, NameTaken
+from numalab.core import state
+from numalab.core.errors import InputError, KernelOops, LabError, NameTaken
+from numalab.core.log import step
+from numalab.core.process import Deadline
 from numalab.guest import Guest, Request
 from numalab.host import Host
-from numalab.log import step
 from numalab.model import Boot as BootFiles
 from numalab.model import Disk, Phase, SizeClass, Topology, Value
-from numalab.proc import Deadline
 from numalab.recipes import recipe
 from numalab.runs import Run
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from numalab.errors import InputError
+from numalab.core.errors import InputError
 from numalab.model import Value
 
 Stacks = Mapping[tuple[str, ...], int]

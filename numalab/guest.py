@@ -21,13 +21,14 @@ from enum import StrEnum
 from pathlib import Path
 from typing import IO, Any
 
-from numalab import console, shell, state, storage, topology
+from numalab import console, shell, storage, topology
+from numalab.core import state
+from numalab.core.errors import BootHung, DeadlinePassed, GuestError, GuestLost, HostError, InputError, KernelOops, LabError, TopologyMismatch
+from numalab.core.log import note
+from numalab.core.process import Deadline, Result
 from numalab.domain import Mark, mark
-from numalab.errors import BootHung, DeadlinePassed, GuestError, GuestLost, HostError, InputError, KernelOops, LabError, TopologyMismatch
 from numalab.host import Host
-from numalab.log import note
 from numalab.model import Accel, Boot, GuestSpec, Name, Stored, Topology, Value, check_name, first_line, jsonable
-from numalab.proc import Deadline, Result
 from numalab.where import of_uri
 
 OOPS_SECONDS = 1.0

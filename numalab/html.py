@@ -17,9 +17,10 @@ from pathlib import Path
 
 from plotly.offline import get_plotlyjs
 
-from numalab import counters, evidence, page, patches, published, recipes, record, sections, state
+from numalab import counters, evidence, page, patches, published, recipes, record, sections
 from numalab.case import Verdict
-from numalab.errors import InputError
+from numalab.core import state
+from numalab.core.errors import InputError
 from numalab.gallery import Boot
 from numalab.model import Accel, Topology, jsonable
 from numalab.moments import Sample

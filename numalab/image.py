@@ -21,13 +21,14 @@ from typing import Annotated
 
 from pydantic import Field
 
-from numalab import accel, paths, state
+from numalab import accel
 from numalab.catalog import find, load
+from numalab.core import paths, state
+from numalab.core.errors import CommandFailed, HostError, InputError
+from numalab.core.log import step
+from numalab.core.process import Deadline, ends_with_us, need, run
 from numalab.domain import CMDLINE, TCG_MODEL
-from numalab.errors import CommandFailed, HostError, InputError
-from numalab.log import step
 from numalab.model import GIB, MIB, Accel, Name, Size, Stored, Value, first_line, jsonable
-from numalab.proc import Deadline, ends_with_us, need, run
 from numalab.provision import ansible, literals
 
 FORMAT = 3

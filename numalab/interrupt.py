@@ -12,7 +12,7 @@ import signal
 from collections.abc import Callable
 from types import FrameType
 
-from numalab.proc import Deadline
+from numalab.core.process import Deadline
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

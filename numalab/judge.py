@@ -20,8 +20,8 @@ from numalab import comparable, finding, metrics, tables
 from numalab.calibration import Calibration, inside
 from numalab.case import Answer, Arm, CaseSize, Expectation, Finding, Place, Verdict
 from numalab.comparable import Traits
+from numalab.core.errors import InputError
 from numalab.effect import LEAST_BOOTS
-from numalab.errors import InputError
 from numalab.metrics import Kind
 from numalab.model import jsonable
 from numalab.runs import Run

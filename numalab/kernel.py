@@ -12,11 +12,11 @@ import os
 import tarfile
 from pathlib import Path
 
-from numalab.errors import HostError, InputError
+from numalab.core.errors import HostError, InputError
+from numalab.core.process import Deadline
 from numalab.image import Image
 from numalab.kernelbuild import existing, plan, release
 from numalab.model import Boot, Topology
-from numalab.proc import Deadline
 from numalab.recipes import era_of, recipe, shown
 
 SEED_BYTES = 64

@@ -16,14 +16,15 @@ import tarfile
 import time
 from pathlib import Path
 
-from numalab import eras, kconfig, patches, source, state, toolchain
+from numalab import eras, kconfig, patches, source, toolchain
+from numalab.core import state
+from numalab.core.errors import CommandFailed, HostError, InputError
+from numalab.core.log import note, step
+from numalab.core.process import Deadline
 from numalab.eras import Era
-from numalab.errors import CommandFailed, HostError, InputError
 from numalab.image import Image
-from numalab.log import note, step
 from numalab.model import Stored, Value, first_line, jsonable
 from numalab.patches import Patch
-from numalab.proc import Deadline
 from numalab.recipes import DISTRIBUTION, KernelRecipe, era_of, fragments, is_commit, patch_set, recipe, stem, wanted
 from numalab.source import Tree
 from numalab.toolchain import Tools

@@ -15,16 +15,17 @@ import socket
 import uuid
 from pathlib import Path
 
-from numalab import accel, image, kernel, qemu_user, state, storage, topology
+from numalab import accel, image, kernel, qemu_user, storage, topology
 from numalab import guest as guests
+from numalab.core import state
+from numalab.core.errors import BootHung, HostError, InputError, LabError, NameTaken
+from numalab.core.log import note, step
+from numalab.core.process import Deadline
 from numalab.domain import CMDLINE, domain_xml
-from numalab.errors import BootHung, HostError, InputError, LabError, NameTaken
 from numalab.guest import Guest, Record, Request
 from numalab.host import Host
 from numalab.image import Image
-from numalab.log import note, step
 from numalab.model import MIB, Boot, GuestSpec, Topology, jsonable, show_size
-from numalab.proc import Deadline
 from numalab.where import HERE, Where, part_prefix
 
 UP_SECONDS = 300.0

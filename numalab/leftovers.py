@@ -14,12 +14,13 @@ from functools import partial
 from pathlib import Path
 
 from numalab import guest as guests
-from numalab import image, state, storage
+from numalab import image, storage
+from numalab.core import state
+from numalab.core.errors import DeadlinePassed, HostError, LabError
+from numalab.core.log import note
+from numalab.core.process import Deadline
 from numalab.domain import Mark, mark
-from numalab.errors import DeadlinePassed, HostError, LabError
 from numalab.host import Host
-from numalab.log import note
-from numalab.proc import Deadline
 
 
 def collect(host: Host, deadline: Deadline) -> list[str]:

@@ -10,8 +10,9 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from numalab import judge, log
+from numalab import judge
 from numalab.case import Verdict
+from numalab.core import log
 from numalab.experiment import Boot, Plan
 from numalab.report import short
 from numalab.runs import PhaseResult

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from numalab.errors import HostError
-from numalab.proc import Deadline
+from numalab.core.errors import HostError
+from numalab.core.process import Deadline
 from numalab.where import Where
 
 ABOUT = r"""

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from numalab import blocks, mirror, recipes, report, tables
 from numalab.case import Verdict
-from numalab.errors import InputError
+from numalab.core.errors import InputError
 from numalab.mirror import Beside
 from numalab.model import Topology, show_size
 from numalab.published import Published

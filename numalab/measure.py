@@ -22,13 +22,14 @@ from typing import Any, Protocol
 
 from pydantic import Field, ValidationError
 
-from numalab import accel, catalog, console, counters, machine, paths, record, shell, state, topology
+from numalab import accel, catalog, console, counters, machine, record, shell, topology
 from numalab.case import Place
-from numalab.errors import GuestError, HostError, InputError, LabError
+from numalab.core import paths, state
+from numalab.core.errors import GuestError, HostError, InputError, LabError
+from numalab.core.log import note, step
+from numalab.core.process import KEEP_BYTES, Deadline
 from numalab.guest import Guest, check_release
-from numalab.log import note, step
 from numalab.model import Phase, SizeClass, Value, check_name, jsonable
-from numalab.proc import KEEP_BYTES, Deadline
 from numalab.runs import PhaseResult, Run
 
 INSIDE = "/run/numalab-inside.py"

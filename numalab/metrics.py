@@ -24,7 +24,7 @@ from fnmatch import fnmatchcase
 from typing import TypeVar
 
 from numalab import counters
-from numalab.errors import InputError
+from numalab.core.errors import InputError
 from numalab.runs import PhaseResult, Run
 
 N = TypeVar("N", int, float)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from numalab import blocks, figures, paths, plot, sections
+from numalab import blocks, figures, plot, sections
+from numalab.core import paths
 from numalab.sections import Section
 
 STATIC = ("report.css", "report.js")

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from numalab.errors import InputError
+from numalab.core.errors import InputError
 from numalab.model import Name, Value
 
 HEADER = ("Subject", "Set", "Mirrors", "Moves")

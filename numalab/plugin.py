@@ -26,9 +26,9 @@ from _pytest.outcomes import Skipped  # the class behind pytest.skip, which has 
 
 from numalab import interrupt, report
 from numalab.case import Answer, Case
-from numalab.errors import HostError, InputError, LabError
+from numalab.core.errors import HostError, InputError, LabError
+from numalab.core.process import Deadline
 from numalab.model import GIB, SizeClass, Topology, parse_size
-from numalab.proc import Deadline
 from numalab.runs import Run
 from numalab.terminal import visible
 
@@ -96,7 +96,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     """testcases/*.yml are cases."""
-    from numalab import paths
+    from numalab.core import paths
 
     if file_path.suffix == ".yml" and file_path.parent == paths.ROOT / "testcases":
         return CaseFile.from_parent(parent, path=file_path)

@@ -21,9 +21,9 @@ from pathlib import Path
 
 from ruamel.yaml import YAML
 
-from numalab import paths, state
-from numalab.errors import CommandFailed, HostError
-from numalab.proc import Deadline, ends_with_us, run
+from numalab.core import paths, state
+from numalab.core.errors import CommandFailed, HostError
+from numalab.core.process import Deadline, ends_with_us, run
 from numalab.shell import Ssh
 
 INVENTORY = paths.ROOT / "inventory.ini"

@@ -19,12 +19,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from numalab import state
-from numalab.errors import HostError
+from numalab.core import state
+from numalab.core.errors import HostError
+from numalab.core.log import note
+from numalab.core.process import Deadline, need, run
 from numalab.host import Host
-from numalab.log import note
 from numalab.model import GuestSpec
-from numalab.proc import Deadline, need, run
 
 NAMES = ("libvirt-qemu", "qemu")
 """The user that libvirt's packages make for QEMU: Debian's, Fedora's."""

@@ -20,8 +20,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from numalab import counters, folded, state
-from numalab.errors import InputError
+from numalab import counters, folded
+from numalab.core import state
+from numalab.core.errors import InputError
 from numalab.model import first_line, jsonable
 from numalab.runs import PhaseResult, Run
 

@@ -15,14 +15,15 @@ from pathlib import Path
 from pydantic import Field
 
 from numalab import guest as guests
-from numalab import image, kernel, launch, provision, shell, state
+from numalab import image, kernel, launch, provision, shell
 from numalab.case import Setting, SettingName
-from numalab.errors import InputError
+from numalab.core import state
+from numalab.core.errors import InputError
+from numalab.core.log import step
+from numalab.core.process import Deadline
 from numalab.guest import BootWay, Guest, Request
 from numalab.host import Host
-from numalab.log import step
 from numalab.model import Value
-from numalab.proc import Deadline
 
 KNOBS = ("scan_delay_ms", "scan_period_min_ms", "scan_period_max_ms", "scan_size_mb")
 """Of automatic NUMA balancing: /sys/kernel/debug/sched/numa_balancing since 5.13, sysctls before."""

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
 
-from numalab import state
-from numalab.errors import CommandFailed, DeadlinePassed, GuestError, GuestLost
-from numalab.proc import KEEP_BYTES, Deadline, Result, need, run
+from numalab.core import state
+from numalab.core.errors import CommandFailed, DeadlinePassed, GuestError, GuestLost
+from numalab.core.process import KEEP_BYTES, Deadline, Result, need, run
 from numalab.where import Where
 
 ALIVE_SECONDS, ALIVE_COUNT = 5, 4

@@ -16,13 +16,13 @@ import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
-from numalab import checksum, state
+from numalab.core import checksum, state
+from numalab.core.errors import CommandFailed, HostError, InputError
+from numalab.core.log import note, step
+from numalab.core.process import Deadline, Result, need, run
 from numalab.eras import container
-from numalab.errors import CommandFailed, HostError, InputError
-from numalab.log import note, step
 from numalab.model import Value
 from numalab.patches import Patch
-from numalab.proc import Deadline, Result, need, run
 from numalab.recipes import COMMIT, Git, KernelRecipe, Tarball, era_of, shown
 
 USR_SRC = Path("/usr/src")

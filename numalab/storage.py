@@ -13,11 +13,11 @@ import tempfile
 from enum import StrEnum
 from pathlib import Path
 
-from numalab import state
-from numalab.errors import HostError, InputError
-from numalab.log import note, step
+from numalab.core import state
+from numalab.core.errors import HostError, InputError
+from numalab.core.log import note, step
+from numalab.core.process import Deadline, need, run
 from numalab.model import MIB, TIB, Disk, DiskFile, show_size
-from numalab.proc import Deadline, need, run
 from numalab.where import HERE, Where
 
 QCOW2_MOST = 2048 * TIB

@@ -19,8 +19,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from numalab import catalog, record, state
-from numalab.errors import HostError, InputError
+from numalab import catalog, record
+from numalab.core import state
+from numalab.core.errors import HostError, InputError
 from numalab.model import Value
 from numalab.runs import Run
 

@@ -25,7 +25,7 @@ from typing import TypeVar
 from numalab import counters, metrics
 from numalab.blocks import Block, Cell, Row
 from numalab.case import Arm
-from numalab.errors import InputError
+from numalab.core.errors import InputError
 from numalab.metrics import Kind
 from numalab.runs import Run
 

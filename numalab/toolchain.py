@@ -16,12 +16,13 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-from numalab import eras, provision, state
+from numalab import eras, provision
+from numalab.core import state
+from numalab.core.errors import HostError, InputError
+from numalab.core.log import note, step
+from numalab.core.process import Deadline, ends_with_us, need, run
 from numalab.eras import Era
-from numalab.errors import HostError, InputError
-from numalab.log import note, step
 from numalab.model import Value
-from numalab.proc import Deadline, ends_with_us, need, run
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from pydantic import ValidationError
 
-from numalab.errors import InputError
+from numalab.core.errors import InputError
 from numalab.model import FAKE_STEP, GIB, LEAST_NODE, LOCAL_DISTANCE, MIB, Node, Topology, jsonable, parse_cpus, show_cpus, show_size
 
 PAGE = 4096

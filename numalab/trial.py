@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from numalab import judge
 from numalab.case import CONFIDENCE, Answer, Arm, Verdict
-from numalab.errors import InputError
+from numalab.core.errors import InputError
 from numalab.runs import Run
 
 

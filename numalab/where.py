@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from numalab import checksum, state
-from numalab.errors import CommandFailed, HostError, InputError, LabError
-from numalab.proc import Deadline, Result, need, run
+from numalab.core import checksum, state
+from numalab.core.errors import CommandFailed, HostError, InputError, LabError
+from numalab.core.process import Deadline, Result, need, run
 
 CONNECT_SECONDS = 15
 GRACE_SECONDS = 3

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from numalab import shell
+from numalab.core.process import Deadline
 from numalab.guest import Guest
-from numalab.proc import Deadline
 from numalab.runs import Run
 
 

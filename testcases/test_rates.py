@@ -13,8 +13,8 @@ import pytest
 
 from numalab import catalog, experiment, live, report, trial
 from numalab.case import Answer
+from numalab.core.process import Deadline
 from numalab.plugin import CannotTell, Lab
-from numalab.proc import Deadline
 
 
 @pytest.mark.rates

@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 
 from numalab import catalog, topology
+from numalab.core.process import Deadline
 from numalab.guest import Guest
-from numalab.proc import Deadline
 
 pytestmark = [pytest.mark.topology(name) for name in catalog.names("topologies")]
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from numalab import catalog, settle
+from numalab.core.process import Deadline
 from numalab.guest import Guest
 from numalab.model import SizeClass
-from numalab.proc import Deadline
 from numalab.runs import Run
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import typer.main
 
 from numalab.cli import app
-from numalab.paths import ROOT
+from numalab.core.paths import ROOT
 
 Command = Any
 """A command of typer's own copy of click, which has no public name."""

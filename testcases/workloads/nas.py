@@ -19,7 +19,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from numalab.errors import InputError
+from numalab.core.errors import InputError
 from numalab.model import Phase, SizeClass, Value
 from numalab.workload import compile_c, mkfs
 

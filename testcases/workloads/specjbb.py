@@ -13,7 +13,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from numalab.errors import InputError
+from numalab.core.errors import InputError
 from numalab.model import Phase, SizeClass, Value
 
 VARIABLE = "LAB_SPECJBB"

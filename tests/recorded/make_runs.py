@@ -21,11 +21,12 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from numalab import accel, calibration, catalog, checksum, experiment, guest, image, kernelbuild, machine, measure, paths, state, store
+from numalab import accel, calibration, catalog, experiment, guest, image, kernelbuild, machine, measure, store
 from numalab.case import Arm, Case, CaseSize, Direction, Expectation, Machine, Place
-from numalab.errors import GuestError
+from numalab.core import checksum, paths, state
+from numalab.core.errors import GuestError
+from numalab.core.process import Deadline
 from numalab.model import Accel, Boot, SizeClass, jsonable
-from numalab.proc import Deadline
 from numalab.runs import Run
 from tests.unit import makers
 from tests.unit.test_measure import CONSOLE, NODE0, FakeGuest

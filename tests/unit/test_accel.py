@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from numalab import accel, state
-from numalab.errors import Cancelled, DeadlinePassed, HostError
+from numalab import accel
+from numalab.core import state
+from numalab.core.errors import Cancelled, DeadlinePassed, HostError
+from numalab.core.process import Deadline, Result
 from numalab.model import Accel
-from numalab.proc import Deadline, Result
 from numalab.where import Where
 
 Program = Callable[[str, str], Path]

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from numalab import calibration, state
+from numalab import calibration
 from numalab.calibration import Spread
 from numalab.case import Arm, Case
-from numalab.errors import InputError
+from numalab.core import state
+from numalab.core.errors import InputError
 from numalab.model import Accel, Topology, jsonable
 from numalab.runs import Run
 from numalab.topology import scale

@@ -7,8 +7,9 @@ import re
 
 import pytest
 
-from numalab import catalog, experiment, metrics, paths, settle, topology
+from numalab import catalog, experiment, metrics, settle, topology
 from numalab.case import Case
+from numalab.core import paths
 from numalab.counters import parse
 from numalab.model import SizeClass
 from numalab.recipes import recipe

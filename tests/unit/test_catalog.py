@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from numalab import catalog, image, recipes
-from numalab.errors import InputError
+from numalab.core.errors import InputError
 from numalab.model import Topology
 
 GOOD = """\

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from numalab import checksum
+from numalab.core import checksum
 
 
 def digest(body: bytes) -> str:

@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from numalab import calibration, catalog, cli, cli_case, experiment, interrupt, live, record, state, store
+from numalab import calibration, catalog, cli, cli_case, experiment, interrupt, live, record, store
 from numalab.case import Arm
-from numalab.errors import Cancelled, Exit, GuestError, HostError, InputError, KernelOops
+from numalab.core import state
+from numalab.core.errors import Cancelled, Exit, GuestError, HostError, InputError, KernelOops
+from numalab.core.process import Deadline
 from numalab.experiment import Outcome, Plan
 from numalab.model import GIB, SizeClass
-from numalab.proc import Deadline
 from numalab.runs import Run
 from tests.unit import synthetic
 from tests.unit.makers import FakeHost, FakeShell

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from numalab import cli, state
+from numalab import cli
 from numalab.case import Arm
+from numalab.core import state
 from numalab.model import Accel
 from numalab.runs import Run
 from tests.unit.synthetic import phase, run

@@ -10,8 +10,8 @@ import pytest
 
 from numalab import console
 from numalab.console import CHUNK, OOPS, Watch
-from numalab.errors import KernelOops
-from numalab.proc import Deadline
+from numalab.core.errors import KernelOops
+from numalab.core.process import Deadline
 from numalab.where import HERE
 
 OOPSES = [

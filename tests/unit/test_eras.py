@@ -13,14 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from numalab import catalog, cli_kernel, console, eras, guest, kernel, kernelbuild, provision, prune, recipes, shell, source, state, toolchain
+from numalab import catalog, cli_kernel, console, eras, guest, kernel, kernelbuild, provision, prune, recipes, shell, source, toolchain
+from numalab.core import state
+from numalab.core.errors import CommandFailed, DeadlinePassed, GuestError, HostError, InputError
+from numalab.core.process import Deadline, Result
 from numalab.eras import Container, Era
-from numalab.errors import CommandFailed, DeadlinePassed, GuestError, HostError, InputError
 from numalab.guest import Guest
 from numalab.image import Image
 from numalab.kernelbuild import Plan
 from numalab.patches import touched
-from numalab.proc import Deadline, Result
 from numalab.toolchain import Builder, Tools
 from tests.unit.makers import FakeHost, record
 from tests.unit.test_guest import held

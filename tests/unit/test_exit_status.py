@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from numalab import cli, cli_case, cli_common, cli_guest, paths
-from numalab.errors import Cancelled, DeadlinePassed, Exit, GuestError, GuestLost, HostError, KernelOops, LabError
-from numalab.proc import Result
+from numalab import cli, cli_case, cli_common, cli_guest
+from numalab.core import paths
+from numalab.core.errors import Cancelled, DeadlinePassed, Exit, GuestError, GuestLost, HostError, KernelOops, LabError
+from numalab.core.process import Result
 from tests.unit.makers import FakeHost
 from tests.unit.test_experiment import CASE, CLEAR, NOISE
 from tests.unit.test_experiment import Lab as FakeLab

@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from numalab import calibration, catalog, experiment, image, kernelbuild, measure, settle, state
+from numalab import calibration, catalog, experiment, image, kernelbuild, measure, settle
 from numalab.case import Answer, Arm, Verdict
-from numalab.errors import CommandFailed, GuestError, InputError, NameTaken
+from numalab.core import state
+from numalab.core.errors import CommandFailed, GuestError, InputError, NameTaken
+from numalab.core.process import Deadline
 from numalab.experiment import Boot, Plan
 from numalab.guest import Request
 from numalab.model import GIB, SizeClass
 from numalab.model import Boot as BootFiles
-from numalab.proc import Deadline
 from numalab.runs import Run
 from tests.unit import synthetic
 from tests.unit.makers import FakeHost, FakeShell

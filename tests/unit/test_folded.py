@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from numalab import folded
-from numalab.errors import InputError
+from numalab.core.errors import InputError
 
 TEXT = "a;b;c 6\na;b 2\n\na;d 1\na;b;c 1\n"
 

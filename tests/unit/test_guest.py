@@ -16,13 +16,14 @@ from typing import Any
 
 import pytest
 
-from numalab import accel, catalog, cli_common, cli_guest, domain, guest, image, launch, settle, shell, state, storage, topology
+from numalab import accel, catalog, cli_common, cli_guest, domain, guest, image, launch, settle, shell, storage, topology
+from numalab.core import state
+from numalab.core.errors import BootHung, DeadlinePassed, GuestError, GuestLost, HostError, InputError, KernelOops, LabError, TopologyMismatch
+from numalab.core.process import Deadline, Result
 from numalab.domain import Mark
-from numalab.errors import BootHung, DeadlinePassed, GuestError, GuestLost, HostError, InputError, KernelOops, LabError, TopologyMismatch
 from numalab.guest import Guest, Request
 from numalab.image import Image
 from numalab.model import GIB, MIB, Accel, Boot, DiskFile, Topology, jsonable
-from numalab.proc import Deadline, Result
 from numalab.where import Where
 from tests.unit import makers
 from tests.unit.makers import FakeHost, record, recorded

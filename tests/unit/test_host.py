@@ -8,11 +8,11 @@ import threading
 import libvirt
 import pytest
 
+from numalab.core.errors import Cancelled, DeadlinePassed, HostError
+from numalab.core.process import Deadline
 from numalab.domain import domain_name, domain_xml, mark
-from numalab.errors import Cancelled, DeadlinePassed, HostError
 from numalab.host import HEADROOM, Host, answer
 from numalab.model import GIB, KIB, GuestSpec
-from numalab.proc import Deadline
 from tests.unit.makers import spec
 
 

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 from lxml import html as parser
 
-from numalab import cli_html, evidence, html, page, paths, record
+from numalab import cli_html, evidence, html, page, record
 from numalab.case import Arm, Verdict
-from numalab.errors import InputError
+from numalab.core import paths
+from numalab.core.errors import InputError
 from numalab.runs import Run
 from tests.unit import reports
 from tests.unit.reports import HOSTILE, put, run

@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from numalab import image, paths, state
-from numalab.errors import CommandFailed, HostError, InputError
+from numalab import image
+from numalab.core import paths, state
+from numalab.core.errors import CommandFailed, HostError, InputError
+from numalab.core.process import Deadline
 from numalab.image import FORMAT, Image
 from numalab.model import jsonable
-from numalab.proc import Deadline
 
 NAME = "debian12"
 FILES = {"disk.qcow2": b"QFI\xfb of a size", "vmlinuz": b"kernel", "initrd.img": b"initrd", "host_key.pub": b"key\n", "config": b"CONFIG_NUMA=y\n"}

@@ -17,8 +17,9 @@ from typing import Any
 
 import pytest
 
-from numalab import counters, paths
+from numalab import counters
 from numalab import inside as runner
+from numalab.core import paths
 from numalab.inside import KEEP, snapshot
 
 SCRIPT = paths.AGENT

@@ -10,7 +10,7 @@ import pytest
 
 from numalab import calibration, finding, judge
 from numalab.case import Answer, Arm, Case, CaseSize, Direction, Expectation, Machine, Place
-from numalab.errors import InputError
+from numalab.core.errors import InputError
 from numalab.model import Accel, Boot, Phase, SizeClass, Topology, jsonable
 from numalab.runs import PhaseResult, Run
 from tests.unit.makers import BOOT, spec

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from numalab import catalog, kernel, recipes
-from numalab.errors import HostError, InputError
+from numalab.core.errors import HostError, InputError
 from numalab.image import Image
 from numalab.model import Boot
 

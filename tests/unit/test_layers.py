@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
-from numalab import paths
+from numalab.core import paths
 
 PACKAGE = paths.PACKAGE
 ROOT = paths.ROOT
@@ -32,7 +32,7 @@ class Layer(NamedTuple):
 
 
 LAYERS = (
-    Layer("tools", "", {"checksum", "errors", "log", "paths", "proc", "state"}),
+    Layer("tools", "", {"core.checksum", "core.errors", "core.log", "core.paths", "core.process", "core.state"}),
     Layer("values", "tools", {"case", "model", "runs"}),
     Layer("pure", "tools values", {
         "blocks", "calibration", "catalog", "comparable", "counters", "domain", "drawing", "effect", "eras", "export", "figures", "finding", "folded",
@@ -41,7 +41,7 @@ LAYERS = (
     }),
     Layer("edges", "tools values pure", {
         "accel", "console", "doctor", "evidence", "guest", "host", "html", "image", "kernel", "kernelbuild", "launch", "leftovers", "machine",
-        "provision", "prune", "qemu_user", "settle", "shell", "source", "storage", "store", "toolchain", "version", "where",
+        "provision", "prune", "qemu_user", "settle", "shell", "source", "storage", "store", "toolchain", "core.version", "where",
     }),
     Layer("measuring", "tools values pure edges", {"experiment", "measure"}),
     Layer("front", "tools values pure edges measuring", {

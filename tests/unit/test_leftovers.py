@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from numalab import guest, image, leftovers, state
+from numalab import guest, image, leftovers
+from numalab.core import state
+from numalab.core.errors import HostError
+from numalab.core.process import Deadline
 from numalab.domain import Mark, mark
-from numalab.errors import HostError
 from numalab.image import Image
 from numalab.model import jsonable
-from numalab.proc import Deadline
 from numalab.where import Where
 from tests.unit.makers import FakeHost, record
 from tests.unit.test_guest import held

@@ -10,8 +10,9 @@ import time
 import pytest
 from rich.console import Console
 
-from numalab import experiment, live, log, progress
+from numalab import experiment, live, progress
 from numalab.case import Arm
+from numalab.core import log
 from numalab.experiment import Boot, Plan
 from numalab.model import SizeClass
 from tests.unit import synthetic

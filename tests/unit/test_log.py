@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from numalab.log import moving, note, step, tell
+from numalab.core.log import moving, note, step, tell
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[tuple[str, ...]]:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from numalab import machine
-from numalab.errors import HostError
-from numalab.proc import Deadline
+from numalab.core.errors import HostError
+from numalab.core.process import Deadline
 from numalab.where import HERE, Where
 
 THERE = Where("me@there")

@@ -9,7 +9,7 @@ import pytest
 import typer.main
 
 from numalab.cli import app
-from numalab.errors import Exit
+from numalab.core.errors import Exit
 from tools import manpage
 
 MACROS = {"TH", "SH", "SS", "TP", "B"}

@@ -12,12 +12,13 @@ from typing import Any, cast
 
 import pytest
 
-from numalab import accel, console, judge, machine, measure, paths, record, state, topology
+from numalab import accel, console, judge, machine, measure, record, topology
 from numalab.case import Arm, Place
-from numalab.errors import GuestError, GuestLost, HostError, InputError, KernelOops
+from numalab.core import paths, state
+from numalab.core.errors import GuestError, GuestLost, HostError, InputError, KernelOops
+from numalab.core.process import Deadline, Result
 from numalab.guest import Guest
 from numalab.model import Phase, SizeClass, jsonable
-from numalab.proc import Deadline, Result
 from numalab.runs import PhaseResult, Run
 from tests.unit import makers, synthetic
 from tests.unit.makers import FakeHost, FakeShell

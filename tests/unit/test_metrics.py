@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 
 from numalab import metrics
+from numalab.core.errors import InputError
 from numalab.counters import parse
-from numalab.errors import InputError
 from numalab.metrics import DERIVED, TIMES, Kind
 from numalab.model import Phase, SizeClass
 from numalab.runs import PhaseResult, Run

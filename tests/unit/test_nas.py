@@ -13,8 +13,9 @@ from types import ModuleType
 
 import pytest
 
-from numalab import counters, measure, paths
-from numalab.errors import InputError
+from numalab import counters, measure
+from numalab.core import paths
+from numalab.core.errors import InputError
 from numalab.model import SizeClass
 
 SOURCES = paths.ROOT / paths.WORKLOADS

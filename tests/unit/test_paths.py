@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from numalab import paths
+from numalab.core import paths
 
 FILES = sorted(path for path in paths.PACKAGE.rglob("*.py") if path.name != "paths.py" and path != paths.AGENT)
 
@@ -24,7 +24,7 @@ def test_they_are_there() -> None:
 @pytest.mark.parametrize("file", FILES, ids=lambda path: str(path.relative_to(paths.PACKAGE)))
 def test_no_other_module_looks_for_files_beside_itself(file: Path) -> None:
     names = {node.id for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Name)}
-    assert not names & {"__file__", "PackageLoader"}, "give the file a name in numalab/paths.py"
+    assert not names & {"__file__", "PackageLoader"}, "give the file a name in numalab/core/paths.py"
 
 
 def test_pytest_loads_the_plugin_that_is_here() -> None:

@@ -17,9 +17,10 @@ from xml.etree import ElementTree
 import pytest
 import scipy.special  # noqa: F401  Here, or a pytest within this process forgets numpy at its end, which loads only once.
 
-from numalab import catalog, experiment, host, paths
+from numalab import catalog, experiment, host
 from numalab.case import Arm
-from numalab.errors import InputError, KernelOops
+from numalab.core import paths
+from numalab.core.errors import InputError, KernelOops
 from numalab.experiment import Outcome, Plan
 from tests.unit import synthetic
 from tests.unit.makers import FakeHost
@@ -28,7 +29,7 @@ pytest_plugins = "pytester"
 
 CASES = """
 import pytest
-from numalab.errors import GuestLost, KernelOops
+from numalab.core.errors import GuestLost, KernelOops
 
 @pytest.mark.minutes(30)
 def test_long(guest): pass

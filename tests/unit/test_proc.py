@@ -17,10 +17,10 @@ from typing import IO
 
 import pytest
 
-from numalab import proc
-from numalab.errors import Cancelled, CommandFailed, DeadlinePassed, HostError
-from numalab.proc import Deadline, need, run
-from numalab.state import alive
+from numalab.core import process
+from numalab.core.errors import Cancelled, CommandFailed, DeadlinePassed, HostError
+from numalab.core.process import Deadline, need, run
+from numalab.core.state import alive
 
 FAMILY = "echo $$ >> pids; sh -c 'echo $$ >> pids; exec sleep 1000' & wait"
 """A shell with a child; both note their ids."""
@@ -99,7 +99,7 @@ def test_much_output(deadline: Deadline) -> None:
 
 @pytest.fixture
 def little_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proc, "KEEP_BYTES", 1000)
+    monkeypatch.setattr(process, "KEEP_BYTES", 1000)
 
 
 @pytest.mark.usefixtures("little_is_kept")
@@ -126,7 +126,7 @@ def test_what_never_ends_is_watched_and_takes_no_memory(deadline: Deadline) -> N
 
     with pytest.raises(Stop):
         run(["cat", "/dev/zero"], deadline=deadline, watch=watch)
-    assert (most() - before) * 1024 < 8 * proc.KEEP_BYTES
+    assert (most() - before) * 1024 < 8 * process.KEEP_BYTES
 
 
 @pytest.mark.usefixtures("little_is_kept")
@@ -173,7 +173,7 @@ def test_a_reader_that_goes_away_is_the_programs_to_mind(pipe: tuple[int, IO[byt
 
 @pytest.mark.usefixtures("little_is_kept")
 def test_a_line_without_an_end_is_told_in_parts(monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
-    monkeypatch.setattr(proc, "LINE_BYTES", 1000)
+    monkeypatch.setattr(process, "LINE_BYTES", 1000)
     seen: list[str] = []
     run([sys.executable, "-c", "import sys; sys.stderr.write('e' * 5000000 + '\\nlast\\n')"], deadline=deadline, tell=seen.append)
     assert "".join(seen) == "e" * 5000000 + "last"

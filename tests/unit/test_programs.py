@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from numalab import counters, measure, paths
+from numalab import counters, measure
+from numalab.core import paths
 from numalab.model import SizeClass
 
 SOURCES = paths.ROOT / paths.WORKLOADS

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from numalab import progress
-from numalab.log import note, step
+from numalab.core.log import note, step
 
 
 @pytest.mark.parametrize("terminal", [True, False])

@@ -12,7 +12,7 @@ import typer.main
 from ruamel.yaml import YAML
 
 from numalab.cli import app
-from numalab.paths import ROOT
+from numalab.core.paths import ROOT
 
 SPDX = "# SPDX-License-Identifier: GPL-2.0-only"
 SOURCES = ("lab.py", "Makefile", "pyproject.toml", ".ci/run", "numalab/**/*.py", "tests/**/*.py", "benchmarks/**/*.py", "tools/**/*.py",

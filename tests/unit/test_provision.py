@@ -19,9 +19,10 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from numalab import paths, provision
-from numalab.errors import HostError
-from numalab.proc import Deadline
+from numalab import provision
+from numalab.core import paths
+from numalab.core.errors import HostError
+from numalab.core.process import Deadline
 from numalab.shell import Ssh
 
 
@@ -75,8 +76,9 @@ WAIT = """
 """
 DRIVER = """
 from pathlib import Path
-from numalab import paths, provision
-from numalab.proc import Deadline
+from numalab import provision
+from numalab.core import paths
+from numalab.core.process import Deadline
 paths.ROOT = Path("{place}")
 provision.playbook("wait.yml", inventories=[], limit="localhost", variables={{}}, deadline=Deadline.after(120), log=Path("{place}/log"))
 """

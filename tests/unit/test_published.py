@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from numalab import catalog, metrics, published, tables
+from numalab.core.errors import InputError
 from numalab.counters import NUMA_ROWS, derived, parse
-from numalab.errors import InputError
 from numalab.published import Change, Published, Row, Table, number
 from tests.unit.makers import recorded
 

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from numalab import cli_guest, doctor, launch, qemu_user, state
-from numalab.errors import HostError
+from numalab import cli_guest, doctor, launch, qemu_user
+from numalab.core import state
+from numalab.core.errors import HostError
+from numalab.core.process import Deadline
 from numalab.model import DiskFile
-from numalab.proc import Deadline
 from numalab.where import Where
 from tests.unit import makers, test_guest
 from tests.unit.makers import FakeHost

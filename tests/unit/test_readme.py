@@ -8,8 +8,8 @@ import re
 import pytest
 import typer.main
 
-from numalab import paths
 from numalab.cli import app
+from numalab.core import paths
 
 PATH = paths.ROOT / "README.md"
 SHOWN = re.compile(r"[Tt]his is\s+all of `([^`]+)`[^\n]*:\n\n((?:    [^\n]*\n|\n+(?=    ))+)")

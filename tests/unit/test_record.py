@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from numalab import metrics, record
-from numalab.errors import InputError
+from numalab.core.errors import InputError
 from numalab.model import Phase, SizeClass, jsonable
 from numalab.runs import PhaseResult, Run
 from tests.unit.makers import spec

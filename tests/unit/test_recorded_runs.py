@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from numalab import accel, calibration, experiment, guest, image, kernelbuild, record, state, store
+from numalab import accel, calibration, experiment, guest, image, kernelbuild, record, store
 from numalab.case import Arm
-from numalab.errors import InputError
+from numalab.core import state
+from numalab.core.errors import InputError
 from numalab.model import Accel, jsonable
 from numalab.runs import Run
 from tests.unit.makers import RECORDED

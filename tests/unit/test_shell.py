@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from numalab.errors import Cancelled, CommandFailed, DeadlinePassed, GuestLost, KernelOops
-from numalab.proc import Deadline
+from numalab.core.errors import Cancelled, CommandFailed, DeadlinePassed, GuestLost, KernelOops
+from numalab.core.process import Deadline
 from numalab.shell import Ssh, quote, succeed
 from tests.unit.makers import FakeShell
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from numalab import counters, measure
-from numalab.errors import InputError
+from numalab.core.errors import InputError
 from numalab.model import SizeClass
 
 

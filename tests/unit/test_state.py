@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from numalab import state
-from numalab.errors import DeadlinePassed, HostError
-from numalab.proc import Deadline
+from numalab.core import state
+from numalab.core.errors import DeadlinePassed, HostError
+from numalab.core.process import Deadline
 
 HOLDER = """
-from numalab import state
-from numalab.proc import Deadline
+from numalab.core import state
+from numalab.core.process import Deadline
 with state.lock("one", Deadline.after(60)):
     print("held", flush=True)
     input()

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from numalab import state, storage
-from numalab.errors import DeadlinePassed, HostError, InputError
+from numalab import storage
+from numalab.core import state
+from numalab.core.errors import DeadlinePassed, HostError, InputError
+from numalab.core.process import Deadline
 from numalab.model import GIB, MIB, TIB, Disk
-from numalab.proc import Deadline
 from numalab.storage import Form
 from tests.unit.test_guest import held
 

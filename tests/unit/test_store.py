@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from numalab import record, state, store
+from numalab import record, store
 from numalab.case import Arm
-from numalab.errors import HostError, InputError
+from numalab.core import state
+from numalab.core.errors import HostError, InputError
 from numalab.runs import Run
 from tests.unit.synthetic import phase, run
 

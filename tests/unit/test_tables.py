@@ -11,7 +11,7 @@ import pytest
 from numalab import published, tables
 from numalab.blocks import Block, text
 from numalab.case import Arm
-from numalab.errors import InputError
+from numalab.core.errors import InputError
 from numalab.published import number
 from numalab.runs import PhaseResult, Run
 from numalab.tables import Better

@@ -21,14 +21,15 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import pytest
 from pydantic import BaseModel
 
-from numalab import catalog, eras, guest, image, kernel, kernelbuild, provision, recipes, settle, source, state, toolchain
+from numalab import catalog, eras, guest, image, kernel, kernelbuild, provision, recipes, settle, source, toolchain
 from numalab.case import Case
+from numalab.core import state
+from numalab.core.errors import InputError
+from numalab.core.process import Deadline, Result
 from numalab.eras import Container, Era
-from numalab.errors import InputError
 from numalab.image import Image, ImageRecipe
 from numalab.kernelbuild import Built
 from numalab.model import Boot, Topology
-from numalab.proc import Deadline, Result
 from numalab.recipes import KernelRecipe
 from numalab.source import Tree
 from numalab.toolchain import Tools

@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from numalab import cli, cli_guest, paths, record, state, terminal
+from numalab import cli, cli_guest, record, terminal
 from numalab.case import Arm
-from numalab.errors import GuestError
-from numalab.log import note
+from numalab.core import paths, state
+from numalab.core.errors import GuestError
+from numalab.core.log import note
 from numalab.progress import Progress
 from tests.unit import synthetic
 from tests.unit.test_exit_status import Call, lab_py
@@ -129,7 +130,7 @@ import sys, time
 from pathlib import Path
 sys.argv = ["lab.py", "cases"]
 from numalab import cli, cli_case, catalog
-from numalab.log import note
+from numalab.core.log import note
 def names(_):
     for number in range(50):
         note(f"step {number}")
@@ -169,7 +170,7 @@ import sys, time
 from pathlib import Path
 sys.argv = ["lab.py", "cases"]
 from numalab import cli, catalog, interrupt
-from numalab.log import note, step
+from numalab.core.log import note, step
 def names(_):
     Path("guest").touch()
     try:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from numalab import catalog, topology
-from numalab.errors import InputError
+from numalab.core.errors import InputError
 from numalab.model import GIB, LEAST_NODE, MIB, Topology, show_cpus, show_size
 from numalab.topology import PROBE, View, asked, compare, found, low_memory, scale
 from tests.unit.makers import recorded

@@ -9,7 +9,7 @@ import pytest
 
 from numalab import experiment, trial
 from numalab.case import Answer, Arm
-from numalab.errors import InputError
+from numalab.core.errors import InputError
 from numalab.runs import Run
 from tests.unit import synthetic
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from numalab import cli_guest
-from numalab.errors import InputError
+from numalab.core.errors import InputError
 from numalab.guest import Request
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from numalab import paths, version
-from numalab.errors import HostError
-from numalab.paths import ROOT
+from numalab.core import paths, version
+from numalab.core.errors import HostError
+from numalab.core.paths import ROOT
 
 LAB = ([sys.executable, "-m", "numalab"], [sys.executable, str(ROOT / "lab.py")])
 

@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from numalab import launch, proc, state, where
-from numalab.errors import Cancelled, CommandFailed, DeadlinePassed, HostError, InputError
-from numalab.proc import Deadline
+from numalab import launch, where
+from numalab.core import process as core_process
+from numalab.core import state
+from numalab.core.errors import Cancelled, CommandFailed, DeadlinePassed, HostError, InputError
+from numalab.core.process import Deadline
 from numalab.where import HERE, Where, of_uri
 
 Program = Callable[[str, str], Path]
@@ -176,7 +178,7 @@ def test_push_that_is_cancelled_leaves_nothing(other: Path, tmp_path: Path, prog
             time.sleep(0.02)
         assert list(other.glob(".part-*"))
         ssh = tmp_path / "bin/ssh"  # slower from now on than a wait looks at its deadline
-        ssh.write_text(ssh.read_text().replace("\n", f"\nsleep {4 * proc.POLL_SECONDS}\n", 1))
+        ssh.write_text(ssh.read_text().replace("\n", f"\nsleep {4 * core_process.POLL_SECONDS}\n", 1))
         deadline.cancel.set()
 
     with ThreadPoolExecutor(1) as pool:

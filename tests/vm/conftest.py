@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from numalab import state
+from numalab.core import state
+from numalab.core.paths import ROOT
+from numalab.core.process import Deadline
 from numalab.host import connect
-from numalab.paths import ROOT
-from numalab.proc import Deadline
 
 PATIENCE = 240.0
 """Seconds after which a test of ours gives up; nothing here is expected to come near it."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from numalab.paths import ROOT
+from numalab.core.paths import ROOT
 from tests.vm.conftest import Command
 
 NODES = "nodes:\n  - {cpus: 0-1, memory: 1GiB}\n  - {cpus: 2-3, memory: 1GiB}\n"

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from numalab import catalog, eras, kconfig, kernelbuild, recipes, shell, state, topology
-from numalab.errors import InputError
+from numalab import catalog, eras, kconfig, kernelbuild, recipes, shell, topology
+from numalab.core import state
+from numalab.core.errors import InputError
+from numalab.core.process import Deadline
 from numalab.plugin import Lab
-from numalab.proc import Deadline
 from tests.vm.conftest import Command
 
 SMALL = topology.scale(catalog.topology("2socket"), memory=1 << 30, vcpus=2).model_copy(update={"disks": ()})

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from numalab import catalog, kconfig, kernelbuild, measure, recipes, settle, shell, topology
-from numalab.errors import CommandFailed, GuestError
+from numalab.core.errors import CommandFailed, GuestError
+from numalab.core.process import Deadline
 from numalab.guest import Guest
 from numalab.model import SizeClass
 from numalab.plugin import Lab
-from numalab.proc import Deadline
 
 SMALL = topology.scale(catalog.topology("uma-2g"), memory=512 << 20, vcpus=1)
 FOUR = topology.scale(catalog.topology("4socket"), memory=4 << 30, vcpus=8).model_copy(update={"disks": ()})

@@ -19,10 +19,11 @@ from typing import Any
 
 import pytest
 
-from numalab import checksum, kernel, kernelbuild, paths, provision, state
-from numalab.errors import Cancelled, CommandFailed, HostError, InputError
+from numalab import kernel, kernelbuild, provision
+from numalab.core import checksum, paths, state
+from numalab.core.errors import Cancelled, CommandFailed, HostError, InputError
+from numalab.core.process import Deadline
 from numalab.model import Boot
-from numalab.proc import Deadline
 from tests.vm.conftest import until
 
 MAKEFILE = """\

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from numalab.paths import ROOT
+from numalab.core.paths import ROOT
 from numalab.provision import ansible
 from tests.vm.conftest import PATIENCE, Command, interrupt, until
 

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from numalab import image, kernel, state
-from numalab.proc import Deadline
+from numalab import image, kernel
+from numalab.core import state
+from numalab.core.process import Deadline
 from numalab.qemu_user import OPENED
 from tests.vm.conftest import Command
 

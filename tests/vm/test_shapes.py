@@ -25,11 +25,11 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from lxml import etree
 
 from numalab import catalog, host, topology
+from numalab.core.errors import InputError
+from numalab.core.process import Deadline
 from numalab.domain import domain_xml
-from numalab.errors import InputError
 from numalab.launch import free_port
 from numalab.model import GIB, MIB, Boot, GuestSpec, Topology, jsonable
-from numalab.proc import Deadline
 from tests.shapes import files, scales, written
 from tests.unit.makers import GOLDEN, spec
 from tests.vm.conftest import Command

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from numalab import state, storage
+from numalab import storage
+from numalab.core import state
+from numalab.core.process import Deadline, run
 from numalab.model import TIB, Disk
-from numalab.proc import Deadline, run
 from numalab.storage import Form
 from tests.vm.conftest import Command
 

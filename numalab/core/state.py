@@ -31,8 +31,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from numalab.errors import HostError
-from numalab.proc import Deadline, need, run
+from numalab.core.errors import HostError
+from numalab.core.process import Deadline, need, run
 
 
 def directory() -> Path:

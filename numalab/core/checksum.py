@@ -10,7 +10,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from numalab import state
+from numalab.core import state
 
 FORMAT = 2
 """The format of checksums.json; 1 had no number in it."""

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from numalab.errors import Cancelled, CommandFailed, DeadlinePassed, HostError
+from numalab.core.errors import Cancelled, CommandFailed, DeadlinePassed, HostError
 
 POLL_SECONDS = 0.25
 """How often a `watch` is asked while a program runs; the program's end itself is an event."""

@@ -6,9 +6,9 @@ from __future__ import annotations
 from importlib import metadata
 from pathlib import Path
 
-from numalab import paths
-from numalab.errors import DeadlinePassed, HostError
-from numalab.proc import Deadline, run
+from numalab.core import paths
+from numalab.core.errors import DeadlinePassed, HostError
+from numalab.core.process import Deadline, run
 
 GIT_SECONDS = 10.0
 """git describe takes milliseconds; a file system that hangs costs no more than this."""
