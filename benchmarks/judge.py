@@ -21,8 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from numalab import effect, finding, judge
-from numalab.case import Answer, CaseSize, Direction, Expectation, Finding, Machine
 from numalab.metrics import Kind
+from numalab.model.case import CaseSize, Direction, Expectation, Machine
+from numalab.model.verdict import Answer, Finding
 
 Draw = Callable[[np.random.Generator, int], list[float]]
 BOOTS = (3, 4, 5, 8)

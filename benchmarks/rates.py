@@ -13,10 +13,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from numalab import record, trial
-from numalab.case import Answer
 from numalab.core import state
 from numalab.core.errors import LabError
-from numalab.runs import Run
+from numalab.model.run import Run
+from numalab.model.verdict import Answer
 from numalab.trial import Trial
 
 

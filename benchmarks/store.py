@@ -25,9 +25,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from numalab import comparable, record, store, tables  # noqa: E402
-from numalab.case import Arm  # noqa: E402
 from numalab.core import state  # noqa: E402
-from numalab.model import jsonable  # noqa: E402
+from numalab.model.case import Arm  # noqa: E402
+from numalab.model.values import jsonable  # noqa: E402
 from tests.unit.makers import recorded  # noqa: E402
 from tests.unit.synthetic import phase, run  # noqa: E402
 

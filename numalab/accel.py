@@ -20,7 +20,7 @@ from numalab.core import state
 from numalab.core.errors import CommandFailed, DeadlinePassed, HostError
 from numalab.core.log import note, step
 from numalab.core.process import Deadline, need
-from numalab.model import Accel, Stored, jsonable
+from numalab.model.values import Accel, Stored, jsonable
 from numalab.where import HERE, Where
 
 PROBE_SECONDS = 15.0

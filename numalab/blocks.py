@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from numalab.model import Value
+from numalab.model.values import Value
 
 ABSENT = "-"
 GAIN_COLUMN, PLAIN_COLUMN = 22, 12

@@ -18,12 +18,13 @@ from typing import Any
 from pydantic import Field
 
 from numalab import comparable, effect, metrics
-from numalab.case import CONFIDENCE, Case, Expectation
 from numalab.core import state
 from numalab.core.errors import InputError
 from numalab.metrics import Kind
-from numalab.model import SizeClass, Stored, Value, first_line, jsonable
-from numalab.runs import Run
+from numalab.model.case import Case, Expectation
+from numalab.model.run import Run
+from numalab.model.values import SizeClass, Stored, Value, first_line, jsonable
+from numalab.model.verdict import CONFIDENCE
 
 PARTS = ("workload", "disks", "append")
 """Of a case: what changes how its boots scatter, beside what differs by size."""

@@ -16,7 +16,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from numalab import catalog, cli_case, cli_guest, cli_html, cli_kernel, cli_report, doctor, image, interrupt, launch, measure, record, report, settle, topology
+from numalab import cli_case, cli_guest, cli_html, cli_kernel, cli_report, doctor, image, interrupt, launch, measure, record, report, settle
 from numalab import guest as guests
 from numalab.cli_common import (
     COMMAND_SECONDS,
@@ -38,7 +38,8 @@ from numalab.core.errors import Cancelled, Exit, InputError, LabError
 from numalab.guest import Request
 from numalab.host import connect
 from numalab.interrupt import limit
-from numalab.model import SizeClass
+from numalab.model import catalog, topology
+from numalab.model.values import SizeClass
 from numalab.progress import Progress
 from numalab.terminal import echo, outlive_readers
 

@@ -12,15 +12,16 @@ from typing import Annotated
 import click
 import typer
 
-from numalab import calibration, catalog, counters, experiment, launch, live, record, report, shell, store
+from numalab import calibration, counters, experiment, launch, live, record, report, shell, store
 from numalab import guest as guests
-from numalab.case import Answer, Verdict
 from numalab.cli_common import MINUTE, AccelOption, GuestName, MemoryOption, SizeOption, Uri, VcpusOption, accel_word, inventory, one_of, reach, size_option
 from numalab.core.errors import Exit, InputError
 from numalab.experiment import Plan
 from numalab.host import connect
 from numalab.interrupt import cancel, limit
-from numalab.model import SizeClass
+from numalab.model import catalog
+from numalab.model.values import SizeClass
+from numalab.model.verdict import Answer, Verdict
 from numalab.terminal import echo
 
 STATUS = {Answer.HOLDS: Exit.HOLDS, Answer.DOES_NOT_HOLD: Exit.DOES_NOT_HOLD, Answer.CANNOT_TELL: Exit.CANNOT_TELL}

@@ -15,7 +15,8 @@ from numalab.core.errors import Cancelled, HostError, InputError, KernelOops, La
 from numalab.guest import Guest
 from numalab.host import connect
 from numalab.interrupt import limit
-from numalab.model import SizeClass, parse_size
+from numalab.model.units import parse_size
+from numalab.model.values import SizeClass
 from numalab.terminal import echo
 
 MINUTE = 60.0

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from numalab import catalog, console, image, kernel, launch, leftovers, qemu_user, recipes, report, settle, storage, topology
+from numalab import console, image, kernel, launch, leftovers, qemu_user, recipes, report, settle, storage
 from numalab import guest as guests
 from numalab.cli_common import (
     COMMAND_SECONDS,
@@ -38,7 +38,9 @@ from numalab.domain import Mark, domain_name, mark
 from numalab.guest import Request
 from numalab.host import connect
 from numalab.interrupt import limit
-from numalab.model import Disk, Topology, check_name
+from numalab.model import catalog, topology, verification
+from numalab.model.topology import Disk, Topology
+from numalab.model.values import check_name
 from numalab.terminal import echo, visible
 
 
@@ -181,7 +183,7 @@ def status(name: GuestName) -> None:
     for piece in guest.console_pieces():
         for line in console.warnings(piece):
             echo(f"console       {line}")
-    echo(topology.table(guest.verify(limit(2 * MINUTE))))
+    echo(verification.table(guest.verify(limit(2 * MINUTE))))
 
 
 def put_in_order(

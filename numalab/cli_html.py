@@ -10,8 +10,9 @@ from typing import Annotated
 import typer
 
 from numalab import cli_report, experiment, record, store
-from numalab.case import Arm, Verdict
-from numalab.runs import Run
+from numalab.model.case import Arm
+from numalab.model.run import Run
+from numalab.model.verdict import Verdict
 from numalab.terminal import echo
 
 

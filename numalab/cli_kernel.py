@@ -9,11 +9,12 @@ from typing import Annotated
 
 import typer
 
-from numalab import catalog, eras, image, kernelbuild, prune, recipes, source
+from numalab import eras, image, kernelbuild, prune, recipes, source
 from numalab.core import paths, state
 from numalab.core.errors import InputError
 from numalab.interrupt import limit
-from numalab.model import check_name
+from numalab.model import catalog
+from numalab.model.values import check_name
 from numalab.terminal import echo
 
 app = typer.Typer(no_args_is_help=True, help="Kernels: list, show, build and import them.")

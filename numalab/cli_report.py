@@ -13,12 +13,13 @@ from typing import Annotated
 import typer
 
 from numalab import blocks, comparable, experiment, export, mail, mirror, published, record, report, store, tables
-from numalab.case import Arm, Verdict
 from numalab.core.errors import InputError
 from numalab.mirror import Beside
-from numalab.model import jsonable
+from numalab.model.case import Arm
+from numalab.model.run import Run
+from numalab.model.values import jsonable
+from numalab.model.verdict import Verdict
 from numalab.published import Published
-from numalab.runs import Run
 from numalab.tables import Columns
 from numalab.terminal import echo
 

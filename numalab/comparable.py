@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from numalab.runs import Run
+from numalab.model.run import Run
 
 HOST = ("machine", "machine id", "cpu", "cpus")
 """The facts about a run's host that say which machine it is. Its load and its versions may change between two boots."""

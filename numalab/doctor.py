@@ -13,7 +13,7 @@ from numalab.core import state
 from numalab.core.errors import HostError, LabError
 from numalab.core.process import Deadline, need, run
 from numalab.host import connect
-from numalab.model import GIB, MIB, TIB
+from numalab.model.units import GIB, MIB, TIB
 from numalab.provision import ansible
 
 LEAST_MEMORY = 2 * GIB

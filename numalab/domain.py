@@ -15,7 +15,10 @@ from lxml import etree
 from lxml.builder import E as _E
 from lxml.builder import ElementMaker
 
-from numalab.model import KIB, MIB, Accel, Bus, DiskFile, GuestSpec, Node, Topology, show_cpus
+from numalab.model.guest import DiskFile, GuestSpec
+from numalab.model.topology import Bus, Node, Topology
+from numalab.model.units import KIB, MIB, show_cpus
+from numalab.model.values import Accel
 
 LAB = "urn:numalab:guest:1"
 """The namespace of the lab's mark in a domain's metadata; what lacks it is not the lab's."""

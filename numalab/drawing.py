@@ -9,9 +9,11 @@ from __future__ import annotations
 import math
 from itertools import combinations
 
-from numalab import topology
-from numalab.model import LOCAL_DISTANCE, MIB, Topology, Value, show_cpus, show_size
-from numalab.topology import View
+from numalab.model import verification
+from numalab.model.topology import LOCAL_DISTANCE, Topology
+from numalab.model.units import MIB, show_cpus, show_size
+from numalab.model.values import Value
+from numalab.model.verification import View
 
 BOX = (122, 78)
 """Width and height of a node in CSS pixels: four of them fit a telephone."""
@@ -60,7 +62,7 @@ class Drawing(Value):
 
 def draw(shape: Topology) -> Drawing:
     """What a guest with this topology shows (topology.asked): nodes of UMA and of numa=fake as the kernel has them."""
-    view = topology.asked(shape)
+    view = verification.asked(shape)
     joined = 1 < len(view.nodes) <= MOST_JOINED and not shape.fake
     centres = _circle(len(view.nodes)) if joined else _rows(len(view.nodes))
     boxes = tuple(

@@ -15,9 +15,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from numalab.catalog import find, load
 from numalab.core import paths
-from numalab.model import Name, Value, jsonable
+from numalab.model.catalog import find, load
+from numalab.model.values import Name, Value, jsonable
 from numalab.patches import Patch
 
 SCRIPTS = paths.ROOT / "playbooks/roles/kernel/files"

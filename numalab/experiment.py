@@ -19,19 +19,22 @@ from typing import Protocol
 
 from pydantic import Field
 
-from numalab import calibration, catalog, image, judge, kernel, kernelbuild, launch, measure, metrics, settle, shell, store, topology
+from numalab import calibration, image, judge, kernel, kernelbuild, launch, measure, metrics, settle, shell, store
 from numalab import guest as guests
-from numalab.case import Arm, Case, CaseSize, Machine, Place, Verdict
 from numalab.core import state
 from numalab.core.errors import InputError, KernelOops, LabError, NameTaken
 from numalab.core.log import step
 from numalab.core.process import Deadline
 from numalab.guest import Guest, Request
 from numalab.host import Host
-from numalab.model import Boot as BootFiles
-from numalab.model import Disk, Phase, SizeClass, Topology, Value
+from numalab.model import catalog, topology
+from numalab.model.case import Arm, Case, CaseSize, Machine, Place
+from numalab.model.guest import Boot as BootFiles
+from numalab.model.run import Run
+from numalab.model.topology import Disk, Topology
+from numalab.model.values import Phase, SizeClass, Value
+from numalab.model.verdict import Verdict
 from numalab.recipes import recipe
-from numalab.runs import Run
 
 PREPARE_SECONDS = 6 * 3600.0
 """For kernels that have to be built first; a distribution's whole configuration under emulation is the longest."""

@@ -30,10 +30,10 @@ from typing import Any, Literal
 
 from numalab import metrics, tables
 from numalab.blocks import Block
-from numalab.case import Verdict
 from numalab.mirror import Beside
-from numalab.model import Value
-from numalab.runs import PhaseResult, Run
+from numalab.model.run import PhaseResult, Run
+from numalab.model.values import Value
+from numalab.model.verdict import Verdict
 from numalab.tables import Columns
 
 FIELDS = (

@@ -15,9 +15,10 @@ import plotly.graph_objects as go
 from scipy import stats
 
 from numalab import folded, moments
-from numalab.case import CONFIDENCE, Answer, Direction, Finding
 from numalab.folded import Stacks
-from numalab.model import Value
+from numalab.model.case import Direction
+from numalab.model.values import Value
+from numalab.model.verdict import CONFIDENCE, Answer, Finding
 from numalab.moments import Series
 from numalab.plot import Plot, Table, axis, figure, interval, joined, note, number, rows, short, titled
 

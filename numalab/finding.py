@@ -23,9 +23,10 @@ from dataclasses import dataclass
 from statistics import geometric_mean
 
 from numalab import effect
-from numalab.case import CONFIDENCE, Answer, Direction, Expectation, Finding
 from numalab.effect import LEAST_BOOTS, Effect
 from numalab.metrics import Kind
+from numalab.model.case import Direction, Expectation
+from numalab.model.verdict import CONFIDENCE, Answer, Finding
 
 ALPHA = 1 - CONFIDENCE
 

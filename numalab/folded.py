@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from numalab.core.errors import InputError
-from numalab.model import Value
+from numalab.model.values import Value
 
 Stacks = Mapping[tuple[str, ...], int]
 """Frames, the outermost first -> samples that were taken exactly there."""

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from numalab import counters, figures, folded, metrics, moments
 from numalab.folded import Stacks
-from numalab.model import Value
+from numalab.model.run import Run
+from numalab.model.values import Value
 from numalab.moments import Sample
 from numalab.plot import Plot
-from numalab.runs import Run
 
 NUMA = {key: title for title, key in counters.NUMA_ROWS}
 JUDGED = "Judged"

@@ -21,14 +21,17 @@ from enum import StrEnum
 from pathlib import Path
 from typing import IO, Any
 
-from numalab import console, shell, storage, topology
+from numalab import console, shell, storage
 from numalab.core import state
 from numalab.core.errors import BootHung, DeadlinePassed, GuestError, GuestLost, HostError, InputError, KernelOops, LabError, TopologyMismatch
 from numalab.core.log import note
 from numalab.core.process import Deadline, Result
 from numalab.domain import Mark, mark
 from numalab.host import Host
-from numalab.model import Accel, Boot, GuestSpec, Name, Stored, Topology, Value, check_name, first_line, jsonable
+from numalab.model import verification
+from numalab.model.guest import Boot, GuestSpec
+from numalab.model.topology import Topology
+from numalab.model.values import Accel, Name, Stored, Value, check_name, first_line, jsonable
 from numalab.where import of_uri
 
 OOPS_SECONDS = 1.0
@@ -246,14 +249,14 @@ class Guest:
             error.evidence = error.evidence or self.console_tail()
             raise
 
-    def verify(self, deadline: Deadline) -> list[topology.Row]:
+    def verify(self, deadline: Deadline) -> list[verification.Row]:
         """Everything asked of the topology beside everything found; TopologyMismatch when it differs."""
         asked = self.record.spec.topology
-        seen = topology.found(shell.succeed(self, topology.PROBE, deadline=deadline))
-        rows = topology.compare(topology.asked(asked), seen, fake=bool(asked.fake))
+        seen = verification.found(shell.succeed(self, verification.PROBE, deadline=deadline))
+        rows = verification.compare(verification.asked(asked), seen, fake=bool(asked.fake))
         wrong = [row.what for row in rows if not row.agrees]
         if wrong:
-            raise TopologyMismatch(f"guest {self.name}: not the topology that was asked for: {', '.join(wrong)}", evidence=topology.table(rows))
+            raise TopologyMismatch(f"guest {self.name}: not the topology that was asked for: {', '.join(wrong)}", evidence=verification.table(rows))
         return rows
 
     def reach(self, deadline: Deadline) -> None:

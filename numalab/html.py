@@ -18,14 +18,15 @@ from pathlib import Path
 from plotly.offline import get_plotlyjs
 
 from numalab import counters, evidence, page, patches, published, recipes, record, sections
-from numalab.case import Verdict
 from numalab.core import state
 from numalab.core.errors import InputError
 from numalab.gallery import Boot
-from numalab.model import Accel, Topology, jsonable
+from numalab.model.run import Run
+from numalab.model.topology import Topology
+from numalab.model.values import Accel, jsonable
+from numalab.model.verdict import Verdict
 from numalab.moments import Sample
 from numalab.published import Published
-from numalab.runs import Run
 from numalab.sections import Kernel, Known, Patch
 
 MARK = "numalab report"

@@ -22,13 +22,14 @@ from typing import Annotated
 from pydantic import Field
 
 from numalab import accel
-from numalab.catalog import find, load
 from numalab.core import paths, state
 from numalab.core.errors import CommandFailed, HostError, InputError
 from numalab.core.log import step
 from numalab.core.process import Deadline, ends_with_us, need, run
 from numalab.domain import CMDLINE, TCG_MODEL
-from numalab.model import GIB, MIB, Accel, Name, Size, Stored, Value, first_line, jsonable
+from numalab.model.catalog import find, load
+from numalab.model.units import GIB, MIB, Size
+from numalab.model.values import Accel, Name, Stored, Value, first_line, jsonable
 from numalab.provision import ansible, literals
 
 FORMAT = 3

@@ -18,13 +18,14 @@ from collections.abc import Mapping, Sequence
 
 from numalab import comparable, finding, metrics, tables
 from numalab.calibration import Calibration, inside
-from numalab.case import Answer, Arm, CaseSize, Expectation, Finding, Place, Verdict
 from numalab.comparable import Traits
 from numalab.core.errors import InputError
 from numalab.effect import LEAST_BOOTS
 from numalab.metrics import Kind
-from numalab.model import jsonable
-from numalab.runs import Run
+from numalab.model.case import Arm, CaseSize, Expectation, Place
+from numalab.model.run import Run
+from numalab.model.values import jsonable
+from numalab.model.verdict import Answer, Finding, Verdict
 
 STEP = 1.5
 """From one look to the next: 3, 5 and 8 boots of each kernel."""

@@ -16,7 +16,8 @@ from numalab.core.errors import HostError, InputError
 from numalab.core.process import Deadline
 from numalab.image import Image
 from numalab.kernelbuild import existing, plan, release
-from numalab.model import Boot, Topology
+from numalab.model.guest import Boot
+from numalab.model.topology import Topology
 from numalab.recipes import era_of, recipe, shown
 
 SEED_BYTES = 64

@@ -15,7 +15,7 @@ import socket
 import uuid
 from pathlib import Path
 
-from numalab import accel, image, kernel, qemu_user, storage, topology
+from numalab import accel, image, kernel, qemu_user, storage
 from numalab import guest as guests
 from numalab.core import state
 from numalab.core.errors import BootHung, HostError, InputError, LabError, NameTaken
@@ -25,7 +25,11 @@ from numalab.domain import CMDLINE, domain_xml
 from numalab.guest import Guest, Record, Request
 from numalab.host import Host
 from numalab.image import Image
-from numalab.model import MIB, Boot, GuestSpec, Topology, jsonable, show_size
+from numalab.model import topology
+from numalab.model.guest import Boot, GuestSpec
+from numalab.model.topology import Topology
+from numalab.model.units import MIB, show_size
+from numalab.model.values import jsonable
 from numalab.where import HERE, Where, part_prefix
 
 UP_SECONDS = 300.0

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from numalab import judge
-from numalab.case import Verdict
 from numalab.core import log
 from numalab.experiment import Boot, Plan
+from numalab.model.run import PhaseResult
+from numalab.model.verdict import Verdict
 from numalab.report import short
-from numalab.runs import PhaseResult
 
 WATCHED = (
     "numa_pte_updates", "numa_hint_faults", "numa_hint_faults_local", "numa_pages_migrated", "nr_vmscan_immediate_reclaim", "nr_vmscan_write",

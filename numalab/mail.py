@@ -11,12 +11,13 @@ import textwrap
 from collections.abc import Mapping, Sequence
 
 from numalab import blocks, mirror, recipes, report, tables
-from numalab.case import Verdict
 from numalab.core.errors import InputError
 from numalab.mirror import Beside
-from numalab.model import Topology, show_size
+from numalab.model.run import Run
+from numalab.model.topology import Topology
+from numalab.model.units import show_size
+from numalab.model.verdict import Verdict
 from numalab.published import Published
-from numalab.runs import Run
 from numalab.tables import Columns
 
 WIDTH = 76

@@ -22,15 +22,16 @@ from typing import Any, Protocol
 
 from pydantic import Field, ValidationError
 
-from numalab import accel, catalog, console, counters, machine, record, shell, topology
-from numalab.case import Place
+from numalab import accel, console, counters, machine, record, shell
 from numalab.core import paths, state
 from numalab.core.errors import GuestError, HostError, InputError, LabError
 from numalab.core.log import note, step
 from numalab.core.process import KEEP_BYTES, Deadline
 from numalab.guest import Guest, check_release
-from numalab.model import Phase, SizeClass, Value, check_name, jsonable
-from numalab.runs import PhaseResult, Run
+from numalab.model import catalog, verification
+from numalab.model.case import Place
+from numalab.model.run import PhaseResult, Run
+from numalab.model.values import Phase, SizeClass, Value, check_name, jsonable
 
 INSIDE = "/run/numalab-inside.py"
 AGENT_INPUT, WORKLOAD_INPUT = "inside.py", "workload.py"
@@ -175,7 +176,7 @@ def _prepare(guest: Guest, folder: Path, deadline: Deadline) -> dict[str, str]:
     """Put the guest-side runner there; ask who the guest is. GuestError when it runs another kernel than its record says."""
     source = paths.AGENT.read_bytes()
     shell.succeed(guest, f"cat > {INSIDE}", deadline=deadline, input=source)
-    (folder / "topology.txt").write_text(topology.table(guest.verify(deadline)) + "\n")
+    (folder / "topology.txt").write_text(verification.table(guest.verify(deadline)) + "\n")
     release, _, cmdline = shell.succeed(guest, "uname -r; cat /proc/cmdline", deadline=deadline).strip().partition("\n")
     check_release(guest.record, release)  # a guest that is up may have been restarted into another
     return {"release": release, "cmdline": cmdline}

@@ -25,7 +25,7 @@ from typing import TypeVar
 
 from numalab import counters
 from numalab.core.errors import InputError
-from numalab.runs import PhaseResult, Run
+from numalab.model.run import PhaseResult, Run
 
 N = TypeVar("N", int, float)
 Vmstat = Mapping[str, int]

@@ -14,9 +14,10 @@ from fnmatch import fnmatchcase
 
 from numalab import finding, metrics, published, tables
 from numalab.blocks import ABSENT
-from numalab.case import CONFIDENCE, Answer, Direction, Expectation
 from numalab.metrics import Kind
-from numalab.model import Value
+from numalab.model.case import Direction, Expectation
+from numalab.model.values import Value
+from numalab.model.verdict import CONFIDENCE, Answer
 from numalab.published import Effect, Published
 from numalab.tables import Columns
 

@@ -13,7 +13,7 @@ from typing import Annotated
 from pydantic import Field
 
 from numalab.core.errors import InputError
-from numalab.model import Name, Value
+from numalab.model.values import Name, Value
 
 HEADER = ("Subject", "Set", "Mirrors", "Moves")
 _COUNTER = re.compile(r"[a-z][a-z0-9_]*")

@@ -14,7 +14,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from numalab.model import Value
+from numalab.model.values import Value
 
 ABSENT = "-"
 LABEL = 34

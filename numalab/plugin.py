@@ -25,11 +25,14 @@ import pytest
 from _pytest.outcomes import Skipped  # the class behind pytest.skip, which has no public name that types know
 
 from numalab import interrupt, report
-from numalab.case import Answer, Case
 from numalab.core.errors import HostError, InputError, LabError
 from numalab.core.process import Deadline
-from numalab.model import GIB, SizeClass, Topology, parse_size
-from numalab.runs import Run
+from numalab.model.case import Case
+from numalab.model.run import Run
+from numalab.model.topology import Topology
+from numalab.model.units import GIB, parse_size
+from numalab.model.values import SizeClass
+from numalab.model.verdict import Answer
 from numalab.terminal import visible
 
 if TYPE_CHECKING:
@@ -108,7 +111,7 @@ class CaseFile(pytest.File):
 
     def collect(self) -> Iterator[CaseItem]:
         """Its tests. A case without the asked size has none."""
-        from numalab import catalog
+        from numalab.model import catalog
 
         case = catalog.case(self.path.stem)
         size, kernels = SizeClass(self.config.getoption("--size")), self._kernels(case)
@@ -290,8 +293,8 @@ def deadline(request: pytest.FixtureRequest) -> Deadline:
 @pytest.fixture
 def guest(request: pytest.FixtureRequest, lab: Lab, deadline: Deadline) -> Iterator[Guest]:
     """A fresh guest of the test's topology. One that the host cannot hold is skipped, saying so."""
-    from numalab import catalog, topology
     from numalab.launch import admit
+    from numalab.model import catalog, topology
 
     mark = getattr(request, "param", None) or next(request.node.iter_markers("topology"), pytest.mark.topology("4socket").mark)
     memory = mark.kwargs.get("memory")

@@ -12,12 +12,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from numalab import catalog, eras, guest, kernelbuild, recipes
+from numalab import eras, guest, kernelbuild, recipes
 from numalab.core import state
 from numalab.core.errors import DeadlinePassed, LabError
 from numalab.core.log import note
 from numalab.core.process import Deadline, run
 from numalab.image import Image
+from numalab.model import catalog
 from numalab.recipes import DISTRIBUTION, KernelRecipe
 
 _ID = re.compile(r"(debian-[\d.]+-|git-|tar-)[0-9a-f]{16}")

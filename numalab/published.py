@@ -16,9 +16,9 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from numalab import catalog
-from numalab.case import PhasePattern
-from numalab.model import Line, Value
+from numalab.model import catalog
+from numalab.model.case import PhasePattern
+from numalab.model.values import Line, Value
 
 FOLDER = "reference"
 _NUMBER = r"~?-?(?:\d+|\d{1,3}(?:,\d{3})+)(?:\.\d+)?k?"

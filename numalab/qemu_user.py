@@ -24,7 +24,7 @@ from numalab.core.errors import HostError
 from numalab.core.log import note
 from numalab.core.process import Deadline, need, run
 from numalab.host import Host
-from numalab.model import GuestSpec
+from numalab.model.guest import GuestSpec
 
 NAMES = ("libvirt-qemu", "qemu")
 """The user that libvirt's packages make for QEMU: Debian's, Fedora's."""

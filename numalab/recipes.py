@@ -14,11 +14,11 @@ from typing import Annotated, Any, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from numalab import patches
-from numalab.catalog import find, load, names
 from numalab.core import paths
 from numalab.core.errors import InputError
 from numalab.eras import Era, era
-from numalab.model import Name, Value, check_name
+from numalab.model.catalog import find, load, names
+from numalab.model.values import Name, Value, check_name
 from numalab.patches import Patch
 
 DISTRIBUTION = "distribution"

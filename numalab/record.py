@@ -23,8 +23,8 @@ from pydantic import ValidationError
 from numalab import counters, folded
 from numalab.core import state
 from numalab.core.errors import InputError
-from numalab.model import first_line, jsonable
-from numalab.runs import PhaseResult, Run
+from numalab.model.run import PhaseResult, Run
+from numalab.model.values import first_line, jsonable
 
 PROFILE = "profile.folded"
 """In a phase's folder, where a profile was taken; see folded."""

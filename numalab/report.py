@@ -10,9 +10,10 @@ from itertools import zip_longest
 
 from numalab import counters, effect, metrics
 from numalab.calibration import Calibration
-from numalab.case import Answer, Case, Expectation, Finding, Verdict
-from numalab.model import Accel, Phase
-from numalab.runs import Run
+from numalab.model.case import Case, Expectation
+from numalab.model.run import Run
+from numalab.model.values import Accel, Phase
+from numalab.model.verdict import Answer, Finding, Verdict
 
 ABSENT = "-"
 EMULATED = "emulated: counters are faithful, times are not"

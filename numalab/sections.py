@@ -13,13 +13,16 @@ from typing import Any
 
 from numalab import comparable, drawing, figures, gallery, mirror, tables
 from numalab.blocks import Block
-from numalab.case import CONFIDENCE, Answer, Case, Expectation, Finding, Verdict
 from numalab.drawing import Drawing
 from numalab.gallery import Boot, Boots, Gallery, Group, unique
-from numalab.model import Topology, Value, show_size
+from numalab.model.case import Case, Expectation
+from numalab.model.run import Run
+from numalab.model.topology import Topology
+from numalab.model.units import show_size
+from numalab.model.values import Value
+from numalab.model.verdict import CONFIDENCE, Answer, Finding, Verdict
 from numalab.plot import Plot, Table
 from numalab.published import Published
-from numalab.runs import Run
 
 SIGNS = "●◆■▲▼⬟★⬢"
 """figures.SYMBOLS as characters, for the legend."""

@@ -16,14 +16,14 @@ from pydantic import Field
 
 from numalab import guest as guests
 from numalab import image, kernel, launch, provision, shell
-from numalab.case import Setting, SettingName
 from numalab.core import state
 from numalab.core.errors import InputError
 from numalab.core.log import step
 from numalab.core.process import Deadline
 from numalab.guest import BootWay, Guest, Request
 from numalab.host import Host
-from numalab.model import Value
+from numalab.model.case import Setting, SettingName
+from numalab.model.values import Value
 
 KNOBS = ("scan_delay_ms", "scan_period_min_ms", "scan_period_max_ms", "scan_size_mb")
 """Of automatic NUMA balancing: /sys/kernel/debug/sched/numa_balancing since 5.13, sysctls before."""

@@ -21,7 +21,7 @@ from numalab.core.errors import CommandFailed, HostError, InputError
 from numalab.core.log import note, step
 from numalab.core.process import Deadline, Result, need, run
 from numalab.eras import container
-from numalab.model import Value
+from numalab.model.values import Value
 from numalab.patches import Patch
 from numalab.recipes import COMMIT, Git, KernelRecipe, Tarball, era_of, shown
 

@@ -17,7 +17,9 @@ from numalab.core import state
 from numalab.core.errors import HostError, InputError
 from numalab.core.log import note, step
 from numalab.core.process import Deadline, need, run
-from numalab.model import MIB, TIB, Disk, DiskFile, show_size
+from numalab.model.guest import DiskFile
+from numalab.model.topology import Disk
+from numalab.model.units import MIB, TIB, show_size
 from numalab.where import HERE, Where
 
 QCOW2_MOST = 2048 * TIB

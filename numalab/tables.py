@@ -24,10 +24,10 @@ from typing import TypeVar
 
 from numalab import counters, metrics
 from numalab.blocks import Block, Cell, Row
-from numalab.case import Arm
 from numalab.core.errors import InputError
 from numalab.metrics import Kind
-from numalab.runs import Run
+from numalab.model.case import Arm
+from numalab.model.run import Run
 
 N = TypeVar("N", float, Decimal)
 Columns = dict[str, tuple[Run, ...]]

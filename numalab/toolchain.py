@@ -22,7 +22,7 @@ from numalab.core.errors import HostError, InputError
 from numalab.core.log import note, step
 from numalab.core.process import Deadline, ends_with_us, need, run
 from numalab.eras import Era
-from numalab.model import Value
+from numalab.model.values import Value
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from numalab import judge
-from numalab.case import CONFIDENCE, Answer, Arm, Verdict
 from numalab.core.errors import InputError
-from numalab.runs import Run
+from numalab.model.case import Arm
+from numalab.model.run import Run
+from numalab.model.verdict import CONFIDENCE, Answer, Verdict
 
 
 def sides(runs: Sequence[Run], kernels: int) -> list[list[Run]]:

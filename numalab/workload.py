@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 
 from numalab.eras import MKFS_XFS
-from numalab.model import Phase
+from numalab.model.values import Phase
 
 COMPILE_SECONDS = 180.0
 ON_SMALLEST_NODE = (

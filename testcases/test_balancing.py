@@ -10,7 +10,7 @@ import pytest
 from numalab import shell
 from numalab.core.process import Deadline
 from numalab.guest import Guest
-from numalab.runs import Run
+from numalab.model.run import Run
 
 
 @pytest.mark.minutes(8)

@@ -11,9 +11,10 @@ from collections.abc import Callable
 
 import pytest
 
-from numalab import catalog, experiment, live, report, trial
-from numalab.case import Answer
+from numalab import experiment, live, report, trial
 from numalab.core.process import Deadline
+from numalab.model import catalog
+from numalab.model.verdict import Answer
 from numalab.plugin import CannotTell, Lab
 
 

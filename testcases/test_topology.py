@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from numalab import catalog, topology
 from numalab.core.process import Deadline
 from numalab.guest import Guest
+from numalab.model import catalog, verification
 
 pytestmark = [pytest.mark.topology(name) for name in catalog.names("topologies")]
 
@@ -15,5 +15,5 @@ pytestmark = [pytest.mark.topology(name) for name in catalog.names("topologies")
 @pytest.mark.minutes(5)
 def test_topology_is_as_asked(guest: Guest, deadline: Deadline) -> None:
     rows = guest.verify(deadline)
-    assert all(row.agrees for row in rows), topology.table(rows)
-    assert {f"node {node} CPUs" for node in topology.asked(guest.record.spec.topology).nodes} <= {row.what for row in rows}
+    assert all(row.agrees for row in rows), verification.table(rows)
+    assert {f"node {node} CPUs" for node in verification.asked(guest.record.spec.topology).nodes} <= {row.what for row in rows}

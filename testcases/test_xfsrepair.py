@@ -7,11 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
-from numalab import catalog, settle
+from numalab import settle
 from numalab.core.process import Deadline
 from numalab.guest import Guest
-from numalab.model import SizeClass
-from numalab.runs import Run
+from numalab.model import catalog
+from numalab.model.run import Run
+from numalab.model.values import SizeClass
 
 
 @pytest.mark.minutes(30)

@@ -21,13 +21,15 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from numalab import accel, calibration, catalog, experiment, guest, image, kernelbuild, machine, measure, store
-from numalab.case import Arm, Case, CaseSize, Direction, Expectation, Machine, Place
+from numalab import accel, calibration, experiment, guest, image, kernelbuild, machine, measure, store
 from numalab.core import checksum, paths, state
 from numalab.core.errors import GuestError
 from numalab.core.process import Deadline
-from numalab.model import Accel, Boot, SizeClass, jsonable
-from numalab.runs import Run
+from numalab.model import catalog
+from numalab.model.case import Arm, Case, CaseSize, Direction, Expectation, Machine, Place
+from numalab.model.guest import Boot
+from numalab.model.run import Run
+from numalab.model.values import Accel, SizeClass, jsonable
 from tests.unit import makers
 from tests.unit.test_measure import CONSOLE, NODE0, FakeGuest
 

@@ -7,14 +7,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
-from numalab import catalog
 from numalab.core import state
 from numalab.core.errors import HostError
 from numalab.core.process import Deadline, Result
 from numalab.domain import Mark, domain_name, read_mark
 from numalab.guest import Record
 from numalab.host import Host
-from numalab.model import GIB, Accel, Boot, DiskFile, GuestSpec, Topology
+from numalab.model import catalog
+from numalab.model.guest import Boot, DiskFile, GuestSpec
+from numalab.model.topology import Topology
+from numalab.model.units import GIB
+from numalab.model.values import Accel
 from numalab.where import HERE as THIS_MACHINE
 
 TESTS = Path(__file__).resolve().parent.parent

@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from numalab.case import Arm, Case, CaseSize, Direction, Expectation, Machine, Place
-from numalab.model import Accel, Boot, Phase, SizeClass, jsonable
-from numalab.runs import PhaseResult, Run
+from numalab.model.case import Arm, Case, CaseSize, Direction, Expectation, Machine, Place
+from numalab.model.guest import Boot
+from numalab.model.run import PhaseResult, Run
+from numalab.model.values import Accel, Phase, SizeClass, jsonable
 from tests.unit.makers import spec
 
 CASE = Case(

@@ -17,7 +17,7 @@ from numalab import accel
 from numalab.core import state
 from numalab.core.errors import Cancelled, DeadlinePassed, HostError
 from numalab.core.process import Deadline, Result
-from numalab.model import Accel
+from numalab.model.values import Accel
 from numalab.where import Where
 
 Program = Callable[[str, str], Path]

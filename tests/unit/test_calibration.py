@@ -11,12 +11,12 @@ import pytest
 
 from numalab import calibration
 from numalab.calibration import Spread
-from numalab.case import Arm, Case
 from numalab.core import state
 from numalab.core.errors import InputError
-from numalab.model import Accel, Topology, jsonable
-from numalab.runs import Run
-from numalab.topology import scale
+from numalab.model.case import Arm, Case
+from numalab.model.run import Run
+from numalab.model.topology import Topology, scale
+from numalab.model.values import Accel, jsonable
 from tests.unit.makers import spec
 from tests.unit.test_judge import FALLING, QUICK, boot, case, experiment
 

@@ -7,11 +7,12 @@ import re
 
 import pytest
 
-from numalab import catalog, experiment, metrics, settle, topology
-from numalab.case import Case
+from numalab import experiment, metrics, settle
 from numalab.core import paths
 from numalab.counters import parse
-from numalab.model import SizeClass
+from numalab.model import catalog, topology
+from numalab.model.case import Case
+from numalab.model.values import SizeClass
 from numalab.recipes import recipe
 from tests.unit.makers import recorded
 

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from numalab import catalog, image, recipes
+from numalab import image, recipes
 from numalab.core.errors import InputError
-from numalab.model import Topology
+from numalab.model import catalog
+from numalab.model.topology import Topology
 
 GOOD = """\
 description: two nodes

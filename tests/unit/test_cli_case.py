@@ -12,14 +12,16 @@ from typing import Any
 
 import pytest
 
-from numalab import calibration, catalog, cli, cli_case, experiment, interrupt, live, record, store
-from numalab.case import Arm
+from numalab import calibration, cli, cli_case, experiment, interrupt, live, record, store
 from numalab.core import state
 from numalab.core.errors import Cancelled, Exit, GuestError, HostError, InputError, KernelOops
 from numalab.core.process import Deadline
 from numalab.experiment import Outcome, Plan
-from numalab.model import GIB, SizeClass
-from numalab.runs import Run
+from numalab.model import catalog
+from numalab.model.case import Arm
+from numalab.model.run import Run
+from numalab.model.units import GIB
+from numalab.model.values import SizeClass
 from tests.unit import synthetic
 from tests.unit.makers import FakeHost, FakeShell
 

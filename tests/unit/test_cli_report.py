@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from numalab import cli
-from numalab.case import Arm
 from numalab.core import state
-from numalab.model import Accel
-from numalab.runs import Run
+from numalab.model.case import Arm
+from numalab.model.run import Run
+from numalab.model.values import Accel
 from tests.unit.synthetic import phase, run
 from tests.unit.test_store import keep
 

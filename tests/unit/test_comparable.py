@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import pytest
 
-from numalab import comparable, topology
-from numalab.catalog import topology as shape
-from numalab.model import GIB, Accel, Boot, SizeClass, jsonable
-from numalab.runs import Run
+from numalab import comparable
+from numalab.model import topology
+from numalab.model.catalog import topology as shape
+from numalab.model.guest import Boot
+from numalab.model.run import Run
+from numalab.model.units import GIB
+from numalab.model.values import Accel, SizeClass, jsonable
 from tests.unit.makers import spec
 
 

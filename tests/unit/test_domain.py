@@ -10,9 +10,11 @@ from itertools import pairwise
 import pytest
 from lxml import etree
 
-from numalab import catalog
 from numalab.domain import LAB, Mark, domain_xml, mark, read_mark
-from numalab.model import Accel, Boot, Disk, GuestSpec, Topology
+from numalab.model import catalog
+from numalab.model.guest import Boot, GuestSpec
+from numalab.model.topology import Disk, Topology
+from numalab.model.values import Accel
 from tests.unit.makers import BOOT, GOLDEN, spec
 
 # Emulated ones are a session's, the others the system instance's, which is told whose files they are.

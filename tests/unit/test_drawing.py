@@ -7,9 +7,10 @@ from itertools import combinations
 
 import pytest
 
-from numalab import catalog, drawing
+from numalab import drawing
 from numalab.drawing import BOX, Drawing
-from numalab.model import Topology
+from numalab.model import catalog
+from numalab.model.topology import Topology
 
 MOST_WIDE = 366
 """CSS pixels between the margins of a telephone that has 390."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from numalab import catalog, cli_kernel, console, eras, guest, kernel, kernelbuild, provision, prune, recipes, shell, source, toolchain
+from numalab import cli_kernel, console, eras, guest, kernel, kernelbuild, provision, prune, recipes, shell, source, toolchain
 from numalab.core import state
 from numalab.core.errors import CommandFailed, DeadlinePassed, GuestError, HostError, InputError
 from numalab.core.process import Deadline, Result
@@ -21,6 +21,7 @@ from numalab.eras import Container, Era
 from numalab.guest import Guest
 from numalab.image import Image
 from numalab.kernelbuild import Plan
+from numalab.model import catalog
 from numalab.patches import touched
 from numalab.toolchain import Builder, Tools
 from tests.unit.makers import FakeHost, record

@@ -9,16 +9,19 @@ from typing import Any
 
 import pytest
 
-from numalab import calibration, catalog, experiment, image, kernelbuild, measure, settle
-from numalab.case import Answer, Arm, Verdict
+from numalab import calibration, experiment, image, kernelbuild, measure, settle
 from numalab.core import state
 from numalab.core.errors import CommandFailed, GuestError, InputError, NameTaken
 from numalab.core.process import Deadline
 from numalab.experiment import Boot, Plan
 from numalab.guest import Request
-from numalab.model import GIB, SizeClass
-from numalab.model import Boot as BootFiles
-from numalab.runs import Run
+from numalab.model import catalog
+from numalab.model.case import Arm
+from numalab.model.guest import Boot as BootFiles
+from numalab.model.run import Run
+from numalab.model.units import GIB
+from numalab.model.values import SizeClass
+from numalab.model.verdict import Answer, Verdict
 from tests.unit import synthetic
 from tests.unit.makers import FakeHost, FakeShell
 

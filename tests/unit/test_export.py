@@ -11,10 +11,10 @@ import pytest
 from pydantic import TypeAdapter
 
 from numalab import export, metrics, tables
-from numalab.case import Arm
 from numalab.export import Comparison
-from numalab.model import jsonable
-from numalab.runs import Run
+from numalab.model.case import Arm
+from numalab.model.run import Run
+from numalab.model.values import jsonable
 from tests.unit.synthetic import phase, run
 
 VMSTAT = {"numa_hit": 7, "numa_pte_updates": 1000, "numa_huge_pte_updates": 2}

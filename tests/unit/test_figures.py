@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from numalab import figures, folded, moments, plot
-from numalab.case import Answer
+from numalab.model.verdict import Answer
 from numalab.plot import Plot
 from tests.unit.reports import HOSTILE, case, finding, profile, samples
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from benchmarks import judge as simulation
 from numalab import finding
-from numalab.case import Answer, Direction, Expectation, Finding
 from numalab.metrics import Kind
+from numalab.model.case import Direction, Expectation
+from numalab.model.verdict import Answer, Finding
 
 pytestmark = pytest.mark.filterwarnings("error")
 

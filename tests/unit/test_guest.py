@@ -16,14 +16,18 @@ from typing import Any
 
 import pytest
 
-from numalab import accel, catalog, cli_common, cli_guest, domain, guest, image, launch, settle, shell, storage, topology
+from numalab import accel, cli_common, cli_guest, domain, guest, image, launch, settle, shell, storage
 from numalab.core import state
 from numalab.core.errors import BootHung, DeadlinePassed, GuestError, GuestLost, HostError, InputError, KernelOops, LabError, TopologyMismatch
 from numalab.core.process import Deadline, Result
 from numalab.domain import Mark
 from numalab.guest import Guest, Request
 from numalab.image import Image
-from numalab.model import GIB, MIB, Accel, Boot, DiskFile, Topology, jsonable
+from numalab.model import catalog, topology, verification
+from numalab.model.guest import Boot, DiskFile
+from numalab.model.topology import Topology
+from numalab.model.units import GIB, MIB
+from numalab.model.values import Accel, jsonable
 from numalab.where import Where
 from tests.unit import makers
 from tests.unit.makers import FakeHost, record, recorded
@@ -50,7 +54,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHost:
         return DiskFile(path=str(target), format="qcow2", serial="root", direct=False)
 
     def execute(self: shell.Ssh, command: str, *, deadline: Deadline, input: bytes | None = None, tell: Callable[[str], None] | None = None) -> Result:
-        return Result((command,), 0, recorded("probe-4socket-6.1.txt") if command == topology.PROBE else "", "", 0.0)
+        return Result((command,), 0, recorded("probe-4socket-6.1.txt") if command == verification.PROBE else "", "", 0.0)
 
     monkeypatch.setattr(image, "require", lambda *_: base)
     monkeypatch.setattr(storage, "largest_file", lambda *_: 1 << 60)

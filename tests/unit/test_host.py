@@ -12,7 +12,8 @@ from numalab.core.errors import Cancelled, DeadlinePassed, HostError
 from numalab.core.process import Deadline
 from numalab.domain import domain_name, domain_xml, mark
 from numalab.host import HEADROOM, Host, answer
-from numalab.model import GIB, KIB, GuestSpec
+from numalab.model.guest import GuestSpec
+from numalab.model.units import GIB, KIB
 from tests.unit.makers import spec
 
 

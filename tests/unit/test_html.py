@@ -15,10 +15,11 @@ import pytest
 from lxml import html as parser
 
 from numalab import cli_html, evidence, html, page, record
-from numalab.case import Arm, Verdict
 from numalab.core import paths
 from numalab.core.errors import InputError
-from numalab.runs import Run
+from numalab.model.case import Arm
+from numalab.model.run import Run
+from numalab.model.verdict import Verdict
 from tests.unit import reports
 from tests.unit.reports import HOSTILE, put, run
 

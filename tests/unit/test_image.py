@@ -18,7 +18,7 @@ from numalab.core import paths, state
 from numalab.core.errors import CommandFailed, HostError, InputError
 from numalab.core.process import Deadline
 from numalab.image import FORMAT, Image
-from numalab.model import jsonable
+from numalab.model.values import jsonable
 
 NAME = "debian12"
 FILES = {"disk.qcow2": b"QFI\xfb of a size", "vmlinuz": b"kernel", "initrd.img": b"initrd", "host_key.pub": b"key\n", "config": b"CONFIG_NUMA=y\n"}

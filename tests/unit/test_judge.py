@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 
 from numalab import calibration, finding, judge
-from numalab.case import Answer, Arm, Case, CaseSize, Direction, Expectation, Machine, Place
 from numalab.core.errors import InputError
-from numalab.model import Accel, Boot, Phase, SizeClass, Topology, jsonable
-from numalab.runs import PhaseResult, Run
+from numalab.model.case import Arm, Case, CaseSize, Direction, Expectation, Machine, Place
+from numalab.model.guest import Boot
+from numalab.model.run import PhaseResult, Run
+from numalab.model.topology import Topology
+from numalab.model.values import Accel, Phase, SizeClass, jsonable
+from numalab.model.verdict import Answer
 from tests.unit.makers import BOOT, spec
 
 pytestmark = pytest.mark.filterwarnings("error")

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from numalab import catalog, kernel, recipes
+from numalab import kernel, recipes
 from numalab.core.errors import HostError, InputError
 from numalab.image import Image
-from numalab.model import Boot
+from numalab.model import catalog
+from numalab.model.guest import Boot
 
 IMAGE = Image(name="debian12", id="0" * 16, directory="/images/x", root="PARTUUID=1", disk_bytes=1, inputs={})
 

@@ -33,11 +33,11 @@ class Layer(NamedTuple):
 
 LAYERS = (
     Layer("tools", "", {"core.checksum", "core.errors", "core.log", "core.paths", "core.process", "core.state"}),
-    Layer("values", "tools", {"case", "model", "runs"}),
+    Layer("values", "tools", {"model", "model.run"}),
     Layer("pure", "tools values", {
-        "blocks", "calibration", "catalog", "comparable", "counters", "domain", "drawing", "effect", "eras", "export", "figures", "finding", "folded",
+        "blocks", "calibration", "model.catalog", "comparable", "counters", "domain", "drawing", "effect", "eras", "export", "figures", "finding", "folded",
         "gallery", "judge", "kconfig", "mail", "metrics", "mirror", "moments", "page", "patches", "plot", "published", "recipes", "record", "report",
-        "sections", "tables", "topology", "trial", "workload",
+        "sections", "tables", "trial", "workload",
     }),
     Layer("edges", "tools values pure", {
         "accel", "console", "doctor", "evidence", "guest", "host", "html", "image", "kernel", "kernelbuild", "launch", "leftovers", "machine",
@@ -126,8 +126,8 @@ def test_imports_go_downwards(module: str) -> None:
 def test_layers_may_be_folders(tmp_path: Path) -> None:
     """Two wings on one floor, which do not know each other; a folder's members are placed by it."""
     files = {
-        "__init__": "", "core/__init__": "", "core/errors": "from numalab.runs import record\n", "runs/__init__": "", "host/__init__": "",
-        "runs/record": "from numalab.core.errors import LabError\nfrom numalab.runs import index\ndef f():\n    import numalab.host.ssh\n",
+        "__init__": "", "core/__init__": "", "core/errors": "from numalab.model.run import record\n", "runs/__init__": "", "host/__init__": "",
+        "runs/record": "from numalab.core.errors import LabError\nfrom numalab.model.run import index\ndef f():\n    import numalab.host.ssh\n",
         "runs/index": "import numalab.core.errors\n", "host/ssh": "from numalab import core\n", "host/disks": "from numalab.host import ssh\n",
     }
     for name, text in files.items():

@@ -17,7 +17,7 @@ from numalab.core.errors import HostError
 from numalab.core.process import Deadline
 from numalab.domain import Mark, mark
 from numalab.image import Image
-from numalab.model import jsonable
+from numalab.model.values import jsonable
 from numalab.where import Where
 from tests.unit.makers import FakeHost, record
 from tests.unit.test_guest import held

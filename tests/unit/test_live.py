@@ -11,10 +11,10 @@ import pytest
 from rich.console import Console
 
 from numalab import experiment, live, progress
-from numalab.case import Arm
 from numalab.core import log
 from numalab.experiment import Boot, Plan
-from numalab.model import SizeClass
+from numalab.model.case import Arm
+from numalab.model.values import SizeClass
 from tests.unit import synthetic
 
 BEFORE, AFTER = "6.1-slowscan-before", "6.1"

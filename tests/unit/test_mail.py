@@ -7,11 +7,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from numalab import catalog, judge, mail, mirror, published, tables
+from numalab import judge, mail, mirror, published, tables
 from numalab.blocks import Block
-from numalab.case import Arm
-from numalab.model import Accel
-from numalab.runs import Run
+from numalab.model import catalog
+from numalab.model.case import Arm
+from numalab.model.run import Run
+from numalab.model.values import Accel
 from tests.unit.synthetic import phase, run
 
 BEFORE, AFTER = "6.1-slowscan-before", "6.1"

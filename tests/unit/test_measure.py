@@ -12,14 +12,15 @@ from typing import Any, cast
 
 import pytest
 
-from numalab import accel, console, judge, machine, measure, record, topology
-from numalab.case import Arm, Place
+from numalab import accel, console, judge, machine, measure, record
 from numalab.core import paths, state
 from numalab.core.errors import GuestError, GuestLost, HostError, InputError, KernelOops
 from numalab.core.process import Deadline, Result
 from numalab.guest import Guest
-from numalab.model import Phase, SizeClass, jsonable
-from numalab.runs import PhaseResult, Run
+from numalab.model import verification
+from numalab.model.case import Arm, Place
+from numalab.model.run import PhaseResult, Run
+from numalab.model.values import Phase, SizeClass, jsonable
 from tests.unit import makers, synthetic
 from tests.unit.makers import FakeHost, FakeShell
 
@@ -97,9 +98,9 @@ class FakeGuest(FakeShell):
         """See Guest."""
         console.Watch(self.console_log, self.name)(last=last)
 
-    def verify(self, deadline: Deadline) -> list[topology.Row]:
+    def verify(self, deadline: Deadline) -> list[verification.Row]:
         """As it should be."""
-        return [topology.Row("nodes", "0-3", "0-3", True)]
+        return [verification.Row("nodes", "0-3", "0-3", True)]
 
     def console_size(self) -> int:
         """Of the log so far."""

@@ -9,8 +9,8 @@ from numalab import metrics
 from numalab.core.errors import InputError
 from numalab.counters import parse
 from numalab.metrics import DERIVED, TIMES, Kind
-from numalab.model import Phase, SizeClass
-from numalab.runs import PhaseResult, Run
+from numalab.model.run import PhaseResult, Run
+from numalab.model.values import Phase, SizeClass
 from tests.unit.makers import recorded
 
 BALANCING = {

@@ -6,10 +6,10 @@ from __future__ import annotations
 import pytest
 
 from numalab import mirror, published, tables
-from numalab.case import Arm
 from numalab.mirror import Agreement, Beside
-from numalab.model import Accel
-from numalab.runs import Run
+from numalab.model.case import Arm
+from numalab.model.run import Run
+from numalab.model.values import Accel
 from tests.unit.synthetic import phase, run
 
 SEED = {"slowscan-xfsrepair": published.load("slowscan-xfsrepair")}

@@ -9,9 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from numalab import catalog
-from numalab.model import GIB, KIB, MIB, TIB, GuestSpec, Topology, check_name, jsonable, parse_cpus, parse_size, show_cpus, show_size
-from numalab.runs import Run
+from numalab.model import catalog
+from numalab.model.guest import GuestSpec
+from numalab.model.run import Run
+from numalab.model.topology import Topology
+from numalab.model.units import GIB, KIB, MIB, TIB, parse_cpus, parse_size, show_cpus, show_size
+from numalab.model.values import check_name, jsonable
 from tests.unit.makers import spec
 
 UMA: dict[str, Any] = {"description": "one node", "vcpus": 4, "memory": "2GiB"}

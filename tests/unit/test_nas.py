@@ -16,7 +16,7 @@ import pytest
 from numalab import counters, measure
 from numalab.core import paths
 from numalab.core.errors import InputError
-from numalab.model import SizeClass
+from numalab.model.values import SizeClass
 
 SOURCES = paths.ROOT / paths.WORKLOADS
 OURS = ("cg", "ep", "is", "mg")

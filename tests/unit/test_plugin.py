@@ -17,11 +17,12 @@ from xml.etree import ElementTree
 import pytest
 import scipy.special  # noqa: F401  Here, or a pytest within this process forgets numpy at its end, which loads only once.
 
-from numalab import catalog, experiment, host
-from numalab.case import Arm
+from numalab import experiment, host
 from numalab.core import paths
 from numalab.core.errors import InputError, KernelOops
 from numalab.experiment import Outcome, Plan
+from numalab.model import catalog
+from numalab.model.case import Arm
 from tests.unit import synthetic
 from tests.unit.makers import FakeHost
 

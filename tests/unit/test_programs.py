@@ -10,7 +10,7 @@ import pytest
 
 from numalab import counters, measure
 from numalab.core import paths
-from numalab.model import SizeClass
+from numalab.model.values import SizeClass
 
 SOURCES = paths.ROOT / paths.WORKLOADS
 WORDS = {

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from numalab import catalog, metrics, published, tables
+from numalab import metrics, published, tables
 from numalab.core.errors import InputError
 from numalab.counters import NUMA_ROWS, derived, parse
+from numalab.model import catalog
 from numalab.published import Change, Published, Row, Table, number
 from tests.unit.makers import recorded
 

@@ -15,7 +15,7 @@ from numalab import cli_guest, doctor, launch, qemu_user
 from numalab.core import state
 from numalab.core.errors import HostError
 from numalab.core.process import Deadline
-from numalab.model import DiskFile
+from numalab.model.guest import DiskFile
 from numalab.where import Where
 from tests.unit import makers, test_guest
 from tests.unit.makers import FakeHost

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from benchmarks import rates
 from numalab import experiment, trial
-from numalab.case import Arm
-from numalab.runs import Run
+from numalab.model.case import Arm
+from numalab.model.run import Run
 from tests.unit import synthetic
 
 BEFORE, AFTER = "6.1-slowscan-before", "6.1"

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from numalab import catalog, cli_kernel, eras, kconfig, kernel, kernelbuild, patches, recipes, source, toolchain
+from numalab import cli_kernel, eras, kconfig, kernel, kernelbuild, patches, recipes, source, toolchain
 from numalab.core import paths
 from numalab.core.errors import CommandFailed, HostError, InputError, LabError
 from numalab.core.process import Deadline
 from numalab.image import Image
-from numalab.model import Boot
+from numalab.model import catalog
+from numalab.model.guest import Boot
 from numalab.patches import Move, Patch
 from numalab.settle import pairs
 from numalab.toolchain import Tools

@@ -9,8 +9,8 @@ import pytest
 
 from numalab import metrics, record
 from numalab.core.errors import InputError
-from numalab.model import Phase, SizeClass, jsonable
-from numalab.runs import PhaseResult, Run
+from numalab.model.run import PhaseResult, Run
+from numalab.model.values import Phase, SizeClass, jsonable
 from tests.unit.makers import spec
 
 BEFORE = {"/proc/vmstat": "numa_hit 5\nold 1\n", "/sys/devices/system/node/node0/vmstat": "nr_free_pages 9\n"}

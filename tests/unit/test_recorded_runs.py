@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from numalab import accel, calibration, experiment, guest, image, kernelbuild, record, store
-from numalab.case import Arm
 from numalab.core import state
 from numalab.core.errors import InputError
-from numalab.model import Accel, jsonable
-from numalab.runs import Run
+from numalab.model.case import Arm
+from numalab.model.run import Run
+from numalab.model.values import Accel, jsonable
 from tests.unit.makers import RECORDED
 
 RUNS = RECORDED / "runs"

@@ -6,9 +6,10 @@ from __future__ import annotations
 import pytest
 
 from numalab import calibration, experiment, report
-from numalab.case import Arm, Direction, Expectation, Verdict
-from numalab.model import Accel, Phase, SizeClass, jsonable
-from numalab.runs import PhaseResult, Run
+from numalab.model.case import Arm, Direction, Expectation
+from numalab.model.run import PhaseResult, Run
+from numalab.model.values import Accel, Phase, SizeClass, jsonable
+from numalab.model.verdict import Verdict
 from tests.unit import synthetic
 from tests.unit.makers import spec
 

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 import pytest
 
 from numalab import gallery, published, sections
-from numalab.case import Answer, Arm, Verdict
 from numalab.folded import Stacks
 from numalab.gallery import Boot
-from numalab.model import Accel
+from numalab.model.case import Arm
+from numalab.model.run import Run
+from numalab.model.values import Accel
+from numalab.model.verdict import Answer, Verdict
 from numalab.moments import Sample
-from numalab.runs import Run
 from numalab.sections import Known, Section
 from tests.unit.reports import case, finding, run, samples, verdict
 

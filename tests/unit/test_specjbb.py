@@ -12,7 +12,7 @@ import pytest
 
 from numalab import counters, measure
 from numalab.core.errors import InputError
-from numalab.model import SizeClass
+from numalab.model.values import SizeClass
 
 
 @pytest.fixture

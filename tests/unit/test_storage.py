@@ -16,7 +16,8 @@ from numalab import storage
 from numalab.core import state
 from numalab.core.errors import DeadlinePassed, HostError, InputError
 from numalab.core.process import Deadline
-from numalab.model import GIB, MIB, TIB, Disk
+from numalab.model.topology import Disk
+from numalab.model.units import GIB, MIB, TIB
 from numalab.storage import Form
 from tests.unit.test_guest import held
 

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from numalab import record, store
-from numalab.case import Arm
 from numalab.core import state
 from numalab.core.errors import HostError, InputError
-from numalab.runs import Run
+from numalab.model.case import Arm
+from numalab.model.run import Run
 from tests.unit.synthetic import phase, run
 
 BEFORE, AFTER = "6.1-slowscan-before", "6.1"

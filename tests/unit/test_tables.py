@@ -10,10 +10,10 @@ import pytest
 
 from numalab import published, tables
 from numalab.blocks import Block, text
-from numalab.case import Arm
 from numalab.core.errors import InputError
+from numalab.model.case import Arm
+from numalab.model.run import PhaseResult, Run
 from numalab.published import number
-from numalab.runs import PhaseResult, Run
 from numalab.tables import Better
 from tests.unit.synthetic import phase, run
 from tests.unit.test_blocks import XFSREPAIR

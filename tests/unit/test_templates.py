@@ -21,15 +21,17 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import pytest
 from pydantic import BaseModel
 
-from numalab import catalog, eras, guest, image, kernel, kernelbuild, provision, recipes, settle, source, toolchain
-from numalab.case import Case
+from numalab import eras, guest, image, kernel, kernelbuild, provision, recipes, settle, source, toolchain
 from numalab.core import state
 from numalab.core.errors import InputError
 from numalab.core.process import Deadline, Result
 from numalab.eras import Container, Era
 from numalab.image import Image, ImageRecipe
 from numalab.kernelbuild import Built
-from numalab.model import Boot, Topology
+from numalab.model import catalog
+from numalab.model.case import Case
+from numalab.model.guest import Boot
+from numalab.model.topology import Topology
 from numalab.recipes import KernelRecipe
 from numalab.source import Tree
 from numalab.toolchain import Tools

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from numalab import catalog, topology
 from numalab.core.errors import InputError
-from numalab.model import GIB, LEAST_NODE, MIB, Topology, show_cpus, show_size
-from numalab.topology import PROBE, View, asked, compare, found, low_memory, scale
+from numalab.model import catalog, topology, verification
+from numalab.model.topology import LEAST_NODE, Topology, scale
+from numalab.model.units import GIB, MIB, show_cpus, show_size
+from numalab.model.verification import PROBE, View, asked, compare, found, low_memory
 from tests.unit.makers import recorded
 
 PROBED = "probe-4socket-6.1.txt"
@@ -179,7 +180,7 @@ def test_what_was_found_is_what_was_asked() -> None:
     rows = compare(*the_guest())
     assert [row.what for row in rows if not row.agrees] == []
     assert {"nodes", "node 2 CPUs", "node 3 memory", "node 1 zone DMA32", "node 0 distances"} <= {row.what for row in rows}
-    assert not any(line.startswith("!") for line in topology.table(rows).splitlines())
+    assert not any(line.startswith("!") for line in verification.table(rows).splitlines())
 
 
 @pytest.mark.parametrize(("old", "new", "wrong"), [
@@ -194,7 +195,7 @@ def test_what_differs_is_seen(old: str, new: str, wrong: set[str]) -> None:
     assert old in text
     rows = compare(the_guest()[0], found(text.replace(old, new)))
     assert {row.what for row in rows if not row.agrees} == wrong
-    assert sum(line.startswith("! ") for line in topology.table(rows).splitlines()) == len(wrong)
+    assert sum(line.startswith("! ") for line in verification.table(rows).splitlines()) == len(wrong)
 
 
 def test_a_missing_node_is_seen() -> None:

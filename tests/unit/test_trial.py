@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import pytest
 
 from numalab import experiment, trial
-from numalab.case import Answer, Arm
 from numalab.core.errors import InputError
-from numalab.runs import Run
+from numalab.model.case import Arm
+from numalab.model.run import Run
+from numalab.model.verdict import Answer
 from tests.unit import synthetic
 
 BEFORE, AFTER = "6.1-slowscan-before", "6.1"

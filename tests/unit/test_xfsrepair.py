@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from numalab import counters, measure
-from numalab.model import SizeClass
+from numalab.model.values import SizeClass
 
 SAID = """\
 libxfs_bcache: 0x67e110

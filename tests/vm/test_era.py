@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from numalab import catalog, eras, kconfig, kernelbuild, recipes, shell, topology
+from numalab import eras, kconfig, kernelbuild, recipes, shell
 from numalab.core import state
 from numalab.core.errors import InputError
 from numalab.core.process import Deadline
+from numalab.model import catalog, topology
 from numalab.plugin import Lab
 from tests.vm.conftest import Command
 

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from numalab import catalog, kconfig, kernelbuild, measure, recipes, settle, shell, topology
+from numalab import kconfig, kernelbuild, measure, recipes, settle, shell
 from numalab.core.errors import CommandFailed, GuestError
 from numalab.core.process import Deadline
 from numalab.guest import Guest
-from numalab.model import SizeClass
+from numalab.model import catalog, topology
+from numalab.model.values import SizeClass
 from numalab.plugin import Lab
 
 SMALL = topology.scale(catalog.topology("uma-2g"), memory=512 << 20, vcpus=1)

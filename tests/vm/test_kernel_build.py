@@ -23,7 +23,7 @@ from numalab import kernel, kernelbuild, provision
 from numalab.core import checksum, paths, state
 from numalab.core.errors import Cancelled, CommandFailed, HostError, InputError
 from numalab.core.process import Deadline
-from numalab.model import Boot
+from numalab.model.guest import Boot
 from tests.vm.conftest import until
 
 MAKEFILE = """\

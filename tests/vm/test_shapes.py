@@ -24,12 +24,16 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from lxml import etree
 
-from numalab import catalog, host, topology
+from numalab import host
 from numalab.core.errors import InputError
 from numalab.core.process import Deadline
 from numalab.domain import domain_xml
 from numalab.launch import free_port
-from numalab.model import GIB, MIB, Boot, GuestSpec, Topology, jsonable
+from numalab.model import catalog, topology, verification
+from numalab.model.guest import Boot, GuestSpec
+from numalab.model.topology import Topology
+from numalab.model.units import GIB, MIB
+from numalab.model.values import jsonable
 from tests.shapes import files, scales, written
 from tests.unit.makers import GOLDEN, spec
 from tests.vm.conftest import Command
@@ -98,7 +102,7 @@ def test_each_is_refused_with_one_line_or_valid(made: list[Made]) -> None:
     wrong = [f"{each.refusal!r}\n{each.text}" for each in made
              if not each.shape and not REFUSED.fullmatch(each.refusal) and not SCALING_REFUSED.fullmatch(each.refusal)]
     for each, shape in possible(made):
-        assert topology.asked(shape).nodes
+        assert verification.asked(shape).nodes
         if not schema.validate(etree.fromstring(domain_xml(spec(shape)).encode())):
             wrong.append(f"{schema.error_log.last_error}\n{each}")
     count = len(list(possible(made)))

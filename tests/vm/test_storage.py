@@ -12,7 +12,8 @@ import pytest
 from numalab import storage
 from numalab.core import state
 from numalab.core.process import Deadline, run
-from numalab.model import TIB, Disk
+from numalab.model.topology import Disk
+from numalab.model.units import TIB
 from numalab.storage import Form
 from tests.vm.conftest import Command
 

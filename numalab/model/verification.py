@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Topologies as pure arithmetic: scaling one, what a guest must show of it, and whether it does.
+"""What a guest must show of its topology, what it does show, and whether these agree. No guest is needed here.
 
-What the guest says is text (`PROBE` is the command that prints it); what it must say follows from the
-Topology alone. Here too: no libvirt, no guest.
+What the guest says is text (`PROBE` is the command that prints it); what it must say follows from the Topology alone.
 """
 
 from __future__ import annotations
@@ -11,10 +10,8 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from pydantic import ValidationError
-
-from numalab.core.errors import InputError
-from numalab.model import FAKE_STEP, GIB, LEAST_NODE, LOCAL_DISTANCE, MIB, Node, Topology, jsonable, parse_cpus, show_cpus, show_size
+from numalab.model.topology import LOCAL_DISTANCE, Node, Topology
+from numalab.model.units import GIB, MIB, parse_cpus, show_cpus, show_size
 
 PAGE = 4096
 NODE_TOLERANCE = 0.02
@@ -31,62 +28,6 @@ PROBE = (
     "node*/access0/initiators/read_latency node*/access0/initiators/read_bandwidth; cat /proc/zoneinfo"
 )
 """One shell command in the guest whose output `found` reads. -a: until 3.3 a NUL is at the end of online."""
-
-
-def scale(topology: Topology, *, memory: int | None = None, vcpus: int | None = None) -> Topology:
-    """The same shape with other totals: each node keeps its share, to the MiB and the vCPU.
-
-    Every node that has CPUs keeps at least one, every node that has memory at least LEAST_NODE. Raises
-    InputError when the shape cannot be kept.
-    """
-    memory = topology.memory if memory is None else memory
-    vcpus = topology.vcpus if vcpus is None else vcpus
-    mem_shares = [node.memory for node in topology.nodes]
-    cpu_shares = [len(node.cpus) for node in topology.nodes]
-    if memory % MIB:
-        raise InputError(f"--memory: {memory} bytes is not a whole number of MiB")
-    if vcpus < sum(map(bool, cpu_shares)):
-        raise InputError(f"--vcpus {vcpus}: {sum(map(bool, cpu_shares))} nodes of this topology have CPUs, one each is the least")
-    if memory < (least := LEAST_NODE * max(1, topology.fake or sum(map(bool, mem_shares)))):
-        raise InputError(f"--memory: this topology needs {least // MIB}MiB at least ({LEAST_NODE // MIB}MiB a node)")
-    mems = [m * MIB for m in _apportion(memory // MIB, mem_shares, least=LEAST_NODE // MIB)]
-    counts = _apportion(vcpus, cpu_shares, least=1)
-    nodes, first = [], 0
-    for node, mem, count in zip(topology.nodes, mems, counts, strict=True):
-        # Scaled vCPUs are renumbered node by node; unscaled ones keep the numbers that the file gives.
-        cpus = node.cpus if vcpus == topology.vcpus else tuple(range(first, first + count))
-        first += count
-        nodes.append(jsonable(node) | {"cpus": show_cpus(cpus), "memory": show_size(mem)})
-    sockets = topology.sockets
-    while vcpus > 0 and vcpus % sockets:
-        sockets -= 1
-    try:
-        return Topology.model_validate(jsonable(topology) | {"memory": show_size(memory), "vcpus": vcpus, "nodes": nodes, "sockets": sockets})
-    except ValidationError as error:
-        reason = error.errors(include_url=False)[0]
-        raise InputError(f"this topology cannot be scaled to {vcpus} vCPUs and {memory // MIB}MiB: "
-                         f"{'.'.join(map(str, reason['loc']))} {reason['msg']}".replace("  ", " ")) from error
-
-
-def _apportion(total: int, shares: list[int], *, least: int) -> list[int]:
-    """Split a whole number by shares (largest remainder); a share of 0 gets 0, any other `least` or more.
-
-    `total` is at least `least` for each share that is not 0.
-    """
-    parts = [0] * len(shares)
-    free = {i for i, share in enumerate(shares) if share}
-    while low := {i for i in free if total * shares[i] < least * sum(shares[j] for j in free)}:
-        for i in low:
-            parts[i] = least
-        total -= least * len(low)
-        free -= low
-    whole = sum(shares[i] for i in free)
-    for i in free:
-        parts[i] = total * shares[i] // whole
-    left = total - sum(parts[i] for i in free)
-    for i in sorted(free, key=lambda i: (-(total * shares[i] % whole), i))[:left]:
-        parts[i] += 1
-    return parts
 
 
 @dataclass(frozen=True)
@@ -228,13 +169,3 @@ def table(rows: list[Row]) -> str:
     lines = [f"  {'':{widths[0]}}  {'asked':{widths[1]}}  found"]
     lines += [f"{' ' if r.agrees else '!'} {r.what:{widths[0]}}  {r.asked:{widths[1]}}  {r.found}".rstrip() for r in rows]
     return "\n".join(lines)
-
-
-def largest(topology: Topology, memory: int) -> Topology | None:
-    """The largest scaling of a topology that fits into `memory` bytes; None when none does."""
-    step = topology.fake * FAKE_STEP if topology.fake else 256 * MIB
-    size = memory // step * step
-    try:
-        return scale(topology, memory=min(size, topology.memory))
-    except (InputError, ValueError):
-        return None

@@ -1,22 +1,20 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The values that everything else is made of: frozen, keyword-only, units in names or types.
+"""A machine as a person describes it, the rules that make one possible, and scaling one.
 
-Sizes are bytes (int) once parsed; in files and arguments they carry a binary unit (512MiB, 500T). The
-rules that make a value possible at all stand here; where it came from (a file, a line) is `catalog`'s.
+Where a topology came from (a file, a line) is `catalog`'s.
 """
 
 from __future__ import annotations
 
-import re
-from decimal import Decimal
 from enum import StrEnum
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
-KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
-_UNITS = {"": 1, "K": KIB, "M": MIB, "G": GIB, "T": TIB, "P": 1 << 50}
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,39}")
+from numalab.core.errors import InputError
+from numalab.model.units import MIB, Cpus, Size, show_cpus, show_size
+from numalab.model.values import Line, Value, jsonable
+
 MAX_VCPUS = 255
 """xAPIC ids end here; more needs an interrupt-remapping IOMMU that the lab does not give its guests."""
 MAX_NODES = 64
@@ -31,115 +29,6 @@ ROOT_DISK = "root"
 """Serial and file name of the disk that a guest boots from (storage.overlay)."""
 LOCAL_DISTANCE = 10
 """ACPI 6.5, 5.2.17: the SLIT's diagonal; every other entry is larger, 255 says "not reachable"."""
-
-
-def parse_size(text: object) -> int:
-    """'512MiB', '4G', '500T' -> bytes. Units are binary, as in truncate(1) and xfs_io(8)."""
-    if isinstance(text, str):
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:([KMGTP])(?:iB)?|B)", text.strip())
-        if match:
-            return int(Decimal(match[1]) * _UNITS[match[2] or ""])
-    raise ValueError(f"{text!r} is not a size: write a number and a binary unit, such as 512MiB, 4G or 500T")
-
-
-def show_size(size: int) -> str:
-    """Bytes -> the shortest exact text: 3584MiB, 500TiB."""
-    unit, scale = next((unit, scale) for unit, scale in reversed(_UNITS.items()) if scale == 1 or (size and size % scale == 0))
-    return f"{size // scale}{unit}{'iB' if unit else 'B'}"
-
-
-def parse_cpus(text: object) -> tuple[int, ...]:
-    """'0-3,8' -> (0, 1, 2, 3, 8): the kernel's cpulist format; '' is no CPU."""
-    if isinstance(text, int) and not isinstance(text, bool):
-        text = str(text)
-    if not isinstance(text, str) or not re.fullmatch(r"(\d+(-\d+)?(,\d+(-\d+)?)*)?", text):
-        raise ValueError(f"{text!r} is not a CPU list such as 0-3,8")
-    cpus: list[int] = []
-    for part in filter(None, text.split(",")):
-        first, _, last = part.partition("-")
-        if int(last or first) < int(first) or int(last or first) > 4096:
-            raise ValueError(f"{part!r} is not a range of CPUs")
-        cpus.extend(range(int(first), int(last or first) + 1))
-    return tuple(sorted(set(cpus)))
-
-
-def show_cpus(cpus: tuple[int, ...]) -> str:
-    """(0, 1, 2, 3, 8) -> '0-3,8'."""
-    runs: list[list[int]] = []
-    for cpu in sorted(cpus):
-        if runs and runs[-1][1] == cpu - 1:
-            runs[-1][1] = cpu
-        else:
-            runs.append([cpu, cpu])
-    return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in runs)
-
-
-def check_name(text: str) -> str:
-    """The one validator of names that reach a path, XML or a command line; returns the name."""
-    if not _NAME.fullmatch(text):
-        raise ValueError(f"{text!r} is not a name: 1 to 40 of a-z 0-9 . _ - and first a letter or digit")
-    return text
-
-
-Size = Annotated[int, BeforeValidator(parse_size), PlainSerializer(show_size, when_used="json")]
-Cpus = Annotated[tuple[int, ...], BeforeValidator(parse_cpus), PlainSerializer(show_cpus, when_used="json")]
-Name = Annotated[str, BeforeValidator(lambda text: check_name(str(text)))]
-
-
-def _printable(text: str) -> str:
-    """A line that may go into XML, a table or a terminal."""
-    if not text.isprintable():
-        raise ValueError(f"{text!r} has characters that cannot be printed on one line")
-    return text
-
-
-Line = Annotated[str, AfterValidator(_printable)]
-
-
-class Value(BaseModel):
-    """Frozen; unknown keys are errors."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Stored(Value):
-    """A value that outlives its process, as JSON, with the number of its format.
-
-    Another checkout may have written it. An earlier format is read, if need be by `upgraded`; a later one is
-    refused, and whoever finds such a file leaves it alone. A class whose format has changed gives `format`
-    the new number as its default.
-    """
-
-    format: int = 1
-
-    @model_validator(mode="before")
-    @classmethod
-    def _known_format(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
-            return data
-        number, newest = data.get("format", 1), cls.model_fields["format"].default
-        if not isinstance(number, int) or number > newest:
-            raise ValueError(f"format {number}: a newer numalab wrote it; this one reads formats up to {newest}")
-        return {**(cls.upgraded(data, number) if number < newest else data), "format": newest}
-
-    @classmethod
-    def upgraded(cls, data: dict[str, Any], number: int) -> dict[str, Any]:
-        """Data of format `number` as today's."""
-        return data
-
-
-class Accel(StrEnum):
-    """What runs the guest's instructions."""
-
-    KVM = "kvm"
-    TCG = "tcg"
-
-
-class SizeClass(StrEnum):
-    """How large a workload is: for two emulated cores, or the seed's own."""
-
-    QUICK = "quick"
-    FULL = "full"
 
 
 class Node(Value):
@@ -271,70 +160,67 @@ class Topology(Value):
             raise ValueError(f"nodes: node {memoryless[0]} has no memory, so no node can have latency_ns and bandwidth_mibs")
 
 
-class DiskFile(Value):
-    """A disk's file on the host, as QEMU is to open it."""
+def scale(topology: Topology, *, memory: int | None = None, vcpus: int | None = None) -> Topology:
+    """The same shape with other totals: each node keeps its share, to the MiB and the vCPU.
 
-    path: str
-    format: Annotated[str, Field(pattern="^(raw|qcow2)$")]
-    serial: str
-    direct: bool
-    """cache=none: the host's file system supports O_DIRECT."""
-    bus: Bus = Bus.VIRTIO
-    mibs_per_second: int | None = None
-
-
-class Boot(Value):
-    """What the guest boots: a kernel straight from the host's files, or (kernel None) its own GRUB."""
-
-    name: str
-    kernel: str | None = None
-    initrd: str | None = None
-    cmdline: str = ""
-    release: str = ""
-    """What uname -r must say; '' when nobody knows."""
-    environment: dict[str, str] = Field(default_factory=dict)
-    """Variables for every command in the guest: what a workload must know of the kernel's era."""
-
-
-class GuestSpec(Value):
-    """Everything that a domain's XML is made of."""
-
-    name: Name
-    uuid: str
-    topology: Topology
-    topology_name: str
-    accel: Accel
-    boot: Boot
-    disks: tuple[DiskFile, ...]
-    ssh_port: Annotated[int, Field(ge=1, le=65535)]
-    directory: str
-    """The guest's folder on the host: overlays, console log, domain XML."""
-    lab: str = ""
-    """Whose guest this is: state.identity() of the lab that made it; another lab's gc leaves it alone."""
-    network: bool = False
-    """Whether the guest reaches the host's loopback, its LAN and beyond; without it there is the forwarded SSH port only."""
-    owner: tuple[int, int] | None = None
-    """uid and gid to run QEMU as under the system instance of libvirt; None under a session."""
+    Every node that has CPUs keeps at least one, every node that has memory at least LEAST_NODE. Raises
+    InputError when the shape cannot be kept.
+    """
+    memory = topology.memory if memory is None else memory
+    vcpus = topology.vcpus if vcpus is None else vcpus
+    mem_shares = [node.memory for node in topology.nodes]
+    cpu_shares = [len(node.cpus) for node in topology.nodes]
+    if memory % MIB:
+        raise InputError(f"--memory: {memory} bytes is not a whole number of MiB")
+    if vcpus < sum(map(bool, cpu_shares)):
+        raise InputError(f"--vcpus {vcpus}: {sum(map(bool, cpu_shares))} nodes of this topology have CPUs, one each is the least")
+    if memory < (least := LEAST_NODE * max(1, topology.fake or sum(map(bool, mem_shares)))):
+        raise InputError(f"--memory: this topology needs {least // MIB}MiB at least ({LEAST_NODE // MIB}MiB a node)")
+    mems = [m * MIB for m in _apportion(memory // MIB, mem_shares, least=LEAST_NODE // MIB)]
+    counts = _apportion(vcpus, cpu_shares, least=1)
+    nodes, first = [], 0
+    for node, mem, count in zip(topology.nodes, mems, counts, strict=True):
+        # Scaled vCPUs are renumbered node by node; unscaled ones keep the numbers that the file gives.
+        cpus = node.cpus if vcpus == topology.vcpus else tuple(range(first, first + count))
+        first += count
+        nodes.append(jsonable(node) | {"cpus": show_cpus(cpus), "memory": show_size(mem)})
+    sockets = topology.sockets
+    while vcpus > 0 and vcpus % sockets:
+        sockets -= 1
+    try:
+        return Topology.model_validate(jsonable(topology) | {"memory": show_size(memory), "vcpus": vcpus, "nodes": nodes, "sockets": sockets})
+    except ValidationError as error:
+        reason = error.errors(include_url=False)[0]
+        raise InputError(f"this topology cannot be scaled to {vcpus} vCPUs and {memory // MIB}MiB: "
+                         f"{'.'.join(map(str, reason['loc']))} {reason['msg']}".replace("  ", " ")) from error
 
 
-class Phase(Value):
-    """One step of a workload: a shell command run in the guest between two snapshots of its counters."""
+def _apportion(total: int, shares: list[int], *, least: int) -> list[int]:
+    """Split a whole number by shares (largest remainder); a share of 0 gets 0, any other `least` or more.
 
-    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")]
-    command: str
-    limit_seconds: Annotated[float, Field(gt=0)]
-    measured: bool = True
-    """Whether its counters are a result; preparation is recorded too, but not shown as one."""
+    `total` is at least `least` for each share that is not 0.
+    """
+    parts = [0] * len(shares)
+    free = {i for i, share in enumerate(shares) if share}
+    while low := {i for i in free if total * shares[i] < least * sum(shares[j] for j in free)}:
+        for i in low:
+            parts[i] = least
+        total -= least * len(low)
+        free -= low
+    whole = sum(shares[i] for i in free)
+    for i in free:
+        parts[i] = total * shares[i] // whole
+    left = total - sum(parts[i] for i in free)
+    for i in sorted(free, key=lambda i: (-(total * shares[i] % whole), i))[:left]:
+        parts[i] += 1
+    return parts
 
 
-def first_line(error: OSError | ValueError) -> str:
-    """One line of an error that may have many: of pydantic's, the first field that is wrong and why."""
-    if isinstance(error, ValidationError):
-        first = error.errors(include_url=False)[0]
-        return ": ".join(filter(None, (".".join(str(part) for part in first["loc"]), first["msg"].removeprefix("Value error, "))))
-    return next(iter(str(error).splitlines()), type(error).__name__)
-
-
-def jsonable(value: BaseModel) -> dict[str, Any]:
-    """A value as plain JSON data: what goes to disk beside a run."""
-    return value.model_dump(mode="json")
+def largest(topology: Topology, memory: int) -> Topology | None:
+    """The largest scaling of a topology that fits into `memory` bytes; None when none does."""
+    step = topology.fake * FAKE_STEP if topology.fake else 256 * MIB
+    size = memory // step * step
+    try:
+        return scale(topology, memory=min(size, topology.memory))
+    except (InputError, ValueError):
+        return None

@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import Field
 
-from numalab.case import Place
-from numalab.model import Accel, Phase, SizeClass, Stored, Value
+from numalab.model.case import Place
+from numalab.model.values import Accel, Phase, SizeClass, Stored, Value
 
 
 class PhaseResult(Value):

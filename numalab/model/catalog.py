@@ -16,10 +16,11 @@ from ruamel.yaml.comments import CommentedBase
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.reader import ReaderError
 
-from numalab.case import Case
 from numalab.core import paths
 from numalab.core.errors import InputError
-from numalab.model import Topology, check_name
+from numalab.model.case import Case
+from numalab.model.topology import Topology
+from numalab.model.values import check_name
 
 M = TypeVar("M", bound=BaseModel)
 

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What every value is made of: frozen models, names that may reach a path or XML, and errors of validation as one line.
+
+Sizes are bytes (int) once parsed; in files and arguments they carry a binary unit (512MiB, 500T).
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,39}")
+
+
+def check_name(text: str) -> str:
+    """The one validator of names that reach a path, XML or a command line; returns the name."""
+    if not _NAME.fullmatch(text):
+        raise ValueError(f"{text!r} is not a name: 1 to 40 of a-z 0-9 . _ - and first a letter or digit")
+    return text
+Name = Annotated[str, BeforeValidator(lambda text: check_name(str(text)))]
+
+
+def _printable(text: str) -> str:
+    """A line that may go into XML, a table or a terminal."""
+    if not text.isprintable():
+        raise ValueError(f"{text!r} has characters that cannot be printed on one line")
+    return text
+
+
+Line = Annotated[str, AfterValidator(_printable)]
+
+
+class Value(BaseModel):
+    """Frozen; unknown keys are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Stored(Value):
+    """A value that outlives its process, as JSON, with the number of its format.
+
+    Another checkout may have written it. An earlier format is read, if need be by `upgraded`; a later one is
+    refused, and whoever finds such a file leaves it alone. A class whose format has changed gives `format`
+    the new number as its default.
+    """
+
+    format: int = 1
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_format(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        number, newest = data.get("format", 1), cls.model_fields["format"].default
+        if not isinstance(number, int) or number > newest:
+            raise ValueError(f"format {number}: a newer numalab wrote it; this one reads formats up to {newest}")
+        return {**(cls.upgraded(data, number) if number < newest else data), "format": newest}
+
+    @classmethod
+    def upgraded(cls, data: dict[str, Any], number: int) -> dict[str, Any]:
+        """Data of format `number` as today's."""
+        return data
+
+
+class Accel(StrEnum):
+    """What runs the guest's instructions."""
+
+    KVM = "kvm"
+    TCG = "tcg"
+
+
+class SizeClass(StrEnum):
+    """How large a workload is: for two emulated cores, or the seed's own."""
+
+    QUICK = "quick"
+    FULL = "full"
+
+
+class Phase(Value):
+    """One step of a workload: a shell command run in the guest between two snapshots of its counters."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")]
+    command: str
+    limit_seconds: Annotated[float, Field(gt=0)]
+    measured: bool = True
+    """Whether its counters are a result; preparation is recorded too, but not shown as one."""
+
+
+def first_line(error: OSError | ValueError) -> str:
+    """One line of an error that may have many: of pydantic's, the first field that is wrong and why."""
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False)[0]
+        return ": ".join(filter(None, (".".join(str(part) for part in first["loc"]), first["msg"].removeprefix("Value error, "))))
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+def jsonable(value: BaseModel) -> dict[str, Any]:
+    """A value as plain JSON data: what goes to disk beside a run."""
+    return value.model_dump(mode="json")
