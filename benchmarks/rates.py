@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from numalab import record, trial
+from numalab import trial
 from numalab.core import state
 from numalab.core.errors import LabError
 from numalab.model.run import Run
 from numalab.model.verdict import Answer
+from numalab.runs import record
 from numalab.trial import Trial
 
 

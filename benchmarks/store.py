@@ -24,10 +24,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from numalab import comparable, record, store, tables  # noqa: E402
+from numalab import tables  # noqa: E402
 from numalab.core import state  # noqa: E402
 from numalab.model.case import Arm  # noqa: E402
 from numalab.model.values import jsonable  # noqa: E402
+from numalab.runs import (
+    compatibility,  # noqa: E402
+    record,  # noqa: E402
+)
+from numalab.runs import index as run_index  # noqa: E402
 from tests.unit.makers import recorded  # noqa: E402
 from tests.unit.synthetic import phase, run  # noqa: E402
 
@@ -78,7 +83,7 @@ def timed(what: str, call: Callable[[], object]) -> float:
 def compared(folders: list[Path]) -> str:
     """What compare does with chosen runs."""
     runs = [record.summary(folder) for folder in folders]
-    assert not comparable.differences(runs)
+    assert not compatibility.differences(runs)
     return f"{len(runs)} runs, {sum(len(block.rows) for block in tables.compare(tables.columns(runs)))} rows"
 
 
@@ -100,19 +105,19 @@ def main() -> int:
         last = max(runs.iterdir()) / "run.json"
         print(f"{count} runs of {last.stat().st_size / 1e3:.0f} kB; load {os.getloadavg()[0]:.2f}, {os.cpu_count()} CPUs")
         print(f"{'':45} {'elapsed':>10} {'own CPU':>10}")
-        timed("index made anew", lambda: f"{len(store.find())} runs")
+        timed("index made anew", lambda: f"{len(run_index.find())} runs")
         limited = [
-            timed("list all", lambda: f"{len(store.find())} runs"),
-            timed("list a case's, one kernel's, since a day", lambda: f"{len(store.find(case='xfsrepair', kernel='6.1', since='2024-01-01'))} runs"),
-            timed("compare a case's newest experiment", lambda: compared(store.choose(["xfsrepair"]))),
+            timed("list all", lambda: f"{len(run_index.find())} runs"),
+            timed("list a case's, one kernel's, since a day", lambda: f"{len(run_index.find(case='xfsrepair', kernel='6.1', since='2024-01-01'))} runs"),
+            timed("compare a case's newest experiment", lambda: compared(run_index.choose(["xfsrepair"]))),
         ]
         timed("lab.py --help: Python's start and imports", lambda: command("--help"))
         timed("lab.py runs --case xfsrepair", lambda: command("runs", "--case", "xfsrepair"))
         timed("lab.py compare xfsrepair", lambda: command("compare", "xfsrepair"))
-        hundred = [entry.folder for entry in store.find(case="xfsrepair")[-100:]]
+        hundred = [entry.folder for entry in run_index.find(case="xfsrepair")[-100:]]
         timed("compare 100 runs", lambda: compared(hundred))
         last.touch()
-        limited.append(timed("list all when one run changed", lambda: f"{len(store.find())} runs"))
+        limited.append(timed("list all when one run changed", lambda: f"{len(run_index.find())} runs"))
     return 1 if max(limited) > LIMIT_SECONDS else 0
 
 

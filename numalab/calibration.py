@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import Field
 
-from numalab import comparable, effect, metrics
+from numalab import effect, metrics
 from numalab.core import state
 from numalab.core.errors import InputError
 from numalab.metrics import Kind
@@ -25,6 +25,7 @@ from numalab.model.case import Case, Expectation
 from numalab.model.run import Run
 from numalab.model.values import SizeClass, Stored, Value, first_line, jsonable
 from numalab.model.verdict import CONFIDENCE
+from numalab.runs import compatibility
 
 PARTS = ("workload", "disks", "append")
 """Of a case: what changes how its boots scatter, beside what differs by size."""
@@ -107,7 +108,7 @@ def plan(name: str, case: Case, size: SizeClass, topology: dict[str, Any], accel
     recipe = {key: known[key] for key in PARTS} | {key: here[key] for key in SIZE_PARTS}
     return Site(
         case_name=name, size=size, recipe=recipe, accel=accel, machine=machine,
-        shape={key: value for key, value in topology.items() if key not in comparable.NO_PART},
+        shape={key: value for key, value in topology.items() if key not in compatibility.NO_PART},
     )
 
 
@@ -121,7 +122,7 @@ def of(runs: Sequence[Run]) -> Calibration:
         raise InputError(f"a calibration needs {effect.LEAST_BOOTS} boots that ended well, there are {len(whole)}")
     here = max((site(run) for run in whole), key=lambda each: each.machine_id)  # a newer run's, if there is one
     kernels = {run.kernel for run in whole}
-    unlike = [*comparable.differences(whole), *([f"kernel: {', '.join(sorted(kernels))}"] if len(kernels) > 1 else [])]
+    unlike = [*compatibility.differences(whole), *([f"kernel: {', '.join(sorted(kernels))}"] if len(kernels) > 1 else [])]
     if unlike or any(site(run).older() != here.older() for run in whole):
         raise InputError(f"a calibration is of one kernel, case and machine; these runs differ in {'; '.join(unlike) or 'their case'}")
     place = whole[0].place

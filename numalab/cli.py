@@ -16,7 +16,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from numalab import cli_case, cli_guest, cli_html, cli_kernel, cli_report, doctor, image, interrupt, launch, measure, record, report, settle
+from numalab import cli_case, cli_guest, cli_html, cli_kernel, cli_report, doctor, image, interrupt, launch, measure, report, settle
 from numalab import guest as guests
 from numalab.cli_common import (
     COMMAND_SECONDS,
@@ -41,6 +41,7 @@ from numalab.interrupt import limit
 from numalab.model import catalog, topology
 from numalab.model.values import SizeClass
 from numalab.progress import Progress
+from numalab.runs import record
 from numalab.terminal import echo, outlive_readers
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None,

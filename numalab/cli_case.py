@@ -12,7 +12,7 @@ from typing import Annotated
 import click
 import typer
 
-from numalab import calibration, counters, experiment, launch, live, record, report, shell, store
+from numalab import calibration, experiment, launch, live, report, shell
 from numalab import guest as guests
 from numalab.cli_common import MINUTE, AccelOption, GuestName, MemoryOption, SizeOption, Uri, VcpusOption, accel_word, inventory, one_of, reach, size_option
 from numalab.core.errors import Exit, InputError
@@ -22,6 +22,8 @@ from numalab.interrupt import cancel, limit
 from numalab.model import catalog
 from numalab.model.values import SizeClass
 from numalab.model.verdict import Answer, Verdict
+from numalab.runs import counters, record
+from numalab.runs import index as run_index
 from numalab.terminal import echo
 
 STATUS = {Answer.HOLDS: Exit.HOLDS, Answer.DOES_NOT_HOLD: Exit.DOES_NOT_HOLD, Answer.CANNOT_TELL: Exit.CANNOT_TELL}
@@ -98,7 +100,7 @@ def verdict(
     force: Annotated[bool, typer.Option("--force", help="judge runs that are not comparable, and say so")] = False,
 ) -> None:
     """Judge runs again, without a guest."""
-    chosen = [record.read(folder) for folder in store.choose(runs)]
+    chosen = [record.read(folder) for folder in run_index.choose(runs)]
     found = experiment.verdicts(chosen, force=force)
     if not found:
         raise InputError("there is no run of a kernel \"after\" among these: a verdict needs both sides of an experiment")

@@ -9,10 +9,12 @@ from typing import Annotated
 
 import typer
 
-from numalab import cli_report, experiment, record, store
+from numalab import cli_report, experiment
 from numalab.model.case import Arm
 from numalab.model.run import Run
 from numalab.model.verdict import Verdict
+from numalab.runs import index as run_index
+from numalab.runs import record
 from numalab.terminal import echo
 
 
@@ -25,7 +27,7 @@ def report(
     """Write a report for any browser, without a network: verdicts, tables, plots, what was run on what, raw data."""
     from numalab import html, sections  # Plotly, Jinja2 and scipy.stats: nobody else waits for them.
 
-    found = [(record.read(folder), folder) for folder in store.choose(words)]
+    found = [(record.read(folder), folder) for folder in run_index.choose(words)]
     runs = [run for run, _ in found]
     for group in sections.together(runs):
         cli_report.unlike(group, force=force)

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from numalab import blocks, comparable, experiment, export, mail, mirror, published, record, report, store, tables
+from numalab import blocks, experiment, export, mail, mirror, published, report, tables
 from numalab.core.errors import InputError
 from numalab.mirror import Beside
 from numalab.model.case import Arm
@@ -20,6 +20,8 @@ from numalab.model.run import Run
 from numalab.model.values import jsonable
 from numalab.model.verdict import Verdict
 from numalab.published import Published
+from numalab.runs import compatibility, record
+from numalab.runs import index as run_index
 from numalab.tables import Columns
 from numalab.terminal import echo
 
@@ -49,7 +51,7 @@ def compare(
         return
     if not words:
         raise InputError("compare: which runs? Give runs, an experiment or a case; lab.py runs shows what there is")
-    runs = [record.summary(folder) for folder in store.choose(words, size=size, topology=topology)]
+    runs = [record.summary(folder) for folder in run_index.choose(words, size=size, topology=topology)]
     forced = unlike(runs, force=force)
     found = tables.columns(runs, baseline)
     references = mirrored(runs) if with_published else {}
@@ -68,7 +70,7 @@ def compare(
 
 def unlike(runs: Sequence[Run], *, force: bool) -> tuple[str, ...]:
     """In what unbroken runs differ that must not; InputError unless forced."""
-    lines = comparable.differences([run for run in runs if not run.error])
+    lines = compatibility.differences([run for run in runs if not run.error])
     if lines and not force:
         raise InputError(f"these runs are not comparable: {'; '.join(lines)}: leave some out, or use --force")
     return lines
@@ -121,13 +123,13 @@ def runs(
 ) -> None:
     """The runs there are, oldest first."""
     for folder in add or []:
-        echo(f"{store.add(folder).id} is here")
+        echo(f"{run_index.add(folder).id} is here")
     if not add:
-        for line in listing(store.find(case=case, kernel=kernel, since=since, experiment=experiment_name)):
+        for line in listing(run_index.find(case=case, kernel=kernel, since=since, experiment=experiment_name)):
             echo(line)
 
 
-def listing(found: Sequence[store.Entry]) -> list[str]:
+def listing(found: Sequence[run_index.Entry]) -> list[str]:
     """A line for each run; what is broken or damaged says why."""
     rows = [("STARTED", "CASE", "KERNEL", "TOPOLOGY", "SIZE", "ACCEL", "RUN")]
     rows += [(one.started, one.case_name or f"({one.workload})", one.kernel, one.topology, one.size, one.accel, one.id) for one in found if not one.damage]

@@ -12,12 +12,12 @@ import re
 import tarfile
 from pathlib import Path
 
-from numalab import record
 from numalab.core.errors import InputError
 from numalab.gallery import Link
 from numalab.model.run import Run
 from numalab.model.units import show_size
 from numalab.model.values import Value
+from numalab.runs import record
 
 LARGEST = 16 << 20
 """Bytes of a file that is copied; larger ones (a perf.data) stay where they are, and the report says so."""

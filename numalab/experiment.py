@@ -19,7 +19,7 @@ from typing import Protocol
 
 from pydantic import Field
 
-from numalab import calibration, image, judge, kernel, kernelbuild, launch, measure, metrics, settle, shell, store
+from numalab import calibration, image, judge, kernel, kernelbuild, launch, measure, metrics, settle, shell
 from numalab import guest as guests
 from numalab.core import state
 from numalab.core.errors import InputError, KernelOops, LabError, NameTaken
@@ -35,6 +35,7 @@ from numalab.model.topology import Disk, Topology
 from numalab.model.values import Phase, SizeClass, Value
 from numalab.model.verdict import Verdict
 from numalab.recipes import recipe
+from numalab.runs import index as run_index
 
 PREPARE_SECONDS = 6 * 3600.0
 """For kernels that have to be built first; a distribution's whole configuration under emulation is the longest."""
@@ -336,8 +337,8 @@ def among_others(judged: Verdict, runs: Sequence[Run]) -> Verdict:
 def _others(judged: Verdict, runs: Sequence[Run]) -> list[tuple[str, str]]:
     """(when it began, answer) of each further experiment like the one judged. One that has no boot after yet counts too."""
     own, machine = {run.place.experiment for run in runs if run.place}, runs[0].host.get("machine")
-    experiments: dict[str, list[store.Entry]] = {}
-    for entry in store.find(case=judged.case_name, size=judged.size, topology=judged.topology, accel=judged.accel):
+    experiments: dict[str, list[run_index.Entry]] = {}
+    for entry in run_index.find(case=judged.case_name, size=judged.size, topology=judged.topology, accel=judged.accel):
         if entry.experiment not in own:
             experiments.setdefault(entry.experiment, []).append(entry)
     found = []
@@ -345,7 +346,7 @@ def _others(judged: Verdict, runs: Sequence[Run]) -> list[tuple[str, str]]:
         before = {entry.kernel for entry in entries if entry.arm == Arm.BEFORE}
         after = {entry.kernel for entry in entries if entry.arm == Arm.AFTER}
         if before == {judged.before} and (judged.after in after or not after):
-            boots = [store.load(entry) for entry in entries if entry.arm == Arm.BEFORE or entry.kernel == judged.after]
+            boots = [run_index.load(entry) for entry in entries if entry.arm == Arm.BEFORE or entry.kernel == judged.after]
             if boots[0].host.get("machine") == machine:
                 found.append((boots[0].started, _answer(boots)))
     return found

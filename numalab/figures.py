@@ -14,13 +14,13 @@ from html import escape
 import plotly.graph_objects as go
 from scipy import stats
 
-from numalab import folded, moments
-from numalab.folded import Stacks
 from numalab.model.case import Direction
 from numalab.model.values import Value
 from numalab.model.verdict import CONFIDENCE, Answer, Finding
-from numalab.moments import Series
 from numalab.plot import Plot, Table, axis, figure, interval, joined, note, number, rows, short, titled
+from numalab.runs import profile, samples
+from numalab.runs.profile import Stacks
+from numalab.runs.samples import Series
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b0609a", "#8c7a00", "#5a6fd0", "#b04a4a", "#6b7780")
 """Of kernels, the first the baseline. The first three are Okabe and Ito's (jfly.uni-koeln.de/color); all have 3:1 on white."""
@@ -181,11 +181,11 @@ def _ticks(start: float, end: float) -> list[float]:
 
 def over_time(title: str, unit: str, lines: Sequence[tuple[str, str, Series]], kernels: Sequence[str]) -> Plot | None:
     """A counter over a phase: `lines` are (boot, kernel, series), one a boot. None when nothing moves in any."""
-    if not any(moments.moves(line) for _, _, line in lines):
+    if not any(samples.moves(line) for _, _, line in lines):
         return None
     traces = []
     for boot, kernel, line in lines:
-        index, few = kernels.index(kernel), moments.thin(line, MOMENTS)
+        index, few = kernels.index(kernel), samples.thin(line, MOMENTS)
         traces.append(go.Scatter(
             x=[round(t, 2) for t, _ in few], y=[value for _, value in few], mode="lines", opacity=0.85,
             line={"color": COLOURS[index % len(COLOURS)], "width": 1.5, "dash": DASHES[index % len(DASHES)]},
@@ -194,7 +194,7 @@ def over_time(title: str, unit: str, lines: Sequence[tuple[str, str, Series]], k
     height = 190
     drawn = figure(traces, height, (48, 10, 8, 36), hovermode="closest", xaxis=axis("s", nticks=6, rangemode="tozero"),
                    yaxis=axis(nticks=5, rangemode="tozero"))
-    cells = tuple((f"{t:.1f}", *(number(moments.at(line, t)) for _, _, line in lines)) for t in _grid([line for _, _, line in lines]))
+    cells = tuple((f"{t:.1f}", *(number(samples.at(line, t)) for _, _, line in lines)) for t in _grid([line for _, _, line in lines]))
     table = Table(caption=titled(title, unit), head=("s", *(f"{kernel} {boot}" for boot, kernel, _ in lines)), rows=cells)
     said = joined([(kernel, boot, number(line[-1][1])) for boot, kernel, line in lines if line], "{0} {1}: {2}")
     return Plot(title=title, unit=unit, alt=f"{title} over time, a line for each boot. At the end {said}", figure=drawn, height=height, table=table)
@@ -205,15 +205,15 @@ def heat(title: str, nodes: Mapping[int, Series], most: float) -> Plot | None:
     if not nodes:
         return None
     names = [f"node {node}" for node in nodes]
-    few = moments.thin(sorted({t for line in nodes.values() for t, _ in line}), MOMENTS)
+    few = samples.thin(sorted({t for line in nodes.values() for t, _ in line}), MOMENTS)
     height = 22 * len(names) + 46
     trace = go.Heatmap(
-        z=[[_mib(moments.at(line, t)) for t in few] for line in nodes.values()], x=[round(t, 2) for t in few], y=names, zmin=0, zmax=_mib(most),
+        z=[[_mib(samples.at(line, t)) for t in few] for line in nodes.values()], x=[round(t, 2) for t in few], y=names, zmin=0, zmax=_mib(most),
         colorscale="Cividis", colorbar={"thickness": 9, "nticks": 4, "len": 1.1, "outlinewidth": 0}, hovertemplate="%{y}, %{x} s: %{z} MiB<extra></extra>",
     )
     drawn = figure([trace], height, (52, 6, 8, 36), xaxis=axis("s", nticks=6), yaxis={"autorange": "reversed", "fixedrange": True})
     grid = _grid(list(nodes.values()))
-    cells = tuple((name, *(number(_mib(moments.at(line, t))) for t in grid)) for name, line in zip(names, nodes.values(), strict=True))
+    cells = tuple((name, *(number(_mib(samples.at(line, t))) for t in grid)) for name, line in zip(names, nodes.values(), strict=True))
     table = Table(caption=f"{title}, MiB", head=("node", *(f"{t:.1f} s" for t in grid)), rows=cells)
     said = joined([(row[0], row[1], row[-1]) for row in cells], "{0}: {1} at first, {2} at last")
     return Plot(title=title, unit="MiB", alt=f"Heat map of MiB in use by node over time. {said}", figure=drawn, height=height, table=table)
@@ -232,10 +232,10 @@ def _grid(lines: Sequence[Series]) -> list[float]:
 
 def flame(title: str, stacks: Stacks) -> Plot | None:
     """A profile as a flame graph, callers below what they call; None without samples."""
-    every = folded.samples(stacks)
+    every = profile.samples(stacks)
     if not every:
         return None
-    boxes = folded.frames(stacks, least=LEAST_SHARE)
+    boxes = profile.frames(stacks, least=LEAST_SHARE)
     colours = [FLAME_COLOURS[sum(box.function.encode()) % len(FLAME_COLOURS)] for box in boxes]
     trace = go.Icicle(
         ids=["all", *(str(index) for index in range(len(boxes)))], labels=["all", *(escape(box.function) for box in boxes)],
@@ -246,7 +246,7 @@ def flame(title: str, stacks: Stacks) -> Plot | None:
     )
     height = 18 * (max((box.depth for box in boxes), default=0) + 1) + 12
     drawn = figure([trace], height, (2, 2, 4, 4), uniformtext={"mode": "hide", "minsize": 9})
-    cells = tuple((share.function, f"{share.total:.2%}", f"{share.own:.2%}") for share in folded.shares(stacks)[:LISTED])
+    cells = tuple((share.function, f"{share.total:.2%}", f"{share.own:.2%}") for share in profile.shares(stacks)[:LISTED])
     table = Table(caption=f"{title}: functions by their share of {every} samples", head=("function", "with what it calls", "itself"), rows=cells)
     alt = f"Flame graph of {every} samples. Largest: {joined(cells[:5], '{0} {1}')}"
     return Plot(title=title, unit=f"{every} samples", alt=alt, figure=drawn, height=height, wide=True, table=table)

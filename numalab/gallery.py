@@ -10,12 +10,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from numalab import counters, figures, folded, metrics, moments
-from numalab.folded import Stacks
+from numalab import figures, metrics
 from numalab.model.run import Run
 from numalab.model.values import Value
-from numalab.moments import Sample
 from numalab.plot import Plot
+from numalab.runs import counters, profile
+from numalab.runs import samples as runs_samples
+from numalab.runs.profile import Stacks
+from numalab.runs.samples import Sample
 
 NUMA = {key: title for title, key in counters.NUMA_ROWS}
 JUDGED = "Judged"
@@ -137,9 +139,9 @@ def over_time(boots: Boots, judged: Iterable[str]) -> list[Group]:
         sampled = [(boot.name, kernel, boot.samples[phase]) for kernel, boot in boots if boot.samples.get(phase)]
         plots: list[Plot | None] = []
         for counter in unique((*judged, *WATCHED)):
-            lines = [(boot, kernel, line) for boot, kernel, found in sampled if (line := moments.series(found, counter))]
-            plots.append(figures.over_time(NUMA.get(counter, counter), "pages" if moments.level(counter) else "", lines, kernels))
-        nodes = [(boot, kernel, pages) for boot, kernel, found in sampled if (pages := moments.pages(found))]
+            lines = [(boot, kernel, line) for boot, kernel, found in sampled if (line := runs_samples.series(found, counter))]
+            plots.append(figures.over_time(NUMA.get(counter, counter), "pages" if runs_samples.level(counter) else "", lines, kernels))
+        nodes = [(boot, kernel, pages) for boot, kernel, found in sampled if (pages := runs_samples.pages(found))]
         most = max((value for *_, pages in nodes for line in pages.values() for _, value in line), default=0.0)
         maps = [figures.heat(f"{kernel}, {boot}", pages, most) for boot, kernel, pages in nodes]
         groups += [_group(f"Phase {phase}", plots), _group(f"Phase {phase}: memory in use by node", maps)]
@@ -153,7 +155,7 @@ def profiles(boots: Boots) -> list[Group]:
         plots = []
         for kernel in unique(kernel for kernel, boot in boots if phase in boot.stacks):
             found = [boot.stacks[phase] for name, boot in boots if name == kernel and phase in boot.stacks]
-            plots.append(figures.flame(f"{kernel}, {len(found)} boot{'s' * (len(found) != 1)}", folded.merged(found)))
+            plots.append(figures.flame(f"{kernel}, {len(found)} boot{'s' * (len(found) != 1)}", profile.merged(found)))
         groups.append(_group(f"Phase {phase}", plots))
     return [group for group in groups if group.plots]
 

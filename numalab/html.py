@@ -17,7 +17,7 @@ from pathlib import Path
 
 from plotly.offline import get_plotlyjs
 
-from numalab import counters, evidence, page, patches, published, recipes, record, sections
+from numalab import evidence, page, patches, published, recipes, sections
 from numalab.core import state
 from numalab.core.errors import InputError
 from numalab.gallery import Boot
@@ -25,8 +25,9 @@ from numalab.model.run import Run
 from numalab.model.topology import Topology
 from numalab.model.values import Accel, jsonable
 from numalab.model.verdict import Verdict
-from numalab.moments import Sample
 from numalab.published import Published
+from numalab.runs import counters, record
+from numalab.runs.samples import Sample
 from numalab.sections import Kernel, Known, Patch
 
 MARK = "numalab report"

@@ -16,9 +16,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from numalab import comparable, finding, metrics, tables
+from numalab import finding, metrics, tables
 from numalab.calibration import Calibration, inside
-from numalab.comparable import Traits
 from numalab.core.errors import InputError
 from numalab.effect import LEAST_BOOTS
 from numalab.metrics import Kind
@@ -26,6 +25,8 @@ from numalab.model.case import Arm, CaseSize, Expectation, Place
 from numalab.model.run import Run
 from numalab.model.values import jsonable
 from numalab.model.verdict import Answer, Finding, Verdict
+from numalab.runs import compatibility
+from numalab.runs.compatibility import Traits
 
 STEP = 1.5
 """From one look to the next: 3, 5 and 8 boots of each kernel."""
@@ -121,8 +122,8 @@ def _unlike(every: Sequence[Run], whole: Sequence[Run]) -> list[str]:
     """In what runs differ that should not: a line for each."""
     if strays := [run.id for run in every if run.place is None]:
         raise InputError(f"run {strays[0]} belongs to no case: lab.py run CASE makes runs that do, lab.py compare sets others side by side")
-    kernels = [f"kernel {arm}, {line}" for arm in Arm for line in comparable.differences(_side(whole, arm), _kernel)]
-    return [*comparable.differences(whole), *comparable.differences(whole, _inputs), *kernels]
+    kernels = [f"kernel {arm}, {line}" for arm in Arm for line in compatibility.differences(_side(whole, arm), _kernel)]
+    return [*compatibility.differences(whole), *compatibility.differences(whole, _inputs), *kernels]
 
 
 def _inputs(run: Run) -> Traits:

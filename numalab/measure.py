@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 from pydantic import Field, ValidationError
 
-from numalab import accel, console, counters, machine, record, shell
+from numalab import accel, console, machine, shell
 from numalab.core import paths, state
 from numalab.core.errors import GuestError, HostError, InputError, LabError
 from numalab.core.log import note, step
@@ -32,6 +32,7 @@ from numalab.model import catalog, verification
 from numalab.model.case import Place
 from numalab.model.run import PhaseResult, Run
 from numalab.model.values import Phase, SizeClass, Value, check_name, jsonable
+from numalab.runs import counters, record
 
 INSIDE = "/run/numalab-inside.py"
 AGENT_INPUT, WORKLOAD_INPUT = "inside.py", "workload.py"

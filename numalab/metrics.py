@@ -23,9 +23,9 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import TypeVar
 
-from numalab import counters
 from numalab.core.errors import InputError
 from numalab.model.run import PhaseResult, Run
+from numalab.runs import counters
 
 N = TypeVar("N", int, float)
 Vmstat = Mapping[str, int]

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from itertools import zip_longest
 
-from numalab import counters, effect, metrics
+from numalab import effect, metrics
 from numalab.calibration import Calibration
 from numalab.model.case import Case, Expectation
 from numalab.model.run import Run
 from numalab.model.values import Accel, Phase
 from numalab.model.verdict import Answer, Finding, Verdict
+from numalab.runs import counters
 
 ABSENT = "-"
 EMULATED = "emulated: counters are faithful, times are not"

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from numalab import comparable, drawing, figures, gallery, mirror, tables
+from numalab import drawing, figures, gallery, mirror, tables
 from numalab.blocks import Block
 from numalab.drawing import Drawing
 from numalab.gallery import Boot, Boots, Gallery, Group, unique
@@ -23,6 +23,7 @@ from numalab.model.values import Value
 from numalab.model.verdict import CONFIDENCE, Answer, Finding, Verdict
 from numalab.plot import Plot, Table
 from numalab.published import Published
+from numalab.runs import compatibility
 
 SIGNS = "●◆■▲▼⬟★⬢"
 """figures.SYMBOLS as characters, for the legend."""
@@ -124,7 +125,7 @@ def _section(ident: str, boots: Sequence[Boot], verdicts: Sequence[Verdict], kno
     expected = dict.fromkeys((wish.metric, wish.phase) for wish in (case.expect if case else ()))
     own = [verdict for verdict in verdicts if _belongs(verdict, runs)]
     gone = [name for name in (case.published if case else ()) if name not in known.references]
-    doubts = [doubt for verdict in own for doubt in verdict.doubts] + [f"these runs differ in {line}" for line in comparable.differences(whole)]
+    doubts = [doubt for verdict in own for doubt in verdict.doubts] + [f"these runs differ in {line}" for line in compatibility.differences(whole)]
     doubts += [f"not set beside reference/{name}.yml: this checkout has no such table" for name in gone]
     return Section(
         id=ident, title=first.place.case_name if first.place else first.workload, case=case, emulated=emulated,

@@ -22,12 +22,13 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import TypeVar
 
-from numalab import counters, metrics
+from numalab import metrics
 from numalab.blocks import Block, Cell, Row
 from numalab.core.errors import InputError
 from numalab.metrics import Kind
 from numalab.model.case import Arm
 from numalab.model.run import Run
+from numalab.runs import counters
 
 N = TypeVar("N", float, Decimal)
 Columns = dict[str, tuple[Run, ...]]

@@ -28,12 +28,12 @@ from pathlib import Path
 import pytest
 
 from numalab import guest as guests
-from numalab import record
 from numalab.core import state
 from numalab.core.paths import ROOT
 from numalab.core.process import Deadline
 from numalab.domain import mark
 from numalab.host import connect
+from numalab.runs import record
 from tests.vm.conftest import PATIENCE, Command, until
 
 SMALL = ("--topology", "uma-2g", "--memory", "512M", "--vcpus", "1", "--accel", "tcg")

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from numalab import accel, calibration, experiment, guest, image, kernelbuild, machine, measure, store
+from numalab import accel, calibration, experiment, guest, image, kernelbuild, machine, measure
 from numalab.core import checksum, paths, state
 from numalab.core.errors import GuestError
 from numalab.core.process import Deadline
@@ -30,6 +30,7 @@ from numalab.model.case import Arm, Case, CaseSize, Direction, Expectation, Mach
 from numalab.model.guest import Boot
 from numalab.model.run import Run
 from numalab.model.values import Accel, SizeClass, jsonable
+from numalab.runs import index as run_index
 from tests.unit import makers
 from tests.unit.test_measure import CONSOLE, NODE0, FakeGuest
 
@@ -186,7 +187,7 @@ def make(folder: Path) -> None:
         with mock.patch.object(state, "stamp", return_value="20261122T200000"):
             calibration.save(calibration.of([run for run in runs["holds"] if run.place and run.place.arm is Arm.BEFORE]))
         manifests()
-        store.find()
+        run_index.find()
         for name, boots in runs.items():
             for verdict in experiment.verdicts(boots):
                 print(f"{name}: {verdict.answer}, {verdict.boots}")

@@ -11,14 +11,14 @@ import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from numalab import record
 from numalab.model.case import Arm, Case, Place
 from numalab.model.guest import Boot
 from numalab.model.run import PhaseResult, Run
 from numalab.model.topology import Topology
 from numalab.model.values import Accel, Phase, SizeClass, jsonable
 from numalab.model.verdict import Answer, Finding, Verdict
-from numalab.moments import Sample
+from numalab.runs import record
+from numalab.runs.samples import Sample
 from tests.unit.makers import spec
 
 HOSTILE = "<script>alert(1)</script><img src=http://example.invalid/x onerror=alert(2)>"

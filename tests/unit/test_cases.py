@@ -9,11 +9,11 @@ import pytest
 
 from numalab import experiment, metrics, settle
 from numalab.core import paths
-from numalab.counters import parse
 from numalab.model import catalog, topology
 from numalab.model.case import Case
 from numalab.model.values import SizeClass
 from numalab.recipes import recipe
+from numalab.runs.counters import parse
 from tests.unit.makers import recorded
 
 CASES = catalog.names("testcases")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from numalab import calibration, cli, cli_case, experiment, interrupt, live, record, store
+from numalab import calibration, cli, cli_case, experiment, interrupt, live
 from numalab.core import state
 from numalab.core.errors import Cancelled, Exit, GuestError, HostError, InputError, KernelOops
 from numalab.core.process import Deadline
@@ -22,6 +22,8 @@ from numalab.model.case import Arm
 from numalab.model.run import Run
 from numalab.model.units import GIB
 from numalab.model.values import SizeClass
+from numalab.runs import index as run_index
+from numalab.runs import record
 from tests.unit import synthetic
 from tests.unit.makers import FakeHost, FakeShell
 
@@ -172,7 +174,7 @@ def test_cases(lab: Lab) -> None:
 def stored(case: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[Run]], None]:
     def keep(runs: Sequence[Run]) -> None:
         by_id = {run.id: run for run in runs}
-        monkeypatch.setattr(store, "choose", lambda words, **_: [Path(name) for name in by_id])
+        monkeypatch.setattr(run_index, "choose", lambda words, **_: [Path(name) for name in by_id])
         monkeypatch.setattr(record, "read", lambda folder: by_id[folder.name])
 
     return keep
@@ -249,7 +251,7 @@ def test_a_store_that_cannot_be_read_changes_no_verdict(lab: Lab, case: str, con
     def broken(**_: object) -> None:
         raise HostError("runs.sqlite3: locked")
 
-    monkeypatch.setattr(store, "find", broken)
+    monkeypatch.setattr(run_index, "find", broken)
     code, out, _ = lab("run", case)
     assert (code, doubts(out)) == (0, ["whether it was repeated is not known: runs.sqlite3: locked"])
 

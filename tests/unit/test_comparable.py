@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import pytest
 
-from numalab import comparable
 from numalab.model import topology
 from numalab.model.catalog import topology as shape
 from numalab.model.guest import Boot
 from numalab.model.run import Run
 from numalab.model.units import GIB
 from numalab.model.values import Accel, SizeClass, jsonable
+from numalab.runs import compatibility
 from tests.unit.makers import spec
 
 
@@ -26,8 +26,8 @@ def run(where: str = "4socket", accel: Accel = Accel.TCG, **changes: object) -> 
 
 def test_other_kernels_and_loads_are_the_same_machine() -> None:
     other = run(guest={"spec": jsonable(spec("4socket", name="b", boot=Boot(name="6.1")))}, release="6.2", id="s")
-    assert comparable.differences([run(), other, run(host={"machine": "vm", "cpu": "EPYC", "cpus": "2", "load at start": "0.1", "qemu": "9"})]) == ()
-    assert comparable.differences([run()]) == comparable.differences([]) == ()
+    assert compatibility.differences([run(), other, run(host={"machine": "vm", "cpu": "EPYC", "cpus": "2", "load at start": "0.1", "qemu": "9"})]) == ()
+    assert compatibility.differences([run()]) == compatibility.differences([]) == ()
 
 
 @pytest.mark.parametrize(("other", "line"), [
@@ -39,31 +39,31 @@ def test_other_kernels_and_loads_are_the_same_machine() -> None:
     (run(host={"machine": "big", "cpu": "EPYC", "cpus": "2"}), "host: machine=vm (2 runs), machine=big (1 run)"),
 ])
 def test_what_differs_is_named(other: Run, line: str) -> None:
-    assert comparable.differences([run(), run(), other]) == (line,)
+    assert compatibility.differences([run(), run(), other]) == (line,)
 
 
 def test_a_topology_is_its_shape_not_its_name() -> None:
     small = jsonable(spec(topology.scale(shape("4socket"), memory=4 * GIB, vcpus=None)))
     assert small["topology_name"] == "mine"
-    (line,) = comparable.differences([run(), run(guest={"spec": small})])
+    (line,) = compatibility.differences([run(), run(guest={"spec": small})])
     assert line.startswith("topology: 4socket memory=16GiB nodes=")
     assert "mine memory=4GiB" in line
     assert len(line) < 300
 
 
 def test_of_many_facts_three_are_named() -> None:
-    (line,) = comparable.differences([run(params={"a": [1], "b": 1, "c": 1, "d": 1}), run(params={"a": [2], "b": 2, "c": 2, "d": 1, "e": 5})])
+    (line,) = compatibility.differences([run(params={"a": [1], "b": 1, "c": 1, "d": 1}), run(params={"a": [2], "b": 2, "c": 2, "d": 1, "e": 5})])
     assert line == "parameters: b=1 c=1 e=- … (1 run), b=2 c=2 e=5 … (1 run)"
 
 
 def test_another_name_or_description_is_no_other_topology() -> None:
     renamed = {**jsonable(spec("4socket")), "topology_name": "topologies/4socket.yml"}
     renamed["topology"] = {**renamed["topology"], "description": "other words"}
-    assert comparable.differences([run(), run(guest={"spec": renamed})]) == ()
+    assert compatibility.differences([run(), run(guest={"spec": renamed})]) == ()
 
 
 def test_all_that_differs_is_told() -> None:
-    found = comparable.differences([run(), run("fakenuma", Accel.KVM)])
+    found = compatibility.differences([run(), run("fakenuma", Accel.KVM)])
     assert [line.partition(":")[0] for line in found] == ["accelerator", "topology"]
 
 
@@ -74,7 +74,7 @@ def on(ident: str | None, name: str = "vm") -> Run:
 
 @pytest.mark.parametrize("runs", [[on(None), on(None)], [on("a"), on("a")], [on(None), on("a"), on("a"), on(None)]])
 def test_older_runs_have_no_machine_id(runs: list[Run]) -> None:
-    assert comparable.differences(runs) == ()
+    assert compatibility.differences(runs) == ()
 
 
 @pytest.mark.parametrize(("runs", "line"), [
@@ -83,5 +83,5 @@ def test_older_runs_have_no_machine_id(runs: list[Run]) -> None:
     ([on("a"), on(None, "big")], "host: machine=vm machine id=a (1 run), machine=big machine id=- (1 run)"),
 ])
 def test_two_machines_of_one_name(runs: list[Run], line: str) -> None:
-    (told,) = comparable.differences(runs)
+    (told,) = compatibility.differences(runs)
     assert sorted(told.removeprefix("host: ").split(", ")) == sorted(line.removeprefix("host: ").split(", "))

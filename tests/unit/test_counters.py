@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from numalab.counters import derived, difference, parse, phase, short
+from numalab.runs.counters import derived, difference, parse, phase, short
 from tests.unit.makers import recorded
 
 NODE0 = "/sys/devices/system/node/node0"

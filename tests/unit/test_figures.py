@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from numalab import figures, folded, moments, plot
+from numalab import figures, plot
 from numalab.model.verdict import Answer
 from numalab.plot import Plot
+from numalab.runs import profile as runs_profile
+from numalab.runs import samples as runs_samples
 from tests.unit.reports import HOSTILE, case, finding, profile, samples
 
 KERNELS = ["before", "after"]
@@ -104,7 +106,7 @@ def test_effects_at_the_edge_stay_in_the_plot(ratio: float, low: float | None, h
 
 
 def test_over_time() -> None:
-    lines = [("boot 1", "before", moments.series(samples({"pgfault": 100}), "pgfault")), ("boot 2", "after", [(0.0, 0.0), (1.0, 3.0)])]
+    lines = [("boot 1", "before", runs_samples.series(samples({"pgfault": 100}), "pgfault")), ("boot 2", "after", [(0.0, 0.0), (1.0, 3.0)])]
     found = figures.over_time("pgfault", "", lines, KERNELS)
     assert found
     assert [trace["line"]["dash"] for trace in drawn(found)] == list(figures.DASHES[:2]), "kernels differ in more than colour"
@@ -120,7 +122,7 @@ def test_long_series_are_thinned() -> None:
 
 
 def test_heat() -> None:
-    nodes = moments.pages(samples({}))
+    nodes = runs_samples.pages(samples({}))
     found = figures.heat("6.1, boot 1", nodes, 262144)
     assert found
     trace = drawn(found)[0]
@@ -133,7 +135,7 @@ def test_heat() -> None:
 
 
 def test_flame() -> None:
-    found = figures.flame("6.1", folded.parse(profile(560)))
+    found = figures.flame("6.1", runs_profile.parse(profile(560)))
     assert found
     trace = drawn(found)[0]
     assert trace["labels"][0] == "all"

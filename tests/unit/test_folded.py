@@ -5,51 +5,51 @@ from __future__ import annotations
 
 import pytest
 
-from numalab import folded
 from numalab.core.errors import InputError
+from numalab.runs import profile
 
 TEXT = "a;b;c 6\na;b 2\n\na;d 1\na;b;c 1\n"
 
 
 def test_parse_adds_up() -> None:
-    assert folded.parse(TEXT) == {("a", "b", "c"): 7, ("a", "b"): 2, ("a", "d"): 1}
-    assert folded.parse("") == {}
+    assert profile.parse(TEXT) == {("a", "b", "c"): 7, ("a", "b"): 2, ("a", "d"): 1}
+    assert profile.parse("") == {}
 
 
 def test_frames_may_have_spaces() -> None:
-    assert folded.parse("main;std::vector<int, A>::push_back 3\n") == {("main", "std::vector<int, A>::push_back"): 3}
+    assert profile.parse("main;std::vector<int, A>::push_back 3\n") == {("main", "std::vector<int, A>::push_back"): 3}
 
 
 @pytest.mark.parametrize("line", ["a;b", "a;b x", " 3", "a -1", "a 1.5"])
 def test_what_is_not_one_is_named(line: str) -> None:
     with pytest.raises(InputError, match="line 2: "):
-        folded.parse(f"a 1\n{line}\n")
+        profile.parse(f"a 1\n{line}\n")
 
 
 def test_boots_are_added_up() -> None:
-    one = folded.parse(TEXT)
-    both = folded.merged([one, one, {("z",): 1}])
-    assert folded.samples(both) == 21
+    one = profile.parse(TEXT)
+    both = profile.merged([one, one, {("z",): 1}])
+    assert profile.samples(both) == 21
     assert both["a", "d"] == 2
 
 
 def test_shares_by_hand() -> None:
-    found = {share.function: (share.total, share.own) for share in folded.shares(folded.parse(TEXT))}
+    found = {share.function: (share.total, share.own) for share in profile.shares(profile.parse(TEXT))}
     assert found == {"a": (1.0, 0.0), "b": (0.9, 0.2), "c": (0.7, 0.7), "d": (0.1, 0.1)}
-    assert [share.function for share in folded.shares(folded.parse(TEXT))] == ["a", "b", "c", "d"]
-    assert folded.shares({}) == []
+    assert [share.function for share in profile.shares(profile.parse(TEXT))] == ["a", "b", "c", "d"]
+    assert profile.shares({}) == []
 
 
 def test_recursion_counts_once() -> None:
-    assert folded.shares({("a", "b", "a"): 4})[0].total == 1.0
+    assert profile.shares({("a", "b", "a"): 4})[0].total == 1.0
 
 
 def test_frames_carry_what_they_call() -> None:
-    boxes = folded.frames(folded.parse(TEXT), least=0)
+    boxes = profile.frames(profile.parse(TEXT), least=0)
     assert [(box.function, box.depth, box.count, box.parent) for box in boxes] == [("a", 1, 10, None), ("b", 2, 9, 0), ("c", 3, 7, 1), ("d", 2, 1, 0)]
 
 
 def test_thin_frames_go_with_all_above_them() -> None:
     stacks = {("a", "b"): 990, ("a", "x", "y"): 1}
-    assert [box.function for box in folded.frames(stacks, least=0.002)] == ["a", "b"]
-    assert [box.function for box in folded.frames(stacks, least=0.001)] == ["a", "b", "x", "y"]
+    assert [box.function for box in profile.frames(stacks, least=0.002)] == ["a", "b"]
+    assert [box.function for box in profile.frames(stacks, least=0.001)] == ["a", "b", "x", "y"]

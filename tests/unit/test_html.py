@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 from lxml import html as parser
 
-from numalab import cli_html, evidence, html, page, record
+from numalab import cli_html, evidence, html, page
 from numalab.core import paths
 from numalab.core.errors import InputError
 from numalab.model.case import Arm
 from numalab.model.run import Run
 from numalab.model.verdict import Verdict
+from numalab.runs import record
 from tests.unit import reports
 from tests.unit.reports import HOSTILE, put, run
 

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from numalab import counters
 from numalab import inside as runner
 from numalab.core import paths
 from numalab.inside import KEEP, snapshot
+from numalab.runs import counters
 
 SCRIPT = paths.AGENT
 

@@ -35,13 +35,13 @@ LAYERS = (
     Layer("tools", "", {"core.checksum", "core.errors", "core.log", "core.paths", "core.process", "core.state"}),
     Layer("values", "tools", {"model", "model.run"}),
     Layer("pure", "tools values", {
-        "blocks", "calibration", "model.catalog", "comparable", "counters", "domain", "drawing", "effect", "eras", "export", "figures", "finding", "folded",
-        "gallery", "judge", "kconfig", "mail", "metrics", "mirror", "moments", "page", "patches", "plot", "published", "recipes", "record", "report",
+        "blocks", "calibration", "model.catalog", "runs.compatibility", "runs.counters", "domain", "drawing", "effect", "eras", "export", "figures", "finding", "runs.profile",
+        "gallery", "judge", "kconfig", "mail", "metrics", "mirror", "runs.samples", "page", "patches", "plot", "published", "recipes", "runs.record", "report",
         "sections", "tables", "trial", "workload",
     }),
     Layer("edges", "tools values pure", {
         "accel", "console", "doctor", "evidence", "guest", "host", "html", "image", "kernel", "kernelbuild", "launch", "leftovers", "machine",
-        "provision", "prune", "qemu_user", "settle", "shell", "source", "storage", "store", "toolchain", "core.version", "where",
+        "provision", "prune", "qemu_user", "settle", "shell", "source", "storage", "runs.index", "toolchain", "core.version", "where",
     }),
     Layer("measuring", "tools values pure edges", {"experiment", "measure"}),
     Layer("front", "tools values pure edges measuring", {

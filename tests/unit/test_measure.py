@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from numalab import accel, console, judge, machine, measure, record
+from numalab import accel, console, judge, machine, measure
 from numalab.core import paths, state
 from numalab.core.errors import GuestError, GuestLost, HostError, InputError, KernelOops
 from numalab.core.process import Deadline, Result
@@ -21,6 +21,7 @@ from numalab.model import verification
 from numalab.model.case import Arm, Place
 from numalab.model.run import PhaseResult, Run
 from numalab.model.values import Phase, SizeClass, jsonable
+from numalab.runs import record
 from tests.unit import makers, synthetic
 from tests.unit.makers import FakeHost, FakeShell
 

@@ -7,10 +7,10 @@ import pytest
 
 from numalab import metrics
 from numalab.core.errors import InputError
-from numalab.counters import parse
 from numalab.metrics import DERIVED, TIMES, Kind
 from numalab.model.run import PhaseResult, Run
 from numalab.model.values import Phase, SizeClass
+from numalab.runs.counters import parse
 from tests.unit.makers import recorded
 
 BALANCING = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from numalab import moments
+from numalab.runs import samples
 from tests.unit.makers import recorded
 
 SAMPLES = [
@@ -16,9 +16,9 @@ SAMPLES = [
 
 
 def test_counts_begin_at_nothing_and_levels_stand() -> None:
-    assert moments.series(SAMPLES, "pgfault") == [(0.0, 0.0), (2.0, 30.0)], "a moment without it is no point"
-    assert moments.series(SAMPLES, "nr_dirty") == [(0.0, 7.0), (1.0, 9.0), (2.0, 7.0)]
-    assert moments.series(SAMPLES, "numa_pte_updates") == []
+    assert samples.series(SAMPLES, "pgfault") == [(0.0, 0.0), (2.0, 30.0)], "a moment without it is no point"
+    assert samples.series(SAMPLES, "nr_dirty") == [(0.0, 7.0), (1.0, 9.0), (2.0, 7.0)]
+    assert samples.series(SAMPLES, "numa_pte_updates") == []
 
 
 @pytest.mark.parametrize(("counter", "level"), [
@@ -26,39 +26,39 @@ def test_counts_begin_at_nothing_and_levels_stand() -> None:
     ("nr_dirtied", False), ("nr_written", False), ("nr_foll_pin_acquired", False), ("pgfault", False), ("numa_pte_updates", False),
 ])
 def test_levels(counter: str, level: bool) -> None:
-    assert moments.level(counter) is level
+    assert samples.level(counter) is level
 
 
 def test_moves() -> None:
-    assert moments.moves([(0, 1), (1, 2)])
-    assert not moments.moves([(0, 1), (1, 1)])
-    assert not moments.moves([])
+    assert samples.moves([(0, 1), (1, 2)])
+    assert not samples.moves([(0, 1), (1, 1)])
+    assert not samples.moves([])
 
 
 def test_pages_of_nodes_that_tell() -> None:
-    assert moments.pages(SAMPLES) == {0: [(0.0, 3.0), (2.0, 7.0)]}
-    assert moments.pages([]) == {}
+    assert samples.pages(SAMPLES) == {0: [(0.0, 3.0), (2.0, 7.0)]}
+    assert samples.pages([]) == {}
 
 
 def test_lru_lists_stand_in() -> None:
     lists = {"nr_inactive_anon": 1, "nr_active_anon": 2, "nr_inactive_file": 4, "nr_active_file": 8}
-    assert moments.in_use(lists) == 15
-    assert moments.in_use(lists | {"nr_anon_pages": 100, "nr_file_pages": 200}) == 300
+    assert samples.in_use(lists) == 15
+    assert samples.in_use(lists | {"nr_anon_pages": 100, "nr_file_pages": 200}) == 300
     del lists["nr_active_anon"]
-    assert moments.in_use(lists) is None
+    assert samples.in_use(lists) is None
 
 
 def test_a_real_nodes_pages() -> None:
     text = recorded("node0.vmstat-6.1.txt")
     counters = {name: int(value) for name, value in (line.split() for line in text.splitlines())}
-    assert moments.in_use(counters) == counters["nr_anon_pages"] + counters["nr_file_pages"] > 0
+    assert samples.in_use(counters) == counters["nr_anon_pages"] + counters["nr_file_pages"] > 0
 
 
 def test_at() -> None:
     line = [(1.0, 5.0), (2.0, 6.0)]
-    assert [moments.at(line, t) for t in (0.5, 1.0, 1.9, 2.0, 9.0)] == [None, 5.0, 5.0, 6.0, 6.0]
+    assert [samples.at(line, t) for t in (0.5, 1.0, 1.9, 2.0, 9.0)] == [None, 5.0, 5.0, 6.0, 6.0]
 
 
 def test_thin_keeps_both_ends() -> None:
-    assert moments.thin(range(1000), 5) == [0, 250, 500, 749, 999]
-    assert moments.thin([1, 2], 5) == [1, 2]
+    assert samples.thin(range(1000), 5) == [0, 250, 500, 749, 999]
+    assert samples.thin([1, 2], 5) == [1, 2]

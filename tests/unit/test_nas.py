@@ -13,10 +13,11 @@ from types import ModuleType
 
 import pytest
 
-from numalab import counters, measure
+from numalab import measure
 from numalab.core import paths
 from numalab.core.errors import InputError
 from numalab.model.values import SizeClass
+from numalab.runs import counters
 
 SOURCES = paths.ROOT / paths.WORKLOADS
 OURS = ("cg", "ep", "is", "mg")

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from numalab import counters, measure
+from numalab import measure
 from numalab.core import paths
 from numalab.model.values import SizeClass
+from numalab.runs import counters
 
 SOURCES = paths.ROOT / paths.WORKLOADS
 WORDS = {

@@ -13,9 +13,9 @@ import pytest
 
 from numalab import metrics, published, tables
 from numalab.core.errors import InputError
-from numalab.counters import NUMA_ROWS, derived, parse
 from numalab.model import catalog
 from numalab.published import Change, Published, Row, Table, number
+from numalab.runs.counters import NUMA_ROWS, derived, parse
 from tests.unit.makers import recorded
 
 NAMES = catalog.names("reference")

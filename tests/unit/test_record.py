@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from numalab import metrics, record
+from numalab import metrics
 from numalab.core.errors import InputError
 from numalab.model.run import PhaseResult, Run
 from numalab.model.values import Phase, SizeClass, jsonable
+from numalab.runs import record
 from tests.unit.makers import spec
 
 BEFORE = {"/proc/vmstat": "numa_hit 5\nold 1\n", "/sys/devices/system/node/node0/vmstat": "nr_free_pages 9\n"}

@@ -13,12 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from numalab import accel, calibration, experiment, guest, image, kernelbuild, record, store
+from numalab import accel, calibration, experiment, guest, image, kernelbuild
 from numalab.core import state
 from numalab.core.errors import InputError
 from numalab.model.case import Arm
 from numalab.model.run import Run
 from numalab.model.values import Accel, jsonable
+from numalab.runs import index as run_index
+from numalab.runs import record
 from tests.unit.makers import RECORDED
 
 RUNS = RECORDED / "runs"
@@ -47,7 +49,7 @@ def commit(request: pytest.FixtureRequest, unpacked: Path, monkeypatch: pytest.M
 
 def runs_of(case: str) -> list[Run]:
     """All runs of a case, from their folders."""
-    return [record.read(entry.folder) for entry in store.find(case=case)]
+    return [record.read(entry.folder) for entry in run_index.find(case=case)]
 
 
 def rounded(text: str) -> str:
@@ -74,7 +76,7 @@ def test_no_verdict_is_left_over() -> None:
 
 
 def test_every_run_is_listed_and_whole(commit: str) -> None:
-    entries = store.find()
+    entries = run_index.find()
     assert len(entries) == 41
     assert [entry.damage for entry in entries if entry.damage] == []
     assert [entry.case_name for entry in entries if entry.error] == ["broken"]
@@ -87,7 +89,7 @@ def test_every_run_is_listed_and_whole(commit: str) -> None:
 
 
 def test_a_run_of_no_case(commit: str) -> None:
-    (entry,) = (entry for entry in store.find() if not entry.case_name)
+    (entry,) = (entry for entry in run_index.find() if not entry.case_name)
     assert record.profile(entry.folder, 1, "work") == {("work", "main", "do_page_fault"): 90, ("work", "main"): 10}
     result = record.read(entry.folder).phase("work")
     assert (result.counters["vmstat"]["numa_pte_updates"], result.output["rate"]) == (700, 1428.571)
@@ -145,7 +147,7 @@ def test_accelerator(commit: str) -> None:
 
 def test_a_record_of_a_newer_lab_is_refused(commit: str, tmp_path: Path) -> None:
     """The checks above would be none if anything were read."""
-    folder = shutil.copytree(store.find(case="holds")[0].folder, tmp_path / "run")
+    folder = shutil.copytree(run_index.find(case="holds")[0].folder, tmp_path / "run")
     known = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps({**known, "format": 99}))
     with pytest.raises(InputError, match="a newer numalab wrote it"):

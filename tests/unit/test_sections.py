@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import pytest
 
 from numalab import gallery, published, sections
-from numalab.folded import Stacks
 from numalab.gallery import Boot
 from numalab.model.case import Arm
 from numalab.model.run import Run
 from numalab.model.values import Accel
 from numalab.model.verdict import Answer, Verdict
-from numalab.moments import Sample
+from numalab.runs.profile import Stacks
+from numalab.runs.samples import Sample
 from numalab.sections import Known, Section
 from tests.unit.reports import case, finding, run, samples, verdict
 

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from numalab import counters, measure
+from numalab import measure
 from numalab.core.errors import InputError
 from numalab.model.values import SizeClass
+from numalab.runs import counters
 
 
 @pytest.fixture

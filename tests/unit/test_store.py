@@ -15,11 +15,12 @@ from typing import Any
 
 import pytest
 
-from numalab import record, store
 from numalab.core import state
 from numalab.core.errors import HostError, InputError
 from numalab.model.case import Arm
 from numalab.model.run import Run
+from numalab.runs import index as run_index
+from numalab.runs import record
 from tests.unit.synthetic import phase, run
 
 BEFORE, AFTER = "6.1-slowscan-before", "6.1"
@@ -56,20 +57,20 @@ def index_file() -> Path:
     return state.folder("cache") / "runs.sqlite3"
 
 
-def ids(found: list[store.Entry]) -> list[str]:
+def ids(found: list[run_index.Entry]) -> list[str]:
     return [entry.id[-2:].strip("-") for entry in found]
 
 
 def test_find(four: list[Run]) -> None:
-    assert ids(store.find()) == ["1", "11", "12", "20"], "oldest first"
-    assert ids(store.find(case="xfsrepair")) == ["1", "11", "12"]
-    assert ids(store.find(case="xfsrepair", kernel=BEFORE)) == ["1", "11"]
-    assert ids(store.find(experiment="new")) == ["11", "12"]
-    assert ids(store.find(since="20261121T120012")) == ["12", "20"]
-    assert ids(store.find(topology="uma-4g")) == ids(store.find(kernel="debian")) == ["20"]
-    assert store.find(case="x' OR '1'='1") == []
-    (first, *_) = store.find()
-    assert first == store.Entry(
+    assert ids(run_index.find()) == ["1", "11", "12", "20"], "oldest first"
+    assert ids(run_index.find(case="xfsrepair")) == ["1", "11", "12"]
+    assert ids(run_index.find(case="xfsrepair", kernel=BEFORE)) == ["1", "11"]
+    assert ids(run_index.find(experiment="new")) == ["11", "12"]
+    assert ids(run_index.find(since="20261121T120012")) == ["12", "20"]
+    assert ids(run_index.find(topology="uma-4g")) == ids(run_index.find(kernel="debian")) == ["20"]
+    assert run_index.find(case="x' OR '1'='1") == []
+    (first, *_) = run_index.find()
+    assert first == run_index.Entry(
         id=four[0].id, started="20261121T120001", workload="xfsrepair", size="quick", kernel=BEFORE, topology="4socket", accel="tcg",
         case_name="xfsrepair", experiment="old", arm="before",
     )
@@ -77,7 +78,7 @@ def test_find(four: list[Run]) -> None:
 
 
 def test_the_index_follows_the_folders(four: list[Run]) -> None:
-    assert len(store.find()) == 4
+    assert len(run_index.find()) == 4
     place = state.folder("runs") / four[0].id
     record.write(four[0].model_copy(update={"error": "guest lost"}), place)
     keep(made(AFTER, 30, experiment="new"))
@@ -85,75 +86,75 @@ def test_the_index_follows_the_folders(four: list[Run]) -> None:
     (state.folder("runs") / "going-on").mkdir()
     (state.folder("runs") / ".making-1-x").mkdir()
     (state.folder("runs") / "a-file").write_text("")
-    assert ids(store.find()) == ["1", "11", "12", "30"]
-    assert store.find()[0].error == "guest lost"
+    assert ids(run_index.find()) == ["1", "11", "12", "30"]
+    assert run_index.find()[0].error == "guest lost"
 
 
 def test_only_what_changed_is_read(four: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
-    store.find()
+    run_index.find()
     read: list[str] = []
-    whole = store._row
+    whole = run_index._row
 
     def watched(name: str) -> tuple[str, ...]:
         read.append(name)
         return whole(name)
 
-    monkeypatch.setattr(store, "_row", watched)
-    assert len(store.find()) == 4
+    monkeypatch.setattr(run_index, "_row", watched)
+    assert len(run_index.find()) == 4
     assert read == []
     os.utime(state.folder("runs") / four[1].id / "run.json", ns=(1, 1))
-    store.find()
+    run_index.find()
     assert read == [four[1].id]
 
 
 @pytest.mark.parametrize("harm", [b"", b"not a database", b"SQLite format 3\x00" + b"\xff" * 5000])
 def test_a_damaged_index_is_made_anew(harm: bytes, four: list[Run]) -> None:
-    store.find()
+    run_index.find()
     index_file().write_bytes(harm)
-    assert len(store.find()) == 4
+    assert len(run_index.find()) == 4
     assert index_file().read_bytes()[:15] == b"SQLite format 3"
 
 
 def test_a_spoilt_page_is_damage(four: list[Run]) -> None:
-    store.find()
+    run_index.find()
     content = bytearray(index_file().read_bytes())
     content[4096:] = os.urandom(len(content) - 4096)
     index_file().write_bytes(content)
-    assert len(store.find()) == 4
+    assert len(run_index.find()) == 4
 
 
 def test_an_index_of_another_form_is_made_anew(four: list[Run]) -> None:
     with sqlite3.connect(index_file()) as other:
         other.execute("CREATE TABLE runs (core TEXT)")
         other.execute("PRAGMA user_version = 99")
-    assert len(store.find()) == 4
+    assert len(run_index.find()) == 4
     with sqlite3.connect(index_file()) as other:
         other.execute("ALTER TABLE runs RENAME COLUMN kernel TO core")
-    assert len(store.find(kernel=AFTER)) == 1
+    assert len(run_index.find(kernel=AFTER)) == 1
 
 
 def test_an_index_that_cannot_be_written_is_an_error(four: list[Run]) -> None:
     index_file().mkdir()
     with pytest.raises(HostError, match=r"runs\.sqlite3: .*it is only an index, and may be removed"):
-        store.find()
+        run_index.find()
 
 
 def test_who_only_looks_waits_for_nobody(four: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process writes: what is up to date is read all the same, and what is not waits, and says for what."""
-    store.find()
-    monkeypatch.setattr(store, "WAIT_SECONDS", 0.1)
+    run_index.find()
+    monkeypatch.setattr(run_index, "WAIT_SECONDS", 0.1)
     with closing(sqlite3.connect(index_file(), isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        assert len(store.find()) == 4
+        assert len(run_index.find()) == 4
         keep(made(AFTER, 50))
         with pytest.raises(HostError, match=r"runs\.sqlite3: database is locked"):
-            store.find()
+            run_index.find()
         other.execute("ROLLBACK")
-    assert len(store.find()) == 5
+    assert len(run_index.find()) == 5
 
 
 def _count(number: int) -> int:
-    return len(store.find())
+    return len(run_index.find())
 
 
 def test_many_at_once(four: list[Run]) -> None:
@@ -167,23 +168,23 @@ def test_many_at_once(four: list[Run]) -> None:
 ])
 def test_a_damaged_run_is_shown_as_such(text: str, damage: str, four: list[Run]) -> None:
     (state.folder("runs") / four[0].id / "run.json").write_text(text)
-    (entry,) = (entry for entry in store.find() if entry.damage)
+    (entry,) = (entry for entry in run_index.find() if entry.damage)
     assert entry.id == four[0].id
     assert entry.damage.startswith(damage)
-    assert ids(store.find(case="xfsrepair")) == ["11", "12"]
+    assert ids(run_index.find(case="xfsrepair")) == ["11", "12"]
     with pytest.raises(InputError, match=f"^{entry.folder}: run.json cannot be read"):
-        store.load(entry)
+        run_index.load(entry)
 
 
 def test_a_copy_beside_the_run_is_not_counted_twice(four: list[Run]) -> None:
     shutil.copytree(state.folder("runs") / four[1].id, state.folder("runs") / "copy")
-    assert ids(store.find(experiment="new")) == ["11", "12"]
-    assert [entry.damage for entry in store.find() if entry.id == "copy"] == [f"run.json is that of {four[1].id}: a copy?"]
+    assert ids(run_index.find(experiment="new")) == ["11", "12"]
+    assert [entry.damage for entry in run_index.find() if entry.id == "copy"] == [f"run.json is that of {four[1].id}: a copy?"]
 
 
 def test_load_reads_run_json_alone(four: list[Run]) -> None:
     shutil.rmtree(state.folder("runs") / four[1].id / "phases")
-    assert store.load(store.find(kernel=AFTER)[0]) == four[1]
+    assert run_index.load(run_index.find(kernel=AFTER)[0]) == four[1]
 
 
 # Choosing.
@@ -191,11 +192,11 @@ def test_load_reads_run_json_alone(four: list[Run]) -> None:
 def test_choose(four: list[Run], tmp_path: Path) -> None:
     runs = state.folder("runs")
     elsewhere = keep(made(AFTER, 40), tmp_path / "usb stick")
-    assert store.choose([four[0].id, str(runs / four[0].id), str(elsewhere)]) == [runs / four[0].id, elsewhere]
-    assert store.choose(["old"]) == [runs / four[0].id]
-    assert store.choose(["xfsrepair"]) == store.choose(["testcases/xfsrepair.yml"]) == store.choose(["new"]) == [runs / four[2].id, runs / four[1].id]
-    assert store.choose(["xfsrepair", "old"]) == [runs / four[2].id, runs / four[1].id, runs / four[0].id]
-    assert store.choose([]) == []
+    assert run_index.choose([four[0].id, str(runs / four[0].id), str(elsewhere)]) == [runs / four[0].id, elsewhere]
+    assert run_index.choose(["old"]) == [runs / four[0].id]
+    assert run_index.choose(["xfsrepair"]) == run_index.choose(["testcases/xfsrepair.yml"]) == run_index.choose(["new"]) == [runs / four[2].id, runs / four[1].id]
+    assert run_index.choose(["xfsrepair", "old"]) == [runs / four[2].id, runs / four[1].id, runs / four[0].id]
+    assert run_index.choose([]) == []
 
 
 @pytest.mark.parametrize(("word", "said"), [
@@ -206,7 +207,7 @@ def test_choose(four: list[Run], tmp_path: Path) -> None:
 ])
 def test_choose_says_what_is_not_there(word: str, said: str, four: list[Run]) -> None:
     with pytest.raises(InputError, match=said):
-        store.choose([word], size="full")
+        run_index.choose([word], size="full")
 
 
 @pytest.mark.parametrize(("text", "stamp"), [
@@ -214,34 +215,34 @@ def test_choose_says_what_is_not_there(word: str, said: str, four: list[Run]) ->
     ("90m", "20261121T103000"), ("12h", "20261121T000000"), ("7d", "20261114T120000"), ("2w", "20261107T120000"),
 ])
 def test_moment(text: str, stamp: str) -> None:
-    assert store.moment(text, datetime(2026, 11, 21, 12, tzinfo=UTC)) == stamp
+    assert run_index.moment(text, datetime(2026, 11, 21, 12, tzinfo=UTC)) == stamp
 
 
 @pytest.mark.parametrize("text", ["yesterday", "7", "7y", "2026", "-1d", "99999d", "2026-11-21; DROP TABLE runs"])
 def test_no_moment(text: str) -> None:
     with pytest.raises(InputError, match=r"^--since .*: write a day"):
-        store.moment(text)
+        run_index.moment(text)
 
 
 # Runs from elsewhere.
 
 def test_add(tmp_path: Path) -> None:
     there = keep(made(), tmp_path)
-    entry = store.add(there)
+    entry = run_index.add(there)
     assert entry.folder.parent == state.folder("runs")
     assert record.read(entry.folder) == record.read(there)
-    assert store.find() == [entry]
-    assert store.add(there) == entry, "the same once more is no harm"
-    assert store.add(entry.folder) == entry
+    assert run_index.find() == [entry]
+    assert run_index.add(there) == entry, "the same once more is no harm"
+    assert run_index.add(entry.folder) == entry
     assert sorted(path.name for path in state.folder("runs").iterdir()) == [entry.id]
 
 
 def test_another_run_of_that_id_is_refused(tmp_path: Path) -> None:
-    store.add(keep(made(), tmp_path / "a"))
+    run_index.add(keep(made(), tmp_path / "a"))
     other = keep(made(release="6.1-other"), tmp_path / "b")
     with pytest.raises(InputError, match=f"^{other}: there is another run {made().id} here: "):
-        store.add(other)
-    assert store.load(store.find()[0]).release == made().release
+        run_index.add(other)
+    assert run_index.load(run_index.find()[0]).release == made().release
 
 
 @pytest.mark.parametrize("bad", ["../evil", "..", ".hidden", "a/b", "", "/etc", "x" * 300, "a\nb"])
@@ -250,7 +251,7 @@ def test_an_id_is_never_a_path(bad: str, tmp_path: Path) -> None:
     told = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps({**told, "id": bad}))
     with pytest.raises(InputError, match="is not a run's id"):
-        store.add(folder)
+        run_index.add(folder)
     assert list(state.folder("runs").iterdir()) == []
 
 
@@ -258,7 +259,7 @@ def test_links_are_refused(tmp_path: Path) -> None:
     folder = keep(made(), tmp_path)
     (folder / "console.log").symlink_to("/etc/passwd")
     with pytest.raises(InputError, match=r"console\.log: is a link or a device"):
-        store.add(folder)
+        run_index.add(folder)
 
 
 @pytest.mark.parametrize("harm", ["run.json", "phases"])
@@ -269,7 +270,7 @@ def test_what_is_no_run_is_refused(harm: str, tmp_path: Path) -> None:
     else:
         (folder / harm).write_text('{"id": 3}')
     with pytest.raises(InputError, match=f"^{folder}: not a run: ") as caught:
-        store.add(folder)
+        run_index.add(folder)
     assert "\n" not in str(caught.value)
     with pytest.raises(InputError, match="not a run"):
-        store.add(tmp_path / "nowhere")
+        run_index.add(tmp_path / "nowhere")

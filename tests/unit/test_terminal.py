@@ -14,12 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from numalab import cli, cli_guest, record, terminal
+from numalab import cli, cli_guest, terminal
 from numalab.core import paths, state
 from numalab.core.errors import GuestError
 from numalab.core.log import note
 from numalab.model.case import Arm
 from numalab.progress import Progress
+from numalab.runs import record
 from tests.unit import synthetic
 from tests.unit.test_exit_status import Call, lab_py
 

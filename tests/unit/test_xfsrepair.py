@@ -7,8 +7,9 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from numalab import counters, measure
+from numalab import measure
 from numalab.model.values import SizeClass
+from numalab.runs import counters
 
 SAID = """\
 libxfs_bcache: 0x67e110

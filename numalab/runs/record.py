@@ -20,11 +20,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from numalab import counters, folded
 from numalab.core import state
 from numalab.core.errors import InputError
 from numalab.model.run import PhaseResult, Run
 from numalab.model.values import first_line, jsonable
+from numalab.runs import counters
+from numalab.runs import profile as runs_profile
 
 PROFILE = "profile.folded"
 """In a phase's folder, where a profile was taken; see folded."""
@@ -82,11 +83,11 @@ def samples(folder: Path, index: int, name: str) -> list[dict[str, Any]]:
         raise InputError(f"{path}: {error}") from error
 
 
-def profile(folder: Path, index: int, name: str) -> folded.Stacks:
+def profile(folder: Path, index: int, name: str) -> runs_profile.Stacks:
     """A phase's stacks; empty when no profile was taken. Raises InputError."""
     path = phase_folder(folder, index, name) / PROFILE
     try:
-        return folded.parse(path.read_text()) if path.exists() else {}
+        return runs_profile.parse(path.read_text()) if path.exists() else {}
     except (InputError, OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: {error}") from error
 
@@ -103,7 +104,7 @@ def _why(error: OSError | ValueError) -> str:
 def output(folder: Path, index: int, name: str) -> dict[str, float]:
     """What a phase's workload told of itself; and of a profile, each function's share: profile_percent.FUNCTION."""
     told = counters.told((phase_folder(folder, index, name) / "stdout").read_text())
-    shares = folded.shares(profile(folder, index, name))
+    shares = runs_profile.shares(profile(folder, index, name))
     return told | {
         f"{counters.PROFILE}{share.function}": 100 * share.total for share in shares
         if share.total >= LEAST_SHARE and re.fullmatch(r"[\w.-]+", share.function)

@@ -19,12 +19,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from numalab import record
 from numalab.core import state
 from numalab.core.errors import HostError, InputError
 from numalab.model import catalog
 from numalab.model.run import Run
 from numalab.model.values import Value
+from numalab.runs import record
 
 VERSION = 1
 """Of the index's form: an index of another is made anew."""
