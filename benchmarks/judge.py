@@ -20,8 +20,9 @@ from statistics import mean, stdev
 import numpy as np
 import numpy.typing as npt
 
-from numalab import effect, finding, judge
-from numalab.metrics import Kind
+from numalab.analysis import effect, expectation
+from numalab.analysis import verdict as judge
+from numalab.analysis.metrics import Kind
 from numalab.model.case import CaseSize, Direction, Expectation, Machine
 from numalab.model.verdict import Answer, Finding
 
@@ -106,9 +107,9 @@ ANY = Expectation(metric="any", phase="*", direction=Direction.FALLS)
 AUTO = judge.looks(CaseSize(source="", machines=(Machine(topology="4socket"),), minutes=1))
 
 
-def one(wish: Expectation, kind: Kind, before: Sequence[float], after: Sequence[float], alpha: float = finding.ALPHA) -> Finding:
+def one(wish: Expectation, kind: Kind, before: Sequence[float], after: Sequence[float], alpha: float = expectation.ALPHA) -> Finding:
     """A finding of drawn boots."""
-    return finding.alone(wish, before, after, kind=kind, alpha=alpha)
+    return expectation.alone(wish, before, after, kind=kind, alpha=alpha)
 
 
 def rates(wish: Expectation, kind: Kind, before: Draw, after: Draw, boots: int, tries: int) -> dict[Answer, float]:
@@ -122,7 +123,7 @@ def rates(wish: Expectation, kind: Kind, before: Draw, after: Draw, boots: int, 
 def auto(wish: Expectation, kind: Kind, before: Draw, after: Draw, tries: int, *, shared: bool) -> float:
     """How often --boots auto ends with `holds`, in percent; `shared`: the error is divided by the number of looks."""
     rng, held = np.random.default_rng(5), 0
-    alpha = finding.ALPHA / len(AUTO) if shared else finding.ALPHA
+    alpha = expectation.ALPHA / len(AUTO) if shared else expectation.ALPHA
     for _ in range(tries):
         sides = before(rng, AUTO[-1]), after(rng, AUTO[-1])
         answers = (one(wish, kind, sides[0][:boots], sides[1][:boots], alpha).answer for boots in AUTO)
@@ -140,7 +141,7 @@ def like(row: Known, values: Sequence[float]) -> Draw:
 
 def show_unchanged(tries: int) -> None:
     """Effects that are claimed where there are none."""
-    print(f"nothing changed: `falls` held, % of {tries} tries ({50 * finding.ALPHA:.3g} are allowed)")
+    print(f"nothing changed: `falls` held, % of {tries} tries ({50 * expectation.ALPHA:.3g} are allowed)")
     print(f"{'boots of each kernel':28}" + "".join(f"{boots:>7}" for boots in BOOTS) + f"{f'auto {AUTO}':>16}{'unshared':>10}")
     for name, (kind, draw) in UNCHANGED.items():
         held = [rates(ANY, kind, draw, draw, boots, tries)[Answer.HOLDS] for boots in BOOTS]
@@ -176,7 +177,7 @@ def two_boots(tries: int) -> float:
     rng, draw, held = np.random.default_rng(6), UNCHANGED["two modes, even"][1], 0
     for _ in range(tries):
         found = effect.compare(draw(rng, 2), draw(rng, 2), counts=False)
-        held += found.log < 0 and effect.p_distance(found, found.log) <= finding.ALPHA
+        held += found.log < 0 and effect.p_distance(found, found.log) <= expectation.ALPHA
     return 100 * held / tries
 
 

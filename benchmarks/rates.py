@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from numalab import trial
+from numalab.analysis import error_rates
+from numalab.analysis.error_rates import Trial
 from numalab.core import state
 from numalab.core.errors import LabError
 from numalab.model.run import Run
 from numalab.model.verdict import Answer
 from numalab.runs import record
-from numalab.trial import Trial
 
 
 def stored() -> Iterator[Run]:
@@ -39,12 +39,12 @@ def trials(runs: Iterable[Run]) -> Iterator[tuple[str, int, Trial]]:
         if run.place:
             groups[run.place.experiment].append(run)
     for _, group in sorted(groups.items()):
-        sides = trial.sides(group, 4)
+        sides = error_rates.sides(group, 4)
         names = [{run.kernel for run in side} for side in sides]
         # Two kernels alone, over an even number of rounds, make four sides too: before, after, after, before.
         if len({len(side) for side in sides}) == 1 and [len(one) for one in names] == [1] * 4 and names[0] == names[1] != names[2] == names[3]:
             assert group[0].place is not None
-            yield group[0].place.case_name, len(sides[0]), trial.of(group)
+            yield group[0].place.case_name, len(sides[0]), error_rates.of(group)
 
 
 def rates(found: Iterable[Trial]) -> dict[str, tuple[int, int]]:

@@ -28,7 +28,7 @@ from numalab import tables  # noqa: E402
 from numalab.core import state  # noqa: E402
 from numalab.model.case import Arm  # noqa: E402
 from numalab.model.values import jsonable  # noqa: E402
-from numalab.runs import (
+from numalab.runs import (  # noqa: E402
     compatibility,  # noqa: E402
     record,  # noqa: E402
 )

@@ -12,8 +12,9 @@ from typing import Annotated
 import click
 import typer
 
-from numalab import calibration, experiment, launch, live, report, shell
+from numalab import experiment, launch, live, report, shell
 from numalab import guest as guests
+from numalab.analysis import calibration
 from numalab.cli_common import MINUTE, AccelOption, GuestName, MemoryOption, SizeOption, Uri, VcpusOption, accel_word, inventory, one_of, reach, size_option
 from numalab.core.errors import Exit, InputError
 from numalab.experiment import Plan

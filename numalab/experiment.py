@@ -19,8 +19,10 @@ from typing import Protocol
 
 from pydantic import Field
 
-from numalab import calibration, image, judge, kernel, kernelbuild, launch, measure, metrics, settle, shell
 from numalab import guest as guests
+from numalab import image, kernel, kernelbuild, launch, measure, settle, shell
+from numalab.analysis import calibration, metrics
+from numalab.analysis import verdict as judge
 from numalab.core import state
 from numalab.core.errors import InputError, KernelOops, LabError, NameTaken
 from numalab.core.log import step

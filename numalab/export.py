@@ -16,7 +16,7 @@ CSV: a line for each run, measured phase and metric that the run has, under thes
     run, started (UTC), case, experiment, arm, boot, workload, size, topology, accel, kernel, release,
     phase, metric, unit, value
 
-A metric is named as in numalab/metrics.py: counters of /proc/vmstat by their own names, node0.vmstat:NAME,
+A metric is named as in numalab/analysis/metrics.py: counters of /proc/vmstat by their own names, node0.vmstat:NAME,
 trace:SYSTEM:EVENT, output:NAME, user, system, elapsed in seconds, and what is derived from these. Values are
 exact for counters, and shortest exact decimals otherwise. Absent metrics have no line; broken runs none.
 """
@@ -28,7 +28,8 @@ import io
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
-from numalab import metrics, tables
+from numalab import tables
+from numalab.analysis import metrics
 from numalab.blocks import Block
 from numalab.mirror import Beside
 from numalab.model.run import PhaseResult, Run

@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from numalab import figures, metrics
+from numalab import figures
+from numalab.analysis import metrics
 from numalab.model.run import Run
 from numalab.model.values import Value
 from numalab.plot import Plot

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from numalab import judge
+from numalab.analysis import verdict as judge
 from numalab.core import log
 from numalab.experiment import Boot, Plan
 from numalab.model.run import PhaseResult

@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from fnmatch import fnmatchcase
 
-from numalab import finding, metrics, published, tables
+from numalab import published, tables
+from numalab.analysis import expectation, metrics
+from numalab.analysis.metrics import Kind
 from numalab.blocks import ABSENT
-from numalab.metrics import Kind
 from numalab.model.case import Direction, Expectation
 from numalab.model.values import Value
 from numalab.model.verdict import CONFIDENCE, Answer
@@ -70,7 +71,7 @@ def _beside(name: str, effect: Effect, kernels: tuple[str, str], found: Columns)
     sides = [metrics.values(runs, effect.metric, effect.phase) for runs in boots]
     wish = Expectation(metric=effect.metric, phase=effect.phase, direction=Direction.FALLS if effect.ratio < 1 else Direction.RISES)
     kind = metrics.kind(effect.metric)
-    ours = finding.alone(wish, sides[0], sides[1], kind=kind)
+    ours = expectation.alone(wish, sides[0], sides[1], kind=kind)
     emulated = kind is Kind.TIME and any(run.emulated for runs in boots for run in runs)
     agreement = Agreement.EMULATED if emulated else {
         Answer.HOLDS: Agreement.SAME, Answer.DOES_NOT_HOLD: Agreement.OTHER, Answer.CANNOT_TELL: Agreement.OPEN,

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from itertools import zip_longest
 
-from numalab import effect, metrics
-from numalab.calibration import Calibration
+from numalab.analysis import effect, metrics
+from numalab.analysis.calibration import Calibration
 from numalab.model.case import Case, Expectation
 from numalab.model.run import Run
 from numalab.model.values import Accel, Phase

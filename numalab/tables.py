@@ -22,10 +22,10 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import TypeVar
 
-from numalab import metrics
+from numalab.analysis import metrics
+from numalab.analysis.metrics import Kind
 from numalab.blocks import Block, Cell, Row
 from numalab.core.errors import InputError
-from numalab.metrics import Kind
 from numalab.model.case import Arm
 from numalab.model.run import Run
 from numalab.runs import counters

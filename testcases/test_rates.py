@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 import pytest
 
-from numalab import experiment, live, report, trial
+from numalab import experiment, live, report
+from numalab.analysis import error_rates
 from numalab.core.process import Deadline
 from numalab.model import catalog
 from numalab.model.verdict import Answer
@@ -26,7 +27,7 @@ def test_before_passed_off_as_after_goes_red(name: str, lab: Lab, record_propert
     asked = experiment.plan(name, lab.size, kernels=(case.before, case.before, case.after, case.after), wish=lab.config.getoption("--accel"))
     rounds = asked.about.boots
     outcome = experiment.conduct(asked, lab.host, rounds, limit=Deadline.after, view=live.View(asked, rounds))
-    found = trial.of([run for run, _ in outcome.runs])
+    found = error_rates.of([run for run, _ in outcome.runs])
     record_property("experiment", outcome.experiment)
     assert found.green, report.verdict(found.unchanged)
     if found.planted.answer is Answer.CANNOT_TELL:

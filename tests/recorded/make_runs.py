@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from numalab import accel, calibration, experiment, guest, image, kernelbuild, machine, measure
+from numalab import accel, experiment, guest, image, kernelbuild, machine, measure
+from numalab.analysis import calibration
 from numalab.core import checksum, paths, state
 from numalab.core.errors import GuestError
 from numalab.core.process import Deadline

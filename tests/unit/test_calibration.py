@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from numalab import calibration
-from numalab.calibration import Spread
+from numalab.analysis import calibration
+from numalab.analysis.calibration import Spread
 from numalab.core import state
 from numalab.core.errors import InputError
 from numalab.model.case import Arm, Case

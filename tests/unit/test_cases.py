@@ -7,7 +7,8 @@ import re
 
 import pytest
 
-from numalab import experiment, metrics, settle
+from numalab import experiment, settle
+from numalab.analysis import metrics
 from numalab.core import paths
 from numalab.model import catalog, topology
 from numalab.model.case import Case

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from numalab import calibration, cli, cli_case, experiment, interrupt, live
+from numalab import cli, cli_case, experiment, interrupt, live
+from numalab.analysis import calibration
 from numalab.core import state
 from numalab.core.errors import Cancelled, Exit, GuestError, HostError, InputError, KernelOops
 from numalab.core.process import Deadline

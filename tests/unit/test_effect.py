@@ -12,8 +12,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
-from numalab import effect
-from numalab.effect import Effect, compare
+from numalab.analysis import effect
+from numalab.analysis.effect import Effect, compare
 
 pytestmark = pytest.mark.filterwarnings("error")
 

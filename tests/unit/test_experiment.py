@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from numalab import calibration, experiment, image, kernelbuild, measure, settle
+from numalab import experiment, image, kernelbuild, measure, settle
+from numalab.analysis import calibration
 from numalab.core import state
 from numalab.core.errors import CommandFailed, GuestError, InputError, NameTaken
 from numalab.core.process import Deadline

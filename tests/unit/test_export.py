@@ -10,7 +10,8 @@ import json
 import pytest
 from pydantic import TypeAdapter
 
-from numalab import export, metrics, tables
+from numalab import export, tables
+from numalab.analysis import metrics
 from numalab.export import Comparison
 from numalab.model.case import Arm
 from numalab.model.run import Run

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import judge as simulation
-from numalab import finding
-from numalab.metrics import Kind
+from numalab.analysis import expectation
+from numalab.analysis.metrics import Kind
 from numalab.model.case import Direction, Expectation
 from numalab.model.verdict import Answer, Finding
 
@@ -30,7 +30,7 @@ def wish(direction: Direction = FALLS, by: float = 1.5, **more: object) -> Expec
 def judged(
     before: Sequence[float], after: Sequence[float], direction: Direction = FALLS, by: float = 1.5, *, kind: Kind = Kind.RATIO, **more: object,
 ) -> Finding:
-    return finding.alone(wish(direction, by, **more), before, after, kind=kind)
+    return expectation.alone(wish(direction, by, **more), before, after, kind=kind)
 
 
 @pytest.mark.parametrize(("before", "after", "answer"), [
@@ -183,7 +183,7 @@ def test_correction_over_a_case() -> None:
     none = ([1, e, e**2], [e, 1, e**2.2])
 
     def answers(*pairs: tuple[Sequence[float], Sequence[float]], decides: bool = True) -> list[Finding]:
-        return finding.together([finding.ask(wish(by=1.5, decides=decides), *pair, Kind.RATIO) for pair in pairs])
+        return expectation.together([expectation.ask(wish(by=1.5, decides=decides), *pair, Kind.RATIO) for pair in pairs])
 
     alone, = answers(weak)
     assert (alone.answer, alone.q) == (HOLDS, alone.p)
@@ -202,7 +202,7 @@ def test_correction_over_a_case() -> None:
 def test_more_looks_ask_for_more() -> None:
     weak = wish(by=1.5)
     before, after = [math.e**3, math.e**4, math.e**5], [1, math.e, math.e**2]
-    once, thrice = (finding.alone(weak, before, after, alpha=finding.ALPHA / looks) for looks in (1, 3))
+    once, thrice = (expectation.alone(weak, before, after, alpha=expectation.ALPHA / looks) for looks in (1, 3))
     assert (once.answer, thrice.answer) == (HOLDS, CANNOT)
     assert once.high is not None
     assert thrice.high is not None

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from numalab import calibration, finding, judge
+from numalab.analysis import calibration, expectation
+from numalab.analysis import verdict as judge
 from numalab.core.errors import InputError
 from numalab.model.case import Arm, Case, CaseSize, Direction, Expectation, Machine, Place
 from numalab.model.guest import Boot
@@ -269,7 +270,7 @@ def test_the_looks_of_an_experiment_share_its_error() -> None:
         found = judge.verdict(experiment(*weak, of=case(FALLING.model_copy(update={"by": 1.5})), looks=looks))
         assert found.answer is answer
         assert found.findings[0].p is not None
-        assert finding.ALPHA / 3 < found.findings[0].p < finding.ALPHA
+        assert expectation.ALPHA / 3 < found.findings[0].p < expectation.ALPHA
 
 
 def test_going_on() -> None:

@@ -35,9 +35,9 @@ LAYERS = (
     Layer("tools", "", {"core.checksum", "core.errors", "core.log", "core.paths", "core.process", "core.state"}),
     Layer("values", "tools", {"model", "model.run"}),
     Layer("pure", "tools values", {
-        "blocks", "calibration", "model.catalog", "runs.compatibility", "runs.counters", "domain", "drawing", "effect", "eras", "export", "figures", "finding", "runs.profile",
-        "gallery", "judge", "kconfig", "mail", "metrics", "mirror", "runs.samples", "page", "patches", "plot", "published", "recipes", "runs.record", "report",
-        "sections", "tables", "trial", "workload",
+        "blocks", "analysis.calibration", "model.catalog", "runs.compatibility", "runs.counters", "domain", "drawing", "analysis.effect", "eras", "export", "figures", "analysis.expectation", "runs.profile",
+        "gallery", "analysis.verdict", "kconfig", "mail", "analysis.metrics", "mirror", "runs.samples", "page", "patches", "plot", "published", "recipes", "runs.record", "report",
+        "sections", "tables", "analysis.error_rates", "workload",
     }),
     Layer("edges", "tools values pure", {
         "accel", "console", "doctor", "evidence", "guest", "host", "html", "image", "kernel", "kernelbuild", "launch", "leftovers", "machine",

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from numalab import judge, mail, mirror, published, tables
+from numalab import mail, mirror, published, tables
+from numalab.analysis import verdict as judge
 from numalab.blocks import Block
 from numalab.model import catalog
 from numalab.model.case import Arm

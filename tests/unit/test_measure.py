@@ -12,7 +12,8 @@ from typing import Any, cast
 
 import pytest
 
-from numalab import accel, console, judge, machine, measure
+from numalab import accel, console, machine, measure
+from numalab.analysis import verdict as judge
 from numalab.core import paths, state
 from numalab.core.errors import GuestError, GuestLost, HostError, InputError, KernelOops
 from numalab.core.process import Deadline, Result

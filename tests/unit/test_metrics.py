@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from numalab import metrics
+from numalab.analysis import metrics
+from numalab.analysis.metrics import DERIVED, TIMES, Kind
 from numalab.core.errors import InputError
-from numalab.metrics import DERIVED, TIMES, Kind
 from numalab.model.run import PhaseResult, Run
 from numalab.model.values import Phase, SizeClass
 from numalab.runs.counters import parse

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from numalab import metrics, published, tables
+from numalab import published, tables
+from numalab.analysis import metrics
 from numalab.core.errors import InputError
 from numalab.model import catalog
 from numalab.published import Change, Published, Row, Table, number

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchmarks import rates
-from numalab import experiment, trial
+from numalab import experiment
+from numalab.analysis import error_rates
 from numalab.model.case import Arm
 from numalab.model.run import Run
 from tests.unit import synthetic
@@ -33,7 +34,7 @@ def test_trials() -> None:
         *boots("f", (BEFORE, BEFORE, AFTER, AFTER), 3)[:-1], synthetic.run(AFTER),
     ]))
     assert [(name, rounds) for name, rounds, _ in found] == [("xfsrepair", 3)]
-    assert found[0][2] == trial.of(runs)
+    assert found[0][2] == error_rates.of(runs)
 
 
 def test_rates() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from numalab import metrics
+from numalab.analysis import metrics
 from numalab.core.errors import InputError
 from numalab.model.run import PhaseResult, Run
 from numalab.model.values import Phase, SizeClass, jsonable

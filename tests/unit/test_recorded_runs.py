@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from numalab import accel, calibration, experiment, guest, image, kernelbuild
+from numalab import accel, experiment, guest, image, kernelbuild
+from numalab.analysis import calibration
 from numalab.core import state
 from numalab.core.errors import InputError
 from numalab.model.case import Arm

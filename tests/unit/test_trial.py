@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from numalab import experiment, trial
+from numalab import experiment
+from numalab.analysis import error_rates
 from numalab.core.errors import InputError
 from numalab.model.case import Arm
 from numalab.model.run import Run
@@ -21,19 +22,19 @@ BEFORE, AFTER = "6.1-slowscan-before", "6.1"
 def test_sides_are_the_order_backwards(kernels: tuple[str, ...]) -> None:
     order = experiment.order(kernels, 3)
     runs = [synthetic.run(kernels[index], boot=boot, arm=Arm.BEFORE if index == 0 else Arm.AFTER, params={"index": index}) for boot, index in order]
-    sides = trial.sides(runs, len(kernels))
+    sides = error_rates.sides(runs, len(kernels))
     assert [[run.params["index"] for run in side] for side in sides] == [[index] * 3 for index in range(len(kernels))]
 
 
 def test_sides_of_a_run_by_itself() -> None:
     with pytest.raises(InputError, match="belongs to no experiment"):
-        trial.sides([synthetic.run("a")], 2)
+        error_rates.sides([synthetic.run("a")], 2)
 
 
 def test_against() -> None:
     """Sides are chosen anew, and nothing else about the runs."""
     one, other = synthetic.run("a", boot=0, arm=Arm.BEFORE), synthetic.run("a", boot=1, arm=Arm.BEFORE)
-    found = trial.against([one], [other])
+    found = error_rates.against([one], [other])
     assert [run.place.arm for run in found if run.place] == [Arm.BEFORE, Arm.AFTER]
     assert found[0] == one
     assert found[1].place
@@ -52,7 +53,7 @@ def four(values: Sequence[Sequence[int]], rounds: int = 3) -> list[Run]:
 
 def test_trial() -> None:
     """What is true is said: the effect is seen, before is not taken for after, after is as after."""
-    found = trial.of(four([(1500, 1600, 1550), (1580, 1490, 1610), (100, 105, 98), (99, 101, 104)]))
+    found = error_rates.of(four([(1500, 1600, 1550), (1580, 1490, 1610), (100, 105, 98), (99, 101, 104)]))
     assert (found.effect.answer, found.effect.boots, found.effect.before, found.effect.after) == (Answer.HOLDS, (6, 6), BEFORE, AFTER)
     assert (found.planted.answer, found.planted.before, found.planted.after) == (Answer.DOES_NOT_HOLD, BEFORE, BEFORE)
     assert (found.unchanged.before, found.unchanged.after) == (AFTER, AFTER)
@@ -62,6 +63,6 @@ def test_trial() -> None:
 
 def test_trial_of_a_lab_that_errs() -> None:
     """Boots that say otherwise than the truth, such as luck may bring: red and green are both lost."""
-    found = trial.of(four([(1500, 1600, 1550), (100, 105, 98), (1580, 1490, 1610), (99, 101, 104)]))
+    found = error_rates.of(four([(1500, 1600, 1550), (100, 105, 98), (1580, 1490, 1610), (99, 101, 104)]))
     assert not found.red
     assert not found.green

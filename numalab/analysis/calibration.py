@@ -17,10 +17,10 @@ from typing import Any
 
 from pydantic import Field
 
-from numalab import effect, metrics
+from numalab.analysis import effect, metrics
+from numalab.analysis.metrics import Kind
 from numalab.core import state
 from numalab.core.errors import InputError
-from numalab.metrics import Kind
 from numalab.model.case import Case, Expectation
 from numalab.model.run import Run
 from numalab.model.values import SizeClass, Stored, Value, first_line, jsonable

@@ -16,11 +16,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from numalab import finding, metrics, tables
-from numalab.calibration import Calibration, inside
+from numalab import tables
+from numalab.analysis import expectation, metrics
+from numalab.analysis.calibration import Calibration, inside
+from numalab.analysis.effect import LEAST_BOOTS
+from numalab.analysis.metrics import Kind
 from numalab.core.errors import InputError
-from numalab.effect import LEAST_BOOTS
-from numalab.metrics import Kind
 from numalab.model.case import Arm, CaseSize, Expectation, Place
 from numalab.model.run import Run
 from numalab.model.values import jsonable
@@ -54,7 +55,7 @@ def verdict(runs: Sequence[Run], *, calibration: Calibration | None = None, forc
     assert place is not None
     sides = {arm: _side(whole, arm) for arm in Arm}
     shares = max(run.place.looks for run in every if run.place)
-    findings = tuple(finding.together([_asked(wish, sides) for wish in place.case.expect], finding.ALPHA / shares))
+    findings = tuple(expectation.together([_asked(wish, sides) for wish in place.case.expect], expectation.ALPHA / shares))
     named = {arm: [run.kernel for run in _side(every, arm)] for arm in Arm}
     return Verdict(
         case_name=place.case_name, size=first.size, topology=spec["topology_name"], accel=spec["accel"],
@@ -137,7 +138,7 @@ def _kernel(run: Run) -> Traits:
     return {"name": {"": run.kernel}, "build": {"": run.guest.get("kernel_hash", "")}, "release": {"": run.release}}
 
 
-def _asked(wish: Expectation, sides: Sides) -> finding.Asked:
+def _asked(wish: Expectation, sides: Sides) -> expectation.Asked:
     """An expectation and the values of the boots that have one."""
     values = {arm: metrics.values(runs, wish.metric, wish.phase) for arm, runs in sides.items()}
     kind = metrics.kind(wish.metric)
@@ -145,7 +146,7 @@ def _asked(wish: Expectation, sides: Sides) -> finding.Asked:
     tcg = any(run.emulated for runs in sides.values() for run in runs)
     emulated = "times are emulated and tell nothing" if kind is Kind.TIME and tcg else ""
     foreign = f"expected of releases {wish.releases}, this is {release}" if release and not wish.applies(release) else ""
-    return finding.ask(wish, values[Arm.BEFORE], values[Arm.AFTER], kind, obstacle=emulated, silent="emulated" if emulated else foreign)
+    return expectation.ask(wish, values[Arm.BEFORE], values[Arm.AFTER], kind, obstacle=emulated, silent="emulated" if emulated else foreign)
 
 
 def _about_runs(every: Sequence[Run], sides: Sides) -> list[str]:

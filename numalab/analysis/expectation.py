@@ -22,9 +22,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
 
-from numalab import effect
-from numalab.effect import LEAST_BOOTS, Effect
-from numalab.metrics import Kind
+from numalab.analysis import effect
+from numalab.analysis.effect import LEAST_BOOTS, Effect
+from numalab.analysis.metrics import Kind
 from numalab.model.case import Direction, Expectation
 from numalab.model.verdict import CONFIDENCE, Answer, Finding
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from numalab import judge
+from numalab.analysis import verdict as judge
 from numalab.core.errors import InputError
 from numalab.model.case import Arm
 from numalab.model.run import Run
