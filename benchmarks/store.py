@@ -24,10 +24,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from numalab import tables  # noqa: E402
 from numalab.core import state  # noqa: E402
 from numalab.model.case import Arm  # noqa: E402
 from numalab.model.values import jsonable  # noqa: E402
+from numalab.report import comparison  # noqa: E402
 from numalab.runs import (  # noqa: E402
     compatibility,  # noqa: E402
     record,  # noqa: E402
@@ -84,7 +84,7 @@ def compared(folders: list[Path]) -> str:
     """What compare does with chosen runs."""
     runs = [record.summary(folder) for folder in folders]
     assert not compatibility.differences(runs)
-    return f"{len(runs)} runs, {sum(len(block.rows) for block in tables.compare(tables.columns(runs)))} rows"
+    return f"{len(runs)} runs, {sum(len(block.rows) for block in comparison.compare(comparison.columns(runs)))} rows"
 
 
 def command(*words: str) -> str:

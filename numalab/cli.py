@@ -16,7 +16,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from numalab import cli_case, cli_guest, cli_html, cli_kernel, cli_report, doctor, image, interrupt, launch, measure, report, settle
+from numalab import cli_case, cli_guest, cli_html, cli_kernel, cli_report, doctor, image, interrupt, launch, measure, settle
 from numalab import guest as guests
 from numalab.cli_common import (
     COMMAND_SECONDS,
@@ -41,6 +41,7 @@ from numalab.interrupt import limit
 from numalab.model import catalog, topology
 from numalab.model.values import SizeClass
 from numalab.progress import Progress
+from numalab.report import text
 from numalab.runs import record
 from numalab.terminal import echo, outlive_readers
 
@@ -93,14 +94,14 @@ def measure_workload(
         guest = settle.up(request, connect(uri, deadline), deadline)
         with guests.ending(guest):
             result, folder = measure.run(guest, workload, which, limit(COMMAND_SECONDS))
-    echo(report.summary(result))
+    echo(text.summary(result))
     echo(f"all of it: {folder}")
 
 
 @app.command("show")
 def show_run(folder: Annotated[Path, typer.Argument(metavar="RUN", help="a run's folder")]) -> None:
     """Show a run's counters again, from its raw snapshots."""
-    echo(report.summary(record.read(folder)))
+    echo(text.summary(record.read(folder)))
 
 
 @app.command("doctor")

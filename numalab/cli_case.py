@@ -12,7 +12,7 @@ from typing import Annotated
 import click
 import typer
 
-from numalab import experiment, launch, live, report, shell
+from numalab import experiment, launch, live, shell
 from numalab import guest as guests
 from numalab.analysis import calibration
 from numalab.cli_common import MINUTE, AccelOption, GuestName, MemoryOption, SizeOption, Uri, VcpusOption, accel_word, inventory, one_of, reach, size_option
@@ -23,6 +23,7 @@ from numalab.interrupt import cancel, limit
 from numalab.model import catalog
 from numalab.model.values import SizeClass
 from numalab.model.verdict import Answer, Verdict
+from numalab.report import text as report_text
 from numalab.runs import counters, record
 from numalab.runs import index as run_index
 from numalab.terminal import echo
@@ -91,7 +92,7 @@ def run(
     asked = _plan(case, size, kernels, topology_name, memory, vcpus, accelerator, profile)
     outcome = _conduct(asked, boots_option(boots, asked), uri)
     for verdict in outcome.verdicts:
-        echo(report.verdict(experiment.among_others(verdict, [run for run, _ in outcome.runs])))
+        echo(report_text.verdict(experiment.among_others(verdict, [run for run, _ in outcome.runs])))
     echo(f"\ntables: ./lab.py compare {outcome.experiment}    judge again: ./lab.py verdict {outcome.experiment}")
     raise typer.Exit(status(outcome.verdicts))
 
@@ -106,7 +107,7 @@ def verdict(
     if not found:
         raise InputError("there is no run of a kernel \"after\" among these: a verdict needs both sides of an experiment")
     for one in found:
-        echo(report.verdict(experiment.among_others(one, chosen)))
+        echo(report_text.verdict(experiment.among_others(one, chosen)))
     for name in dict.fromkeys(run.place.experiment for run in chosen if run.place):
         first = min((run for run in chosen if run.place and run.place.experiment == name), key=lambda run: run.started)
         echo(f"judged: experiment {name}, begun {first.started} on {first.host.get('machine', 'an unknown machine')}")
@@ -133,7 +134,7 @@ def calibrate(
     outcome = _conduct(asked, rounds, uri)
     found = calibration.of([run for run, _ in outcome.runs])
     path = calibration.save(found)
-    echo(report.spread(found))
+    echo(report_text.spread(found))
     echo(f"kept: {path}")
 
 
@@ -161,7 +162,7 @@ def repro(
         phase = experiment.interesting(asked)
         shell.succeed(guest, f"cat > {REPRO}", deadline=limit(MINUTE), input=f"{phase.command}\n".encode())
     inventory()
-    echo(report.repro(asked.case, who, guest.name, phase, REPRO))
+    echo(report_text.repro(asked.case, who, guest.name, phase, REPRO))
     if enter:
         os.execvp("ssh", guest.ssh.argv("-t", guest.ssh.host))
 

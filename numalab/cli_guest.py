@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from numalab import console, image, kernel, launch, leftovers, qemu_user, recipes, report, settle, storage
+from numalab import console, image, kernel, launch, leftovers, qemu_user, recipes, settle, storage
 from numalab import guest as guests
 from numalab.cli_common import (
     COMMAND_SECONDS,
@@ -41,6 +41,7 @@ from numalab.interrupt import limit
 from numalab.model import catalog, topology, verification
 from numalab.model.topology import Disk, Topology
 from numalab.model.values import check_name
+from numalab.report import text as report_text
 from numalab.terminal import echo, visible
 
 
@@ -161,7 +162,7 @@ def list_guests() -> None:
         spec = found.spec
         size = (str(spec.topology.vcpus), f"{spec.topology.memory >> 20}M")
         rows.append((name, life, spec.topology_name, *size, spec.boot.name, spec.accel, str(spec.ssh_port)))
-    echo("\n".join(report.aligned(rows, left=len(rows[0]))))
+    echo("\n".join(report_text.aligned(rows, left=len(rows[0]))))
 
 
 def status(name: GuestName) -> None:

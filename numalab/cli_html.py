@@ -25,7 +25,10 @@ def report(
     force: Annotated[bool, typer.Option("--force", help="set runs side by side that are not comparable, and say so")] = False,
 ) -> None:
     """Write a report for any browser, without a network: verdicts, tables, plots, what was run on what, raw data."""
-    from numalab import html, sections  # Plotly, Jinja2 and scipy.stats: nobody else waits for them.
+    from numalab.report import (
+        html,
+        sections,  # Plotly, Jinja2 and scipy.stats: nobody else waits for them.
+    )
 
     found = [(record.read(folder), folder) for folder in run_index.choose(words)]
     runs = [run for run, _ in found]

@@ -12,17 +12,18 @@ from typing import Annotated
 
 import typer
 
-from numalab import blocks, experiment, export, mail, mirror, published, report, tables
+from numalab import experiment
 from numalab.core.errors import InputError
-from numalab.mirror import Beside
 from numalab.model.case import Arm
 from numalab.model.run import Run
 from numalab.model.values import jsonable
 from numalab.model.verdict import Verdict
-from numalab.published import Published
+from numalab.report import comparison, export, mail, reference, replication, table, text
+from numalab.report.comparison import Columns
+from numalab.report.reference import Published
+from numalab.report.replication import Beside
 from numalab.runs import compatibility, record
 from numalab.runs import index as run_index
-from numalab.tables import Columns
 from numalab.terminal import echo
 
 
@@ -53,9 +54,9 @@ def compare(
         raise InputError("compare: which runs? Give runs, an experiment or a case; lab.py runs shows what there is")
     runs = [record.summary(folder) for folder in run_index.choose(words, size=size, topology=topology)]
     forced = unlike(runs, force=force)
-    found = tables.columns(runs, baseline)
+    found = comparison.columns(runs, baseline)
     references = mirrored(runs) if with_published else {}
-    beside = mirror.beside(references, found, tables.before(found))
+    beside = replication.beside(references, found, comparison.before(found))
     if form is Format.CSV:
         echo(export.to_csv(runs), nl=False)
     elif form is Format.JSON:
@@ -86,7 +87,7 @@ def mirrored(runs: Sequence[Run]) -> dict[str, Published]:
     names = dict.fromkeys(name for run in runs if run.place for name in run.place.case.published)
     if not names:
         raise InputError("--published: these runs' cases name no published tables (published: in testcases/CASE.yml)")
-    return {name: published.load(name) for name in names}
+    return {name: reference.load(name) for name in names}
 
 
 def verdicts(runs: Sequence[Run], *, force: bool) -> tuple[tuple[Verdict, ...], list[str]]:
@@ -108,10 +109,10 @@ def plain(found: Columns, above: Sequence[str], beside: Sequence[Beside], refere
     shape = f"{spec['topology_name']}: {spec['topology']['vcpus']} vCPUs, {spec['topology']['memory']}"
     head = [f"{run.workload} ({run.size}) on {shape}, {spec['accel']}; boots: {boots}"]
     if run.emulated:
-        head.append(report.EMULATED)
-    first, *others = (blocks.text(block) for block in tables.compare(found))
+        head.append(text.EMULATED)
+    first, *others = (table.text(block) for block in comparison.compare(found))
     parts = ["\n".join([*head, *above]), f"{run.workload}\n{first}", *others]
-    return "\n\n".join([*parts, *([mirror.text(beside, references)] if beside else [])])
+    return "\n\n".join([*parts, *([replication.text(beside, references)] if beside else [])])
 
 
 def runs(
@@ -134,7 +135,7 @@ def listing(found: Sequence[run_index.Entry]) -> list[str]:
     rows = [("STARTED", "CASE", "KERNEL", "TOPOLOGY", "SIZE", "ACCEL", "RUN")]
     rows += [(one.started, one.case_name or f"({one.workload})", one.kernel, one.topology, one.size, one.accel, one.id) for one in found if not one.damage]
     whys = ["", *(f"  BROKE: {shorten(one.error, 100)}" if one.error else "" for one in found if not one.damage)]
-    lines = [line + why for line, why in zip(report.aligned(rows, left=len(rows[0])), whys, strict=True)]
+    lines = [line + why for line, why in zip(text.aligned(rows, left=len(rows[0])), whys, strict=True)]
     return lines + [f"DAMAGED  {one.id}: {one.damage}" for one in found if one.damage]
 
 

@@ -15,7 +15,7 @@ from numalab.core import log
 from numalab.experiment import Boot, Plan
 from numalab.model.run import PhaseResult
 from numalab.model.verdict import Verdict
-from numalab.report import short
+from numalab.report.text import short
 
 WATCHED = (
     "numa_pte_updates", "numa_hint_faults", "numa_hint_faults_local", "numa_pages_migrated", "nr_vmscan_immediate_reclaim", "nr_vmscan_write",

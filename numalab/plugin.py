@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from _pytest.outcomes import Skipped  # the class behind pytest.skip, which has no public name that types know
 
-from numalab import interrupt, report
+from numalab import interrupt
 from numalab.core.errors import HostError, InputError, LabError
 from numalab.core.process import Deadline
 from numalab.model.case import Case
@@ -33,6 +33,7 @@ from numalab.model.topology import Topology
 from numalab.model.units import GIB, parse_size
 from numalab.model.values import SizeClass
 from numalab.model.verdict import Answer
+from numalab.report import text as report_text
 from numalab.terminal import visible
 
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ class CaseItem(pytest.Item):
         """The verdict."""
         assert self.outcome is not None
         answers = {verdict.answer for verdict in self.outcome.verdicts}
-        text = visible("\n".join(report.verdict(verdict) for verdict in self.outcome.verdicts))
+        text = visible("\n".join(report_text.verdict(verdict) for verdict in self.outcome.verdicts))
         self.add_report_section("call", "verdict", text)
         if Answer.DOES_NOT_HOLD in answers:
             raise DoesNotHold(text)

@@ -11,12 +11,13 @@ from collections.abc import Callable
 
 import pytest
 
-from numalab import experiment, live, report
+from numalab import experiment, live
 from numalab.analysis import error_rates
 from numalab.core.process import Deadline
 from numalab.model import catalog
 from numalab.model.verdict import Answer
 from numalab.plugin import CannotTell, Lab
+from numalab.report import text
 
 
 @pytest.mark.rates
@@ -29,7 +30,7 @@ def test_before_passed_off_as_after_goes_red(name: str, lab: Lab, record_propert
     outcome = experiment.conduct(asked, lab.host, rounds, limit=Deadline.after, view=live.View(asked, rounds))
     found = error_rates.of([run for run, _ in outcome.runs])
     record_property("experiment", outcome.experiment)
-    assert found.green, report.verdict(found.unchanged)
+    assert found.green, text.verdict(found.unchanged)
     if found.planted.answer is Answer.CANNOT_TELL:
-        raise CannotTell(report.verdict(found.planted))
-    assert found.red, report.verdict(found.planted)
+        raise CannotTell(text.verdict(found.planted))
+    assert found.red, text.verdict(found.planted)

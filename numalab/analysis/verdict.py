@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from numalab import tables
 from numalab.analysis import expectation, metrics
 from numalab.analysis.calibration import Calibration, inside
 from numalab.analysis.effect import LEAST_BOOTS
@@ -26,6 +25,7 @@ from numalab.model.case import Arm, CaseSize, Expectation, Place
 from numalab.model.run import Run
 from numalab.model.values import jsonable
 from numalab.model.verdict import Answer, Finding, Verdict
+from numalab.report import comparison
 from numalab.runs import compatibility
 from numalab.runs.compatibility import Traits
 
@@ -152,7 +152,7 @@ def _asked(wish: Expectation, sides: Sides) -> expectation.Asked:
 def _about_runs(every: Sequence[Run], sides: Sides) -> list[str]:
     """Boots that broke, complained or were begun again, and experiments that were not interleaved."""
     lines = [f"run {run.id} broke and is not counted: {run.error}" for run in every if run.error]
-    if hung := tables.hung(every):
+    if hung := comparison.hung(every):
         lines.append(f"{hung}, before {', '.join(run.id for run in every if run.guest.get('hung'))}: a kernel that hangs looks the same")
     for run in every:
         if run.console_warnings and not run.error:

@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from axe_core_python.selenium import Axe
 
-from numalab import gallery
+from numalab.report import section_charts
 from tests.browser.conftest import Page
 
 WINDOWS = (("light", 1280, False), ("dark", 390, True), ("light", 320, True))
@@ -191,4 +191,4 @@ def test_every_judged_case_says_so_in_words(page: Page) -> None:
     page.show()
     badges = page.js("return [...document.querySelectorAll('.verdicts .badge')].map((one) => one.innerText)")
     assert badges == ["holds", "cannot tell", "holds", "no verdict", "no verdict"]
-    assert page.js("return document.querySelector('#s1-metrics ~ h4').innerText") == gallery.JUDGED
+    assert page.js("return document.querySelector('#s1-metrics ~ h4').innerText") == section_charts.JUDGED

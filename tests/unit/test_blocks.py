@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import pytest
 
-from numalab import published
-from numalab.blocks import Block, Cell, Row, heading, show_gain, text
-from numalab.published import number
-from numalab.tables import COUNTER_LABEL, TOTAL_LABEL
+from numalab.report import reference
+from numalab.report.comparison import COUNTER_LABEL, TOTAL_LABEL
+from numalab.report.reference import number
+from numalab.report.table import Block, Cell, Row, heading, show_gain, text
 
 
 def block(name: str, title: str, label: int = 0) -> Block:
     """A published table as a block: its values, and its gains as printed."""
-    (table,) = (table for table in published.load(name).tables if table.title == title)
+    (table,) = (table for table in reference.load(name).tables if table.title == title)
     rows = []
     for row in table.rows:
         operation, _, what = row.name.partition(" ") if row.gains else ("", "", row.name)

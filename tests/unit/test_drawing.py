@@ -7,10 +7,10 @@ from itertools import combinations
 
 import pytest
 
-from numalab import drawing
-from numalab.drawing import BOX, Drawing
 from numalab.model import catalog
 from numalab.model.topology import Topology
+from numalab.report import topology_diagram
+from numalab.report.topology_diagram import BOX, Drawing
 
 MOST_WIDE = 366
 """CSS pixels between the margins of a telephone that has 390."""
@@ -29,7 +29,7 @@ def overlap(found: Drawing) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("name", catalog.names("topologies"))
 def test_every_topology_has_its_picture(name: str) -> None:
-    found = drawing.draw(catalog.topology(name))
+    found = topology_diagram.draw(catalog.topology(name))
     assert found.boxes
     assert not overlap(found)
     assert len(found.distances) == len(found.nodes) == len(found.boxes)
@@ -40,13 +40,13 @@ def test_every_topology_has_its_picture(name: str) -> None:
 
 @pytest.mark.parametrize("count", range(1, 17))
 def test_boxes_stay_apart(count: int) -> None:
-    found = drawing.draw(ring(count))
+    found = topology_diagram.draw(ring(count))
     assert not overlap(found)
-    assert len(found.lines) == (count * (count - 1) // 2 if count <= drawing.MOST_JOINED else 0)
+    assert len(found.lines) == (count * (count - 1) // 2 if count <= topology_diagram.MOST_JOINED else 0)
 
 
 def test_four_sockets() -> None:
-    found = drawing.draw(catalog.topology("4socket"))
+    found = topology_diagram.draw(catalog.topology("4socket"))
     assert sorted(line.label for line in found.lines) == ["21"] * 4 + ["31"] * 2
     assert {line.label: line.rank for line in found.lines} == {"21": 0, "31": 1}
     assert found.boxes[1].lines == ("CPU 4-7", "4GiB", "Normal 4096MiB")
@@ -55,21 +55,21 @@ def test_four_sockets() -> None:
 
 
 def test_labels_stand_on_no_box() -> None:
-    found = drawing.draw(catalog.topology("4socket"))
+    found = topology_diagram.draw(catalog.topology("4socket"))
     for line in found.lines:
         assert not [box.node for box in found.boxes if box.x < line.label_x < box.x + BOX[0] and box.y < line.label_y < box.y + BOX[1]]
     assert len({(line.label_x, line.label_y) for line in found.lines}) == 6
 
 
 def test_uma_is_one_node_with_zones() -> None:
-    found = drawing.draw(catalog.topology("uma-4g"))
+    found = topology_diagram.draw(catalog.topology("uma-4g"))
     assert found.boxes[0].lines == ("CPU 0-3", "3584MiB", "DMA32 3056MiB", "Normal 512MiB")
     assert not found.lines
     assert found.distances == ((10,),)
 
 
 def test_fake_nodes_are_said_to_be_fake() -> None:
-    found = drawing.draw(catalog.topology("fakenuma"))
+    found = topology_diagram.draw(catalog.topology("fakenuma"))
     assert found.fake
     assert len(found.boxes) == 4
     assert not found.lines
@@ -77,10 +77,10 @@ def test_fake_nodes_are_said_to_be_fake() -> None:
 
 
 def test_hmat_and_nodes_that_lack_something() -> None:
-    assert drawing.draw(catalog.topology("tiers")).boxes[1].lines == ("no CPU", "2GiB", "250 ns", "10240 MiB/s")
-    assert "no memory" in {line for box in drawing.draw(catalog.topology("memoryless")).boxes for line in box.lines}
+    assert topology_diagram.draw(catalog.topology("tiers")).boxes[1].lines == ("no CPU", "2GiB", "250 ns", "10240 MiB/s")
+    assert "no memory" in {line for box in topology_diagram.draw(catalog.topology("memoryless")).boxes for line in box.lines}
 
 
 def test_a_distance_that_differs_by_way() -> None:
     shape = ring(2).model_copy(update={"distances": ((10, 15), (20, 10))})
-    assert [line.label for line in drawing.draw(shape).lines] == ["15 / 20"]
+    assert [line.label for line in topology_diagram.draw(shape).lines] == ["15 / 20"]

@@ -10,12 +10,13 @@ import json
 import pytest
 from pydantic import TypeAdapter
 
-from numalab import export, tables
 from numalab.analysis import metrics
-from numalab.export import Comparison
 from numalab.model.case import Arm
 from numalab.model.run import Run
 from numalab.model.values import jsonable
+from numalab.report import comparison as report_comparison
+from numalab.report import export
+from numalab.report.export import Comparison
 from tests.unit.synthetic import phase, run
 
 VMSTAT = {"numa_hit": 7, "numa_pte_updates": 1000, "numa_huge_pte_updates": 2}
@@ -74,7 +75,7 @@ def test_every_metric_of_the_csv_is_one_of_the_lab() -> None:
 
 
 def comparison(*runs: Run) -> Comparison:
-    return export.comparison(tables.columns(runs), runs=runs, forced=["host: a (1 run), b (1 run)"], published=(), verdicts=())
+    return export.comparison(report_comparison.columns(runs), runs=runs, forced=["host: a (1 run), b (1 run)"], published=(), verdicts=())
 
 
 def test_json_round_trip() -> None:
@@ -93,7 +94,7 @@ def test_json_round_trip() -> None:
 def test_json_has_what_workloads_told_and_the_text_leaves_out() -> None:
     told = run("6.1", phase("p", output={"passes": 7}))
     assert "told by the workload" in {block.title for block in comparison(told).blocks}
-    assert "told by the workload" not in {block.title for block in tables.compare(tables.columns([told]))}
+    assert "told by the workload" not in {block.title for block in report_comparison.compare(report_comparison.columns([told]))}
 
 
 def resolve(schema: dict[str, object], top: dict[str, object]) -> dict[str, object]:

@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 from lxml import html as parser
 
-from numalab import cli_html, evidence, html, page
+from numalab import cli_html
 from numalab.core import paths
 from numalab.core.errors import InputError
 from numalab.model.case import Arm
 from numalab.model.run import Run
 from numalab.model.verdict import Verdict
+from numalab.report import attachments, html, page
 from numalab.runs import record
 from tests.unit import reports
 from tests.unit.reports import HOSTILE, put, run
@@ -139,7 +140,7 @@ def test_links_in_a_run_are_not_followed(tmp_path: Path) -> None:
 
 
 def test_large_files_stay_and_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evidence, "LARGEST", 1000)
+    monkeypatch.setattr(attachments, "LARGEST", 1000)
     item = run("6.1", TOUCH)
     folder = put(item, tmp_path / "state", console="x" * 1024)
     html.write([(item, folder)], [], tmp_path / "out")

@@ -35,12 +35,12 @@ LAYERS = (
     Layer("tools", "", {"core.checksum", "core.errors", "core.log", "core.paths", "core.process", "core.state"}),
     Layer("values", "tools", {"model", "model.run"}),
     Layer("pure", "tools values", {
-        "blocks", "analysis.calibration", "model.catalog", "runs.compatibility", "runs.counters", "domain", "drawing", "analysis.effect", "eras", "export", "figures", "analysis.expectation", "runs.profile",
-        "gallery", "analysis.verdict", "kconfig", "mail", "analysis.metrics", "mirror", "runs.samples", "page", "patches", "plot", "published", "recipes", "runs.record", "report",
-        "sections", "tables", "analysis.error_rates", "workload",
+        "report.table", "analysis.calibration", "model.catalog", "runs.compatibility", "runs.counters", "domain", "report.topology_diagram", "analysis.effect", "eras", "report.export", "report.charts", "analysis.expectation", "runs.profile",
+        "report.section_charts", "analysis.verdict", "kconfig", "report.mail", "analysis.metrics", "report.replication", "runs.samples", "report.page", "patches", "report.chart", "report.reference", "recipes", "runs.record", "report.text",
+        "report.sections", "report.comparison", "analysis.error_rates", "workload",
     }),
     Layer("edges", "tools values pure", {
-        "accel", "console", "doctor", "evidence", "guest", "host", "html", "image", "kernel", "kernelbuild", "launch", "leftovers", "machine",
+        "accel", "console", "doctor", "report.attachments", "guest", "host", "report.html", "image", "kernel", "kernelbuild", "launch", "leftovers", "machine",
         "provision", "prune", "qemu_user", "settle", "shell", "source", "storage", "runs.index", "toolchain", "core.version", "where",
     }),
     Layer("measuring", "tools values pure edges", {"experiment", "measure"}),

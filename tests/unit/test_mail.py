@@ -7,17 +7,17 @@ from collections.abc import Sequence
 
 import pytest
 
-from numalab import mail, mirror, published, tables
 from numalab.analysis import verdict as judge
-from numalab.blocks import Block
 from numalab.model import catalog
 from numalab.model.case import Arm
 from numalab.model.run import Run
 from numalab.model.values import Accel
+from numalab.report import comparison, mail, reference, replication
+from numalab.report.table import Block
 from tests.unit.synthetic import phase, run
 
 BEFORE, AFTER = "6.1-slowscan-before", "6.1"
-REFERENCES = {"slowscan-xfsrepair": published.load("slowscan-xfsrepair")}
+REFERENCES = {"slowscan-xfsrepair": reference.load("slowscan-xfsrepair")}
 
 
 def runs(accel: Accel = Accel.TCG) -> list[Run]:
@@ -31,8 +31,8 @@ def runs(accel: Accel = Accel.TCG) -> list[Run]:
 
 
 def composed(found: Sequence[Run], notes: Sequence[str] = ()) -> str:
-    columns = tables.columns(found)
-    beside = mirror.beside(REFERENCES, columns, BEFORE)
+    columns = comparison.columns(found)
+    beside = replication.beside(REFERENCES, columns, BEFORE)
     return mail.compose(columns, notes=notes, beside=beside, references=REFERENCES, verdicts=[judge.verdict(found)])
 
 
@@ -68,7 +68,7 @@ def test_boots_that_hung_are_told(counts: Sequence[int], said: str | None) -> No
 
 def test_columns_that_do_not_fit_get_a_table_of_their_own() -> None:
     third = [one.model_copy(update={"guest": run("6.1-nogroup-always-before").guest, "id": f"x{one.id}"}) for one in runs()[1:3]]
-    text = mail.compose(tables.columns([*runs(), *third]), notes=[], beside=[], references={}, verdicts=[])
+    text = mail.compose(comparison.columns([*runs(), *third]), notes=[], beside=[], references={}, verdicts=[])
     assert max(map(len, text.splitlines())) <= 76
     assert text.count("Amean    syst-repair-agstride-bhash") == 2
 
@@ -79,7 +79,7 @@ def test_what_a_reader_must_know_comes_before_the_tables() -> None:
 
 
 def test_no_emulation_is_said_of_kvm() -> None:
-    assert "emulated" not in mail.setup(tables.columns(runs(Accel.KVM)))
+    assert "emulated" not in mail.setup(comparison.columns(runs(Accel.KVM)))
 
 
 def test_a_kernel_that_nobody_knows_here_is_named_all_the_same() -> None:
@@ -96,7 +96,7 @@ def test_shape(name: str, words: str) -> None:
 
 
 def test_tables_are_those_of_compare() -> None:
-    found = tables.columns(runs())
-    titles = [block.title for block in tables.compare(found)]
-    assert all(isinstance(block, Block) for block in tables.compare(found))
+    found = comparison.columns(runs())
+    titles = [block.title for block in comparison.compare(found)]
+    assert all(isinstance(block, Block) for block in comparison.compare(found))
     assert [line for line in composed(runs()).splitlines() if line in titles] == titles

@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import pytest
 
-from numalab import mirror, published, tables
-from numalab.mirror import Agreement, Beside
 from numalab.model.case import Arm
 from numalab.model.run import Run
 from numalab.model.values import Accel
+from numalab.report import comparison, replication
+from numalab.report import reference as report_reference
+from numalab.report.replication import Agreement, Beside
 from tests.unit.synthetic import phase, run
 
-SEED = {"slowscan-xfsrepair": published.load("slowscan-xfsrepair")}
+SEED = {"slowscan-xfsrepair": report_reference.load("slowscan-xfsrepair")}
 BEFORE, AFTER = "6.1-slowscan-before", "6.1"
 
 
@@ -25,16 +26,16 @@ def boots(kernel: str, arm: Arm, system: list[float], faults: list[int], accel: 
 
 def rows(accel: Accel = Accel.KVM, after: list[float] | None = None) -> dict[str, Beside]:
     """Rows by metric: system time 10 11 12 s, then 6 of 10 of it unless told; faults 1000 1100 1200, then 2000 2100 2200."""
-    found = tables.columns([*boots(BEFORE, Arm.BEFORE, [10, 11, 12], [1000, 1100, 1200], accel),
+    found = comparison.columns([*boots(BEFORE, Arm.BEFORE, [10, 11, 12], [1000, 1100, 1200], accel),
                             *boots(AFTER, Arm.AFTER, after or [6, 6.6, 7.2], [2000, 2100, 2200], accel)])
-    return {row.metric: row for row in mirror.beside(SEED, found, BEFORE)}
+    return {row.metric: row for row in replication.beside(SEED, found, BEFORE)}
 
 
 def test_the_same_way() -> None:
     """The seed: 519.88 to 281.63 s. Ours: 0.6 of each boot, so the ratio is 0.6 exactly; Welch over logs gives the interval."""
     row = rows()["system"]
     assert (row.row, row.phase, row.boots) == ("Amean syst-xfsrepair", "repair-*", (3, 3))
-    assert mirror.change(row.published) == "-45.83%"
+    assert replication.change(row.published) == "-45.83%"
     assert row.ratio == pytest.approx(0.6)
     assert row.low is not None
     assert row.high is not None
@@ -45,7 +46,7 @@ def test_the_same_way() -> None:
 
 def test_the_other_way() -> None:
     row = rows()["numa_hint_faults"]
-    assert mirror.change(row.published) == "-51.60%"
+    assert replication.change(row.published) == "-51.60%"
     assert row.ratio == pytest.approx((2000 * 2100 * 2200 / (1000 * 1100 * 1200)) ** (1 / 3))
     assert row.agreement is Agreement.OTHER
 
@@ -61,8 +62,8 @@ def test_emulated_times_are_no_evidence_and_counters_are() -> None:
 
 
 def test_one_boot_of_each_has_a_ratio_and_no_interval() -> None:
-    found = tables.columns([*boots(BEFORE, Arm.BEFORE, [10], [1000]), *boots(AFTER, Arm.AFTER, [5], [500])])
-    row = {row.metric: row for row in mirror.beside(SEED, found, BEFORE)}["system"]
+    found = comparison.columns([*boots(BEFORE, Arm.BEFORE, [10], [1000]), *boots(AFTER, Arm.AFTER, [5], [500])])
+    row = {row.metric: row for row in replication.beside(SEED, found, BEFORE)}["system"]
     assert row.ratio == pytest.approx(0.5)
     assert (row.low, row.high, row.agreement) == (None, None, Agreement.OPEN)
 
@@ -76,15 +77,15 @@ def test_absent_is_absent_and_other_phases_are_left_out() -> None:
 
 def test_each_other_kernel_is_set_against_before() -> None:
     third = boots("6.12", Arm.AFTER, [5, 5, 5], [1, 1, 1])
-    found = tables.columns([*boots(BEFORE, Arm.BEFORE, [10] * 3, [9] * 3), *boots(AFTER, Arm.AFTER, [6] * 3, [9] * 3),
+    found = comparison.columns([*boots(BEFORE, Arm.BEFORE, [10] * 3, [9] * 3), *boots(AFTER, Arm.AFTER, [6] * 3, [9] * 3),
                             *(one.model_copy(update={"started": "20261122"}) for one in third)], "6.12")
     assert list(found) == ["6.12", BEFORE, AFTER]
-    pairs = [(row.before, row.after) for row in mirror.beside(SEED, found, BEFORE) if row.metric == "system"]
+    pairs = [(row.before, row.after) for row in replication.beside(SEED, found, BEFORE) if row.metric == "system"]
     assert pairs == [(BEFORE, "6.12"), (BEFORE, AFTER)]
 
 
 def test_text() -> None:
-    lines = mirror.text(tuple(rows().values()), SEED).splitlines()
+    lines = replication.text(tuple(rows().values()), SEED).splitlines()
     assert lines[:4] == [
         "published: Mel Gorman, 2015-03-07 (reference/slowscan-xfsrepair.yml)",
         "           4.0.0-rc1 vanilla -> 4.0.0-rc1 slowscan-v2",
@@ -101,19 +102,19 @@ def test_text() -> None:
 
 @pytest.mark.parametrize("name", ["slowscan-autonuma", "ptewrite-autonuma", "perzonedirty-usb", "repair-times", "stagger-nas"])
 def test_every_reference_fits_a_mail(name: str) -> None:
-    reference = {name: published.load(name)}
-    phases = {effect.phase.replace("*", "x") for effect in published.effects(reference[name])}
-    found = tables.columns([run(kernel, *(phase(one) for one in sorted(phases)), boot=boot, arm=arm)
+    reference = {name: report_reference.load(name)}
+    phases = {effect.phase.replace("*", "x") for effect in report_reference.effects(reference[name])}
+    found = comparison.columns([run(kernel, *(phase(one) for one in sorted(phases)), boot=boot, arm=arm)
                             for boot in range(3) for kernel, arm in ((BEFORE, Arm.BEFORE), (AFTER, Arm.AFTER))])
-    text = mirror.text(mirror.beside(reference, found, BEFORE), reference)
+    text = replication.text(replication.beside(reference, found, BEFORE), reference)
     assert max(map(len, text.splitlines())) <= 76
 
 
 @pytest.mark.parametrize(("ratio", "shown"), [(0.54169, "-45.83%"), (1.0, "+0.00%"), (0.99999, "+0.00%"), (2.6323, "+163.23%"), (0.0, "-100.00%"), (None, "-")])
 def test_change(ratio: float | None, shown: str) -> None:
-    assert mirror.change(ratio) == shown
+    assert replication.change(ratio) == shown
 
 
 @pytest.mark.parametrize(("low", "high", "shown"), [(0.5289, 0.6548, "-47.1..-34.5%"), (1.2, None, "+20.0.."), (None, None, "-"), (0.0, 0.4, "-100.0..-60.0%")])
 def test_interval(low: float | None, high: float | None, shown: str) -> None:
-    assert mirror.interval(rows()["system"].model_copy(update={"low": low, "high": high})) == shown
+    assert replication.interval(rows()["system"].model_copy(update={"low": low, "high": high})) == shown

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from numalab import published, tables
 from numalab.analysis import metrics
 from numalab.core.errors import InputError
 from numalab.model import catalog
-from numalab.published import Change, Published, Row, Table, number
+from numalab.report import comparison, reference
+from numalab.report.reference import Change, Published, Row, Table, number
 from numalab.runs.counters import NUMA_ROWS, derived, parse
 from tests.unit.makers import recorded
 
 NAMES = catalog.names("reference")
-ALL = {name: published.load(name) for name in NAMES}
+ALL = {name: reference.load(name) for name in NAMES}
 HUNDREDTH = Decimal("0.01")
 SEEDS = {"slowscan-lkml-2015.txt", "nodirty-09a913a7.txt", "stagger-1378447598.txt", "perzonedirty-lkml-2011.txt", "fairzone-lkml-2014.txt"}
 
@@ -69,13 +69,13 @@ def test_gains(name: str, table: Table, of: Row) -> None:
     for column, printed in enumerate(of.gains):
         assert printed is not None
         value = values(of)[column]
-        ours = tables.gain(first, value)
+        ours = comparison.gain(first, value)
         assert ours is not None
         exact = ours.quantize(HUNDREDTH, ROUND_HALF_EVEN) == Decimal(printed)
         assert exact is (column not in of.unrounded), f"{of.name}: {printed} printed, {ours:.4f} computed"
         if column in of.unrounded:
             old, new = (half(text or "") for text in (of.values[0], of.values[column]))
-            corners = [tables.gain(first + i * old, value + j * new) or Decimal(0) for i, j in product((-1, 1), repeat=2)]
+            corners = [comparison.gain(first + i * old, value + j * new) or Decimal(0) for i, j in product((-1, 1), repeat=2)]
             assert min(corners) - half(printed) <= Decimal(printed) <= max(corners) + half(printed)
 
 
@@ -209,7 +209,7 @@ CLAIMS = [(name, claim) for name, result in ALL.items() for claim in result.clai
 
 
 @pytest.mark.parametrize(("name", "claim"), CLAIMS, ids=[f"{name}-{claim.percent}" for name, claim in CLAIMS])
-def test_claims(name: str, claim: published.Claim) -> None:
+def test_claims(name: str, claim: reference.Claim) -> None:
     """A sentence's percentage is the table's, cut off or rounded; or it is marked as one that is not, and why."""
     assert claim.recomputes or claim.note
     if claim.row is None:
@@ -229,19 +229,19 @@ def test_the_note_on_the_throughput_is_right() -> None:
 # Set beside ours.
 
 def test_effects_are_ratios_of_after_to_before() -> None:
-    found = {effect.row: effect for effect in published.effects(ALL["slowscan-xfsrepair"])}
+    found = {effect.row: effect for effect in reference.effects(ALL["slowscan-xfsrepair"])}
     system = found["Amean syst-xfsrepair"]
     assert (system.metric, system.phase, system.before, system.after) == ("system", "repair-*", "4.0.0-rc1 vanilla", "4.0.0-rc1 slowscan-v2")
     assert round(100 * (system.ratio - 1), 2) == -45.83
     assert "NUMA interleave hit" not in found, "0 before and after"
     assert "Stddev syst-xfsrepair" not in found, "no counterpart here"
-    ptewrite = {effect.row: effect.ratio for effect in published.effects(ALL["ptewrite-xfsrepair"])}
+    ptewrite = {effect.row: effect.ratio for effect in reference.effects(ALL["ptewrite-xfsrepair"])}
     assert ptewrite["Amean syst-xfsrepair"] == pytest.approx(282.45 / 519.88), "before is not the first column"
-    assert {effect.row: effect.ratio for effect in published.effects(ALL["savedwrite"])} == {
+    assert {effect.row: effect.ratio for effect in reference.effects(ALL["savedwrite"])} == {
         "minor faults, autonumabench": pytest.approx(0.8), "minor faults, xfsrepair": pytest.approx(0.42),
     }
-    assert published.effects(ALL["perzonedirty-usb"])[-1].ratio == 0
-    assert published.effects(ALL["repair-cpus"]) == []
+    assert reference.effects(ALL["perzonedirty-usb"])[-1].ratio == 0
+    assert reference.effects(ALL["repair-cpus"]) == []
 
 
 def test_metrics_of_rows_are_metrics() -> None:
@@ -276,7 +276,7 @@ tables:
 def test_a_good_file(tmp_path: Path) -> None:
     path = tmp_path / "good.yml"
     path.write_text(GOOD)
-    assert isinstance(published.load(str(path)), Published)
+    assert isinstance(reference.load(str(path)), Published)
 
 
 @pytest.mark.parametrize(("old", "new", "line", "said"), [
@@ -297,14 +297,14 @@ def test_bad_files_are_told_by_line(old: str, new: str, line: int, said: str, tm
     path = tmp_path / "bad.yml"
     path.write_text(GOOD.replace(old, new))
     with pytest.raises(InputError) as caught:
-        published.load(str(path))
+        reference.load(str(path))
     assert str(caught.value).startswith(f"{path}:{line}: ")
     assert said in str(caught.value)
 
 
 def test_an_unknown_table_names_those_there_are() -> None:
     with pytest.raises(InputError, match=r"no reference file .*nothing\.yml: there are .*slowscan-xfsrepair"):
-        published.load("nothing")
+        reference.load("nothing")
 
 
 @pytest.mark.parametrize("case", catalog.names("testcases"))

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import pytest
 
-from numalab import experiment, report
+from numalab import experiment
 from numalab.analysis import calibration
 from numalab.model.case import Arm, Direction, Expectation
 from numalab.model.run import PhaseResult, Run
 from numalab.model.values import Accel, Phase, SizeClass, jsonable
 from numalab.model.verdict import Verdict
+from numalab.report import text as report_text
 from tests.unit import synthetic
 from tests.unit.makers import spec
 
@@ -43,13 +44,13 @@ def rows(text: str) -> dict[str, list[str]]:
 
 
 def test_head() -> None:
-    head = report.summary(run()).splitlines()[0]
+    head = report_text.summary(run()).splitlines()[0]
     for word in ("xfsrepair (full)", "4socket", "16 vCPUs", "16GiB", "debian 6.1.0", "tcg"):
         assert word in head
 
 
 def test_absent_is_a_dash_and_zero_is_zero() -> None:
-    found = rows(report.summary(run()))
+    found = rows(report_text.summary(run()))
     assert found[""] == ["repair", "bare", "none"], "what is not measured is not shown"
     assert found["NUMA alloc hit"] == ["121929782", "0", "-"]
     assert found["NUMA alloc miss"] == found["Minor faults"] == ["-", "-", "-"]
@@ -59,23 +60,23 @@ def test_absent_is_a_dash_and_zero_is_zero() -> None:
 
 def test_percent_as_published() -> None:
     """The seed has 37 for 37.73: its tool cuts off, and ours stands beside it in one table."""
-    assert rows(report.summary(run()))["NUMA hint local percent"] == ["37", "-", "-"]
+    assert rows(report_text.summary(run()))["NUMA hint local percent"] == ["37", "-", "-"]
 
 
 @pytest.mark.parametrize(("accel", "said"), [(Accel.TCG, True), (Accel.KVM, False)])
 def test_emulation_is_said(accel: Accel, said: bool) -> None:
-    assert ("emulated" in report.summary(run(accel))) is said
+    assert ("emulated" in report_text.summary(run(accel))) is said
 
 
 def test_breakage_is_said() -> None:
-    text = report.summary(run(error="phase repair: exit status 1", warnings=("watchdog: BUG: soft lockup",)))
+    text = report_text.summary(run(error="phase repair: exit status 1", warnings=("watchdog: BUG: soft lockup",)))
     assert "BROKEN, not a result: phase repair: exit status 1" in text
     assert "console: watchdog: BUG: soft lockup" in text
-    assert "BROKEN" not in report.summary(run())
+    assert "BROKEN" not in report_text.summary(run())
 
 
 def test_a_run_that_broke_before_its_first_phase() -> None:
-    text = report.summary(run(error="SSH is lost").model_copy(update={"phases": ()}))
+    text = report_text.summary(run(error="SSH is lost").model_copy(update={"phases": ()}))
     assert "BROKEN, not a result: SSH is lost" in text
 
 
@@ -85,7 +86,7 @@ def test_a_run_that_broke_before_its_first_phase() -> None:
     (-147_213, "-147k"), (-3.5, "-3.5"),
 ])
 def test_short(number: float, text: str) -> None:
-    assert report.short(number) == text
+    assert report_text.short(number) == text
 
 
 FALLS = Direction.FALLS
@@ -117,7 +118,7 @@ def judged(accel: Accel = Accel.TCG) -> Verdict:
 
 def test_verdict() -> None:
     """As a person reads it: the answer first, then what decides, with each boot's value, then what does not, then doubts."""
-    assert report.verdict(judged()) == """\
+    assert report_text.verdict(judged()) == """\
 xfsrepair (quick) on 4socket, tcg: 6.1-slowscan-before against 6.1, 3 and 3 boots: HOLDS
   numa_pte_updates, repair-*: falls by a factor of 1.5: holds, ×0.0606
     6.1-slowscan-before  1.56M  1.72M  1.59M
@@ -149,7 +150,7 @@ xfsrepair (quick) on 4socket, tcg: 6.1-slowscan-before against 6.1, 3 and 3 boot
 
 def test_verdict_without_emulation() -> None:
     """Times decide, and nothing is said of emulation."""
-    text = report.verdict(judged(Accel.KVM))
+    text = report_text.verdict(judged(Accel.KVM))
     assert "emulated" not in text
     assert "\n  system, repair-*: falls: holds, ×0.91\n" in text
     assert "; the one found takes 3 boots of each kernel\n" in text
@@ -159,7 +160,7 @@ def test_verdict_where_one_side_lacks_boots() -> None:
     """Values in columns, as many as each side has."""
     found = judged()
     first = found.findings[0].model_copy(update={"after": (98_000.0,)})
-    text = report.verdict(found.model_copy(update={"findings": (first,)}))
+    text = report_text.verdict(found.model_copy(update={"findings": (first,)}))
     assert "    6.1-slowscan-before  1.56M  1.72M  1.59M\n    6.1                    98k\n" in text
 
 
@@ -167,7 +168,7 @@ def test_repro() -> None:
     """Everything can be typed as it stands: what is counted there, not what is worked out from it."""
     case = synthetic.CASE.model_copy(update={"expect": WISHES, "tracepoints": ("migrate:mm_migrate_pages",)})
     phase = Phase(name="repair-defaults", command="xfs_repair -vv /dev/vdb\nmore", limit_seconds=9)
-    assert report.repro(case, "6.1-slowscan-before", "repro-xfsrepair", phase, "/root/next.sh") == """\
+    assert report_text.repro(case, "6.1-slowscan-before", "repro-xfsrepair", phase, "/root/next.sh") == """\
 repro-xfsrepair: kernel 6.1-slowscan-before, all done up to phase repair-defaults of xfsrepair: what failed migrations do to the scanner
   in the guest:  sh /root/next.sh    # xfs_repair -vv /dev/vdb
                  grep -E '^(numa_pte_updates|nr_vmscan_immediate_reclaim|numa_pages_migrated|numa_hint_faults)' /proc/vmstat    # before and after
@@ -192,7 +193,7 @@ repro-xfsrepair: kernel 6.1-slowscan-before, all done up to phase repair-default
 ])
 def test_repro_greps_for_what_is_there(metric: str, counters: str | None) -> None:
     case = synthetic.CASE.model_copy(update={"expect": (Expectation(metric=metric, phase="touch", direction=FALLS),)})
-    text = report.repro(case, "6.1", "g", Phase(name="touch", command="true", limit_seconds=9), "/root/next.sh")
+    text = report_text.repro(case, "6.1", "g", Phase(name="touch", command="true", limit_seconds=9), "/root/next.sh")
     assert (f"grep -E '^({counters})' /proc/vmstat" in text) if counters else ("grep" not in text)
 
 
@@ -203,7 +204,7 @@ def test_spread() -> None:
                       case=synthetic.CASE.model_copy(update={"expect": WISHES}))
         for boot, updates in enumerate([98_000, 110_000, 120_000, 98_500])
     ]
-    assert report.spread(calibration.of(runs)) == """\
+    assert report_text.spread(calibration.of(runs)) == """\
 xfsrepair (quick) on tcg, 6.1 against itself, 4 boots:
   METRIC             PHASE     MEAN  SCATTER  3 BOOTS AGAINST 3
   numa_pte_updates   repair-*  107k     9.7%        up to ×1.29

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 
 import pytest
 
-from numalab import gallery, published, sections
-from numalab.gallery import Boot
 from numalab.model.case import Arm
 from numalab.model.run import Run
 from numalab.model.values import Accel
 from numalab.model.verdict import Answer, Verdict
+from numalab.report import reference, section_charts, sections
+from numalab.report.section_charts import Boot
+from numalab.report.sections import Known, Section
 from numalab.runs.profile import Stacks
 from numalab.runs.samples import Sample
-from numalab.sections import Known, Section
 from tests.unit.reports import case, finding, run, samples, verdict
 
 TOUCH = {"touch": {"numa_pte_updates": 1000.0, "numa_hint_faults": 500.0, "numa_hint_faults_local": 0.0, "numa_pages_migrated": 0.0}}
@@ -90,7 +90,7 @@ def test_broken_runs_are_evidence_and_no_data() -> None:
 
 def test_judged_metrics_come_first_and_once() -> None:
     section, = build(*map(boot, pair()))
-    assert section.metrics.groups[0].title == gallery.JUDGED
+    assert section.metrics.groups[0].title == section_charts.JUDGED
     assert titles(section)[0] == "NUMA base PTE updates"
     assert titles(section).count("NUMA base PTE updates") == 1
 
@@ -186,7 +186,7 @@ def test_published_effects_stand_beside_ours() -> None:
     of = case(published=["slowscan-xfsrepair", "long-gone"])
     runs = [run(kernel, {"repair-bhash": {"numa_hit": count}}, boot=index, arm=arm, of=of)
             for index, (kernel, arm, count) in enumerate((("6.1", Arm.AFTER, 90), ("6.1-slowscan-before", Arm.BEFORE, 100)) * 2)]
-    section, = sections.build([*map(boot, runs)], [], Known(references={"slowscan-xfsrepair": published.load("slowscan-xfsrepair")}))
+    section, = sections.build([*map(boot, runs)], [], Known(references={"slowscan-xfsrepair": reference.load("slowscan-xfsrepair")}))
     table, = section.published
     rows = {row[0]: row[1:] for row in table.rows}
     assert rows["Amean syst-xfsrepair"][0] == "-45.83%"

@@ -8,17 +8,17 @@ from decimal import Decimal
 
 import pytest
 
-from numalab import published, tables
-from numalab.blocks import Block, text
 from numalab.core.errors import InputError
 from numalab.model.case import Arm
 from numalab.model.run import PhaseResult, Run
-from numalab.published import number
-from numalab.tables import Better
+from numalab.report import comparison, reference
+from numalab.report.comparison import Better
+from numalab.report.reference import number
+from numalab.report.table import Block, text
 from tests.unit.synthetic import phase, run
 from tests.unit.test_blocks import XFSREPAIR
 
-SEED = published.load("slowscan-xfsrepair").tables[0]
+SEED = reference.load("slowscan-xfsrepair").tables[0]
 KERNELS = ("4.0.0-rc1-vanilla", "4.0.0-rc1-slowscan-v2", "3.19.0-vanilla")
 
 
@@ -62,7 +62,7 @@ def seed_runs() -> list[Run]:
 
 def test_the_seeds_boots_give_the_seeds_table() -> None:
     """Headings, and the lines of Min, Amean and Max, to the letter."""
-    ours = [line for line in text(tables.times(tables.columns(seed_runs()))).splitlines() if "user-" not in line]
+    ours = [line for line in text(comparison.times(comparison.columns(seed_runs()))).splitlines() if "user-" not in line]
     kept = [line for line in XFSREPAIR.splitlines() if line.startswith(("Min", "Amean", "Max", " "))]
     assert len(kept) == 14
     assert [line for line in ours if not line.startswith(("Stddev", "CoeffVar"))] == kept
@@ -71,14 +71,14 @@ def test_the_seeds_boots_give_the_seeds_table() -> None:
 
 def test_any_column_can_be_the_baseline() -> None:
     """What Ingo Molnar asks for on March 8: 3.19 first. The table of March 12 has -156.19%."""
-    found = tables.times(tables.columns(seed_runs(), "3.19.0-vanilla"))
+    found = comparison.times(comparison.columns(seed_runs(), "3.19.0-vanilla"))
     assert found.columns == ("3.19.0-vanilla", *KERNELS[:2])
     assert cells(found, "Amean", "syst-xfsrepair") == [(202.93, 0), (519.88, -156.19), (281.63, -38.78)]
 
 
 def test_an_unknown_baseline_names_those_there_are() -> None:
     with pytest.raises(InputError, match=r"^--baseline 5\.10: there is no run of it; there are 4\.0\.0-rc1-vanilla, .*, 3\.19\.0-vanilla$"):
-        tables.columns(seed_runs(), "5.10")
+        comparison.columns(seed_runs(), "5.10")
 
 
 # Gains.
@@ -88,16 +88,16 @@ def test_an_unknown_baseline_names_those_there_are() -> None:
     (0.0, 0.0, Better.LOWER, 0.0), (0.0, 5.0, Better.LOWER, None), (5.0, 0.0, Better.LOWER, 100.0),
 ])
 def test_gain(base: float, value: float, better: Better, percent: float | None) -> None:
-    assert tables.gain(base, value, better) == percent
+    assert comparison.gain(base, value, better) == percent
 
 
 # Statistics by hand.
 
 def test_times_by_hand() -> None:
     """2 4 9 s: mean 5, squares of 3 1 4 are 26, over 2 is 13, its root 3.606, and that is 72.11 % of 5."""
-    found = tables.columns([run("a", phase("p", system=value), boot=i) for i, value in enumerate((2, 4, 9))]
+    found = comparison.columns([run("a", phase("p", system=value), boot=i) for i, value in enumerate((2, 4, 9))]
                            + [run("b", phase("p", system=value), boot=i + 3) for i, value in enumerate((1, 1, 4))])
-    block = tables.times(found)
+    block = comparison.times(found)
     assert block.gains
     assert cells(block, "Min", "syst-p") == [(2, 0), (1, 50)]
     assert cells(block, "Amean", "syst-p") == [(5, 0), (2, 60)]
@@ -112,7 +112,7 @@ def test_rates_by_hand() -> None:
     """40 and 60 per second: 2 / (1/40 + 1/60) = 48. More is better, but not more spread."""
     def boot(kernel: str, rate: float, number: int) -> Run:
         return run(kernel, phase("p", output={"files_per_second": rate}), boot=number)
-    block = tables.rates(tables.columns([boot("a", 40, 0), boot("a", 60, 1), boot("b", 80, 2), boot("b", 120, 3)]))
+    block = comparison.rates(comparison.columns([boot("a", 40, 0), boot("a", 60, 1), boot("b", 80, 2), boot("b", 120, 3)]))
     assert cells(block, "Hmean", "files_per_second-p") == [(48, 0), (96, 100)]
     assert cells(block, "Min", "files_per_second-p") == [(40, 0), (80, 100)]
     assert cells(block, "Max", "files_per_second-p") == [(60, 0), (120, 100)]
@@ -124,36 +124,36 @@ def test_rates_by_hand() -> None:
 def test_what_workloads_tell_is_sorted_by_name() -> None:
     """A time is a cost, a rate a good, of other numbers nobody knows: those have no gain."""
     told = {"seconds": 3.5, "files_per_second": 100.0, "passes": 7.0, "hit_ratio": 54.35}
-    found = tables.columns([run("a", phase("p", output=told)), run("b", phase("p", output={**told, "passes": 8.0}), boot=1)])
-    assert "seconds-p" in {row.name for row in tables.times(found).rows}
-    assert {row.name for row in tables.rates(found).rows} == {"files_per_second-p"}
-    block = tables.told(found)
+    found = comparison.columns([run("a", phase("p", output=told)), run("b", phase("p", output={**told, "passes": 8.0}), boot=1)])
+    assert "seconds-p" in {row.name for row in comparison.times(found).rows}
+    assert {row.name for row in comparison.rates(found).rows} == {"files_per_second-p"}
+    block = comparison.told(found)
     assert not block.gains
     assert [line.split() for line in text(block).splitlines()[1:]] == [["passes-p", "7", "8"], ["hit_ratio-p", "54.35", "54.35"]]
 
 
 def test_one_boot_has_no_spread() -> None:
-    block = tables.times(tables.columns([run("a", phase("p", system=2)), run("b", phase("p", system=1), boot=1)]))
+    block = comparison.times(comparison.columns([run("a", phase("p", system=2)), run("b", phase("p", system=1), boot=1)]))
     assert cells(block, "Stddev", "syst-p") == cells(block, "CoeffVar", "syst-p") == [(None, None), (None, None)]
     assert cells(block, "Amean", "syst-p") == [(2, 0), (1, 50)]
 
 
 def test_what_was_not_measured_is_absent() -> None:
     """A phase that only the second kernel has: no base, so no gain either."""
-    block = tables.times(tables.columns([run("a", phase("p")), run("b", phase("p"), phase("q", system=3), boot=1)]))
+    block = comparison.times(comparison.columns([run("a", phase("p")), run("b", phase("p"), phase("q", system=3), boot=1)]))
     assert cells(block, "Amean", "syst-q") == [(None, None), (3, None)]
     assert "syst-q           - (      -)        3.00 (      -)" in text(block)
 
 
 def test_preparation_is_no_result() -> None:
-    found = tables.columns([run("a", phase("mkfs", measured=False, vmstat={"numa_hit": 5}), phase("p", vmstat={"numa_hit": 3}))])
-    assert tables.phases(found) == ["p"]
-    assert cells(tables.counted(found), "", "NUMA alloc hit") == [(3, None)]
+    found = comparison.columns([run("a", phase("mkfs", measured=False, vmstat={"numa_hit": 5}), phase("p", vmstat={"numa_hit": 3}))])
+    assert comparison.phases(found) == ["p"]
+    assert cells(comparison.counted(found), "", "NUMA alloc hit") == [(3, None)]
 
 
 def test_totals_are_sums_of_phases_and_means_of_boots() -> None:
     boots = [run("a", phase("p", user=1, system=2, elapsed=3), phase("q", user=10, system=20, elapsed=30), boot=0), run("a", phase("p", user=2), boot=1)]
-    block = tables.totals(tables.columns(boots))
+    block = comparison.totals(comparison.columns(boots))
     assert cells(block, "", "User") == [(6.5, None)]
     assert [row.name for row in block.rows] == ["User", "System", "Elapsed"]
 
@@ -168,7 +168,7 @@ def test_counters_are_means_and_ratios_are_of_sums() -> None:
     """10 of 100 local and 90 of 300: 100 of 400, not the mean of 10 % and 30 %. Ranges: (1000 + 2000)/2 + 512 × (1 + 2)/2."""
     base = {"numa_pte_updates": 1000, "numa_huge_pte_updates": 1, "numa_hint_faults": 100, "numa_hint_faults_local": 10}
     more = {"numa_pte_updates": 2000, "numa_huge_pte_updates": 2, "numa_hint_faults": 300, "numa_hint_faults_local": 90}
-    block = tables.counted(tables.columns([counted("a", base), counted("a", more, 1)]))
+    block = comparison.counted(comparison.columns([counted("a", base), counted("a", more, 1)]))
     assert cells(block, "", "NUMA hint local percent") == [(25, None)]
     assert cells(block, "", "NUMA page range updates") == [(2268, None)]
     assert cells(block, "", "NUMA base PTE updates") == [(1500, None)]
@@ -180,14 +180,14 @@ def test_counters_are_means_and_ratios_are_of_sums() -> None:
 def test_autonuma_cost_by_hand() -> None:
     """7 × 1000000 PTEs + 5000 × 2000 faults + 1316.5 × 4000 pages = 22.266 million; the last term is the one that mmtests loses."""
     vmstat = {"numa_pte_updates": 1_000_000, "numa_hint_faults": 2000, "numa_pages_migrated": 4000}
-    assert cells(tables.counted(tables.columns([counted("a", vmstat), counted("a", vmstat, 1)])), "", "AutoNUMA cost") == [(22.27, None)]
+    assert cells(comparison.counted(comparison.columns([counted("a", vmstat), counted("a", vmstat, 1)])), "", "AutoNUMA cost") == [(22.27, None)]
 
 
 def test_reclaim_by_hand() -> None:
     vmstat = {
         "nr_vmscan_write": 7, "nr_vmscan_immediate_reclaim": 9, "pgscan_kswapd": 200, "pgsteal_kswapd": 150, "pgscan_direct": 40, "pgsteal_direct": 39,
     }
-    lines = [line.split() for line in text(tables.counted(tables.columns([counted("a", vmstat)]))).splitlines()]
+    lines = [line.split() for line in text(comparison.counted(comparison.columns([counted("a", vmstat)]))).splitlines()]
     assert lines[-8:] == [
         ["Page", "writes", "by", "reclaim", "7"], ["Page", "reclaim", "immediate", "9"], ["Kswapd", "pages", "scanned", "200"],
         ["Kswapd", "pages", "reclaimed", "150"], ["Direct", "pages", "scanned", "40"], ["Direct", "pages", "reclaimed", "39"],
@@ -198,7 +198,7 @@ def test_reclaim_by_hand() -> None:
 def test_zones_are_added_up() -> None:
     """Before 4.8 these counters are kept by zone; the last zone is not the sum."""
     vmstat = {"pgscan_kswapd_dma": 1, "pgscan_kswapd_dma32": 20, "pgscan_kswapd_normal": 300, "pgsteal_kswapd_dma32": 100, "pgsteal_kswapd_normal": 7}
-    block = tables.counted(tables.columns([counted("a", vmstat)]))
+    block = comparison.counted(comparison.columns([counted("a", vmstat)]))
     assert cells(block, "", "Kswapd pages scanned") == [(321, None)]
     assert cells(block, "", "Kswapd pages reclaimed") == [(107, None)]
     assert cells(block, "", "Kswapd efficiency") == [(33.33, None)]
@@ -209,25 +209,25 @@ def test_zones_are_added_up() -> None:
 
 def test_before_comes_first_whatever_was_booted_first() -> None:
     boots = [run("6.1", boot=0, arm=Arm.AFTER), run("6.1-slowscan-before", boot=1, arm=Arm.BEFORE), run("6.1", boot=2, arm=Arm.AFTER)]
-    assert {name: [boot.id[-1] for boot in boots] for name, boots in tables.columns(boots).items()} == {"6.1-slowscan-before": ["1"], "6.1": ["0", "2"]}
+    assert {name: [boot.id[-1] for boot in boots] for name, boots in comparison.columns(boots).items()} == {"6.1-slowscan-before": ["1"], "6.1": ["0", "2"]}
 
 
 def test_a_kernel_against_itself_has_two_columns() -> None:
-    found = tables.columns([run("6.1", boot=0, arm=Arm.AFTER), run("6.1", boot=1, arm=Arm.BEFORE)])
+    found = comparison.columns([run("6.1", boot=0, arm=Arm.AFTER), run("6.1", boot=1, arm=Arm.BEFORE)])
     assert list(found) == ["6.1-before", "6.1-after"]
 
 
 def test_broken_runs_are_no_data() -> None:
-    found = tables.columns([run("a", boot=0), run("a", boot=1, error="guest lost"), run("b", boot=2, error="oops")])
+    found = comparison.columns([run("a", boot=0), run("a", boot=1, error="guest lost"), run("b", boot=2, error="oops")])
     assert {name: len(boots) for name, boots in found.items()} == {"a": 1}
 
 
 @pytest.mark.parametrize(("runs", "said"), [([], "no run was chosen"), ([run("a", error="lost"), run("b", error="lost")], "all 2 runs broke")])
 def test_nothing_to_compare(runs: list[Run], said: str) -> None:
     with pytest.raises(InputError, match=f"^nothing to compare: {said}$"):
-        tables.columns(runs)
+        comparison.columns(runs)
 
 
 def test_compare_has_all_blocks_with_rows() -> None:
-    found = tables.columns([run("a", phase("p", output={"files_per_second": 3.0}))])
-    assert [block.title for block in tables.compare(found)] == ["times in seconds", "rates", "totals in seconds", "counters"]
+    found = comparison.columns([run("a", phase("p", output={"files_per_second": 3.0}))])
+    assert [block.title for block in comparison.compare(found)] == ["times in seconds", "rates", "totals in seconds", "counters"]

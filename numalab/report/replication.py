@@ -12,15 +12,16 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from fnmatch import fnmatchcase
 
-from numalab import published, tables
 from numalab.analysis import expectation, metrics
 from numalab.analysis.metrics import Kind
-from numalab.blocks import ABSENT
 from numalab.model.case import Direction, Expectation
 from numalab.model.values import Value
 from numalab.model.verdict import CONFIDENCE, Answer
-from numalab.published import Effect, Published
-from numalab.tables import Columns
+from numalab.report import comparison
+from numalab.report import reference as report_reference
+from numalab.report.comparison import Columns
+from numalab.report.reference import Effect, Published
+from numalab.report.table import ABSENT
 
 
 class Agreement(StrEnum):
@@ -59,10 +60,10 @@ class Beside(Value):
 
 def beside(references: Mapping[str, Published], found: Columns, before: str) -> tuple[Beside, ...]:
     """What messages say, row by row, beside the boots of `before` (a heading) and of each other kernel. Rows about phases that no boot has are left out."""
-    phases = tables.phases(found)
+    phases = comparison.phases(found)
     return tuple(
         _beside(name, effect, (before, after), found) for name, about in references.items() for after in found if after != before
-        for effect in published.effects(about) if any(fnmatchcase(phase, effect.phase) for phase in phases)
+        for effect in report_reference.effects(about) if any(fnmatchcase(phase, effect.phase) for phase in phases)
     )
 
 

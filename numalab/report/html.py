@@ -17,18 +17,19 @@ from pathlib import Path
 
 from plotly.offline import get_plotlyjs
 
-from numalab import evidence, page, patches, published, recipes, sections
+from numalab import patches, recipes
 from numalab.core import state
 from numalab.core.errors import InputError
-from numalab.gallery import Boot
 from numalab.model.run import Run
 from numalab.model.topology import Topology
 from numalab.model.values import Accel, jsonable
 from numalab.model.verdict import Verdict
-from numalab.published import Published
+from numalab.report import attachments, page, reference, sections
+from numalab.report.reference import Published
+from numalab.report.section_charts import Boot
+from numalab.report.sections import Kernel, Known, Patch
 from numalab.runs import counters, record
 from numalab.runs.samples import Sample
-from numalab.sections import Kernel, Known, Patch
 
 MARK = "numalab report"
 """In report.json: this folder is ours, and may be replaced."""
@@ -65,7 +66,7 @@ def _references(runs: Iterable[Run]) -> dict[str, Published]:
     found = {}
     for name in {name for run in runs if run.place for name in run.place.case.published}:
         with contextlib.suppress(InputError):
-            found[name] = published.load(name)
+            found[name] = reference.load(name)
     return found
 
 
@@ -95,7 +96,7 @@ def _check_guest(run: Run, folder: Path) -> None:
 
 def _boot(run: Run, folder: Path, target: Path, number: int) -> Boot:
     """A run with what lies beside it. That of a broken one is copied, and not drawn."""
-    kept = evidence.copy(run, folder, target)
+    kept = attachments.copy(run, folder, target)
     samples, stacks = {}, {}
     for index, result in enumerate(() if run.error else run.phases):
         name = result.phase.name

@@ -28,14 +28,14 @@ import io
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
-from numalab import tables
 from numalab.analysis import metrics
-from numalab.blocks import Block
-from numalab.mirror import Beside
 from numalab.model.run import PhaseResult, Run
 from numalab.model.values import Value
 from numalab.model.verdict import Verdict
-from numalab.tables import Columns
+from numalab.report import comparison as report_comparison
+from numalab.report.comparison import Columns
+from numalab.report.replication import Beside
+from numalab.report.table import Block
 
 FIELDS = (
     "run", "started", "case", "experiment", "arm", "boot", "workload", "size", "topology", "accel", "kernel", "release", "phase", "metric", "unit", "value",
@@ -77,9 +77,9 @@ def comparison(found: Columns, *, runs: Sequence[Run], forced: Sequence[str], pu
             heading=heading, kernel=boots[0].kernel, releases=tuple(dict.fromkeys(run.release for run in boots)), runs=tuple(run.id for run in boots),
         ) for heading, boots in found.items()
     )
-    told = tables.told(found)
+    told = report_comparison.told(found)
     return Comparison(
-        columns=columns, forced=tuple(forced), blocks=(*tables.compare(found), *((told,) if told.rows else ())), published=tuple(published),
+        columns=columns, forced=tuple(forced), blocks=(*report_comparison.compare(found), *((told,) if told.rows else ())), published=tuple(published),
         verdicts=tuple(verdicts), broken=tuple(Broken(run=run.id, error=run.error) for run in runs if run.error),
     )
 

@@ -10,11 +10,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from numalab import figures
 from numalab.analysis import metrics
 from numalab.model.run import Run
 from numalab.model.values import Value
-from numalab.plot import Plot
+from numalab.report import charts
+from numalab.report.chart import Plot
 from numalab.runs import counters, profile
 from numalab.runs import samples as runs_samples
 from numalab.runs.profile import Stacks
@@ -101,7 +101,7 @@ def every_metric(boots: Boots, expected: Iterable[tuple[str, str]], *, emulated:
                 zero.append(name)
             elif (name, patterns) not in drawn:
                 drawn.add((name, patterns))
-                plots.append(figures.dots(NUMA.get(name, name), metrics.describe(name).unit, values, kernels, about=_about(name, emulated=emulated)))
+                plots.append(charts.dots(NUMA.get(name, name), metrics.describe(name).unit, values, kernels, about=_about(name, emulated=emulated)))
         groups.append(_group(title, plots))
     return Gallery(groups=[group for group in groups if group.plots], absent=unique(absent), zero=unique(zero))
 
@@ -141,10 +141,10 @@ def over_time(boots: Boots, judged: Iterable[str]) -> list[Group]:
         plots: list[Plot | None] = []
         for counter in unique((*judged, *WATCHED)):
             lines = [(boot, kernel, line) for boot, kernel, found in sampled if (line := runs_samples.series(found, counter))]
-            plots.append(figures.over_time(NUMA.get(counter, counter), "pages" if runs_samples.level(counter) else "", lines, kernels))
+            plots.append(charts.over_time(NUMA.get(counter, counter), "pages" if runs_samples.level(counter) else "", lines, kernels))
         nodes = [(boot, kernel, pages) for boot, kernel, found in sampled if (pages := runs_samples.pages(found))]
         most = max((value for *_, pages in nodes for line in pages.values() for _, value in line), default=0.0)
-        maps = [figures.heat(f"{kernel}, {boot}", pages, most) for boot, kernel, pages in nodes]
+        maps = [charts.heat(f"{kernel}, {boot}", pages, most) for boot, kernel, pages in nodes]
         groups += [_group(f"Phase {phase}", plots), _group(f"Phase {phase}: memory in use by node", maps)]
     return [group for group in groups if group.plots]
 
@@ -156,7 +156,7 @@ def profiles(boots: Boots) -> list[Group]:
         plots = []
         for kernel in unique(kernel for kernel, boot in boots if phase in boot.stacks):
             found = [boot.stacks[phase] for name, boot in boots if name == kernel and phase in boot.stacks]
-            plots.append(figures.flame(f"{kernel}, {len(found)} boot{'s' * (len(found) != 1)}", profile.merged(found)))
+            plots.append(charts.flame(f"{kernel}, {len(found)} boot{'s' * (len(found) != 1)}", profile.merged(found)))
         groups.append(_group(f"Phase {phase}", plots))
     return [group for group in groups if group.plots]
 

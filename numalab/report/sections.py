@@ -11,18 +11,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from numalab import drawing, figures, gallery, mirror, tables
-from numalab.blocks import Block
-from numalab.drawing import Drawing
-from numalab.gallery import Boot, Boots, Gallery, Group, unique
 from numalab.model.case import Case, Expectation
 from numalab.model.run import Run
 from numalab.model.topology import Topology
 from numalab.model.units import show_size
 from numalab.model.values import Value
 from numalab.model.verdict import CONFIDENCE, Answer, Finding, Verdict
-from numalab.plot import Plot, Table
-from numalab.published import Published
+from numalab.report import charts, comparison, replication, section_charts, topology_diagram
+from numalab.report.chart import Plot, Table
+from numalab.report.reference import Published
+from numalab.report.section_charts import Boot, Boots, Gallery, Group, unique
+from numalab.report.table import Block
+from numalab.report.topology_diagram import Drawing
 from numalab.runs import compatibility
 
 SIGNS = "●◆■▲▼⬟★⬢"
@@ -117,7 +117,7 @@ def _section(ident: str, boots: Sequence[Boot], verdicts: Sequence[Verdict], kno
     spec, case = first.guest["spec"], next((boot.run.place.case for boot in boots if boot.run.place), None)
     emulated = first.emulated
     whole = [run for run in runs if not run.error]
-    columns = tables.columns(whole, known.baseline) if whole else {}
+    columns = comparison.columns(whole, known.baseline) if whole else {}
     names = {run.id: run.kernel for run in runs} | {run.id: name for name, members in columns.items() for run in members}
     order = unique([*columns, *names.values()])
     every = [(names[boot.run.id], boot) for boot in boots]
@@ -130,11 +130,11 @@ def _section(ident: str, boots: Sequence[Boot], verdicts: Sequence[Verdict], kno
     return Section(
         id=ident, title=first.place.case_name if first.place else first.workload, case=case, emulated=emulated,
         machine=f"{first.size} on {spec['topology_name']}: {spec['topology']['vcpus']} vCPUs, {spec['topology']['memory']}, {spec['accel']}",
-        verdicts=own, effects=[plot for verdict in own if (plot := figures.effects(verdict.findings))], doubts=unique(doubts),
-        keys=[_key(index, name, every, known.kernels) for index, name in enumerate(order)], tables=tables.compare(columns) if columns else (),
-        published=_published(known.references, columns, case), metrics=gallery.every_metric(shown, expected, emulated=emulated),
-        over_time=gallery.over_time(shown, [metric for metric, _ in expected]), profiles=gallery.profiles(shown),
-        drawing=drawing.draw(Topology.model_validate(spec["topology"])), facts=facts(runs), boots=every,
+        verdicts=own, effects=[plot for verdict in own if (plot := charts.effects(verdict.findings))], doubts=unique(doubts),
+        keys=[_key(index, name, every, known.kernels) for index, name in enumerate(order)], tables=comparison.compare(columns) if columns else (),
+        published=_published(known.references, columns, case), metrics=section_charts.every_metric(shown, expected, emulated=emulated),
+        over_time=section_charts.over_time(shown, [metric for metric, _ in expected]), profiles=section_charts.profiles(shown),
+        drawing=topology_diagram.draw(Topology.model_validate(spec["topology"])), facts=facts(runs), boots=every,
     )
 
 
@@ -146,17 +146,17 @@ def _belongs(verdict: Verdict, runs: Sequence[Run]) -> bool:
     return machine == (runs[0].place.case_name if runs[0].place else "", runs[0].size, spec["topology_name"], spec["accel"])
 
 
-def _published(references: Mapping[str, Published], columns: tables.Columns, case: Case | None) -> list[Table]:
+def _published(references: Mapping[str, Published], columns: comparison.Columns, case: Case | None) -> list[Table]:
     """The published effects that a case mirrors, beside its boots: a table for each reference and pair of kernels."""
     mirrored = {name: references[name] for name in (case.published if case else ()) if name in references}
     if not mirrored or len(columns) < 2:
         return []
-    rows = mirror.beside(mirrored, columns, tables.before(columns))
+    rows = replication.beside(mirrored, columns, comparison.before(columns))
     found = []
-    for (name, before, after), mine in mirror.grouped(rows).items():
+    for (name, before, after), mine in replication.grouped(rows).items():
         about = references[name]
         cells = tuple(
-            (row.row, mirror.change(row.published), mirror.change(row.ratio), mirror.interval(row), f"{row.boots[0]} + {row.boots[1]}", str(row.agreement))
+            (row.row, replication.change(row.published), replication.change(row.ratio), replication.interval(row), f"{row.boots[0]} + {row.boots[1]}", str(row.agreement))
             for row in mine
         )
         caption = f"{about.author}, {about.date}, {about.machine}: {about.before} to {about.after}. Here: {before} to {after}."
@@ -166,9 +166,9 @@ def _published(references: Mapping[str, Published], columns: tables.Columns, cas
 
 def _key(index: int, name: str, boots: Boots, kernels: Mapping[str, Kernel]) -> Key:
     mine = [boot.run for kernel, boot in boots if kernel == name]
-    dashes = figures.DASHES[index % len(figures.DASHES)]
+    dashes = charts.DASHES[index % len(charts.DASHES)]
     return Key(
-        name=name, colour=figures.COLOURS[index % len(figures.COLOURS)], sign=SIGNS[index % len(SIGNS)], boots=sum(not run.error for run in mine),
+        name=name, colour=charts.COLOURS[index % len(charts.COLOURS)], sign=SIGNS[index % len(SIGNS)], boots=sum(not run.error for run in mine),
         dashes="" if dashes == "solid" else dashes.replace("px", ""), release=", ".join(unique(run.release for run in mine)),
         hash=", ".join(unique(str(run.guest.get("kernel_hash", "")) for run in mine)), about=kernels.get(mine[0].kernel, Kernel()),
     )
@@ -182,7 +182,7 @@ def facts(runs: Sequence[Run]) -> list[tuple[str, Sequence[str]]]:
         ("Host", unique(", ".join(f"{key} {host[key]}" for key in ("machine", "cpu", "cpus", "kernel") if host.get(key)) for host in hosts)),
         ("Hypervisor", unique(", ".join(f"{key} {host[key]}" for key in ("qemu", "libvirt", "uri") if host.get(key)) for host in hosts)),
         ("Accelerator", unique(f"{spec['accel']}: {run.guest.get('accel_reason') or 'no reason is recorded'}" for run, spec in zip(runs, specs, strict=True))),
-        ("Hung", unique([tables.hung(runs)])),
+        ("Hung", unique([comparison.hung(runs)])),
         ("Topology", unique(f"{spec['topology_name']}: {spec['topology']['description']}" for spec in specs)),
         ("Disks", unique(_disk(disk) for spec in specs for disk in spec["topology"].get("disks", ()))),
         ("Image", unique(f"{run.guest.get('image', '')} {run.guest.get('image_id', '')}".strip() for run in runs)),

@@ -10,15 +10,17 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping, Sequence
 
-from numalab import blocks, mirror, recipes, report, tables
+from numalab import recipes
 from numalab.core.errors import InputError
-from numalab.mirror import Beside
 from numalab.model.run import Run
 from numalab.model.topology import Topology
 from numalab.model.units import show_size
 from numalab.model.verdict import Verdict
-from numalab.published import Published
-from numalab.tables import Columns
+from numalab.report import comparison, replication, table
+from numalab.report import text as report_text
+from numalab.report.comparison import Columns
+from numalab.report.reference import Published
+from numalab.report.replication import Beside
 
 WIDTH = 76
 INDENT = 10
@@ -31,9 +33,9 @@ def compose(
     """The whole mail's text. `beside` are rows of `references`; `notes` what a reader must know before the tables."""
     parts = [setup(found)]
     parts += [_paragraph(note) for note in notes]
-    parts += [f"{block.title}\n{blocks.text(block, WIDTH)}" for block in tables.compare(found)]
+    parts += [f"{block.title}\n{table.text(block, WIDTH)}" for block in comparison.compare(found)]
     if beside:
-        parts.append(mirror.text(beside, references))
+        parts.append(replication.text(beside, references))
     parts += [verdict(one) for one in verdicts]
     return "\n\n".join(parts) + "\n"
 
@@ -43,7 +45,7 @@ def setup(found: Columns) -> str:
     every = [run for boots in found.values() for run in boots]
     run = every[0]
     spec = run.guest["spec"]
-    accel = f"{spec['accel']} ({report.EMULATED})" if run.emulated else spec["accel"]
+    accel = f"{spec['accel']} ({report_text.EMULATED})" if run.emulated else spec["accel"]
     place = run.place
     facts = [
         *([("Case", f"{place.case_name}: {place.case.description} ({place.case.source})")] if place else []),
@@ -55,7 +57,7 @@ def setup(found: Columns) -> str:
         ("Workload", f"{run.workload}, size {run.size}: {', '.join(f'{key} {value}' for key, value in run.params.items())}"),
         *([("Settings", ", ".join(f"{key} {value}" for key, value in run.settings.items()))] if run.settings else []),
         ("Boots", ", ".join(f"{len(boots)} of {heading}" for heading, boots in found.items()) + ("; fresh guests, taken in turn" if place else "")),
-        *([("Hung", tables.hung(every))] if tables.hung(every) else []),
+        *([("Hung", comparison.hung(every))] if comparison.hung(every) else []),
     ]
     return "\n".join(_paragraph(f"{title + ':':{INDENT}}{text}", INDENT) for title, text in facts)
 
@@ -86,7 +88,7 @@ def kernel(heading: str, run: Run) -> str:
 
 def verdict(judged: Verdict) -> str:
     """What a case concludes (report.verdict), wrapped, in ASCII."""
-    lines = report.verdict(judged).replace("×", "x").splitlines()
+    lines = report_text.verdict(judged).replace("×", "x").splitlines()
     return "\n".join(_paragraph(line, len(line) - len(line.lstrip()) + 4) for line in lines)
 
 

@@ -24,10 +24,10 @@ from typing import TypeVar
 
 from numalab.analysis import metrics
 from numalab.analysis.metrics import Kind
-from numalab.blocks import Block, Cell, Row
 from numalab.core.errors import InputError
 from numalab.model.case import Arm
 from numalab.model.run import Run
+from numalab.report.table import Block, Cell, Row
 from numalab.runs import counters
 
 N = TypeVar("N", float, Decimal)

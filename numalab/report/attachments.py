@@ -13,10 +13,10 @@ import tarfile
 from pathlib import Path
 
 from numalab.core.errors import InputError
-from numalab.gallery import Link
 from numalab.model.run import Run
 from numalab.model.units import show_size
 from numalab.model.values import Value
+from numalab.report.section_charts import Link
 from numalab.runs import record
 
 LARGEST = 16 << 20

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from numalab import blocks, figures, plot, sections
 from numalab.core import paths
-from numalab.sections import Section
+from numalab.report import chart, charts, sections, table
+from numalab.report.sections import Section
 
 STATIC = ("report.css", "report.js")
 """Files of templates/ that stand beside the page as they are."""
@@ -18,7 +18,7 @@ STATIC = ("report.css", "report.js")
 def environment() -> Environment:
     """Autoescaping whatever a template is called; a name that is not there is an error, not nothing."""
     found = Environment(loader=FileSystemLoader(paths.TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    found.filters |= {"number": plot.number, "interval": plot.interval, "show": blocks.show}
+    found.filters |= {"number": chart.number, "interval": chart.interval, "show": table.show}
     found.filters |= {"asked": sections.asked, "deciding": sections.deciding, "middle": middle}
     return found
 
@@ -30,7 +30,7 @@ def render(found: Sequence[Section], made: str) -> str:
 
 def middle(values: Sequence[float]) -> float | None:
     """The mean of the boots' values; None without any."""
-    return figures.mean(values).mean if values else None
+    return charts.mean(values).mean if values else None
 
 
 def static(name: str) -> str:
