@@ -16,7 +16,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from numalab import cli_case, cli_guest, cli_html, cli_kernel, cli_report, doctor, image, interrupt, launch, measure, settle
+from numalab import cli_case, cli_guest, cli_html, cli_kernel, cli_report, doctor, interrupt, launch, measure, settle
 from numalab import guest as guests
 from numalab.cli_common import (
     COMMAND_SECONDS,
@@ -36,7 +36,8 @@ from numalab.cli_common import (
 from numalab.core import version
 from numalab.core.errors import Cancelled, Exit, InputError, LabError
 from numalab.guest import Request
-from numalab.host import connect
+from numalab.host import image
+from numalab.host.hypervisor import connect
 from numalab.interrupt import limit
 from numalab.model import catalog, topology
 from numalab.model.values import SizeClass

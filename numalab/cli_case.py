@@ -12,13 +12,14 @@ from typing import Annotated
 import click
 import typer
 
-from numalab import experiment, launch, live, shell
+from numalab import experiment, launch, live
 from numalab import guest as guests
 from numalab.analysis import calibration
 from numalab.cli_common import MINUTE, AccelOption, GuestName, MemoryOption, SizeOption, Uri, VcpusOption, accel_word, inventory, one_of, reach, size_option
 from numalab.core.errors import Exit, InputError
 from numalab.experiment import Plan
-from numalab.host import connect
+from numalab.host import ssh
+from numalab.host.hypervisor import connect
 from numalab.interrupt import cancel, limit
 from numalab.model import catalog
 from numalab.model.values import SizeClass
@@ -160,7 +161,7 @@ def repro(
     with guests.ending(guest, only_on_error=True):
         experiment.prelude(asked, guest, limit(60 * asked.about.minutes))
         phase = experiment.interesting(asked)
-        shell.succeed(guest, f"cat > {REPRO}", deadline=limit(MINUTE), input=f"{phase.command}\n".encode())
+        ssh.succeed(guest, f"cat > {REPRO}", deadline=limit(MINUTE), input=f"{phase.command}\n".encode())
     inventory()
     echo(report_text.repro(asked.case, who, guest.name, phase, REPRO))
     if enter:
@@ -176,7 +177,7 @@ def watch(
     guest = reach(name)
 
     def look() -> tuple[float, dict[str, int]]:
-        return time.monotonic(), counters.parse(shell.succeed(guest, ["cat", counters.VMSTAT], deadline=limit(MINUTE)))
+        return time.monotonic(), counters.parse(ssh.succeed(guest, ["cat", counters.VMSTAT], deadline=limit(MINUTE)))
 
     first = before = look()
     for number in itertools.count(1):

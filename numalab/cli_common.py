@@ -10,10 +10,10 @@ from typing import Annotated
 import typer
 
 from numalab import guest as guests
-from numalab import provision, storage
 from numalab.core.errors import Cancelled, HostError, InputError, KernelOops, LabError
 from numalab.guest import Guest
-from numalab.host import connect
+from numalab.host import ansible, disks
+from numalab.host.hypervisor import connect
 from numalab.interrupt import limit
 from numalab.model.units import parse_size
 from numalab.model.values import SizeClass
@@ -47,7 +47,7 @@ def reach(name: str) -> Guest:
     return guest
 
 
-def one_of(kind: type[SizeClass] | type[storage.Form] | type[guests.BootWay], option: str, text: str) -> str:
+def one_of(kind: type[SizeClass] | type[disks.Form] | type[guests.BootWay], option: str, text: str) -> str:
     """A word of an option that takes few, or an InputError with all of them."""
     words = [member.value for member in kind]
     if text not in words:
@@ -80,7 +80,7 @@ def inventory() -> Path:
             continue
         if found.ready and not guests.elsewhere(found):
             ready.append(guests.ssh_to(found))
-    return provision.write_inventory(ready)
+    return ansible.write_inventory(ready)
 
 
 def show_error(error: BaseException) -> None:

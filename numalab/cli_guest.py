@@ -14,8 +14,8 @@ from typing import Annotated
 
 import typer
 
-from numalab import console, image, kernel, launch, leftovers, qemu_user, recipes, settle, storage
 from numalab import guest as guests
+from numalab import kernel, launch, leftovers, recipes, settle
 from numalab.cli_common import (
     COMMAND_SECONDS,
     MINUTE,
@@ -34,9 +34,11 @@ from numalab.cli_common import (
     size_option,
 )
 from numalab.core.errors import Cancelled, DeadlinePassed, Exit, HostError, InputError, LabError
-from numalab.domain import Mark, domain_name, mark
 from numalab.guest import Request
-from numalab.host import connect
+from numalab.host import console, image, qemu_user
+from numalab.host import disks as host_disks
+from numalab.host.domain import Mark, domain_name, mark
+from numalab.host.hypervisor import connect
 from numalab.interrupt import limit
 from numalab.model import catalog, topology, verification
 from numalab.model.topology import Disk, Topology
@@ -67,7 +69,7 @@ def up(
     """Bring up guests, and verify each one's topology from inside."""
     common: dict[str, object] = {
         "image_name": image_name, "append": append, "wish": accel_word(accelerator), "kept": True,
-        "ssh_port": ssh_port, "network": network, "boot": one_of(guests.BootWay, "--boot", boot), "form": one_of(storage.Form, "--storage", form),
+        "ssh_port": ssh_port, "network": network, "boot": one_of(guests.BootWay, "--boot", boot), "form": one_of(host_disks.Form, "--storage", form),
     }
     requests = _requests(topologies, _kernels(kernel_names), name or [], common, size_option("--memory", memory), vcpus, disk or [])
     deadline = limit(timeout)

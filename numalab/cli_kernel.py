@@ -9,9 +9,10 @@ from typing import Annotated
 
 import typer
 
-from numalab import eras, image, kernelbuild, prune, recipes, source
+from numalab import eras, kernelbuild, prune, recipes, source
 from numalab.core import paths, state
 from numalab.core.errors import InputError
+from numalab.host import image
 from numalab.interrupt import limit
 from numalab.model import catalog
 from numalab.model.values import check_name

@@ -8,13 +8,13 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from numalab import accel, image, qemu_user, storage
 from numalab.core import state
 from numalab.core.errors import HostError, LabError
 from numalab.core.process import Deadline, need, run
-from numalab.host import connect
+from numalab.host import accelerator, disks, image, qemu_user
+from numalab.host.ansible import ansible
+from numalab.host.hypervisor import connect
 from numalab.model.units import GIB, MIB, TIB
-from numalab.provision import ansible
 
 LEAST_MEMORY = 2 * GIB
 LEAST_DISK = 8 * GIB
@@ -93,14 +93,14 @@ def _disk() -> Iterator[Fact]:
         "state", f"{place}: {free // GIB}GiB free", free >= LEAST_DISK,
         f"an image's build needs {LEAST_DISK // GIB}GiB", "free some, or set LAB_STATE to another disk",
     )
-    largest = storage.largest_file(place)
+    largest = disks.largest_file(place)
     raw = largest >= 500 * TIB
     yield Fact(
         "largest file", f"{largest / TIB:.0f}TiB" + ("" if raw else "; 500 TB disks are qcow2"), raw,
         "500 TB disks are not raw: mkfs must not discard (-K), and QEMU keeps tables",
         "put LAB_STATE on XFS or btrfs, or (root) up --storage pool",
     )
-    direct = storage.direct_io(place)
+    direct = disks.direct_io(place)
     yield Fact(
         "O_DIRECT", "yes: cache=none" if direct else "no: cache=writeback", direct,
         "guests' disks go through the host's page cache", "put LAB_STATE on ext4, XFS or btrfs",
@@ -117,7 +117,7 @@ def _accel(wish: str, deadline: Deadline) -> Iterator[Fact]:
         return
     yield Fact("image", f"{found.name} {found.id}")
     try:
-        probe = accel.choose(wish, found.file("vmlinuz"), deadline)
+        probe = accelerator.choose(wish, found.file("vmlinuz"), deadline)
         yield Fact(
             "accelerator", f"{probe.accel}: {probe.reason}", probe.accel == "kvm" or wish == "tcg",
             "emulation: times mean nothing, and everything takes longer", "a host with working KVM",

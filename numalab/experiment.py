@@ -20,7 +20,7 @@ from typing import Protocol
 from pydantic import Field
 
 from numalab import guest as guests
-from numalab import image, kernel, kernelbuild, launch, measure, settle, shell
+from numalab import kernel, kernelbuild, launch, measure, settle
 from numalab.analysis import calibration, metrics
 from numalab.analysis import verdict as judge
 from numalab.core import state
@@ -28,7 +28,8 @@ from numalab.core.errors import InputError, KernelOops, LabError, NameTaken
 from numalab.core.log import step
 from numalab.core.process import Deadline
 from numalab.guest import Guest, Request
-from numalab.host import Host
+from numalab.host import image, ssh
+from numalab.host.hypervisor import Host
 from numalab.model import catalog, topology
 from numalab.model.case import Arm, Case, CaseSize, Machine, Place
 from numalab.model.guest import Boot as BootFiles
@@ -241,7 +242,7 @@ def prelude(asked: Plan, guest: Guest, deadline: Deadline) -> None:
         if phase == last:
             return
         with step(f"{asked.case.workload}: {phase.name}", who=guest.name):
-            shell.succeed(guest, phase.command, deadline=deadline.within(phase.limit_seconds))
+            ssh.succeed(guest, phase.command, deadline=deadline.within(phase.limit_seconds))
 
 
 @dataclass(frozen=True)

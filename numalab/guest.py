@@ -21,18 +21,18 @@ from enum import StrEnum
 from pathlib import Path
 from typing import IO, Any
 
-from numalab import console, shell, storage
 from numalab.core import state
 from numalab.core.errors import BootHung, DeadlinePassed, GuestError, GuestLost, HostError, InputError, KernelOops, LabError, TopologyMismatch
 from numalab.core.log import note
 from numalab.core.process import Deadline, Result
-from numalab.domain import Mark, mark
-from numalab.host import Host
+from numalab.host import console, disks, ssh
+from numalab.host.domain import Mark, mark
+from numalab.host.hypervisor import Host
+from numalab.host.remote import of_uri
 from numalab.model import verification
 from numalab.model.guest import Boot, GuestSpec
 from numalab.model.topology import Topology
 from numalab.model.values import Accel, Name, Stored, Value, check_name, first_line, jsonable
-from numalab.where import of_uri
 
 OOPS_SECONDS = 1.0
 """Until an oops stands on the console as a whole."""
@@ -64,7 +64,7 @@ class Request(Value):
     """A certain build of the image; '' takes the newest of today's inputs."""
     append: str = ""
     wish: str = "auto"
-    form: storage.Form = storage.Form.AUTO
+    form: disks.Form = disks.Form.AUTO
     ssh_port: int | None = None
     network: bool = False
     """See GuestSpec."""
@@ -126,9 +126,9 @@ def check_release(record: Record, release: str) -> None:
         raise GuestError(f"guest {record.spec.name}: runs kernel {release}, but {boot.name} is {boot.release}")
 
 
-def ssh_to(record: Record, watch: Callable[[], None] | None = None) -> shell.Ssh:
+def ssh_to(record: Record, watch: Callable[[], None] | None = None) -> ssh.Ssh:
     """SSH to the guest of a record."""
-    return shell.Ssh(
+    return ssh.Ssh(
         guest=record.spec.name, port=record.spec.ssh_port, key=state.folder("ssh") / "id_ed25519",
         known_hosts=Path(record.spec.directory) / "known_hosts", via=of_uri(record.uri).ssh, watch=watch,
     )
@@ -252,7 +252,7 @@ class Guest:
     def verify(self, deadline: Deadline) -> list[verification.Row]:
         """Everything asked of the topology beside everything found; TopologyMismatch when it differs."""
         asked = self.record.spec.topology
-        seen = verification.found(shell.succeed(self, verification.PROBE, deadline=deadline))
+        seen = verification.found(ssh.succeed(self, verification.PROBE, deadline=deadline))
         rows = verification.compare(verification.asked(asked), seen, fake=bool(asked.fake))
         wrong = [row.what for row in rows if not row.agrees]
         if wrong:
@@ -270,7 +270,7 @@ class Guest:
             raise
         finally:
             self._booting = False
-        check_release(self.record, shell.succeed(self, "uname -r", deadline=deadline).strip())
+        check_release(self.record, ssh.succeed(self, "uname -r", deadline=deadline).strip())
 
     def down(self, deadline: Deadline) -> None:
         """Stop the guest and remove all that it had. Safe to call in any state, and twice."""
@@ -319,7 +319,7 @@ def remove(place: Path, host: Host, deadline: Deadline) -> None:
 
     Those here go last: without the record nobody would know of the others.
     """
-    storage.drop_pool_disks(place.name)
+    disks.drop_pool_disks(place.name)
     if host.where.ssh:
         script = 'if [ "$(cat "$1/lab" 2>/dev/null)" = "$2" ]; then rm -rf -- "$1"; fi'
         host.where.run(["sh", "-c", script, "sh", place, state.identity()], deadline=deadline)

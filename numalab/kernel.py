@@ -14,7 +14,7 @@ from pathlib import Path
 
 from numalab.core.errors import HostError, InputError
 from numalab.core.process import Deadline
-from numalab.image import Image
+from numalab.host.image import Image
 from numalab.kernelbuild import existing, plan, release
 from numalab.model.guest import Boot
 from numalab.model.topology import Topology

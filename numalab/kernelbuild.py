@@ -22,7 +22,7 @@ from numalab.core.errors import CommandFailed, HostError, InputError
 from numalab.core.log import note, step
 from numalab.core.process import Deadline
 from numalab.eras import Era
-from numalab.image import Image
+from numalab.host.image import Image
 from numalab.model.values import Stored, Value, first_line, jsonable
 from numalab.patches import Patch
 from numalab.recipes import DISTRIBUTION, KernelRecipe, era_of, fragments, is_commit, patch_set, recipe, stem, wanted

@@ -15,22 +15,24 @@ import socket
 import uuid
 from pathlib import Path
 
-from numalab import accel, image, kernel, qemu_user, storage
 from numalab import guest as guests
+from numalab import kernel
 from numalab.core import state
 from numalab.core.errors import BootHung, HostError, InputError, LabError, NameTaken
 from numalab.core.log import note, step
 from numalab.core.process import Deadline
-from numalab.domain import CMDLINE, domain_xml
 from numalab.guest import Guest, Record, Request
-from numalab.host import Host
-from numalab.image import Image
+from numalab.host import accelerator, image, qemu_user
+from numalab.host import disks as host_disks
+from numalab.host.domain import CMDLINE, domain_xml
+from numalab.host.hypervisor import Host
+from numalab.host.image import Image
+from numalab.host.remote import HERE, Where, part_prefix
 from numalab.model import topology
 from numalab.model.guest import Boot, GuestSpec
 from numalab.model.topology import Topology
 from numalab.model.units import MIB, show_size
 from numalab.model.values import jsonable
-from numalab.where import HERE, Where, part_prefix
 
 UP_SECONDS = 300.0
 """From nothing to verified; the slowest seen under emulation on two cores, 16 vCPUs and Debian's kernel, took 75 s."""
@@ -150,7 +152,7 @@ def _prepare(request: Request, base: Image, boot: Boot, host: Host, place: Path,
     """Everything short of starting it: accelerator, disks, record."""
     where = host.where
     request = request.model_copy(update={"shape": kernel.fitted(request.kernel_name, request.shape)})
-    probe = accel.choose(request.wish, Path(boot.kernel or ""), deadline, where)
+    probe = accelerator.choose(request.wish, Path(boot.kernel or ""), deadline, where)
     disk_file = base.file("disk.qcow2")
     files = [disk_file, *(Path(path) for path in (boot.kernel, boot.initrd) if path)]
     there = {path: path for path in files}
@@ -158,16 +160,16 @@ def _prepare(request: Request, base: Image, boot: Boot, host: Host, place: Path,
         _claim_there(place, where, deadline)
         with step(f"files to {where.ssh}", who=request.name):
             there = where.push(files, deadline)
-    storage.check_room(place, where)
+    host_disks.check_room(place, where)
     for disk in request.shape.disks:
-        storage.check_size(disk, place, request.form, where)
+        host_disks.check_size(disk, place, request.form, where)
     runs_as = qemu_user.let_in(host, files, deadline)
     words = [f"root={base.root} rw {CMDLINE} systemd.hostname={request.name}"]
     words += [f"numa=fake={request.shape.fake}"] if request.shape.fake else []
     words += [boot.cmdline] if boot.cmdline else []
     words += [request.append] if request.append else []
-    disks = [storage.overlay(there[disk_file], place / "root.qcow2", deadline, where)]
-    disks += [storage.create(disk, place, request.form, deadline, where) for disk in request.shape.disks]
+    disks = [host_disks.overlay(there[disk_file], place / "root.qcow2", deadline, where)]
+    disks += [host_disks.create(disk, place, request.form, deadline, where) for disk in request.shape.disks]
     spec = GuestSpec(
         name=request.name, uuid=str(uuid.uuid4()), topology=request.shape, topology_name=request.topology_name,
         accel=probe.accel, boot=_boot_there(boot, there, " ".join(words)), disks=tuple(disks),

@@ -14,13 +14,13 @@ from functools import partial
 from pathlib import Path
 
 from numalab import guest as guests
-from numalab import image, storage
 from numalab.core import state
 from numalab.core.errors import DeadlinePassed, HostError, LabError
 from numalab.core.log import note
 from numalab.core.process import Deadline
-from numalab.domain import Mark, mark
-from numalab.host import Host
+from numalab.host import disks, image
+from numalab.host.domain import Mark, mark
+from numalab.host.hypervisor import Host
 
 
 def collect(host: Host, deadline: Deadline) -> list[str]:
@@ -48,7 +48,7 @@ def collect(host: Host, deadline: Deadline) -> list[str]:
     removed += [f"image {path.parent.name}/{path.name}: no longer current, and nobody uses it" for path in _stale_images(deadline)]
     removed += [f"run {path.name}: its measurement did not end" for path in _broken_runs()]
     removed += [f"half-made {path} on {host.where.ssh}" for path in host.where.sweep(deadline)]
-    if storage.release_pool(deadline):
+    if disks.release_pool(deadline):
         removed.append("storage pool: empty")
     return removed
 

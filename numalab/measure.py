@@ -22,12 +22,12 @@ from typing import Any, Protocol
 
 from pydantic import Field, ValidationError
 
-from numalab import accel, console, machine, shell
 from numalab.core import paths, state
 from numalab.core.errors import GuestError, HostError, InputError, LabError
 from numalab.core.log import note, step
 from numalab.core.process import KEEP_BYTES, Deadline
 from numalab.guest import Guest, check_release
+from numalab.host import accelerator, console, machine, ssh
 from numalab.model import catalog, verification
 from numalab.model.case import Place
 from numalab.model.run import PhaseResult, Run
@@ -176,9 +176,9 @@ def _inputs(workload: str) -> dict[str, str]:
 def _prepare(guest: Guest, folder: Path, deadline: Deadline) -> dict[str, str]:
     """Put the guest-side runner there; ask who the guest is. GuestError when it runs another kernel than its record says."""
     source = paths.AGENT.read_bytes()
-    shell.succeed(guest, f"cat > {INSIDE}", deadline=deadline, input=source)
+    ssh.succeed(guest, f"cat > {INSIDE}", deadline=deadline, input=source)
     (folder / "topology.txt").write_text(verification.table(guest.verify(deadline)) + "\n")
-    release, _, cmdline = shell.succeed(guest, "uname -r; cat /proc/cmdline", deadline=deadline).strip().partition("\n")
+    release, _, cmdline = ssh.succeed(guest, "uname -r; cat /proc/cmdline", deadline=deadline).strip().partition("\n")
     check_release(guest.record, release)  # a guest that is up may have been restarted into another
     return {"release": release, "cmdline": cmdline}
 
@@ -208,7 +208,7 @@ def _phase(
                 watcher.moving(phase.name, sample)
 
     try:
-        text = shell.succeed(
+        text = ssh.succeed(
             guest, ["python3", INSIDE], deadline=deadline.within(phase.limit_seconds + 60), input=json.dumps(about).encode(), tell=tell,
         )
     finally:
@@ -237,6 +237,6 @@ def _phase(
 def _host(guest: Guest, deadline: Deadline) -> dict[str, str]:
     """The machine that runs the guest: what must be alike between runs that are compared, and what helps to doubt one."""
     return {
-        **machine.about(guest.host.where, deadline), "qemu": accel.qemu_version(deadline, guest.host.where),
+        **machine.about(guest.host.where, deadline), "qemu": accelerator.qemu_version(deadline, guest.host.where),
         "libvirt": guest.host.version(), "uri": guest.host.uri,
     }

@@ -39,7 +39,7 @@ from numalab.terminal import visible
 if TYPE_CHECKING:
     from numalab.experiment import Outcome
     from numalab.guest import Guest
-    from numalab.host import Host
+    from numalab.host.hypervisor import Host
 
 DEFAULT_MINUTES = 10.0
 
@@ -157,7 +157,7 @@ class CaseItem(pytest.Item):
     def setup(self) -> None:
         """All boots. Whatever breaks here is an error, not a failure: it says nothing of the kernels."""
         from numalab import experiment, live
-        from numalab.host import connect
+        from numalab.host.hypervisor import connect
 
         host = connect(self.config.getoption("--connect"), Deadline.after(60))
         self.outcome = experiment.conduct(self.plan, host, self.boots, limit=Deadline.after, view=live.View(self.plan, self.boots))
@@ -275,7 +275,7 @@ class Lab:
 @pytest.fixture(scope="session")
 def lab(pytestconfig: pytest.Config) -> Lab:
     """The lab: a connection to the hypervisor."""
-    from numalab.host import connect
+    from numalab.host.hypervisor import connect
 
     return Lab(connect(pytestconfig.getoption("--connect"), Deadline.after(60)), pytestconfig)
 

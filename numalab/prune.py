@@ -17,7 +17,7 @@ from numalab.core import state
 from numalab.core.errors import DeadlinePassed, LabError
 from numalab.core.log import note
 from numalab.core.process import Deadline, run
-from numalab.image import Image
+from numalab.host.image import Image
 from numalab.model import catalog
 from numalab.recipes import DISTRIBUTION, KernelRecipe
 

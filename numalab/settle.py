@@ -15,13 +15,14 @@ from pathlib import Path
 from pydantic import Field
 
 from numalab import guest as guests
-from numalab import image, kernel, launch, provision, shell
+from numalab import kernel, launch
 from numalab.core import state
 from numalab.core.errors import InputError
 from numalab.core.log import step
 from numalab.core.process import Deadline
 from numalab.guest import BootWay, Guest, Request
-from numalab.host import Host
+from numalab.host import ansible, image, ssh
+from numalab.host.hypervisor import Host
 from numalab.model.case import Setting, SettingName
 from numalab.model.values import Value
 
@@ -50,7 +51,7 @@ def pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def tune(guest: Guest, asked: Order, deadline: Deadline) -> provision.Recap:
+def tune(guest: Guest, asked: Order, deadline: Deadline) -> ansible.Recap:
     """Set what differs, and prove all of it by reading it back. Raises CommandFailed that names what was refused."""
     with guests.hold(guest.name, deadline):
         return _play(guest, {"tuning_sysctls": asked.sysctls, "tuning_knobs": asked.knobs}, deadline)
@@ -101,7 +102,7 @@ def _own_kernel(guest: Guest, deadline: Deadline, request: Request | None) -> in
     if not changed and spec.boot.kernel is None:
         return 0
     with step("restarted by its own GRUB", who=guest.name):
-        shell.succeed(guest, "sync", deadline=deadline)
+        ssh.succeed(guest, "sync", deadline=deadline)
         guest.ssh.disconnect(deadline)
         guest.host.stop(guest.mark, deadline.within(SHUTDOWN_SECONDS + 30), grace=SHUTDOWN_SECONDS)
         # All else of the boot stays: its era's environment too.
@@ -116,8 +117,8 @@ def _own_kernel(guest: Guest, deadline: Deadline, request: Request | None) -> in
     return changed
 
 
-def _play(guest: Guest, variables: dict[str, object], deadline: Deadline) -> provision.Recap:
+def _play(guest: Guest, variables: dict[str, object], deadline: Deadline) -> ansible.Recap:
     """playbooks/provision.yml on one guest."""
-    inventory = provision.write_inventory([guest.ssh], guest.directory / "inventory.yml")
+    inventory = ansible.write_inventory([guest.ssh], guest.directory / "inventory.yml")
     log = state.folder("logs") / f"provision-{guest.name}.log"
-    return provision.playbook("provision.yml", inventories=[inventory], limit=guest.name, variables=variables, deadline=deadline, log=log, watch=guest.watch)
+    return ansible.playbook("provision.yml", inventories=[inventory], limit=guest.name, variables=variables, deadline=deadline, log=log, watch=guest.watch)

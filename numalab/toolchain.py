@@ -16,12 +16,13 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-from numalab import eras, provision
+from numalab import eras
 from numalab.core import state
 from numalab.core.errors import HostError, InputError
 from numalab.core.log import note, step
 from numalab.core.process import Deadline, ends_with_us, need, run
 from numalab.eras import Era
+from numalab.host import ansible
 from numalab.model.values import Value
 
 
@@ -61,7 +62,7 @@ def builder() -> Builder:
     """
     members: dict[str, list[list[str]]] = defaultdict(list)
     section = "ungrouped"
-    for line in provision.INVENTORY.read_text().splitlines():
+    for line in ansible.INVENTORY.read_text().splitlines():
         words = line.split("#")[0].split(";")[0].split()
         if words and words[0].startswith("["):
             section = words[0].strip("[]")
@@ -72,7 +73,7 @@ def builder() -> Builder:
         for host, *variables in members[group]:
             return Builder(host, "ansible_connection=local" in variables)
         groups += [child for child, *_ in members[f"{group}:children"] if child not in groups]
-    raise InputError(f"{provision.INVENTORY}: the group [builders] has no host: localhost ansible_connection=local would do")
+    raise InputError(f"{ansible.INVENTORY}: the group [builders] has no host: localhost ansible_connection=local would do")
 
 
 def ask_tools(age: Era | None) -> str:
@@ -97,8 +98,8 @@ def tools(age: Era | None, deadline: Deadline, *, ask: bool) -> Tools | None:
     memory = state.folder("cache") / f"tools-{MEMORY_FORMAT}-{_hash(who.host, _program(age))}"
     if ask:
         module = ["-m", "ansible.builtin.shell", "-a", ask_tools(age)]
-        words: list[str | Path] = [provision.ansible("ansible"), "-i", provision.INVENTORY, who.host, *module]
-        answer = run(ends_with_us(words), deadline=deadline, env=provision.ENVIRONMENT).stdout
+        words: list[str | Path] = [ansible.ansible("ansible"), "-i", ansible.INVENTORY, who.host, *module]
+        answer = run(ends_with_us(words), deadline=deadline, env=ansible.ENVIRONMENT).stdout
         state.write(memory, "".join(f"{line}\n" for line in answer.splitlines()[1:]))
     lines = _remembered(memory)
     if ask and not lines:
@@ -158,7 +159,7 @@ def play(tag: str, variables: dict[str, object], log: Path, deadline: Deadline) 
         # Our own interpreter: looking for one takes time and may find one that does not run (pyenv's shims).
         variables = variables | {"kernel_root": str(state.directory()), "ansible_python_interpreter": sys.executable}
     try:
-        provision.playbook("kernel.yml", inventories=[provision.INVENTORY], limit=who.host, variables=variables, deadline=deadline, log=log, tags=tag)
+        ansible.playbook("kernel.yml", inventories=[ansible.INVENTORY], limit=who.host, variables=variables, deadline=deadline, log=log, tags=tag)
     finally:
         for path in state.directory().glob(f"*/{scratch}*") if who.local else ():  # a play that was ended leaves folders, and a container's tar
             if path.is_dir() and not path.is_symlink():

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from numalab import shell
 from numalab.core.process import Deadline
 from numalab.guest import Guest
+from numalab.host import ssh
 from numalab.model.run import Run
 
 
@@ -18,7 +18,7 @@ from numalab.model.run import Run
 def test_hint_faults_only_with_balancing(guest: Guest, run: Callable[[str], Run], deadline: Deadline) -> None:
     counts = {}
     for balancing in (0, 1):
-        shell.succeed(guest, f"sysctl -w kernel.numa_balancing={balancing}", deadline=deadline)
+        ssh.succeed(guest, f"sysctl -w kernel.numa_balancing={balancing}", deadline=deadline)
         counts[balancing] = run("remote").phase("touch").counters["vmstat"]["numa_hint_faults"]
     assert counts[0] == 0
     assert counts[1] > 0

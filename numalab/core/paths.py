@@ -13,7 +13,7 @@ ROOT = PACKAGE.parent
 """The checkout: topologies/, kernels/, images/, playbooks/ and testcases/ stand here."""
 WORKLOADS = "testcases/workloads"
 """A folder in ROOT."""
-TEMPLATES = PACKAGE / "templates"
+TEMPLATES = PACKAGE / "report/templates"
 """The HTML report's."""
 AGENT = PACKAGE / "inside.py"
 """The program that runs phases in the guest."""

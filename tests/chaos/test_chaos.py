@@ -31,8 +31,8 @@ from numalab import guest as guests
 from numalab.core import state
 from numalab.core.paths import ROOT
 from numalab.core.process import Deadline
-from numalab.domain import mark
-from numalab.host import connect
+from numalab.host.domain import mark
+from numalab.host.hypervisor import connect
 from numalab.runs import record
 from tests.vm.conftest import PATIENCE, Command, until
 

@@ -21,11 +21,12 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from numalab import accel, experiment, guest, image, kernelbuild, machine, measure
+from numalab import experiment, guest, kernelbuild, measure
 from numalab.analysis import calibration
 from numalab.core import checksum, paths, state
 from numalab.core.errors import GuestError
 from numalab.core.process import Deadline
+from numalab.host import accelerator, image, machine
 from numalab.model import catalog
 from numalab.model.case import Arm, Case, CaseSize, Direction, Expectation, Machine, Place
 from numalab.model.guest import Boot
@@ -163,7 +164,7 @@ def manifests() -> None:
     )
     (place / "manifest.json").write_text(json.dumps(jsonable(built), indent=1))
     (place / "bzImage").write_text("bzImage")
-    accel.choose("auto", place / "bzImage", Deadline.after(60))
+    accelerator.choose("auto", place / "bzImage", Deadline.after(60))
     checksums(place / "bzImage")
 
 
@@ -197,8 +198,8 @@ def make(folder: Path) -> None:
 def patches(digits: random.Random, checkout: Path) -> list[tuple[Any, str, object]]:
     """What differs between two machines or two times."""
     return [
-        (paths, "ROOT", checkout), (accel, "qemu_version", lambda *_: "7.2.22"), (os, "getpid", lambda: 4242), (state, "started", lambda _: 77),
-        (accel, "try_kvm", lambda *_: (Accel.TCG, "there is no /dev/kvm")),
+        (paths, "ROOT", checkout), (accelerator, "qemu_version", lambda *_: "7.2.22"), (os, "getpid", lambda: 4242), (state, "started", lambda _: 77),
+        (accelerator, "try_kvm", lambda *_: (Accel.TCG, "there is no /dev/kvm")),
         (secrets, "token_hex", lambda count: f"{digits.getrandbits(8 * count):0{2 * count}x}"),
         (machine, "about", lambda *_: FACTS), (machine, "load", lambda *_: 0.5),
     ]

@@ -10,15 +10,15 @@ from typing import cast
 from numalab.core import state
 from numalab.core.errors import HostError
 from numalab.core.process import Deadline, Result
-from numalab.domain import Mark, domain_name, read_mark
 from numalab.guest import Record
-from numalab.host import Host
+from numalab.host.domain import Mark, domain_name, read_mark
+from numalab.host.hypervisor import Host
+from numalab.host.remote import HERE as THIS_MACHINE
 from numalab.model import catalog
 from numalab.model.guest import Boot, DiskFile, GuestSpec
 from numalab.model.topology import Topology
 from numalab.model.units import GIB
 from numalab.model.values import Accel
-from numalab.where import HERE as THIS_MACHINE
 
 TESTS = Path(__file__).resolve().parent.parent
 RECORDED = TESTS / "recorded"
@@ -65,7 +65,7 @@ class FakeShell:
         self.asked: list[str] = []
 
     def execute(self, command: str, *, deadline: Deadline, input: bytes | None = None, tell: Callable[[str], None] | None = None) -> Result:
-        """See numalab.shell.Shell."""
+        """See numalab.host.ssh.Shell."""
         self.asked.append(command)
         status, out, err = self.says(command, input)
         return Result((command,), status, out, err, 0.0)

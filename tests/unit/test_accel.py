@@ -13,16 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from numalab import accel
 from numalab.core import state
 from numalab.core.errors import Cancelled, DeadlinePassed, HostError
 from numalab.core.process import Deadline, Result
+from numalab.host import accelerator
+from numalab.host.remote import Where
 from numalab.model.values import Accel
-from numalab.where import Where
 
 Program = Callable[[str, str], Path]
 VERSION = 'if [ "$1" = --version ]; then echo "QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7)"; exit; fi\n'
-WORKS = f"{VERSION}echo tried >> $0.log; echo '[ 1.0] Run /init'; echo '{accel.WORD}'"
+WORKS = f"{VERSION}echo tried >> $0.log; echo '[ 1.0] Run /init'; echo '{accelerator.WORD}'"
 FAILS = f"{VERSION}echo tried >> $0.log; echo 'failed to initialize kvm' >&2; exit 1"
 HANGS = f"{VERSION}exec sleep 1000"
 
@@ -31,7 +31,7 @@ HANGS = f"{VERSION}exec sleep 1000"
 def kernel(tmp_path: Path, program: Program, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A kernel file on a host with a usable /dev/kvm and a busybox."""
     program("busybox", "exit")
-    monkeypatch.setattr(accel, "_device", lambda *_: "usable")
+    monkeypatch.setattr(accelerator, "_device", lambda *_: "usable")
     path = tmp_path / "vmlinuz"
     path.write_bytes(b"kernel")
     return path
@@ -45,7 +45,7 @@ def tries(qemu: Path) -> int:
 
 def test_it_works(kernel: Path, program: Program, deadline: Deadline) -> None:
     program("qemu-system-x86_64", WORKS)
-    kind, reason = accel.try_kvm(kernel, deadline)
+    kind, reason = accelerator.try_kvm(kernel, deadline)
     assert kind is Accel.KVM
     assert reason.startswith("vmlinuz reached user space in ")
 
@@ -57,7 +57,7 @@ def test_it_works(kernel: Path, program: Program, deadline: Deadline) -> None:
 ])
 def test_it_fails(script: str, reason: str, kernel: Path, program: Program, deadline: Deadline) -> None:
     program("qemu-system-x86_64", script)
-    kind, said = accel.try_kvm(kernel, deadline)
+    kind, said = accelerator.try_kvm(kernel, deadline)
     assert kind is Accel.TCG
     assert re.search(reason, said)
 
@@ -65,8 +65,8 @@ def test_it_fails(script: str, reason: str, kernel: Path, program: Program, dead
 def test_it_hangs(kernel: Path, program: Program, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
     """As a KVM in software does."""
     program("qemu-system-x86_64", HANGS)
-    monkeypatch.setattr(accel, "PROBE_SECONDS", 0.3)
-    kind, reason = accel.try_kvm(kernel, deadline)
+    monkeypatch.setattr(accelerator, "PROBE_SECONDS", 0.3)
+    kind, reason = accelerator.try_kvm(kernel, deadline)
     assert kind is Accel.TCG
     assert "vmlinuz does not reach user space under it" in reason
 
@@ -77,11 +77,11 @@ def test_a_kernel_that_was_pushed_is_tried(kernel: Path, monkeypatch: pytest.Mon
 
     def run(_: Where, words: Sequence[str | Path], **__: object) -> Result:
         asked.extend(map(str, words))
-        return Result((), 0, accel.WORD, "", 1.0)
+        return Result((), 0, accelerator.WORD, "", 1.0)
 
     monkeypatch.setattr(Where, "push", lambda _, paths, deadline: {path: Path("/there") / path.name for path in paths})
     monkeypatch.setattr(Where, "run", run)
-    accel.boot(kernel, [], deadline, Where("there"))
+    accelerator.boot(kernel, [], deadline, Where("there"))
     assert [asked[asked.index(option) + 1] for option in ("-kernel", "-initrd")] == ["/there/vmlinuz", "/there/probe.cpio"]
 
 
@@ -89,7 +89,7 @@ def test_no_time_left_is_not_tcg(kernel: Path, program: Program) -> None:
     """Only a kernel that had its full time and did not come up speaks against KVM."""
     program("qemu-system-x86_64", HANGS)
     with pytest.raises(DeadlinePassed):
-        accel.choose("auto", kernel, Deadline.after(0.5))
+        accelerator.choose("auto", kernel, Deadline.after(0.5))
     assert not (state.folder("cache") / "accel.json").exists()
 
 
@@ -97,7 +97,7 @@ def test_cancelled_is_not_tcg(kernel: Path, program: Program, deadline: Deadline
     program("qemu-system-x86_64", HANGS)
     deadline.cancel.set()
     with pytest.raises(Cancelled):
-        accel.choose("auto", kernel, deadline)
+        accelerator.choose("auto", kernel, deadline)
     assert not (state.folder("cache") / "accel.json").exists()
 
 
@@ -108,51 +108,51 @@ def test_a_lack_is_not_kept(kernel: Path, program: Program, tmp_path: Path, monk
     (tmp_path / "bin" / "busybox").unlink()
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     with contextlib.suppress(HostError):
-        accel.choose("auto", kernel, deadline)
+        accelerator.choose("auto", kernel, deadline)
     program("busybox", "exit")
-    assert accel.choose("auto", kernel, deadline).accel is Accel.KVM
+    assert accelerator.choose("auto", kernel, deadline).accel is Accel.KVM
 
 
 @pytest.mark.parametrize(("device", "reason"), [("none", "there is no /dev/kvm"), ("closed", "/dev/kvm may not be opened: join the group kvm")])
 def test_no_device(device: str, reason: str, kernel: Path, program: Program, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
     qemu = program("qemu-system-x86_64", WORKS)
-    monkeypatch.setattr(accel, "_device", lambda *_: device)
-    kind, said = accel.try_kvm(kernel, deadline)
+    monkeypatch.setattr(accelerator, "_device", lambda *_: device)
+    kind, said = accelerator.try_kvm(kernel, deadline)
     assert (kind, tries(qemu)) == (Accel.TCG, 0)
     assert said.startswith(reason)
 
 
 def test_the_answer_is_kept(kernel: Path, program: Program, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
     qemu = program("qemu-system-x86_64", WORKS)
-    first = accel.choose("auto", kernel, deadline)
+    first = accelerator.choose("auto", kernel, deadline)
     assert first.accel is Accel.KVM
-    assert (accel.choose("auto", kernel, deadline), tries(qemu)) == (first, 1)
-    assert accel.choose("kvm", kernel, deadline) == first
+    assert (accelerator.choose("auto", kernel, deadline), tries(qemu)) == (first, 1)
+    assert accelerator.choose("kvm", kernel, deadline) == first
     program("qemu-system-x86_64", FAILS.replace("7.2.22", "9.2.1"))
-    assert (accel.choose("auto", kernel, deadline).accel, tries(qemu)) == (Accel.TCG, 2), "another QEMU"
+    assert (accelerator.choose("auto", kernel, deadline).accel, tries(qemu)) == (Accel.TCG, 2), "another QEMU"
     kernel.write_bytes(b"another")
     program("qemu-system-x86_64", WORKS)
-    assert (accel.choose("auto", kernel, deadline).accel, tries(qemu)) == (Accel.KVM, 3), "another kernel"
-    monkeypatch.setattr(accel, "_device", lambda *_: "none")
-    assert accel.choose("auto", kernel, deadline).accel is Accel.TCG, "another device"
+    assert (accelerator.choose("auto", kernel, deadline).accel, tries(qemu)) == (Accel.KVM, 3), "another kernel"
+    monkeypatch.setattr(accelerator, "_device", lambda *_: "none")
+    assert accelerator.choose("auto", kernel, deadline).accel is Accel.TCG, "another device"
     kernel.write_bytes(b"kernel")
-    monkeypatch.setattr(accel, "_device", lambda *_: "usable")
-    assert (accel.choose("auto", kernel, deadline), tries(qemu)) == (first, 3), "the first again"
+    monkeypatch.setattr(accelerator, "_device", lambda *_: "usable")
+    assert (accelerator.choose("auto", kernel, deadline), tries(qemu)) == (first, 3), "the first again"
     assert len(json.loads((state.folder("cache") / "accel.json").read_text())) == 4
 
 
 def test_wishes(kernel: Path, program: Program, deadline: Deadline) -> None:
     qemu = program("qemu-system-x86_64", FAILS)
-    assert accel.choose("tcg", kernel, deadline).accel is Accel.TCG
+    assert accelerator.choose("tcg", kernel, deadline).accel is Accel.TCG
     assert tries(qemu) == 0, "nobody asked"
     with pytest.raises(HostError, match=r"--accel kvm: QEMU fails under KVM: .*use --accel tcg or auto"):
-        accel.choose("kvm", kernel, deadline)
+        accelerator.choose("kvm", kernel, deadline)
 
 
 @pytest.mark.parametrize("text", ["QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)", "QEMU emulator version 9.2.1, Copyright"])
 def test_qemu_version(text: str, program: Program, deadline: Deadline) -> None:
     program("qemu-system-x86_64", f"echo '{text}'")
-    assert accel.qemu_version(deadline) == text.split()[3].rstrip(",")
+    assert accelerator.qemu_version(deadline) == text.split()[3].rstrip(",")
 
 
 def members(archive: bytes) -> dict[str, tuple[int, int, bytes]]:
@@ -175,19 +175,19 @@ def members(archive: bytes) -> dict[str, tuple[int, int, bytes]]:
 
 def test_probe_cpio(program: Program) -> None:
     busybox = program("busybox", "exit # of a length that is not a multiple of four")
-    found = members(accel.probe_cpio())
+    found = members(accelerator.probe_cpio())
     assert list(found) == ["bin", "dev", "dev/console", "bin/busybox", "init"]
     assert found["dev/console"] == (0o020600, 0x0501, b"")
     assert found["bin/busybox"] == (0o100755, 0, busybox.read_bytes())
     assert found["init"][2].startswith(b"#!/bin/busybox sh\n")
-    assert accel.WORD.encode() in found["init"][2]
+    assert accelerator.WORD.encode() in found["init"][2]
 
 
 def test_cpio_reads_it(program: Program) -> None:
     if not shutil.which("cpio"):
         pytest.skip("cpio is not installed: apt-get install cpio")
     program("busybox", "exit")
-    listed = subprocess.run(["cpio", "-it", "--quiet"], input=accel.probe_cpio(), capture_output=True, check=True, timeout=60)
+    listed = subprocess.run(["cpio", "-it", "--quiet"], input=accelerator.probe_cpio(), capture_output=True, check=True, timeout=60)
     assert listed.stdout.decode().split() == ["bin", "dev", "dev/console", "bin/busybox", "init"]
     assert not listed.stderr
 
@@ -198,10 +198,10 @@ def test_a_damaged_cache_is_made_anew(
 ) -> None:
     """An empty accel.json, as a power cut leaves it, made every `up` a traceback."""
     qemu = program("qemu-system-x86_64", WORKS)
-    accel.choose("auto", kernel, deadline)
+    accelerator.choose("auto", kernel, deadline)
     cache = lab_state / "cache/accel.json"
     cache.write_bytes(damage)
-    assert accel.choose("auto", kernel, deadline).accel is Accel.KVM
+    assert accelerator.choose("auto", kernel, deadline).accel is Accel.KVM
     assert f"{cache} is damaged: the accelerator is tried again" in caplog.text
-    assert accel.choose("auto", kernel, deadline).accel is Accel.KVM
+    assert accelerator.choose("auto", kernel, deadline).accel is Accel.KVM
     assert tries(qemu) == 2, "what was made anew is kept"

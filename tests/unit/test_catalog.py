@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from numalab import image, recipes
+from numalab import recipes
 from numalab.core.errors import InputError
+from numalab.host import image
 from numalab.model import catalog
 from numalab.model.topology import Topology
 

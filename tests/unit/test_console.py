@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from numalab import console
-from numalab.console import CHUNK, OOPS, Watch
 from numalab.core.errors import KernelOops
 from numalab.core.process import Deadline
-from numalab.where import HERE
+from numalab.host import console
+from numalab.host.console import CHUNK, OOPS, Watch
+from numalab.host.remote import HERE
 
 OOPSES = [
     "[   12.345678] Kernel panic - not syncing: VFS: Unable to mount root fs on unknown-block(0,0)",
@@ -107,7 +107,7 @@ def test_watch_sees_growth(log: Log) -> None:
 
 def test_reports_of_a_lockup_are_nothing_new(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr("numalab.console.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("numalab.host.console.time.monotonic", lambda: clock[0])
     log.watch.grew = 0.0
     for clock[0], text, grew in [
         (1.0, PLAIN[0], 1.0),

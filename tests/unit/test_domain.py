@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 from lxml import etree
 
-from numalab.domain import LAB, Mark, domain_xml, mark, read_mark
+from numalab.host.domain import LAB, Mark, domain_xml, mark, read_mark
 from numalab.model import catalog
 from numalab.model.guest import Boot, GuestSpec
 from numalab.model.topology import Disk, Topology

@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from numalab import cli_kernel, console, eras, guest, kernel, kernelbuild, provision, prune, recipes, shell, source, toolchain
+from numalab import cli_kernel, eras, guest, kernel, kernelbuild, prune, recipes, source, toolchain
 from numalab.core import state
 from numalab.core.errors import CommandFailed, DeadlinePassed, GuestError, HostError, InputError
 from numalab.core.process import Deadline, Result
 from numalab.eras import Container, Era
 from numalab.guest import Guest
-from numalab.image import Image
+from numalab.host import ansible, console, ssh
+from numalab.host.image import Image
 from numalab.kernelbuild import Plan
 from numalab.model import catalog
 from numalab.patches import touched
@@ -118,7 +119,7 @@ TOLD = "farm | CHANGED | rc=0 >>\n" + "\n".join([GCC9, *BINUTILS, ""])
 def farm(lab_state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A builder elsewhere that tells its tools; the list has a line for each time that it was asked."""
     (tmp_path / "inventory.ini").write_text("[builders]\nfarm\n")
-    monkeypatch.setattr(provision, "INVENTORY", tmp_path / "inventory.ini")
+    monkeypatch.setattr(ansible, "INVENTORY", tmp_path / "inventory.ini")
     asked: list[str] = []
 
     def run(words: list[str], **_: object) -> Result:
@@ -173,7 +174,7 @@ def test_a_play_that_was_ended_leaves_nothing(lab_state: Path, monkeypatch: pyte
     other = state.folder("containers") / ".making-aaaaaa.bbbbbb.1.2-x-bullseye.tar"
     other.touch()
     monkeypatch.setattr(toolchain, "builder", lambda: Builder("localhost", local=True))
-    monkeypatch.setattr(provision, "playbook", playbook)
+    monkeypatch.setattr(ansible, "playbook", playbook)
     with pytest.raises(CommandFailed, match="ended"):
         toolchain.play("build", {}, lab_state / "log", Deadline.after(10))
     assert list(lab_state.glob("*/.making-*")) == [other]
@@ -212,14 +213,14 @@ def test_a_compiler_that_the_container_lacks(lab_state: Path) -> None:
 ])
 def test_who_builds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, expected: Builder) -> None:
     (tmp_path / "inventory.ini").write_text(text)
-    monkeypatch.setattr(provision, "INVENTORY", tmp_path / "inventory.ini")
+    monkeypatch.setattr(ansible, "INVENTORY", tmp_path / "inventory.ini")
     assert toolchain.builder() == expected
 
 
 @pytest.mark.parametrize("text", ["", "[builders]\n", "[hypervisors]\nh\n", "[builders:children]\nbuilders\nfar\n"])
 def test_nobody_builds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str) -> None:
     (tmp_path / "inventory.ini").write_text(text)
-    monkeypatch.setattr(provision, "INVENTORY", tmp_path / "inventory.ini")
+    monkeypatch.setattr(ansible, "INVENTORY", tmp_path / "inventory.ini")
     with pytest.raises(InputError, match=r"inventory\.ini: the group \[builders\] has no host: "):
         toolchain.builder()
 
@@ -246,11 +247,11 @@ def test_variables_for_every_command(lab_state: Path, monkeypatch: pytest.Monkey
     boot = about.spec.boot.model_copy(update={"environment": {"LAB_MKFS_XFS": "-m crc=0 -n ftype=0"}})
     about = about.model_copy(update={"spec": about.spec.model_copy(update={"boot": boot})})
 
-    def execute(self: shell.Ssh, command: str, *, deadline: Deadline, **_: object) -> Result:
+    def execute(self: ssh.Ssh, command: str, *, deadline: Deadline, **_: object) -> Result:
         done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
         return Result((command,), done.returncode, done.stdout, done.stderr, 0.0)
 
-    monkeypatch.setattr(shell.Ssh, "execute", execute)
+    monkeypatch.setattr(ssh.Ssh, "execute", execute)
     said = Guest(about, FakeHost().real()).execute("echo mkfs.xfs ${LAB_MKFS_XFS:--m crc=1} /dev/vdb", deadline=Deadline.after(10))
     assert said.stdout == "mkfs.xfs -m crc=0 -n ftype=0 /dev/vdb\n"
     said = Guest(record("g"), FakeHost().real()).execute("echo mkfs.xfs ${LAB_MKFS_XFS:--m crc=1} /dev/vdb", deadline=Deadline.after(10))
@@ -263,10 +264,10 @@ def test_variables_for_every_command(lab_state: Path, monkeypatch: pytest.Monkey
     ("[    0.000000] Linux version 3.19.0\n", DeadlinePassed, "waiting for SSH"),
 ])
 def test_a_silent_boot(lab_state: Path, monkeypatch: pytest.MonkeyPatch, printed: str, error: type[Exception], said: str) -> None:
-    def wait(self: shell.Ssh, deadline: Deadline) -> None:
+    def wait(self: ssh.Ssh, deadline: Deadline) -> None:
         raise DeadlinePassed("guest g: waiting for SSH on port 2222: the time limit passed")
 
-    monkeypatch.setattr(shell.Ssh, "wait", wait)
+    monkeypatch.setattr(ssh.Ssh, "wait", wait)
     (lab_state / "guests" / "g").mkdir(parents=True)
     waiting = Guest(record("g"), FakeHost().real())
     waiting.console_log.write_text(printed)

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from numalab import experiment, image, kernelbuild, measure, settle
+from numalab import experiment, kernelbuild, measure, settle
 from numalab.analysis import calibration
 from numalab.core import state
 from numalab.core.errors import CommandFailed, GuestError, InputError, NameTaken
 from numalab.core.process import Deadline
 from numalab.experiment import Boot, Plan
 from numalab.guest import Request
+from numalab.host import image
 from numalab.model import catalog
 from numalab.model.case import Arm
 from numalab.model.guest import Boot as BootFiles

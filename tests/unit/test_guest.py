@@ -16,19 +16,20 @@ from typing import Any
 
 import pytest
 
-from numalab import accel, cli_common, cli_guest, domain, guest, image, launch, settle, shell, storage
+from numalab import cli_common, cli_guest, guest, launch, settle
 from numalab.core import state
 from numalab.core.errors import BootHung, DeadlinePassed, GuestError, GuestLost, HostError, InputError, KernelOops, LabError, TopologyMismatch
 from numalab.core.process import Deadline, Result
-from numalab.domain import Mark
 from numalab.guest import Guest, Request
-from numalab.image import Image
+from numalab.host import accelerator, disks, domain, image, ssh
+from numalab.host.domain import Mark
+from numalab.host.image import Image
+from numalab.host.remote import Where
 from numalab.model import catalog, topology, verification
 from numalab.model.guest import Boot, DiskFile
 from numalab.model.topology import Topology
 from numalab.model.units import GIB, MIB
 from numalab.model.values import Accel, jsonable
-from numalab.where import Where
 from tests.unit import makers
 from tests.unit.makers import FakeHost, record, recorded
 
@@ -53,16 +54,16 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHost:
         target.touch()
         return DiskFile(path=str(target), format="qcow2", serial="root", direct=False)
 
-    def execute(self: shell.Ssh, command: str, *, deadline: Deadline, input: bytes | None = None, tell: Callable[[str], None] | None = None) -> Result:
+    def execute(self: ssh.Ssh, command: str, *, deadline: Deadline, input: bytes | None = None, tell: Callable[[str], None] | None = None) -> Result:
         return Result((command,), 0, recorded("probe-4socket-6.1.txt") if command == verification.PROBE else "", "", 0.0)
 
     monkeypatch.setattr(image, "require", lambda *_: base)
-    monkeypatch.setattr(storage, "largest_file", lambda *_: 1 << 60)
-    monkeypatch.setattr(storage, "check_room", lambda *_: None)
-    monkeypatch.setattr(storage, "overlay", overlay)
-    monkeypatch.setattr(storage, "create", lambda disk, place, *_: overlay(place, place / f"{disk.name}.raw").model_copy(update={"serial": disk.name}))
-    monkeypatch.setattr(shell.Ssh, "wait", lambda *_: None)
-    monkeypatch.setattr(shell.Ssh, "execute", execute)
+    monkeypatch.setattr(disks, "largest_file", lambda *_: 1 << 60)
+    monkeypatch.setattr(disks, "check_room", lambda *_: None)
+    monkeypatch.setattr(disks, "overlay", overlay)
+    monkeypatch.setattr(disks, "create", lambda disk, place, *_: overlay(place, place / f"{disk.name}.raw").model_copy(update={"serial": disk.name}))
+    monkeypatch.setattr(ssh.Ssh, "wait", lambda *_: None)
+    monkeypatch.setattr(ssh.Ssh, "execute", execute)
     return FakeHost()
 
 
@@ -97,13 +98,13 @@ def test_a_guest_there_boots_what_was_pushed(host: FakeHost, deadline: Deadline,
     """A kernel of a person's tree has another path there: at its own, somebody may have his tree."""
     host.where = Where("there")
     overlays: list[Path] = []
-    overlay = storage.overlay
+    overlay = disks.overlay
 
     def over(base: Path, *words: Any) -> DiskFile:
         overlays.append(base)
         return overlay(base, *words)
 
-    monkeypatch.setattr(storage, "overlay", over)
+    monkeypatch.setattr(disks, "overlay", over)
     monkeypatch.setattr(Where, "push", lambda _, paths, deadline: {path: Path("/there") / path.name for path in paths})
     monkeypatch.setattr(Where, "run", lambda *_, **__: Result((), 0, "", "", 0.0))
     made = launch.up(request(), host.real(), deadline)
@@ -136,17 +137,17 @@ def test_a_record_from_before_guests_had_a_choice_of_network(host: FakeHost, dea
 
 @pytest.mark.parametrize(("target", "name", "error"), [
     (image, "require", HostError("image debian12 is not built")),
-    (accel, "choose", HostError("--accel kvm")),
-    (storage, "check_room", HostError("full")),
-    (storage, "overlay", HostError("qemu-img")),
-    (storage, "create", InputError("disk too large")),
+    (accelerator, "choose", HostError("--accel kvm")),
+    (disks, "check_room", HostError("full")),
+    (disks, "overlay", HostError("qemu-img")),
+    (disks, "create", InputError("disk too large")),
     (FakeHost, "create", HostError("libvirt does not start the guest")),
     (FakeHost, "free_memory", HostError("libvirt does not answer")),
-    (shell.Ssh, "wait", GuestLost("SSH is lost")),
-    (shell.Ssh, "wait", KernelOops("panic")),
-    (shell.Ssh, "execute", GuestLost("SSH is lost")),
+    (ssh.Ssh, "wait", GuestLost("SSH is lost")),
+    (ssh.Ssh, "wait", KernelOops("panic")),
+    (ssh.Ssh, "execute", GuestLost("SSH is lost")),
     (Guest, "verify", TopologyMismatch("not the topology", evidence="table")),
-    (shell.Ssh, "wait", KeyboardInterrupt()),
+    (ssh.Ssh, "wait", KeyboardInterrupt()),
     (Guest, "save", OSError(28, "No space left on device")),
 ], ids=lambda value: value if isinstance(value, str) else getattr(value, "__name__", type(value).__name__).rpartition(".")[2])
 def test_up_fails_and_leaves_nothing(
@@ -162,7 +163,7 @@ def test_up_fails_and_leaves_nothing(
 
 @pytest.mark.parametrize("name", ["wait", "execute"])
 def test_what_was_started_is_stopped(name: str, host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
-    monkeypatch.setattr(shell.Ssh, name, raises(GuestLost("lost")))
+    monkeypatch.setattr(ssh.Ssh, name, raises(GuestLost("lost")))
     with pytest.raises(GuestLost):
         launch.up(request(), host.real(), deadline)
     assert host.stopped == ["g"]
@@ -179,7 +180,7 @@ def boots(monkeypatch: pytest.MonkeyPatch, *outcomes: str) -> list[str]:
     """Boots that one after the other print this and then nothing: 'up' answers, 'hang' is watched until it is given up."""
     left = list(outcomes)
 
-    def wait(self: shell.Ssh, _: Deadline) -> None:
+    def wait(self: ssh.Ssh, _: Deadline) -> None:
         outcome = left.pop(0)
         oopses = {"stale": OOPSED.format("66"), "trap": OOPSED.format("cc"), "other": "[ 1.2] kernel BUG at mm/a.c:1!\n" + OOPSED.format("66")}
         said = ({"silent": ""} | oopses).get(outcome, "[ 1.0] fine\n[ 1.6] sched_clock: Marking stable\n")
@@ -188,7 +189,7 @@ def boots(monkeypatch: pytest.MonkeyPatch, *outcomes: str) -> list[str]:
         assert self.watch
         self.watch()
 
-    monkeypatch.setattr(shell.Ssh, "wait", wait)
+    monkeypatch.setattr(ssh.Ssh, "wait", wait)
     return left
 
 
@@ -211,7 +212,7 @@ def test_a_breakpoint_that_is_not_in_memory(
     """The emulator's fault, and begun again; one that is in memory is the kernel's, and so is all that happens under KVM."""
     left = boots(monkeypatch, outcome, "up")
     monkeypatch.setattr(guest, "OOPS_SECONDS", 0.0)
-    monkeypatch.setattr(accel, "choose", lambda *_: accel.Probe(accel=choice, reason="boots", key=""))
+    monkeypatch.setattr(accelerator, "choose", lambda *_: accelerator.Probe(accel=choice, reason="boots", key=""))
     if again:
         assert launch.up(request(), host.real(), deadline).record.hung == 1
         assert "at a breakpoint that its memory does not have (QEMU ran an old translation); begun again" in caplog.text
@@ -246,7 +247,7 @@ def test_a_quiet_boot_is_no_hung_one(why: str, host: FakeHost, monkeypatch: pyte
     """Under KVM a hang is the kernel's; and who prints nothing cannot stop printing."""
     boots(monkeypatch, "silent" if why == "silent" else "hang")
     if why == "kvm":
-        monkeypatch.setattr(accel, "choose", lambda *_: accel.Probe(accel=Accel.KVM, reason="boots", key=""))
+        monkeypatch.setattr(accelerator, "choose", lambda *_: accelerator.Probe(accel=Accel.KVM, reason="boots", key=""))
     assert launch.up(request(append="quiet" if why == "quiet" else ""), host.real(), deadline).record.hung == 0
 
 
@@ -258,11 +259,11 @@ def test_a_guest_that_is_up_may_be_quiet(host: FakeHost, monkeypatch: pytest.Mon
 
 
 def test_an_error_brings_the_console(host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
-    def wait(self: shell.Ssh, _: Deadline) -> None:
+    def wait(self: ssh.Ssh, _: Deadline) -> None:
         (self.known_hosts.parent / "console.log").write_text("[ 1.0] its last words\n")
         raise GuestError("no boot")
 
-    monkeypatch.setattr(shell.Ssh, "wait", wait)
+    monkeypatch.setattr(ssh.Ssh, "wait", wait)
     with pytest.raises(GuestError) as caught:
         launch.up(request(), host.real(), deadline)
     assert caught.value.evidence == "[ 1.0] its last words"
@@ -277,7 +278,7 @@ def test_another_machine_than_asked_for(host: FakeHost, deadline: Deadline) -> N
 
 def test_why_up_failed_is_said_even_if_cleaning_up_fails(host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
     """A libvirt that died takes the guest with it: the first error is the news. gc does the rest."""
-    monkeypatch.setattr(shell.Ssh, "wait", raises(GuestLost("its domain is gone")))
+    monkeypatch.setattr(ssh.Ssh, "wait", raises(GuestLost("its domain is gone")))
     monkeypatch.setattr(FakeHost, "stop", raises(HostError("libvirt does not answer")))
     with pytest.raises(LabError, match="its domain is gone"):
         launch.up(request(), host.real(), deadline)
@@ -531,7 +532,7 @@ def test_down_of_a_guest_that_libvirt_has_forgotten(host: FakeHost, deadline: De
 
 def test_files_that_cannot_be_removed(host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
     made = launch.up(request(), host.real(), deadline)
-    monkeypatch.setattr(storage, "drop_pool_disks", lambda _: None)
+    monkeypatch.setattr(disks, "drop_pool_disks", lambda _: None)
     monkeypatch.setattr(shutil, "rmtree", raises(OSError(30, "Read-only file system")))
     with pytest.raises(HostError, match=f"{made.directory}: cannot be removed: .*Read-only file system"):
         made.down(deadline)

@@ -10,8 +10,8 @@ import pytest
 
 from numalab.core.errors import Cancelled, DeadlinePassed, HostError
 from numalab.core.process import Deadline
-from numalab.domain import domain_name, domain_xml, mark
-from numalab.host import HEADROOM, Host, answer
+from numalab.host.domain import domain_name, domain_xml, mark
+from numalab.host.hypervisor import HEADROOM, Host, answer
 from numalab.model.guest import GuestSpec
 from numalab.model.units import GIB, KIB
 from tests.unit.makers import spec

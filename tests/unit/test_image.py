@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from numalab import image
 from numalab.core import paths, state
 from numalab.core.errors import CommandFailed, HostError, InputError
 from numalab.core.process import Deadline
-from numalab.image import FORMAT, Image
+from numalab.host import image
+from numalab.host.image import FORMAT, Image
 from numalab.model.values import jsonable
 
 NAME = "debian12"

@@ -9,7 +9,7 @@ import pytest
 
 from numalab import kernel, recipes
 from numalab.core.errors import HostError, InputError
-from numalab.image import Image
+from numalab.host.image import Image
 from numalab.model import catalog
 from numalab.model.guest import Boot
 

@@ -35,13 +35,13 @@ LAYERS = (
     Layer("tools", "", {"core.checksum", "core.errors", "core.log", "core.paths", "core.process", "core.state"}),
     Layer("values", "tools", {"model", "model.run"}),
     Layer("pure", "tools values", {
-        "report.table", "analysis.calibration", "model.catalog", "runs.compatibility", "runs.counters", "domain", "report.topology_diagram", "analysis.effect", "eras", "report.export", "report.charts", "analysis.expectation", "runs.profile",
+        "report.table", "analysis.calibration", "model.catalog", "runs.compatibility", "runs.counters", "host.domain", "report.topology_diagram", "analysis.effect", "eras", "report.export", "report.charts", "analysis.expectation", "runs.profile",
         "report.section_charts", "analysis.verdict", "kconfig", "report.mail", "analysis.metrics", "report.replication", "runs.samples", "report.page", "patches", "report.chart", "report.reference", "recipes", "runs.record", "report.text",
         "report.sections", "report.comparison", "analysis.error_rates", "workload",
     }),
     Layer("edges", "tools values pure", {
-        "accel", "console", "doctor", "report.attachments", "guest", "host", "report.html", "image", "kernel", "kernelbuild", "launch", "leftovers", "machine",
-        "provision", "prune", "qemu_user", "settle", "shell", "source", "storage", "runs.index", "toolchain", "core.version", "where",
+        "host.accelerator", "host.console", "doctor", "report.attachments", "guest", "host.hypervisor", "report.html", "host.image", "kernel", "kernelbuild", "launch", "leftovers", "host.machine",
+        "host.ansible", "prune", "host.qemu_user", "settle", "host.ssh", "source", "host.disks", "runs.index", "toolchain", "core.version", "host.remote",
     }),
     Layer("measuring", "tools values pure edges", {"experiment", "measure"}),
     Layer("front", "tools values pure edges measuring", {
@@ -127,8 +127,8 @@ def test_layers_may_be_folders(tmp_path: Path) -> None:
     """Two wings on one floor, which do not know each other; a folder's members are placed by it."""
     files = {
         "__init__": "", "core/__init__": "", "core/errors": "from numalab.model.run import record\n", "runs/__init__": "", "host/__init__": "",
-        "runs/record": "from numalab.core.errors import LabError\nfrom numalab.model.run import index\ndef f():\n    import numalab.host.ssh\n",
-        "runs/index": "import numalab.core.errors\n", "host/ssh": "from numalab import core\n", "host/disks": "from numalab.host import ssh\n",
+        "runs/record": "from numalab.core.errors import LabError\nfrom numalab.model.run import index\ndef f():\n    import numalab.host.hypervisor.ssh\n",
+        "runs/index": "import numalab.core.errors\n", "host/ssh": "from numalab import core\n", "host/disks": "from numalab.host.hypervisor import ssh\n",
     }
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)

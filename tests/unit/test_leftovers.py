@@ -11,14 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from numalab import guest, image, leftovers
+from numalab import guest, leftovers
 from numalab.core import state
 from numalab.core.errors import HostError
 from numalab.core.process import Deadline
-from numalab.domain import Mark, mark
-from numalab.image import Image
+from numalab.host import image
+from numalab.host.domain import Mark, mark
+from numalab.host.image import Image
+from numalab.host.remote import Where
 from numalab.model.values import jsonable
-from numalab.where import Where
 from tests.unit.makers import FakeHost, record
 from tests.unit.test_guest import held
 

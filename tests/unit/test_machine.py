@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from numalab import machine
 from numalab.core.errors import HostError
 from numalab.core.process import Deadline
-from numalab.where import HERE, Where
+from numalab.host import machine
+from numalab.host.remote import HERE, Where
 
 THERE = Where("me@there")
 

@@ -12,12 +12,13 @@ from typing import Any, cast
 
 import pytest
 
-from numalab import accel, console, machine, measure
+from numalab import measure
 from numalab.analysis import verdict as judge
 from numalab.core import paths, state
 from numalab.core.errors import GuestError, GuestLost, HostError, InputError, KernelOops
 from numalab.core.process import Deadline, Result
 from numalab.guest import Guest
+from numalab.host import accelerator, console, machine
 from numalab.model import verification
 from numalab.model.case import Arm, Place
 from numalab.model.run import PhaseResult, Run
@@ -119,7 +120,7 @@ class FakeGuest(FakeShell):
 
 @pytest.fixture(autouse=True)
 def qemu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accel, "qemu_version", lambda *_: "7.2.22")
+    monkeypatch.setattr(accelerator, "qemu_version", lambda *_: "7.2.22")
     facts = {"machine": "big", "kernel": "6.12", "cpu": "EPYC", "cpus": "96", "load at start": "7.25"}
     monkeypatch.setattr(machine, "about", lambda *_: facts)
     monkeypatch.setattr(machine, "load", lambda *_: 42.5)

@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 import pytest
 import scipy.special  # noqa: F401  Here, or a pytest within this process forgets numpy at its end, which loads only once.
 
-from numalab import experiment, host
+from numalab import experiment
 from numalab.core import paths
 from numalab.core.errors import InputError, KernelOops
 from numalab.experiment import Outcome, Plan

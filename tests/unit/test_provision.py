@@ -19,11 +19,11 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from numalab import provision
 from numalab.core import paths
 from numalab.core.errors import HostError
 from numalab.core.process import Deadline
-from numalab.shell import Ssh
+from numalab.host import ansible
+from numalab.host.ssh import Ssh
 
 
 def hosts(path: Path) -> dict[str, Any]:
@@ -43,8 +43,8 @@ def read(text: str) -> dict[str, Any]:
 def test_inventory(via: str, tmp_path: Path, program: Callable[[str, str], Path]) -> None:
     program("ssh", "exit 255")
     guests = [Ssh(guest=name, port=port, key=tmp_path / "key", known_hosts=tmp_path / name, via=via) for name, port in (("a", 2001), ("b", 2002))]
-    path = provision.write_inventory(guests)
-    assert path == provision.inventory_path()
+    path = ansible.write_inventory(guests)
+    assert path == ansible.inventory_path()
     found = hosts(path)
     assert list(found) == ["a", "b"]
     assert (found["b"]["ansible_host"], found["b"]["ansible_port"], found["b"]["ansible_user"]) == ("127.0.0.1", 2002, "root")
@@ -54,17 +54,17 @@ def test_inventory(via: str, tmp_path: Path, program: Callable[[str, str], Path]
 
 
 def test_no_guests() -> None:
-    assert hosts(provision.write_inventory([])) == {}
+    assert hosts(ansible.write_inventory([])) == {}
 
 
 def test_ansible_is_named_when_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(HostError, match="ansible-playbook is not installed: make setup"):
-        provision.ansible("ansible-playbook")
+        ansible.ansible("ansible-playbook")
     (tmp_path / "ansible-playbook").touch()
     (tmp_path / "ansible-playbook").chmod(stat.S_IRWXU)
-    assert provision.ansible("ansible-playbook") == str(tmp_path / "ansible-playbook")
+    assert ansible.ansible("ansible-playbook") == str(tmp_path / "ansible-playbook")
 
 
 WAIT = """
@@ -131,11 +131,11 @@ ODD = ["", "plain", "it's", 'say "x"', "{{ 1 + 1 }}", "{% raw %}", "a: b # c", "
 
 def test_literals_are_the_texts_that_were_given() -> None:
     given = {"text": ODD, "mapping": dict.fromkeys(ODD, "v"), "deep": [{"a": ({"b": ["{{ 1 }}"]},)}], "number": 7, "no": False, "none": None}
-    assert read(provision.literals(given)) == given | {"deep": [{"a": [{"b": ["{{ 1 }}"]}]}]}
+    assert read(ansible.literals(given)) == given | {"deep": [{"a": [{"b": ["{{ 1 }}"]}]}]}
 
 
 def test_every_text_is_marked() -> None:
-    text = provision.literals({"a": "x", "b": ["x", {"x": "x"}], "c": 7})
+    text = ansible.literals({"a": "x", "b": ["x", {"x": "x"}], "c": 7})
     assert text.count('!unsafe "x"') == text.count("x") == 4
 
 
@@ -167,13 +167,13 @@ def test_nothing_is_ever_a_template(tmp_path: Path, deadline: Deadline, monkeypa
 
     guest = Ssh(guest="g", port=2001, key=tmp_path / "key", known_hosts=tmp_path / "hosts", via=f"me@{template}")
     monkeypatch.setattr(Ssh, "options", lambda _: ["-o", f"ProxyCommand={template}"])
-    inventory = provision.write_inventory([guest])
+    inventory = ansible.write_inventory([guest])
     variables: dict[str, object] = {
         "tuning_sysctls": {f"a.{key_template}": template, "b": "{% raw %}"}, "tuning_knobs": {key_template: f"1 {template}"},
         "bootloader_cmdline": f"quiet {template}", "kernel_packages": ["gcc", template], "nested": {key_template: [template]}, "empty": "",
         "kernel_out": str(out), "ansible_connection": "local", "ansible_python_interpreter": sys.executable,
     }
-    recap = provision.playbook(
+    recap = ansible.playbook(
         str(tmp_path / "play.yml"), inventories=[inventory], limit="g", variables=variables, deadline=deadline, log=tmp_path / "log",
     )
     assert recap.ok == 3
@@ -188,5 +188,5 @@ def test_nothing_is_ever_a_template(tmp_path: Path, deadline: Deadline, monkeypa
 
 def test_who_runs_ansible() -> None:
     """All variables go through `literals`: who runs one of Ansible's programs is known here, and looked at."""
-    users = {path.name for path in Path(provision.__file__).parent.glob("*.py") if 'ansible("' in path.read_text()}
+    users = {path.name for path in Path(ansible.__file__).parent.glob("*.py") if 'ansible("' in path.read_text()}
     assert users == {"provision.py", "image.py", "toolchain.py", "doctor.py"}

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from numalab import cli_guest, doctor, launch, qemu_user
+from numalab import cli_guest, doctor, launch
 from numalab.core import state
 from numalab.core.errors import HostError
 from numalab.core.process import Deadline
+from numalab.host import qemu_user
+from numalab.host.remote import Where
 from numalab.model.guest import DiskFile
-from numalab.where import Where
 from tests.unit import makers, test_guest
 from tests.unit.makers import FakeHost
 from tests.unit.test_guest import request

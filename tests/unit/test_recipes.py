@@ -16,7 +16,7 @@ from numalab import cli_kernel, eras, kconfig, kernel, kernelbuild, patches, rec
 from numalab.core import paths
 from numalab.core.errors import CommandFailed, HostError, InputError, LabError
 from numalab.core.process import Deadline
-from numalab.image import Image
+from numalab.host.image import Image
 from numalab.model import catalog
 from numalab.model.guest import Boot
 from numalab.patches import Move, Patch

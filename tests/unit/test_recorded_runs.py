@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from numalab import accel, experiment, guest, image, kernelbuild
+from numalab import experiment, guest, kernelbuild
 from numalab.analysis import calibration
 from numalab.core import state
 from numalab.core.errors import InputError
+from numalab.host import accelerator, image
 from numalab.model.case import Arm
 from numalab.model.run import Run
 from numalab.model.values import Accel, jsonable
@@ -142,7 +143,7 @@ def test_calibration(commit: str) -> None:
 
 def test_accelerator(commit: str) -> None:
     """The probe that was made is not made again."""
-    probes = accel._read(state.folder("cache") / "accel.json")
+    probes = accelerator._read(state.folder("cache") / "accel.json")
     assert [(probe.accel, probe.reason) for probe in probes.values()] == [(Accel.TCG, "there is no /dev/kvm")]
 
 

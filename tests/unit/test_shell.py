@@ -13,7 +13,7 @@ import pytest
 
 from numalab.core.errors import Cancelled, CommandFailed, DeadlinePassed, GuestLost, KernelOops
 from numalab.core.process import Deadline
-from numalab.shell import Ssh, quote, succeed
+from numalab.host.ssh import Ssh, quote, succeed
 from tests.unit.makers import FakeShell
 
 SOCKET_PATH = 107

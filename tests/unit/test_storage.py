@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from numalab import storage
 from numalab.core import state
 from numalab.core.errors import DeadlinePassed, HostError, InputError
 from numalab.core.process import Deadline
+from numalab.host import disks
+from numalab.host.disks import Form
 from numalab.model.topology import Disk
 from numalab.model.units import GIB, MIB, TIB
-from numalab.storage import Form
 from tests.unit.test_guest import held
 
 EXT4, XFS = 16 * TIB - MIB, (1 << 63) - MIB
@@ -31,7 +31,7 @@ def disk(size: str, name: str = "data") -> Disk:
 
 @pytest.fixture
 def ends_at(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    monkeypatch.setattr(storage, "largest_file", lambda *_: request.param)
+    monkeypatch.setattr(disks, "largest_file", lambda *_: request.param)
 
 
 def fits(path: Path, size: int) -> bool:
@@ -43,7 +43,7 @@ def fits(path: Path, size: int) -> bool:
 
 
 def test_largest_file(tmp_path: Path) -> None:
-    largest = storage.largest_file(tmp_path)
+    largest = disks.largest_file(tmp_path)
     probe = tmp_path / "probe"
     probe.touch()
     assert largest % MIB == 0
@@ -61,14 +61,14 @@ def test_largest_file(tmp_path: Path) -> None:
 ])
 @pytest.mark.usefixtures("ends_at")
 def test_on_ext4(size: str, form: Form, becomes: Form, tmp_path: Path) -> None:
-    assert storage.check_size(disk(size), tmp_path, form) is becomes
+    assert disks.check_size(disk(size), tmp_path, form) is becomes
 
 
 @pytest.mark.parametrize("ends_at", [XFS], indirect=True)
 @pytest.mark.parametrize("size", ["500T", "3P"])
 @pytest.mark.usefixtures("ends_at")
 def test_on_xfs(size: str, tmp_path: Path) -> None:
-    assert storage.check_size(disk(size), tmp_path, Form.AUTO) is Form.RAW
+    assert disks.check_size(disk(size), tmp_path, Form.AUTO) is Form.RAW
 
 
 @pytest.mark.parametrize("ends_at", [EXT4], indirect=True)
@@ -80,9 +80,9 @@ def test_on_xfs(size: str, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("ends_at")
 def test_refused(size: str, form: Form, reason: str, tmp_path: Path, deadline: Deadline) -> None:
     with pytest.raises(InputError, match=f"^disk data: {reason}"):
-        storage.check_size(disk(size), tmp_path, form)
+        disks.check_size(disk(size), tmp_path, form)
     with pytest.raises(InputError, match=f"^disk data: {reason}"):
-        storage.create(disk(size), tmp_path, form, deadline)
+        disks.create(disk(size), tmp_path, form, deadline)
     assert not list(tmp_path.glob("data*"))
 
 
@@ -90,12 +90,12 @@ def test_refused(size: str, form: Form, reason: str, tmp_path: Path, deadline: D
 @pytest.mark.usefixtures("ends_at")
 def test_a_size_that_no_file_can_have_leaves_none(tmp_path: Path, deadline: Deadline) -> None:
     with pytest.raises(InputError, match=r"^disk data: 9000PiB: "):
-        storage.create(disk("9000P"), tmp_path, Form.RAW, deadline)
+        disks.create(disk("9000P"), tmp_path, Form.RAW, deadline)
     assert not list(tmp_path.glob("data*"))
 
 
 def test_a_raw_disk_is_sparse_and_private(tmp_path: Path, deadline: Deadline) -> None:
-    made = storage.create(disk("3G"), tmp_path, Form.RAW, deadline)
+    made = disks.create(disk("3G"), tmp_path, Form.RAW, deadline)
     about = Path(made.path).stat()
     assert (made.path, made.format, made.serial) == (str(tmp_path / "data.raw"), "raw", "data")
     assert (about.st_size, about.st_mode & 0o777) == (3 * GIB, 0o600)
@@ -107,8 +107,8 @@ def test_a_raw_disk_is_sparse_and_private(tmp_path: Path, deadline: Deadline) ->
 def test_500_terabytes_on_ext4(tmp_path: Path, deadline: Deadline) -> None:
     if not shutil.which("qemu-img"):
         pytest.skip("qemu-img is not installed: apt-get install qemu-utils")
-    made = storage.create(disk("500T"), tmp_path, Form.AUTO, deadline)
-    base = storage.overlay(Path(made.path), tmp_path / "root.qcow2", deadline)
+    made = disks.create(disk("500T"), tmp_path, Form.AUTO, deadline)
+    base = disks.overlay(Path(made.path), tmp_path / "root.qcow2", deadline)
     assert (made.format, made.serial, base.format, base.serial) == ("qcow2", "data", "qcow2", "root")
     about = json.loads(subprocess.run(["qemu-img", "info", "--output=json", base.path], capture_output=True, check=True, timeout=60).stdout)
     assert (about["virtual-size"], about["format"], about["backing-filename"]) == (500 * TIB, "qcow2", made.path)
@@ -116,26 +116,26 @@ def test_500_terabytes_on_ext4(tmp_path: Path, deadline: Deadline) -> None:
 
 
 def test_direct_io_leaves_nothing(tmp_path: Path) -> None:
-    assert storage.direct_io(tmp_path) in (True, False)
+    assert disks.direct_io(tmp_path) in (True, False)
     assert not list(tmp_path.glob("tmp*"))
 
 
-@pytest.mark.parametrize(("free", "enough"), [(storage.ROOM, True), (storage.ROOM - 1, False)])
+@pytest.mark.parametrize(("free", "enough"), [(disks.ROOM, True), (disks.ROOM - 1, False)])
 def test_room(free: int, enough: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1 << 40, 0, free))
     if enough:
-        storage.check_room(tmp_path)
+        disks.check_room(tmp_path)
     else:
         with pytest.raises(HostError, match=r"2047MiB free, a guest needs 2048MiB: lab.py gc, or set LAB_STATE"):
-            storage.check_room(tmp_path)
+            disks.check_room(tmp_path)
 
 
 def test_a_guest_drops_its_own_pool_disks_only(monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
     """`up` names a second guest of a topology NAME-2, so a guest's name may begin with another's."""
-    monkeypatch.setattr(storage, "pool", lambda _: state.folder("pool"))
-    made = {guest: Path(storage.create(disk("1G"), state.folder("guests", guest), Form.POOL, deadline).path) for guest in ("a", "a-2", "ab")}
+    monkeypatch.setattr(disks, "pool", lambda _: state.folder("pool"))
+    made = {guest: Path(disks.create(disk("1G"), state.folder("guests", guest), Form.POOL, deadline).path) for guest in ("a", "a-2", "ab")}
     assert all(path.is_relative_to(state.folder("pool")) for path in made.values())
-    storage.drop_pool_disks("a")
+    disks.drop_pool_disks("a")
     assert [guest for guest, path in made.items() if path.exists()] == ["a-2", "ab"]
 
 
@@ -165,12 +165,12 @@ def test_each_machine_has_a_pool_of_its_own(mounted: set[str], deadline: Deadlin
     """One state directory on two machines: the pool of an earlier lab may be mounted on the other."""
     earlier = state.directory() / "pool.xfs"
     earlier.write_text("of another machine")
-    assert storage.pool(deadline) == state.directory() / OWN
+    assert disks.pool(deadline) == state.directory() / OWN
     assert (state.directory() / f"{OWN}.xfs.mounted").exists()
     assert not (state.directory() / "pool.xfs.mounted").exists(), "mounted twice"
     assert f"{earlier}: left alone: " in caplog.text
     mounted.add(OWN)
-    assert storage.release_pool(deadline)
+    assert disks.release_pool(deadline)
     assert (earlier.read_text(), unmounted()) == ("of another machine", [OWN])
     assert not (state.directory() / f"{OWN}.xfs").exists()
 
@@ -179,11 +179,11 @@ def test_the_pool_of_an_earlier_lab_is_used_where_it_is_mounted(mounted: set[str
     state.folder("pool")
     (state.directory() / "pool.xfs").touch()
     mounted.add("pool")
-    made = Path(storage.create(disk("1G"), state.folder("guests", "a"), Form.POOL, deadline).path)
+    made = Path(disks.create(disk("1G"), state.folder("guests", "a"), Form.POOL, deadline).path)
     assert made == state.directory() / "pool/a/data.raw"
-    assert not storage.release_pool(deadline), "a guest's disk is in it"
-    storage.drop_pool_disks("a")
-    assert storage.release_pool(deadline)
+    assert not disks.release_pool(deadline), "a guest's disk is in it"
+    disks.drop_pool_disks("a")
+    assert disks.release_pool(deadline)
     assert unmounted() == ["pool"]
     assert not (state.directory() / "pool.xfs").exists()
 
@@ -194,15 +194,15 @@ def test_a_pool_is_not_released_while_a_disk_is_made(mounted: set[str], monkeypa
     state.folder(OWN)
     with held("pool"):
         with pytest.raises(DeadlinePassed):
-            storage.release_pool(Deadline.after(0.3))
-        monkeypatch.setattr(storage, "pool", lambda _: state.folder(OWN))
+            disks.release_pool(Deadline.after(0.3))
+        monkeypatch.setattr(disks, "pool", lambda _: state.folder(OWN))
         with pytest.raises(DeadlinePassed):
-            storage.create(disk("1G"), state.folder("guests", "a"), Form.POOL, Deadline.after(0.3))
+            disks.create(disk("1G"), state.folder("guests", "a"), Form.POOL, Deadline.after(0.3))
     assert (unmounted(), list(state.folder(OWN).iterdir())) == ([], [])
 
 
 def test_a_pool_that_is_not_mounted_is_not_released(deadline: Deadline) -> None:
     for name in ("pool", f"pool-{state.this_machine()}"):
         (state.directory() / f"{name}.xfs").touch()
-        assert storage.release_pool(deadline) is False
+        assert disks.release_pool(deadline) is False
         assert (state.directory() / f"{name}.xfs").exists()

@@ -21,12 +21,13 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import pytest
 from pydantic import BaseModel
 
-from numalab import eras, guest, image, kernel, kernelbuild, provision, recipes, settle, source, toolchain
+from numalab import eras, guest, kernel, kernelbuild, recipes, settle, source, toolchain
 from numalab.core import state
 from numalab.core.errors import InputError
 from numalab.core.process import Deadline, Result
 from numalab.eras import Container, Era
-from numalab.image import Image, ImageRecipe
+from numalab.host import ansible, image
+from numalab.host.image import Image, ImageRecipe
 from numalab.kernelbuild import Built
 from numalab.model import catalog
 from numalab.model.case import Case
@@ -198,7 +199,7 @@ def handed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: Callable[[s
         monkeypatch.setattr(module, "container", lambda _: Container.model_validate(SAMPLES[Container][0]))
     monkeypatch.setattr(kernel, "existing", built)
     monkeypatch.setattr(image, "pinned", lambda *_: base)
-    monkeypatch.setattr(provision, "run", handed.play)
+    monkeypatch.setattr(ansible, "run", handed.play)
     monkeypatch.setattr(image, "run", handed.packer)
     return handed
 
@@ -316,7 +317,7 @@ def test_refused_or_a_literal(kind: type[BaseModel], place: Place, handed: Hande
 
 
 def test_a_template_would_be_seen(handed: Handed, deadline: Deadline, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(provision, "_literal", lambda value: value)
+    monkeypatch.setattr(ansible, "_literal", lambda value: value)
     path = tmp_path / "file.yml"
     path.write_text(json.dumps(SAMPLES[Case][0] | {"append": LURES[0]}))
     use_case(path, deadline)

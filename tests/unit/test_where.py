@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from numalab import launch, where
+from numalab import launch
 from numalab.core import process as core_process
 from numalab.core import state
 from numalab.core.errors import Cancelled, CommandFailed, DeadlinePassed, HostError, InputError
 from numalab.core.process import Deadline
-from numalab.where import HERE, Where, of_uri
+from numalab.host import remote
+from numalab.host.remote import HERE, Where, of_uri
 
 Program = Callable[[str, str], Path]
 THERE = Where("me@there:2022")
@@ -60,7 +61,7 @@ def test_run(program: Program, deadline: Deadline) -> None:
 
 def test_what_outlives_ssh_ends_there_too(program: Program, tmp_path: Path, deadline: Deadline, monkeypatch: pytest.MonkeyPatch) -> None:
     """As sshd leaves it: the client is gone, the program goes on in a session of its own."""
-    monkeypatch.setattr(where, "GRACE_SECONDS", 0)
+    monkeypatch.setattr(remote, "GRACE_SECONDS", 0)
     program("ssh", 'for word; do last=$word; done; setsid sh -c "$last" & exec sleep 60')
     with pytest.raises(DeadlinePassed):
         THERE.run(["sh", "-c", f"echo $$ > {tmp_path}/pid; exec sleep 60"], deadline=deadline.within(1))
@@ -191,7 +192,7 @@ def test_push_that_is_cancelled_leaves_nothing(other: Path, tmp_path: Path, prog
 
 def test_sweep(other: Path, tmp_path: Path, deadline: Deadline) -> None:
     """What a killed push or claim left there goes after a day; what is another lab's, or whole, stays."""
-    ours = where.part_prefix()
+    ours = remote.part_prefix()
     old = [f"images/debian12/{'0' * 16}/{ours}aaaaaaaa-disk.qcow2", f"pushed/{'1' * 64}/{ours}aaaaaaaa-bzImage", f"cache/{ours}a-probe.cpio"]
     claim = f"guests/{ours}aaaaaaaa"
     kept = [f"kernels/6.1-k/{ours}bbbbbbbb-bzImage", "kernels/6.1-k/bzImage", f"kernels/6.1-k/.part-{'f' * 16}-aaaaaaaa-bzImage"]
@@ -280,7 +281,7 @@ def test_claim_there(other: Path, tmp_path: Path, program: Program, deadline: De
         launch._claim_there(place, THERE, deadline)
     mv.unlink()
     part, = there.parent.iterdir()
-    assert part.name.startswith(where.part_prefix()), "sweep takes it away"
+    assert part.name.startswith(remote.part_prefix()), "sweep takes it away"
     launch._claim_there(place, THERE, deadline)
     assert [(path.name, path.read_text()) for path in there.iterdir()] == [("lab", f"{state.identity()}\n")]
     assert there.stat().st_mode & 0o777 == 0o700

@@ -17,7 +17,7 @@ import pytest
 from numalab.core import state
 from numalab.core.paths import ROOT
 from numalab.core.process import Deadline
-from numalab.host import connect
+from numalab.host.hypervisor import connect
 
 PATIENCE = 240.0
 """Seconds after which a test of ours gives up; nothing here is expected to come near it."""

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from numalab import eras, kconfig, kernelbuild, recipes, shell
+from numalab import eras, kconfig, kernelbuild, recipes
 from numalab.core import state
 from numalab.core.errors import InputError
 from numalab.core.process import Deadline
+from numalab.host import ssh
 from numalab.model import catalog, topology
 from numalab.plugin import Lab
 from tests.vm.conftest import Command
@@ -31,7 +32,7 @@ def test_5_10_from_bullseye(lab: Lab, deadline: Deadline) -> None:
     assert not any(path.is_mount() for path in (inside / "proc", inside / "dev", Path(f"{inside}{state.directory()}"))), "a mount outlived the build"
     with lab.up(SMALL, "2socket", deadline, kernel="5.10") as guest:
         def said(command: str) -> str:
-            return shell.succeed(guest, command, deadline=Deadline.after(120))
+            return ssh.succeed(guest, command, deadline=Deadline.after(120))
 
         assert said("uname -r").strip() == built.release
         assert f"{built.key}@numalab) (gcc (Debian 10.2.1" in said("cat /proc/version")

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from numalab import kconfig, kernelbuild, measure, recipes, settle, shell
+from numalab import kconfig, kernelbuild, measure, recipes, settle
 from numalab.core.errors import CommandFailed, GuestError
 from numalab.core.process import Deadline
 from numalab.guest import Guest
+from numalab.host import ssh
 from numalab.model import catalog, topology
 from numalab.model.values import SizeClass
 from numalab.plugin import Lab
@@ -29,7 +30,7 @@ def built(name: str) -> kernelbuild.Built:
 
 
 def said(guest: Guest, command: str) -> str:
-    return shell.succeed(guest, command, deadline=Deadline.after(120))
+    return ssh.succeed(guest, command, deadline=Deadline.after(120))
 
 
 @pytest.mark.minutes(60)

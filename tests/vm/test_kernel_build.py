@@ -19,10 +19,11 @@ from typing import Any
 
 import pytest
 
-from numalab import kernel, kernelbuild, provision
+from numalab import kernel, kernelbuild
 from numalab.core import checksum, paths, state
 from numalab.core.errors import Cancelled, CommandFailed, HostError, InputError
 from numalab.core.process import Deadline
+from numalab.host import ansible
 from numalab.model.guest import Boot
 from tests.vm.conftest import until
 
@@ -79,7 +80,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     monkeypatch.setenv("LAB_STATE", str(tmp_path / "state"))
     (tmp_path / "playbooks").symlink_to(paths.ROOT / "playbooks")
     monkeypatch.setattr(paths, "ROOT", tmp_path)
-    monkeypatch.setattr(provision, "INVENTORY", tmp_path / "inventory.ini")
+    monkeypatch.setattr(ansible, "INVENTORY", tmp_path / "inventory.ini")
     files = {f"linux/{name}": text for name, text in TREE.items()} | {"inventory.ini": "[builders]\nlocalhost ansible_connection=local\n"}
     files |= {f"kernels/patches/{name}/6.1/1.patch": HEADER.format(name) + text for name, text in PATCHES.items()}
     files |= {f"kernels/config/{name}.config": f"CONFIG_{option}\n" for name, option in (("lean", "A=y"), ("m", "M=m"))}
@@ -123,7 +124,7 @@ def test_stock_and_variants(lab: Callable[..., kernelbuild.Built], monkeypatch: 
     assert again.file("bzImage").read_bytes().endswith(b"one\ntwo\nthree\nb\n"), "the variant's object is in a later kernel"
     assert "CC b" not in again.file("build.log").read_text()
 
-    monkeypatch.setattr(provision, "playbook", lambda *_, **__: pytest.fail("a known kernel was built again"))
+    monkeypatch.setattr(ansible, "playbook", lambda *_, **__: pytest.fail("a known kernel was built again"))
     assert lab("both", "more", "adds") == both
 
 

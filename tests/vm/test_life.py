@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from numalab.core.paths import ROOT
-from numalab.provision import ansible
+from numalab.host.ansible import ansible
 from tests.vm.conftest import PATIENCE, Command, interrupt, until
 
 SMALL = ("--topology", "uma-2g", "--memory", "512M", "--vcpus", "1")

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from numalab import image, kernel
+from numalab import kernel
 from numalab.core import state
 from numalab.core.process import Deadline
-from numalab.qemu_user import OPENED
+from numalab.host import image
+from numalab.host.qemu_user import OPENED
 from tests.vm.conftest import Command
 
 LEAN = ("--topology", "fakenuma", "--memory", "512M", "--vcpus", "1", "--disk", "500TB=1G", "--kernel", "6.1", "--name", "one")

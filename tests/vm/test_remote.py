@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from numalab.host import default_uri
+from numalab.host.hypervisor import default_uri
 from tests.vm.conftest import Command
 
 

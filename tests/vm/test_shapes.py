@@ -24,10 +24,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from lxml import etree
 
-from numalab import host
 from numalab.core.errors import InputError
 from numalab.core.process import Deadline
-from numalab.domain import domain_xml
+from numalab.host import hypervisor
+from numalab.host.domain import domain_xml
 from numalab.launch import free_port
 from numalab.model import catalog, topology, verification
 from numalab.model.guest import Boot, GuestSpec
@@ -124,7 +124,7 @@ def test_the_schema_is_what_virt_xml_validate_uses(tmp_path: Path, old: str, new
 
 def test_qemu_takes_them(made: list[Made], tmp_path: Path) -> None:
     """Started paused: the machine is built, no instruction runs, and memory is not touched."""
-    at = host.connect(None, Deadline.after(60))
+    at = hypervisor.connect(None, Deadline.after(60))
     subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", tmp_path / "root.qcow2", "1M"], check=True, timeout=60)
     chosen = list(possible(made))[:STARTS]
     wrong = []
@@ -137,7 +137,7 @@ def test_qemu_takes_them(made: list[Made], tmp_path: Path) -> None:
     assert not wrong, f"{len(wrong)} of {len(chosen)}, seed {SEED}:\n" + "\n".join(wrong)
 
 
-def fitted(shape: Topology, at: host.Host, place: Path) -> GuestSpec:
+def fitted(shape: Topology, at: hypervisor.Host, place: Path) -> GuestSpec:
     """A guest that has no kernel, and small disks."""
     given = spec(shape, name=f"shape-{os.getpid()}", boot=Boot(name="none"), owner=at.owner(Deadline.after(60)), directory=str(place))
     for disk in given.disks[1:]:
@@ -146,12 +146,12 @@ def fitted(shape: Topology, at: host.Host, place: Path) -> GuestSpec:
     return given.model_copy(update={"uuid": str(uuid.uuid4()), "ssh_port": free_port()})
 
 
-def start(at: host.Host, given: GuestSpec) -> None:
+def start(at: hypervisor.Host, given: GuestSpec) -> None:
     """Start one, paused, and end it; libvirt ends it when this process does."""
     xml = domain_xml(given)
     flags = libvirt.VIR_DOMAIN_START_PAUSED | libvirt.VIR_DOMAIN_START_AUTODESTROY
-    domain: Any = host.answer(at.uri, lambda: at.connection.createXML(xml, flags), Deadline.after(60))
-    host.answer(at.uri, domain.destroy, Deadline.after(60))
+    domain: Any = hypervisor.answer(at.uri, lambda: at.connection.createXML(xml, flags), Deadline.after(60))
+    hypervisor.answer(at.uri, domain.destroy, Deadline.after(60))
 
 
 def test_small_ones_boot(made: list[Made], lab_py: Command, tmp_path: Path) -> None:

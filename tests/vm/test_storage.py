@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from numalab import storage
 from numalab.core import state
 from numalab.core.process import Deadline, run
+from numalab.host import disks
+from numalab.host.disks import Form
 from numalab.model.topology import Disk
 from numalab.model.units import TIB
-from numalab.storage import Form
 from tests.vm.conftest import Command
 
 SMALL = ("--topology", "uma-2g", "--memory", "512M", "--vcpus", "1", "--name", "one", "--kernel", "6.1")
@@ -66,11 +66,11 @@ def test_raw_disk_on_the_pool_has_the_seeds_extent_size(lab_py: Command, monkeyp
     folder = lab_py.state / "guests" / "two"
     folder.mkdir(parents=True)
     try:
-        disk = storage.create(Disk.model_validate({"name": "500TB", "size": "500TiB"}), folder, Form.POOL, deadline)
+        disk = disks.create(Disk.model_validate({"name": "500TB", "size": "500TiB"}), folder, Form.POOL, deadline)
         assert Path(disk.path).stat().st_size == 500 * TIB
         assert "[1048576]" in run(["xfs_io", "-c", "extsize", disk.path], deadline=deadline).stdout
-        assert storage.largest_file(pool(lab_py)) > 500 * TIB
+        assert disks.largest_file(pool(lab_py)) > 500 * TIB
     finally:
-        storage.drop_pool_disks("two")
+        disks.drop_pool_disks("two")
         folder.rmdir()
-        storage.release_pool(deadline)
+        disks.release_pool(deadline)

@@ -20,7 +20,7 @@ from typing import IO, Protocol
 from numalab.core import state
 from numalab.core.errors import CommandFailed, DeadlinePassed, GuestError, GuestLost
 from numalab.core.process import KEEP_BYTES, Deadline, Result, need, run
-from numalab.where import Where
+from numalab.host.remote import Where
 
 ALIVE_SECONDS, ALIVE_COUNT = 5, 4
 """A guest that answers no SSH keep-alive for 20 s is lost; a busy one under emulation was seen to take 6 s."""

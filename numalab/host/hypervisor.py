@@ -23,9 +23,9 @@ import libvirt
 
 from numalab.core.errors import Cancelled, HostError
 from numalab.core.process import POLL_SECONDS, Deadline, run
-from numalab.domain import PREFIX, Mark, disk_files, domain_name, read_mark
+from numalab.host.domain import PREFIX, Mark, disk_files, domain_name, read_mark
+from numalab.host.remote import Where, of_uri
 from numalab.model.units import KIB, MIB
-from numalab.where import Where, of_uri
 
 ANSWER_SECONDS = 20.0
 """A libvirt that has not answered by then does not answer."""

@@ -17,10 +17,10 @@ from numalab.core import state
 from numalab.core.errors import HostError, InputError
 from numalab.core.log import note, step
 from numalab.core.process import Deadline, need, run
+from numalab.host.remote import HERE, Where
 from numalab.model.guest import DiskFile
 from numalab.model.topology import Disk
 from numalab.model.units import MIB, TIB, show_size
-from numalab.where import HERE, Where
 
 QCOW2_MOST = 2048 * TIB
 """64 KiB clusters and an L1 table of 32 MiB at most (QEMU's docs/interop/qcow2.txt and block/qcow2.h)."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from numalab.core.errors import HostError
 from numalab.core.process import Deadline
-from numalab.where import Where
+from numalab.host.remote import Where
 
 ABOUT = r"""
 echo "machine=$(uname -n)"

@@ -21,16 +21,16 @@ from typing import Annotated
 
 from pydantic import Field
 
-from numalab import accel
 from numalab.core import paths, state
 from numalab.core.errors import CommandFailed, HostError, InputError
 from numalab.core.log import step
 from numalab.core.process import Deadline, ends_with_us, need, run
-from numalab.domain import CMDLINE, TCG_MODEL
+from numalab.host import accelerator as host_accelerator
+from numalab.host.ansible import ansible, literals
+from numalab.host.domain import CMDLINE, TCG_MODEL
 from numalab.model.catalog import find, load
 from numalab.model.units import GIB, MIB, Size
 from numalab.model.values import Accel, Name, Stored, Value, first_line, jsonable
-from numalab.provision import ansible, literals
 
 FORMAT = 3
 """Counts up when this module makes another image from the same files."""
@@ -185,7 +185,7 @@ def build(name: str, *, accelerator: str, deadline: Deadline, base: Path | None 
             else:
                 start = _base(name, what, deadline)
                 disk = start / "base.qcow2"
-                which = accel.choose(accelerator, start / "vmlinuz", deadline).accel.value
+                which = host_accelerator.choose(accelerator, start / "vmlinuz", deadline).accel.value
                 extra = [["-kernel", str(start / "vmlinuz")], ["-initrd", str(start / "initrd.img")],
                          ["-append", f"root=PARTUUID={PARTITION} rw {CMDLINE}"]]
             _packer(name, what, disk, scratch, which, extra, deadline)

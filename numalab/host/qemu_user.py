@@ -23,7 +23,7 @@ from numalab.core import state
 from numalab.core.errors import HostError
 from numalab.core.log import note
 from numalab.core.process import Deadline, need, run
-from numalab.host import Host
+from numalab.host.hypervisor import Host
 from numalab.model.guest import GuestSpec
 
 NAMES = ("libvirt-qemu", "qemu")

@@ -20,8 +20,8 @@ from numalab.core import state
 from numalab.core.errors import CommandFailed, DeadlinePassed, HostError
 from numalab.core.log import note, step
 from numalab.core.process import Deadline, need
+from numalab.host.remote import HERE, Where
 from numalab.model.values import Accel, Stored, jsonable
-from numalab.where import HERE, Where
 
 PROBE_SECONDS = 15.0
 """A kernel under working KVM is in user space within 2 s on slow hardware; a hung one never is."""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from numalab.core.errors import KernelOops
 from numalab.core.process import Deadline
-from numalab.where import HERE
+from numalab.host.remote import HERE
 
 TAIL_LINES = 60
 TAIL_BYTES = 64 << 10

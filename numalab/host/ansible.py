@@ -24,7 +24,7 @@ from ruamel.yaml import YAML
 from numalab.core import paths, state
 from numalab.core.errors import CommandFailed, HostError
 from numalab.core.process import Deadline, ends_with_us, run
-from numalab.shell import Ssh
+from numalab.host.ssh import Ssh
 
 INVENTORY = paths.ROOT / "inventory.ini"
 ENVIRONMENT = {
