@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from numalab import guest as guests
-from numalab import kernel, launch, leftovers, recipes, settle
+from numalab import launch, leftovers, settle
 from numalab.cli_common import (
     COMMAND_SECONDS,
     MINUTE,
@@ -40,6 +40,8 @@ from numalab.host import disks as host_disks
 from numalab.host.domain import Mark, domain_name, mark
 from numalab.host.hypervisor import connect
 from numalab.interrupt import limit
+from numalab.kernel import boot as kernel_boot
+from numalab.kernel import recipe
 from numalab.model import catalog, topology, verification
 from numalab.model.topology import Disk, Topology
 from numalab.model.values import check_name
@@ -76,7 +78,7 @@ def up(
     if len({request.kernel_name for request in requests}) > 1:
         # A pair of which one is not built is no pair: nothing is started.
         for request in requests:
-            kernel.resolve(request.kernel_name, image.require(image_name, deadline))
+            kernel_boot.resolve(request.kernel_name, image.require(image_name, deadline))
     host = connect(uri, deadline)
     with ThreadPoolExecutor(len(requests)) as pool:
         futures = [pool.submit(settle.up, request, host, deadline) for request in requests]
@@ -95,7 +97,7 @@ def _kernels(text: str) -> list[str]:
     """The kernels of --kernel. Raises InputError."""
     found = text.split(",")
     for name in found:
-        recipes.recipe(name)
+        recipe.recipe(name)
         if found.count(name) > 1:
             raise InputError(f"--kernel: {name} is there twice")
     return found
@@ -114,7 +116,7 @@ def _requests(
     for index, (text, kernel_name) in enumerate(pairs):
         shape = topology.scale(_with_disks(catalog.topology(text), disks), memory=memory, vcpus=vcpus)
         taken = {request.name for request in found}
-        wish = f"{recipes.stem(text)}-{recipes.stem(kernel_name)}" if len(kernels) > 1 else text
+        wish = f"{recipe.stem(text)}-{recipe.stem(kernel_name)}" if len(kernels) > 1 else text
         who = given[index] if given else guests.fresh_name(wish, taken)
         try:
             check_name(who)

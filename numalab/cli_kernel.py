@@ -9,11 +9,13 @@ from typing import Annotated
 
 import typer
 
-from numalab import eras, kernelbuild, prune, recipes, source
+from numalab import prune
 from numalab.core import paths, state
 from numalab.core.errors import InputError
 from numalab.host import image
 from numalab.interrupt import limit
+from numalab.kernel import build as kernel_build
+from numalab.kernel import era, recipe, source
 from numalab.model import catalog
 from numalab.model.values import check_name
 from numalab.terminal import echo
@@ -27,15 +29,15 @@ SourceOption = Annotated[str | None, typer.Option("--source", metavar="PATH", he
 
 def _image(name: str, image_name: str) -> image.Image | None:
     """The guest image, for kernels that take their configuration from it."""
-    what = recipes.recipe(name)
-    return image.require(image_name, limit(MINUTE)) if what.built and recipes.DISTRIBUTION in what.config else None
+    what = recipe.recipe(name)
+    return image.require(image_name, limit(MINUTE)) if what.built and recipe.DISTRIBUTION in what.config else None
 
 
 def _use(source_tree: str | None, names: list[str]) -> None:
     """--source, which one of the kernels at least must want."""
     if source_tree is None:
         return
-    if not any((git := recipes.recipe(name).source.git) and not git.url for name in names):
+    if not any((git := recipe.recipe(name).source.git) and not git.url for name in names):
         raise InputError(f"--source {source_tree}: {', '.join(names)} comes from elsewhere (lab.py kernel show)")
     source.use_git(source_tree, limit(MINUTE))
 
@@ -44,13 +46,13 @@ def _use(source_tree: str | None, names: list[str]) -> None:
 def list_kernels() -> None:
     """The kernels there are files for, and whether each is built."""
     for name in catalog.names("kernels"):
-        what = recipes.recipe(name)
+        what = recipe.recipe(name)
         life = "" if what.source.debian_image else "finished"
         if what.built:
-            base = image.existing("debian12", limit(MINUTE)) if recipes.DISTRIBUTION in what.config else None
+            base = image.existing("debian12", limit(MINUTE)) if recipe.DISTRIBUTION in what.config else None
             try:
-                asked = kernelbuild.plan(name, base, limit(MINUTE), fetch=False) if base or recipes.DISTRIBUTION not in what.config else None
-                life = "built" if asked and kernelbuild.existing(asked) else "not built"
+                asked = kernel_build.plan(name, base, limit(MINUTE), fetch=False) if base or recipe.DISTRIBUTION not in what.config else None
+                life = "built" if asked and kernel_build.existing(asked) else "not built"
             except InputError:  # `kernel show` says which
                 life = "no source"
         echo(f"{name:28} {life:10} {what.description}")
@@ -59,14 +61,14 @@ def list_kernels() -> None:
 @app.command("show")
 def show(name: Annotated[str, typer.Argument(metavar="K")], image_name: ImageOption = "debian12", source_tree: SourceOption = None) -> None:
     """One kernel's file as the lab reads it, its era and patches, and what was built from it."""
-    what = recipes.recipe(name)
+    what = recipe.recipe(name)
     _use(source_tree, [name])
     told: dict[str, object] = {"recipe": what.model_dump(mode="json", exclude_none=True, by_alias=True)}
-    if age := recipes.era_of(what):
-        told["era"] = eras.about(age)
-    if what.built and (asked := kernelbuild.plan(name, _image(name, image_name), limit(MINUTE), fetch=False)):
+    if age := recipe.era_of(what):
+        told["era"] = era.about(age)
+    if what.built and (asked := kernel_build.plan(name, _image(name, image_name), limit(MINUTE), fetch=False)):
         told |= {"source": asked.tree.id, "key": asked.key, "patches": [patch.label for patch in asked.patches]}
-        built = kernelbuild.existing(asked)
+        built = kernel_build.existing(asked)
         told["built"] = built.model_dump(mode="json") if built else None
     echo(json.dumps(told, indent=1))
 
@@ -80,17 +82,17 @@ def build(
 ) -> None:
     """Build kernels, unless what they are made of did not change."""
     for name in names:
-        recipes.recipe(name)
+        recipe.recipe(name)
     _use(source_tree, names)
     for name in names:
         base = _image(name, image_name)
-        deadline = limit(kernelbuild.BUILD_SECONDS)
+        deadline = limit(kernel_build.BUILD_SECONDS)
         if only_configure:
-            asked = kernelbuild.plan(name, base, deadline, fetch=True)
+            asked = kernel_build.plan(name, base, deadline, fetch=True)
             assert asked is not None  # it was fetched
-            echo(kernelbuild.configure(asked, deadline), nl=False)
+            echo(kernel_build.configure(asked, deadline), nl=False)
         else:
-            built = kernelbuild.build(name, base, deadline)
+            built = kernel_build.build(name, base, deadline)
             echo(f"{name} {built.key}: {built.release}: {built.file('bzImage')}")
 
 
@@ -107,13 +109,13 @@ def import_kernel(
         raise InputError(str(error)) from error
     if path.exists():
         raise InputError(f"{path} is there: choose another name")
-    release = kernelbuild.release(bzimage)
+    release = kernel_build.release(bzimage)
     if modules is not None and not modules.exists():
         raise InputError(f"--modules {modules}: there is no such folder or tar")
     given = {"bzimage": str(bzimage.absolute())} | ({"modules": str(modules.absolute())} if modules else {})
     # JSON is YAML: paths need no quoting of our own.
     path.write_text(f"description: {json.dumps(f'{release}, built elsewhere')}\nsource: {json.dumps({'prebuilt': given})}\n")
-    recipes.recipe(name)
+    recipe.recipe(name)
     echo(f"{path}: {release}: lab.py up --kernel {name}")
 
 

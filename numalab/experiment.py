@@ -20,7 +20,7 @@ from typing import Protocol
 from pydantic import Field
 
 from numalab import guest as guests
-from numalab import kernel, kernelbuild, launch, measure, settle
+from numalab import launch, measure, settle
 from numalab.analysis import calibration, metrics
 from numalab.analysis import verdict as judge
 from numalab.core import state
@@ -30,6 +30,9 @@ from numalab.core.process import Deadline
 from numalab.guest import Guest, Request
 from numalab.host import image, ssh
 from numalab.host.hypervisor import Host
+from numalab.kernel import boot as kernel_boot
+from numalab.kernel import build
+from numalab.kernel.recipe import recipe
 from numalab.model import catalog, topology
 from numalab.model.case import Arm, Case, CaseSize, Machine, Place
 from numalab.model.guest import Boot as BootFiles
@@ -37,7 +40,6 @@ from numalab.model.run import Run
 from numalab.model.topology import Disk, Topology
 from numalab.model.values import Phase, SizeClass, Value
 from numalab.model.verdict import Verdict
-from numalab.recipes import recipe
 from numalab.runs import index as run_index
 
 PREPARE_SECONDS = 6 * 3600.0
@@ -133,13 +135,13 @@ def prepare(asked: Plan, deadline: Deadline) -> None:
     """Build the kernels that are not there yet."""
     for name in dict.fromkeys(asked.kernels):
         if recipe(name).built:
-            kernelbuild.build(name, image.existing(asked.image, deadline), deadline)
+            build.build(name, image.existing(asked.image, deadline), deadline)
 
 
 def pinned(asked: Plan, deadline: Deadline) -> tuple[Plan, set[Path]]:
     """The plan on certain builds of its image and kernels, and the folders that nobody may remove until its last boot."""
     base = image.require(asked.image, deadline)
-    boots = {name: kernel.resolve(name, base) for name in asked.kernels}
+    boots = {name: kernel_boot.resolve(name, base) for name in asked.kernels}
     return asked.model_copy(update={"image_id": base.id, "pinned": boots}), launch.folders(base, *boots.values())
 
 

@@ -16,7 +16,6 @@ import uuid
 from pathlib import Path
 
 from numalab import guest as guests
-from numalab import kernel
 from numalab.core import state
 from numalab.core.errors import BootHung, HostError, InputError, LabError, NameTaken
 from numalab.core.log import note, step
@@ -28,6 +27,7 @@ from numalab.host.domain import CMDLINE, domain_xml
 from numalab.host.hypervisor import Host
 from numalab.host.image import Image
 from numalab.host.remote import HERE, Where, part_prefix
+from numalab.kernel import boot as kernel_boot
 from numalab.model import topology
 from numalab.model.guest import Boot, GuestSpec
 from numalab.model.topology import Topology
@@ -122,7 +122,7 @@ def taken(name: str) -> NameTaken:
 def _chosen(request: Request, deadline: Deadline) -> tuple[Image, Boot]:
     """The image and the kernel to boot. HostError when one is not built."""
     base = image.pinned(request.image_name, request.image_id) if request.image_id else image.require(request.image_name, deadline)
-    boot = request.pinned or kernel.resolve(request.kernel_name, base)
+    boot = request.pinned or kernel_boot.resolve(request.kernel_name, base)
     if not boot.kernel:
         raise HostError(f"kernel {request.kernel_name}: nothing to boot")
     return base, boot
@@ -151,7 +151,7 @@ def _boot_there(boot: Boot, there: dict[Path, Path], cmdline: str) -> Boot:
 def _prepare(request: Request, base: Image, boot: Boot, host: Host, place: Path, deadline: Deadline, hung: int) -> Guest:
     """Everything short of starting it: accelerator, disks, record."""
     where = host.where
-    request = request.model_copy(update={"shape": kernel.fitted(request.kernel_name, request.shape)})
+    request = request.model_copy(update={"shape": kernel_boot.fitted(request.kernel_name, request.shape)})
     probe = accelerator.choose(request.wish, Path(boot.kernel or ""), deadline, where)
     disk_file = base.file("disk.qcow2")
     files = [disk_file, *(Path(path) for path in (boot.kernel, boot.initrd) if path)]
@@ -177,7 +177,7 @@ def _prepare(request: Request, base: Image, boot: Boot, host: Host, place: Path,
         network=request.network,
     )
     record = Record(
-        spec=spec, uri=host.uri, image=base.name, image_id=base.id, kernel_hash=kernel.digest(boot),
+        spec=spec, uri=host.uri, image=base.name, image_id=base.id, kernel_hash=kernel_boot.digest(boot),
         accel_reason=probe.reason, created=state.stamp(), ready=False, kept=request.kept, hung=hung,
     )
     if probe.accel.value == "tcg":

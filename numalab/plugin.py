@@ -122,14 +122,14 @@ class CaseFile(pytest.File):
 
     def _kernels(self, case: Case) -> Sequence[str] | None:
         """What --kernels names, () for the case's own; with --series its own kernels there, None when one is missing."""
-        from numalab import recipes
+        from numalab.kernel import recipe
 
         kernels, series = self.config.getoption("--kernels"), self.config.getoption("--series")
         if kernels and series:
             raise InputError(f"--kernels {kernels} --series {series}: give one of the two")
         if not series:
             return kernels.split(",") if kernels else ()
-        found = [other for name in (case.before, case.after) if (other := recipes.in_series(name, series))]
+        found = [other for name in (case.before, case.after) if (other := recipe.in_series(name, series))]
         return found if len(found) == 2 else None
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> str | Any:

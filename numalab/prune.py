@@ -12,14 +12,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from numalab import eras, guest, kernelbuild, recipes
+from numalab import guest
 from numalab.core import state
 from numalab.core.errors import DeadlinePassed, LabError
 from numalab.core.log import note
 from numalab.core.process import Deadline, run
 from numalab.host.image import Image
+from numalab.kernel import build, era, recipe
+from numalab.kernel.recipe import DISTRIBUTION, KernelRecipe
 from numalab.model import catalog
-from numalab.recipes import DISTRIBUTION, KernelRecipe
 
 _ID = re.compile(r"(debian-[\d.]+-|git-|tar-)[0-9a-f]{16}")
 """The source's id at the beginning of the name of a source, a build tree or a configuration."""
@@ -47,7 +48,7 @@ class Kept:
 def candidates(image: Image | None, deadline: Deadline) -> list[Path]:
     """What may go: whole folders and files, by kind and name."""
     kept = _kept(image, deadline)
-    containers = {eras.container(name).id(name) for name in catalog.names("kernels/containers")}
+    containers = {era.container(name).id(name) for name in catalog.names("kernels/containers")}
     records, unknown = guest.records()
     if unknown:
         note(f"no kernel is listed: which one guest {unknown[0]} stands on cannot be read")
@@ -105,12 +106,12 @@ def _kept(image: Image | None, deadline: Deadline) -> Kept:
     """What the files in kernels/ lead to."""
     kept = Kept()
     for name in catalog.names("kernels"):
-        what = recipes.recipe(name)
+        what = recipe.recipe(name)
         if not what.built:
             continue
         asked = None
         with contextlib.suppress(LabError):  # no git tree given, no image built: all that may be its own is kept
-            asked = kernelbuild.plan(name, image if DISTRIBUTION in what.config else None, deadline, fetch=False)
+            asked = build.plan(name, image if DISTRIBUTION in what.config else None, deadline, fetch=False)
         if asked is None:
             kept.names.add(name)
             kept.beginnings += (_beginning(what),)

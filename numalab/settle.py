@@ -15,7 +15,7 @@ from pathlib import Path
 from pydantic import Field
 
 from numalab import guest as guests
-from numalab import kernel, launch
+from numalab import launch
 from numalab.core import state
 from numalab.core.errors import InputError
 from numalab.core.log import step
@@ -23,6 +23,7 @@ from numalab.core.process import Deadline
 from numalab.guest import BootWay, Guest, Request
 from numalab.host import ansible, image, ssh
 from numalab.host.hypervisor import Host
+from numalab.kernel import boot as kernel_boot
 from numalab.model.case import Setting, SettingName
 from numalab.model.values import Value
 
@@ -72,7 +73,7 @@ def _up(request: Request, host: Host, deadline: Deadline) -> Guest:
             own_kernel(guest, deadline, request)
             return guest
         with tempfile.TemporaryDirectory(prefix="numalab-") as scratch:
-            archive = kernel.modules(guest.record.spec.boot, Path(scratch))
+            archive = kernel_boot.modules(guest.record.spec.boot, Path(scratch))
             if archive:
                 with step("modules installed in the guest", who=guest.name):
                     _play(guest, {"bootloader_release": guest.record.spec.boot.release, "bootloader_modules": str(archive)}, deadline)
@@ -90,10 +91,10 @@ def own_kernel(guest: Guest, deadline: Deadline, request: Request | None = None)
 
 def _own_kernel(guest: Guest, deadline: Deadline, request: Request | None) -> int:
     spec = guest.record.spec
-    boot = kernel.resolve(spec.boot.name, image.pinned(guest.record.image, guest.record.image_id))
+    boot = kernel_boot.resolve(spec.boot.name, image.pinned(guest.record.image, guest.record.image_id))
     words = spec.boot.cmdline.split()
     with tempfile.TemporaryDirectory(prefix="numalab-") as scratch, step("kernel installed in the guest", who=guest.name):
-        archive = kernel.modules(boot, Path(scratch))
+        archive = kernel_boot.modules(boot, Path(scratch))
         changed = _play(guest, {
             "bootloader_release": boot.release, "bootloader_kernel": boot.kernel, "bootloader_modules": str(archive or ""),
             # GRUB finds the root itself.
@@ -108,7 +109,7 @@ def _own_kernel(guest: Guest, deadline: Deadline, request: Request | None) -> in
         # All else of the boot stays: its era's environment too.
         own = spec.boot.model_copy(update={"kernel": None, "initrd": None, "release": boot.release})
         fresh = spec.model_copy(update={"boot": own})
-        guest.record = guest.record.model_copy(update={"spec": fresh, "kernel_hash": kernel.digest(boot)})  # today's build of that name
+        guest.record = guest.record.model_copy(update={"spec": fresh, "kernel_hash": kernel_boot.digest(boot)})  # today's build of that name
         guest.save()
         guest.__post_init__()
         launch.start(guest, request or Request(name=spec.name, topology_name=spec.topology_name, shape=spec.topology), deadline)

@@ -6,7 +6,7 @@ import re
 import shlex
 from pathlib import Path
 
-from numalab.eras import MKFS_XFS
+from numalab.kernel.era import MKFS_XFS
 from numalab.model.values import Phase
 
 COMPILE_SECONDS = 180.0

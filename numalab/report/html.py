@@ -17,9 +17,10 @@ from pathlib import Path
 
 from plotly.offline import get_plotlyjs
 
-from numalab import patches, recipes
 from numalab.core import state
 from numalab.core.errors import InputError
+from numalab.kernel import patch as kernel_patch
+from numalab.kernel import recipe as kernel_recipe
 from numalab.model.run import Run
 from numalab.model.topology import Topology
 from numalab.model.values import Accel, jsonable
@@ -122,15 +123,15 @@ def _number(run: Run, runs: Sequence[Run]) -> int:
 def kernel(name: str) -> Kernel:
     """What kernels/ says of a kernel today; `unknown` where it says nothing that can be read."""
     try:
-        recipe = recipes.recipe(name)
+        recipe = kernel_recipe.recipe(name)
         series = recipe.of_series
         found = []
-        for undone, item in recipes.wanted(recipe):
-            if recipe.source.git and recipes.is_commit(item):
+        for undone, item in kernel_recipe.wanted(recipe):
+            if recipe.source.git and kernel_recipe.is_commit(item):
                 found.append(Patch(name=item, subject="a commit of that repository", mirrors="", moves=(), undone=undone))
                 continue
-            for patch in recipes.patch_set(item, series, name, reverse=undone):
-                header = patches.header(patch.text, patch.label)
+            for patch in kernel_recipe.patch_set(item, series, name, reverse=undone):
+                header = kernel_patch.header(patch.text, patch.label)
                 moves = tuple(f"{counter} {way}" for counter, way in header.moves.items())
                 found.append(Patch(name=patch.label, subject=header.subject, mirrors=header.mirrors, moves=moves, undone=undone))
         return Kernel(description=recipe.description, source=_source(recipe), patches=tuple(found))
@@ -138,7 +139,7 @@ def kernel(name: str) -> Kernel:
         return Kernel(unknown=f"This checkout cannot tell what {name} is: {error}")
 
 
-def _source(recipe: recipes.KernelRecipe) -> str:
+def _source(recipe: kernel_recipe.KernelRecipe) -> str:
     """Where a kernel's source is from, as its file has it."""
     given = recipe.source.model_dump(mode="json", by_alias=True, exclude_none=True)
     return ", ".join(f"{kind} {'' if value is True else _words(value)}".strip() for kind, value in given.items())

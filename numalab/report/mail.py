@@ -10,8 +10,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping, Sequence
 
-from numalab import recipes
 from numalab.core.errors import InputError
+from numalab.kernel import recipe
 from numalab.model.run import Run
 from numalab.model.topology import Topology
 from numalab.model.units import show_size
@@ -79,7 +79,7 @@ def shape(machine: Topology) -> str:
 def kernel(heading: str, run: Run) -> str:
     """A kernel's name, release, and patch sets if its file in kernels/ still tells them."""
     try:
-        what = recipes.recipe(run.kernel)
+        what = recipe.recipe(run.kernel)
     except InputError:
         return f"{heading} ({run.release})"
     changes = [f"{word} {', '.join(sets)}" for word, sets in (("with", what.apply), ("without", what.revert)) if sets]

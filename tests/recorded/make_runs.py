@@ -21,12 +21,13 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from numalab import experiment, guest, kernelbuild, measure
+from numalab import experiment, guest, measure
 from numalab.analysis import calibration
 from numalab.core import checksum, paths, state
 from numalab.core.errors import GuestError
 from numalab.core.process import Deadline
 from numalab.host import accelerator, image, machine
+from numalab.kernel import build
 from numalab.model import catalog
 from numalab.model.case import Arm, Case, CaseSize, Direction, Expectation, Machine, Place
 from numalab.model.guest import Boot
@@ -158,7 +159,7 @@ def manifests() -> None:
     built_image = image.Image(name="debian12", id="0" * 16, directory=str(place), root="/dev/vda2", disk_bytes=6, inputs={"base": "debian"})
     (place / "manifest.json").write_text(json.dumps(jsonable(built_image), indent=1))
     place = state.folder("kernels", "6.1-" + "1" * 16)
-    built = kernelbuild.Built(
+    built = build.Built(
         name="6.1", key="1" * 16, directory=str(place), release="6.1.1-numalab", seconds=1.5, patches=("a.patch",), source="v6.1",
         compiler="gcc 12", bzimage_bytes=7, modules=False,
     )

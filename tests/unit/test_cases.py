@@ -10,10 +10,10 @@ import pytest
 from numalab import experiment, settle
 from numalab.analysis import metrics
 from numalab.core import paths
+from numalab.kernel.recipe import recipe
 from numalab.model import catalog, topology
 from numalab.model.case import Case
 from numalab.model.values import SizeClass
-from numalab.recipes import recipe
 from numalab.runs.counters import parse
 from tests.unit.makers import recorded
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from numalab import recipes
 from numalab.core.errors import InputError
 from numalab.host import image
+from numalab.kernel import recipe
 from numalab.model import catalog
 from numalab.model.topology import Topology
 
@@ -122,7 +122,7 @@ def test_topologies_load(name: str) -> None:
 
 @pytest.mark.parametrize("name", catalog.names("kernels"))
 def test_kernels_load(name: str) -> None:
-    assert recipes.recipe(name).description
+    assert recipe.recipe(name).description
 
 
 @pytest.mark.parametrize("name", catalog.names("images"))

@@ -13,18 +13,22 @@ from pathlib import Path
 
 import pytest
 
-from numalab import cli_kernel, eras, guest, kernel, kernelbuild, prune, recipes, source, toolchain
+from numalab import cli_kernel, guest, prune
 from numalab.core import state
 from numalab.core.errors import CommandFailed, DeadlinePassed, GuestError, HostError, InputError
 from numalab.core.process import Deadline, Result
-from numalab.eras import Container, Era
 from numalab.guest import Guest
 from numalab.host import ansible, console, ssh
 from numalab.host.image import Image
-from numalab.kernelbuild import Plan
+from numalab.kernel import boot as kernel_boot
+from numalab.kernel import build as kernel_build
+from numalab.kernel import era as kernel_era
+from numalab.kernel import recipe, source, toolchain
+from numalab.kernel.build import Plan
+from numalab.kernel.era import Container, Era
+from numalab.kernel.patch import touched
+from numalab.kernel.toolchain import Builder, Tools
 from numalab.model import catalog
-from numalab.patches import touched
-from numalab.toolchain import Builder, Tools
 from tests.unit.makers import FakeHost, record
 from tests.unit.test_guest import held
 
@@ -36,25 +40,25 @@ BINUTILS = ("GNU assembler (GNU Binutils for Debian) 2.35.2", "GNU ld (GNU Binut
 
 @pytest.mark.parametrize("name", catalog.names("kernels/eras"))
 def test_shipped_eras(name: str) -> None:
-    found = eras.era(name)
-    where = eras.container(str(found.container))
+    found = kernel_era.era(name)
+    where = kernel_era.container(str(found.container))
     assert found.compiler in where.packages
-    used = [kernel for kernel in catalog.names("kernels") if recipes.recipe(kernel).era == name]
+    used = [kernel for kernel in catalog.names("kernels") if recipe.recipe(kernel).era == name]
     assert used, "no kernel points to it"
 
 
 def test_make_words() -> None:
-    assert eras.make_words(Era(description="today")) == ()
-    assert eras.make_words(OLD) == ("CC=gcc-9 -fno-pie -Wa,-mshared", "HOSTCC=gcc-9")
+    assert kernel_era.make_words(Era(description="today")) == ()
+    assert kernel_era.make_words(OLD) == ("CC=gcc-9 -fno-pie -Wa,-mshared", "HOSTCC=gcc-9")
 
 
 @pytest.mark.parametrize(("compiler", "path"), [
     (GCC9, "include/linux/compiler-gcc9.h"), ("gcc (Debian 12.2.0-14+deb12u1) 12.2.0", "include/linux/compiler-gcc12.h"), ("gcc (GCC) 4.9.2", None),
 ])
 def test_a_header_for_a_compiler_that_is_too_young(compiler: str, path: str | None, tmp_path: Path) -> None:
-    patch = eras.shim(OLD, compiler)
+    patch = kernel_era.shim(OLD, compiler)
     assert (touched(patch.text) if patch else None) == ((path,) if path else None)
-    assert eras.shim(Era(description="today"), compiler) is None
+    assert kernel_era.shim(Era(description="today"), compiler) is None
     if patch and path:
         subprocess.run(["git", "apply", "-"], input=patch.text, text=True, cwd=tmp_path, check=True, env={"GIT_CEILING_DIRECTORIES": str(tmp_path.parent)})
         assert (tmp_path / path).read_text() == "#include <linux/compiler-gcc4.h>\n"
@@ -62,8 +66,8 @@ def test_a_header_for_a_compiler_that_is_too_young(compiler: str, path: str | No
 
 def test_what_an_era_lacks_is_forgiven_and_nothing_else() -> None:
     lost = ["CONFIG_NEWER (asked y, got n)", "CONFIG_NUMA (asked y, got n)"]
-    assert eras.forgiven(OLD, lost) == (lost[:1], lost[1:])
-    assert eras.forgiven(None, lost) == ([], lost)
+    assert kernel_era.forgiven(OLD, lost) == (lost[:1], lost[1:])
+    assert kernel_era.forgiven(None, lost) == ([], lost)
 
 
 def test_containers_by_content() -> None:
@@ -79,14 +83,14 @@ def test_containers_by_content() -> None:
 def test_bad_eras(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "bad.yml").write_text(f"description: bad\n{text}")
     with pytest.raises(InputError, match=rf"bad\.yml:2: {said}"):
-        eras.era(f"{tmp_path}/bad.yml")
+        kernel_era.era(f"{tmp_path}/bad.yml")
 
 
 def test_an_era_that_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "k.yml").write_text(f"description: k\nsource: {{prebuilt: {{bzimage: {tmp_path}/k}}}}\nera: none\n")
     (tmp_path / "k").write_bytes(b"kernel")
     with pytest.raises(InputError, match=r"no kernels/eras file .*none\.yml: there are 3\.16, "):
-        kernel.resolve(f"{tmp_path}/k.yml", IMAGE)
+        kernel_boot.resolve(f"{tmp_path}/k.yml", IMAGE)
 
 
 def test_keys_change_with_the_era() -> None:
@@ -103,13 +107,13 @@ def test_keys_change_with_the_era() -> None:
 
 
 def test_a_container_by_the_script_that_makes_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    shutil.copytree(eras.SCRIPTS, tmp_path / "files")
-    before = eras.container("bullseye").id("bullseye")
-    monkeypatch.setattr(eras, "SCRIPTS", tmp_path / "files")
-    assert eras.container("bullseye").id("bullseye") == before
+    shutil.copytree(kernel_era.SCRIPTS, tmp_path / "files")
+    before = kernel_era.container("bullseye").id("bullseye")
+    monkeypatch.setattr(kernel_era, "SCRIPTS", tmp_path / "files")
+    assert kernel_era.container("bullseye").id("bullseye") == before
     with (tmp_path / "files/container.sh").open("a") as handle:
         handle.write("true\n")
-    assert eras.container("bullseye").id("bullseye") != before
+    assert kernel_era.container("bullseye").id("bullseye") != before
 
 
 TOLD = "farm | CHANGED | rc=0 >>\n" + "\n".join([GCC9, *BINUTILS, ""])
@@ -182,7 +186,7 @@ def test_a_play_that_was_ended_leaves_nothing(lab_state: Path, monkeypatch: pyte
 
 @pytest.mark.parametrize("versions", ["", f"{GCC9}\n", None])
 def test_a_damaged_container_is_made_anew(lab_state: Path, monkeypatch: pytest.MonkeyPatch, versions: str | None) -> None:
-    name = eras.container("bullseye").id("bullseye")
+    name = kernel_era.container("bullseye").id("bullseye")
     memory = state.folder("containers", name) / "versions"
     if versions is not None:
         memory.write_text(versions)
@@ -197,7 +201,7 @@ def test_a_damaged_container_is_made_anew(lab_state: Path, monkeypatch: pytest.M
 
 
 def test_a_compiler_that_the_container_lacks(lab_state: Path) -> None:
-    name = eras.container("bullseye").id("bullseye")
+    name = kernel_era.container("bullseye").id("bullseye")
     assert toolchain.tools(OLD, Deadline.after(10), ask=False) is None, "nobody made the container"
     (state.folder("containers", name) / "versions").write_text("\n".join(["gcc (Debian 10.2.1-6) 10.2.1 20210110", GCC9, *BINUTILS, ""]))
     assert toolchain.tools(OLD, Deadline.after(10), ask=False) == Tools(compiler=GCC9, binutils=BINUTILS, container=name)
@@ -229,15 +233,15 @@ def test_what_the_guest_gets(tmp_path: Path) -> None:
     (tmp_path / "k").write_bytes(b"kernel")
     name = f"{tmp_path}/k.yml"
     Path(name).write_text(f'description: k\nsource: {{prebuilt: {{bzimage: {tmp_path}/k}}}}\nera: "3.16"\n')
-    boot = kernel.resolve(name, IMAGE)
+    boot = kernel_boot.resolve(name, IMAGE)
     words = dict(word.split("=", 1) for word in boot.cmdline.split())
     assert words["clocksource"] == "hpet"
-    assert len(base64.b64decode(words["systemd.random_seed"])) == kernel.SEED_BYTES
-    assert kernel.resolve(name, IMAGE).cmdline != boot.cmdline, "every guest has the same entropy"
-    assert boot.environment[eras.MKFS_XFS].endswith("-i sparse=0")
+    assert len(base64.b64decode(words["systemd.random_seed"])) == kernel_boot.SEED_BYTES
+    assert kernel_boot.resolve(name, IMAGE).cmdline != boot.cmdline, "every guest has the same entropy"
+    assert boot.environment[kernel_era.MKFS_XFS].endswith("-i sparse=0")
     shape = catalog.topology("4socket")
-    fitted = kernel.fitted(name, shape)
-    assert (shape.machine, fitted.machine, kernel.fitted("debian", shape)) == ("q35", "pc", shape)
+    fitted = kernel_boot.fitted(name, shape)
+    assert (shape.machine, fitted.machine, kernel_boot.fitted("debian", shape)) == ("q35", "pc", shape)
     assert (shape.deals_cpus, fitted.deals_cpus) == (False, True)
 
 
@@ -293,7 +297,7 @@ def linux(tmp_path: Path) -> Path:
 
 def test_a_git_tree_is_said_once(linux: Path, lab_state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LAB_LINUX_GIT", raising=False)
-    deadline, what = Deadline.after(60), recipes.recipe("3.19").model_copy(update={"source": recipes.Source(git=recipes.Git(rev="v3.19"))})
+    deadline, what = Deadline.after(60), recipe.recipe("3.19").model_copy(update={"source": recipe.Source(git=recipe.Git(rev="v3.19"))})
     with pytest.raises(InputError, match=r"kernels/3\.19\.yml: comes from a Linux git tree: say where one is, with --source PATH or LAB_LINUX_GIT"):
         source.tree("3.19", what, deadline, fetch=True)
     with pytest.raises(InputError, match=r"--source .*: is no git tree"):
@@ -303,7 +307,7 @@ def test_a_git_tree_is_said_once(linux: Path, lab_state: Path, monkeypatch: pyte
     assert found is not None
     assert (found.series, found.git) == ("3.19", str(linux))
     with pytest.raises(InputError, match=r"kernels/3\.19\.yml: source\.git\.commit: v3\.19 of .* is .*, not bfa76d4.*: was the tag moved"):
-        source.tree("3.19", recipes.recipe("3.19"), deadline, fetch=True)
+        source.tree("3.19", recipe.recipe("3.19"), deadline, fetch=True)
     monkeypatch.setenv("LAB_LINUX_GIT", "/elsewhere")
     with pytest.raises(InputError, match="but LAB_LINUX_GIT is /elsewhere, and goes first"):
         source.use_git(str(linux), deadline)
@@ -315,7 +319,7 @@ def test_a_source_package_of_another_suite(lab_state: Path, program: Callable[[s
     asked = tmp_path / "asked"
     program("apt-get", f'echo "$@" >> {asked}; cat "${{2#*=}}" >> {asked}; case "$*" in *" download "*) touch linux.deb;; esac')
     program("dpkg-deb", 'mkdir -p "$3/usr/src" && echo tree > "$3/usr/src/linux-source-5.10.tar.xz"')
-    found = source.tree("5.10", recipes.recipe("5.10"), Deadline.after(30), fetch=True)
+    found = source.tree("5.10", recipe.recipe("5.10"), Deadline.after(30), fetch=True)
     assert found is not None
     assert found.id.startswith("debian-5.10-")
     lines = asked.read_text().splitlines()
@@ -324,7 +328,7 @@ def test_a_source_package_of_another_suite(lab_state: Path, program: Callable[[s
     assert f"deb {source.MIRROR}/debian-security bullseye-security main" in lines
     file = lab_state / "downloads/linux-source-5.10/linux-source-5.10.tar.xz"
     assert sorted(path.name for path in file.parent.iterdir()) == [file.name, f"{file.name}.sha256"]
-    assert source.tree("5.10", recipes.recipe("5.10"), Deadline.after(30), fetch=False) == found
+    assert source.tree("5.10", recipe.recipe("5.10"), Deadline.after(30), fetch=False) == found
 
 
 @pytest.mark.parametrize("record", [True, False], ids=["with its checksum", "of an older lab"])
@@ -336,7 +340,7 @@ def test_a_truncated_source_package_is_downloaded_again(
     (tmp_path / "tree.xz").write_bytes(lzma.compress(b"tree" * 1000))
     program("apt-get", 'case "$*" in *" download "*) touch linux.deb;; esac')
     program("dpkg-deb", f'mkdir -p "$3/usr/src" && cp {tmp_path}/tree.xz "$3/usr/src/linux-source-5.10.tar.xz"')
-    what, deadline = recipes.recipe("5.10"), Deadline.after(30)
+    what, deadline = recipe.recipe("5.10"), Deadline.after(30)
     whole = source.tree("5.10", what, deadline, fetch=True)
     file = lab_state / "downloads/linux-source-5.10/linux-source-5.10.tar.xz"
     if not record:
@@ -350,7 +354,7 @@ def test_a_truncated_source_package_is_downloaded_again(
 
 
 def test_a_truncated_archive_is_made_again(linux: Path, lab_state: Path, caplog: pytest.LogCaptureFixture) -> None:
-    what = recipes.recipe("3.19").model_copy(update={"source": recipes.Source(git=recipes.Git(url=str(linux), rev="v3.19"))})
+    what = recipe.recipe("3.19").model_copy(update={"source": recipe.Source(git=recipe.Git(url=str(linux), rev="v3.19"))})
     whole = source.tree("3.19", what, Deadline.after(60), fetch=True)
     assert whole is not None
     tarball, content = Path(whole.tarball), Path(whole.tarball).read_bytes()
@@ -364,8 +368,8 @@ def test_a_truncated_archive_is_made_again(linux: Path, lab_state: Path, caplog:
 def test_a_truncated_tarball_is_downloaded_again(lab_state: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "linux.tar").write_bytes(b"tar" * 100)
     digest = hashlib.sha256(b"tar" * 100).hexdigest()
-    tarball = recipes.Tarball(url=(tmp_path / "linux.tar").as_uri(), sha256=digest)
-    what = recipes.recipe("3.19").model_copy(update={"source": recipes.Source(tarball=tarball), "series": "3.19"})
+    tarball = recipe.Tarball(url=(tmp_path / "linux.tar").as_uri(), sha256=digest)
+    what = recipe.recipe("3.19").model_copy(update={"source": recipe.Source(tarball=tarball), "series": "3.19"})
     whole = source.tree("3.19", what, Deadline.after(60), fetch=True)
     assert whole is not None
     Path(whole.tarball).write_bytes(b"tar")
@@ -390,10 +394,10 @@ def test_a_damaged_configuration_is_made_again(lab_state: Path, monkeypatch: pyt
         name="k", tree=source.Tree(id="tar-1", tarball="/t", series="6.1"), config="CONFIG_A=y", distribution="", patches=(),
         tools=Tools(compiler="gcc", binutils=BINUTILS),
     )
-    monkeypatch.setattr(kernelbuild, "_play", lambda plan, tag, out, deadline: out.write_text("CONFIG_A=y\n"))
+    monkeypatch.setattr(kernel_build, "_play", lambda plan, tag, out, deadline: out.write_text("CONFIG_A=y\n"))
     place = state.folder("configs") / asked.build
     place.write_text("")
-    assert kernelbuild.configure(asked, Deadline.after(10)) == "CONFIG_A=y\n"
+    assert kernel_build.configure(asked, Deadline.after(10)) == "CONFIG_A=y\n"
     assert f"{place} is damaged" in caplog.text
 
 
@@ -412,22 +416,22 @@ def test_prune(lab_state: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     )
 
     def plan(name: str, *_: object, **__: object) -> Plan | None:
-        source = recipes.recipe(name).source
+        source = recipe.recipe(name).source
         if source.git:
             raise InputError("no tree")
         return now.model_copy(update={"name": name}) if source.debian_source == "6.1" else None
 
-    monkeypatch.setattr(kernelbuild, "plan", plan)
+    monkeypatch.setattr(kernel_build, "plan", plan)
     monkeypatch.setattr(guest, "names", lambda: ["g"])
     monkeypatch.setattr(guest, "read", lambda _: record("g").model_copy(update={"spec": record("g").spec.model_copy(update={
         "boot": record("g").spec.boot.model_copy(update={"kernel": f"{lab_state}/kernels/mine-{'2' * 16}/bzImage"})})}))
-    git = recipes.recipe("3.19").source.git
+    git = recipe.recipe("3.19").source.git
     assert git is not None
     commit = str(git.commit)[:16]
     stays = [
         f"kernels/6.1-{now.key}", f"kernels/3.19-{'1' * 16}", f"kernels/mine-{'2' * 16}", f"builds/{now.build}", f"builds/git-{commit}-{'3' * 12}",
         f"configs/{now.build}", f"sources/{now.tree.id}", f"sources/{now.tree.id}.lock", f"sources/git-{commit}", f"sources/debian-5.10-{'4' * 16}",
-        f"containers/{eras.container('bullseye').id('bullseye')}", f"downloads/git-{commit}{'5' * 24}-{'6' * 16}.tar", "kernels/.making-1-x",
+        f"containers/{kernel_era.container('bullseye').id('bullseye')}", f"downloads/git-{commit}{'5' * 24}-{'6' * 16}.tar", "kernels/.making-1-x",
     ]
     goes = [
         f"kernels/6.1-{'0' * 16}", f"kernels/gone-{'0' * 16}", f"builds/{now.tree.id}-{'0' * 12}", f"builds/debian-6.1-{'b' * 16}-{'0' * 12}",

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from numalab import experiment, kernelbuild, measure, settle
+from numalab import experiment, measure, settle
 from numalab.analysis import calibration
 from numalab.core import state
 from numalab.core.errors import CommandFailed, GuestError, InputError, NameTaken
@@ -17,6 +17,7 @@ from numalab.core.process import Deadline
 from numalab.experiment import Boot, Plan
 from numalab.guest import Request
 from numalab.host import image
+from numalab.kernel import build
 from numalab.model import catalog
 from numalab.model.case import Arm
 from numalab.model.guest import Boot as BootFiles
@@ -301,7 +302,7 @@ def test_prepare(asked: Plan, monkeypatch: pytest.MonkeyPatch, deadline: Deadlin
     """Kernels of ours are built, each once; the distribution's is there."""
     built: list[str] = []
     monkeypatch.setattr(image, "existing", lambda *_: None)
-    monkeypatch.setattr(kernelbuild, "build", lambda name, *_: built.append(name))
+    monkeypatch.setattr(build, "build", lambda name, *_: built.append(name))
     experiment.prepare(asked.model_copy(update={"kernels": ("debian", AFTER, AFTER, BEFORE)}), deadline)
     assert built == [AFTER, BEFORE]
 

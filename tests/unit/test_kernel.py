@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from numalab import kernel, recipes
 from numalab.core.errors import HostError, InputError
 from numalab.host.image import Image
+from numalab.kernel import boot as kernel_boot
+from numalab.kernel import recipe
 from numalab.model import catalog
 from numalab.model.guest import Boot
 
@@ -23,30 +24,30 @@ def write(tmp_path: Path, source: str) -> str:
 
 
 def test_the_images_own() -> None:
-    assert kernel.resolve("debian", IMAGE) == Boot(name="debian", kernel="/images/x/vmlinuz", initrd="/images/x/initrd.img")
+    assert kernel_boot.resolve("debian", IMAGE) == Boot(name="debian", kernel="/images/x/vmlinuz", initrd="/images/x/initrd.img")
 
 
 def test_prebuilt(tmp_path: Path) -> None:
     name = write(tmp_path, f"{{prebuilt: {{bzimage: {tmp_path}/bzImage}}}}")
     with pytest.raises(InputError, match=f"source.prebuilt.bzimage: there is no {tmp_path}/bzImage"):
-        kernel.resolve(name, IMAGE)
+        kernel_boot.resolve(name, IMAGE)
     (tmp_path / "bzImage").write_bytes(b"kernel")
-    boot = kernel.resolve(name, IMAGE)
+    boot = kernel_boot.resolve(name, IMAGE)
     assert (boot.kernel, boot.initrd) == (f"{tmp_path}/bzImage", None)
-    first = kernel.digest(boot)
+    first = kernel_boot.digest(boot)
     (tmp_path / "bzImage").write_bytes(b"another")
-    assert kernel.digest(boot) != first
+    assert kernel_boot.digest(boot) != first
 
 
 @pytest.mark.parametrize("source", ["{}", "{debian-image: true, git: {url: x}}", "{debian-image: false}"])
 def test_exactly_one_source(source: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"mine\.yml:2: source: exactly one source must be given"):
-        recipes.recipe(write(tmp_path, source))
+        recipe.recipe(write(tmp_path, source))
 
 
 @pytest.mark.parametrize("name", catalog.names("kernels"))
 def test_every_kernel_boots_or_says_why_not(name: str) -> None:
     try:
-        assert kernel.resolve(name, IMAGE).kernel
+        assert kernel_boot.resolve(name, IMAGE).kernel
     except (HostError, InputError) as error:
         assert name in str(error)  # noqa: PT017

@@ -35,13 +35,13 @@ LAYERS = (
     Layer("tools", "", {"core.checksum", "core.errors", "core.log", "core.paths", "core.process", "core.state"}),
     Layer("values", "tools", {"model", "model.run"}),
     Layer("pure", "tools values", {
-        "report.table", "analysis.calibration", "model.catalog", "runs.compatibility", "runs.counters", "host.domain", "report.topology_diagram", "analysis.effect", "eras", "report.export", "report.charts", "analysis.expectation", "runs.profile",
-        "report.section_charts", "analysis.verdict", "kconfig", "report.mail", "analysis.metrics", "report.replication", "runs.samples", "report.page", "patches", "report.chart", "report.reference", "recipes", "runs.record", "report.text",
+        "report.table", "analysis.calibration", "model.catalog", "runs.compatibility", "runs.counters", "host.domain", "report.topology_diagram", "analysis.effect", "kernel.era", "report.export", "report.charts", "analysis.expectation", "runs.profile",
+        "report.section_charts", "analysis.verdict", "kernel.kconfig", "report.mail", "analysis.metrics", "report.replication", "runs.samples", "report.page", "kernel.patch", "report.chart", "report.reference", "kernel.recipe", "runs.record", "report.text",
         "report.sections", "report.comparison", "analysis.error_rates", "workload",
     }),
     Layer("edges", "tools values pure", {
-        "host.accelerator", "host.console", "doctor", "report.attachments", "guest", "host.hypervisor", "report.html", "host.image", "kernel", "kernelbuild", "launch", "leftovers", "host.machine",
-        "host.ansible", "prune", "host.qemu_user", "settle", "host.ssh", "source", "host.disks", "runs.index", "toolchain", "core.version", "host.remote",
+        "host.accelerator", "host.console", "doctor", "report.attachments", "guest", "host.hypervisor", "report.html", "host.image", "kernel.boot", "kernel.build", "launch", "leftovers", "host.machine",
+        "host.ansible", "prune", "host.qemu_user", "settle", "host.ssh", "kernel.source", "host.disks", "runs.index", "kernel.toolchain", "core.version", "host.remote",
     }),
     Layer("measuring", "tools values pure edges", {"experiment", "measure"}),
     Layer("front", "tools values pure edges measuring", {

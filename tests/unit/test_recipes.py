@@ -12,16 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from numalab import cli_kernel, eras, kconfig, kernel, kernelbuild, patches, recipes, source, toolchain
+from numalab import cli_kernel
 from numalab.core import paths
 from numalab.core.errors import CommandFailed, HostError, InputError, LabError
 from numalab.core.process import Deadline
 from numalab.host.image import Image
+from numalab.kernel import boot, build, era, kconfig, recipe, source, toolchain
+from numalab.kernel import patch as kernel_patch
+from numalab.kernel.patch import Move, Patch
+from numalab.kernel.toolchain import Tools
 from numalab.model import catalog
 from numalab.model.guest import Boot
-from numalab.patches import Move, Patch
 from numalab.settle import pairs
-from numalab.toolchain import Tools
 
 BINUTILS = ("GNU assembler 2.40", "GNU ld 2.40")
 IMAGE = Image(name="debian12", id="0" * 16, directory="/images/x", root="PARTUUID=1", disk_bytes=1, inputs={})
@@ -51,7 +53,7 @@ new file mode 100644
 @@ -0,0 +1 @@
 +new
 """
-BUILT = [name for name in catalog.names("kernels") if recipes.recipe(name).built]
+BUILT = [name for name in catalog.names("kernels") if recipe.recipe(name).built]
 FILES = sorted((paths.ROOT / "kernels/patches").rglob("*.patch"))
 
 
@@ -72,22 +74,22 @@ def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pa
 
 @pytest.mark.parametrize("name", BUILT)
 def test_shipped_recipes_lead_to_files(name: str) -> None:
-    what = recipes.recipe(name)
-    lean = recipes.DISTRIBUTION not in what.config
+    what = recipe.recipe(name)
+    lean = recipe.DISTRIBUTION not in what.config
     assert what.source.git is None or what.source.git.commit, "a tag without its commit may be moved"
-    assert kconfig.options(recipes.fragments(what, name))["CONFIG_NUMA_BALANCING" if lean else "CONFIG_EXT4_FS"] == "y"
+    assert kconfig.options(recipe.fragments(what, name))["CONFIG_NUMA_BALANCING" if lean else "CONFIG_EXT4_FS"] == "y"
     for item in (*what.apply, *what.revert):
-        if not (what.source.git and recipes.COMMIT.fullmatch(item)):
+        if not (what.source.git and recipe.COMMIT.fullmatch(item)):
             # Without either a git tree's Makefile says it, as its tag does here.
             series = what.of_series or re.findall(r"\d+\.\d+", str(what.source.git and what.source.git.rev))[0]
-            assert all(patches.touched(patch.text) for patch in recipes.patch_set(item, series, name))
-    if age := recipes.era_of(what):
-        assert eras.container(str(age.container)).suite == "bullseye"
+            assert all(kernel_patch.touched(patch.text) for patch in recipe.patch_set(item, series, name))
+    if age := recipe.era_of(what):
+        assert era.container(str(age.container)).suite == "bullseye"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: "/".join(path.parts[-3:-1]))
 def test_shipped_patches_say_what_they_do(path: Path) -> None:
-    found = patches.header(path.read_text(), path.name)
+    found = kernel_patch.header(path.read_text(), path.name)
     assert found.set == path.parent.parent.name
     assert bool(found.moves) == ("Moves: none" not in path.read_text())
 
@@ -112,7 +114,7 @@ def test_shipped_patches_say_what_they_do(path: Path) -> None:
 def test_bad_recipes(kernels: Callable[..., Path], text: str, said: str) -> None:
     place = kernels(**{"bad.yml": f"description: bad\n{text}"})
     with pytest.raises(InputError) as caught:
-        recipes.recipe("bad")
+        recipe.recipe("bad")
     assert said in str(caught.value).replace("bad.yml:", "", 1)
     assert f"{place}/kernels/bad.yml:" in str(caught.value)
 
@@ -123,19 +125,19 @@ def test_names_that_lead_nowhere(kernels: Callable[..., Path]) -> None:
         "config/lean.config": "", "patches/less/6.12/1.patch": GOOD, "patches/more/6.1/1.patch": GOOD,
     })
     with pytest.raises(InputError, match=r"k\.yml: config: there is no kernels/config/base\.config: there are lean"):
-        recipes.fragments(recipes.recipe("k"), "k")
+        recipe.fragments(recipe.recipe("k"), "k")
     with pytest.raises(InputError, match=r"k\.yml: patch set less has no patches for 6\.1, only for 6\.12"):
-        recipes.patch_set("less", "6.1", "k")
+        recipe.patch_set("less", "6.1", "k")
     with pytest.raises(InputError, match="there is no patch set kernels/patches/none: there are less, more"):
-        recipes.patch_set("none", "6.1", "k")
+        recipe.patch_set("none", "6.1", "k")
     with pytest.raises(InputError, match="series: is needed"):
-        recipes.patch_set("less", None, "k")
+        recipe.patch_set("less", None, "k")
     with pytest.raises(InputError, match="is not the folder's name, more"):
-        recipes.patch_set("more", "6.1", "k")
+        recipe.patch_set("more", "6.1", "k")
 
 
 def test_header() -> None:
-    found = patches.header(GOOD, "a.patch")
+    found = kernel_patch.header(GOOD, "a.patch")
     assert (found.subject, found.set, found.mirrors) == ("mm: do less", "less", "0123456789ab (undoes it)")
     assert found.moves == {"numa_pte_updates": Move.UP, "pgfault": Move.UNKNOWN}
 
@@ -149,15 +151,15 @@ def test_header() -> None:
 ])
 def test_bad_headers(old: str, new: str, said: str) -> None:
     with pytest.raises(InputError, match=r"^a\.patch: header: ") as caught:
-        patches.header(GOOD.replace(old, new), "a.patch")
+        kernel_patch.header(GOOD.replace(old, new), "a.patch")
     assert said in str(caught.value)
 
 
 def test_touched_files() -> None:
-    assert patches.touched(GOOD) == ("mm/a.c", "mm/new.h")
-    assert patches.touched("diff --git a/x b/y\nrename from x\nrename to y\n") == ("x", "y")
+    assert kernel_patch.touched(GOOD) == ("mm/a.c", "mm/new.h")
+    assert kernel_patch.touched("diff --git a/x b/y\nrename from x\nrename to y\n") == ("x", "y")
     with pytest.raises(InputError, match="leads out of the tree"):
-        patches.touched("--- a/../../etc/passwd\n+++ b/../../etc/passwd\n")
+        kernel_patch.touched("--- a/../../etc/passwd\n+++ b/../../etc/passwd\n")
 
 
 @pytest.mark.parametrize(("said", "told"), [
@@ -168,7 +170,7 @@ def test_touched_files() -> None:
     ("fatal: something else\n", None),
 ])
 def test_refusals(said: str, told: str | None) -> None:
-    assert patches.refusal(said, Patch(label="less", text=GOOD)) == told
+    assert kernel_patch.refusal(said, Patch(label="less", text=GOOD)) == told
 
 
 def test_options() -> None:
@@ -180,12 +182,12 @@ def test_options() -> None:
     ]
 
 
-def plan(**changes: object) -> kernelbuild.Plan:
+def plan(**changes: object) -> build.Plan:
     about: dict[str, object] = {
         "name": "k", "tree": source.Tree(id="tar-1", tarball="/t", series="6.1"), "config": "CONFIG_A=y", "distribution": "",
         "patches": (Patch(label="less", text=GOOD), Patch(label="more", text="+")), "tools": Tools(compiler="gcc 12", binutils=BINUTILS),
     }
-    return kernelbuild.Plan.model_validate(about | changes)
+    return build.Plan.model_validate(about | changes)
 
 
 def test_keys_change_with_what_a_kernel_is_made_of_and_with_nothing_else() -> None:
@@ -220,8 +222,8 @@ def test_the_roles_scripts_are_in_the_key(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str, inside: bool, outside: bool,
 ) -> None:
     """A changed command makes another kernel; a comment does not; a build without a container does not use inside.sh."""
-    shutil.copytree(eras.SCRIPTS, tmp_path / "files")
-    monkeypatch.setattr(eras, "SCRIPTS", tmp_path / "files")
+    shutil.copytree(era.SCRIPTS, tmp_path / "files")
+    monkeypatch.setattr(era, "SCRIPTS", tmp_path / "files")
 
     def keys() -> tuple[str, str]:
         tools = Tools(compiler="gcc 12", binutils=BINUTILS)
@@ -252,18 +254,18 @@ def test_which_disk_is_full(
     monkeypatch.setattr(toolchain, "builder", lambda: toolchain.Builder("farm", local=local))
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1 << 40, 0, 0))
     with pytest.raises(LabError) as raised:
-        kernelbuild._play(plan(), "build", tmp_path / "out", deadline)
+        build._play(plan(), "build", tmp_path / "out", deadline)
     assert type(raised.value) is error
     if error is HostError:
         assert f"the disk is full ({lab_state if local else 'farm'})" in str(raised.value)
 
 
-def kept(tmp_path: Path, text: str) -> kernelbuild.Built:
+def kept(tmp_path: Path, text: str) -> build.Built:
     """What kernelbuild keeps of a result whose bzImage carries this text."""
     bzimage(tmp_path / "bzImage", "", about=text)
     with tarfile.open(tmp_path / "result.tar", "w") as archive:
         archive.add(tmp_path / "bzImage", "bzImage")
-    return kernelbuild._keep(plan(), tmp_path, 1.0)
+    return build._keep(plan(), tmp_path, 1.0)
 
 
 def test_a_kernel_with_another_key_is_refused(lab_state: Path, tmp_path: Path) -> None:
@@ -286,18 +288,18 @@ def bzimage(path: Path, release: str, about: str = "") -> Path:
 
 
 def test_release_of_a_bzimage(tmp_path: Path) -> None:
-    assert kernelbuild.release(bzimage(tmp_path / "k", "6.1.2-mine")) == "6.1.2-mine"
+    assert build.release(bzimage(tmp_path / "k", "6.1.2-mine")) == "6.1.2-mine"
     (tmp_path / "k").write_bytes(b"ELF" * 1000)
     with pytest.raises(InputError, match="is not a bzImage"):
-        kernelbuild.release(tmp_path / "k")
+        build.release(tmp_path / "k")
     with pytest.raises(InputError, match="No such file"):
-        kernelbuild.release(tmp_path / "none")
+        build.release(tmp_path / "none")
 
 
 def test_modules_of_a_prebuilt_kernel(kernels: Callable[..., Path], tmp_path: Path) -> None:
     place = kernels(**{"p.yml": f"description: p\nsource: {{prebuilt: {{bzimage: {tmp_path}/k, modules: {tmp_path}/m}}}}\n", "../m/kernel/a.ko": ""})
     (place / "m/build").symlink_to("/usr/src/linux")
-    archive = kernel.modules(Boot(name="p", kernel=str(tmp_path / "k"), release="6.1.2-mine"), tmp_path)
+    archive = boot.modules(Boot(name="p", kernel=str(tmp_path / "k"), release="6.1.2-mine"), tmp_path)
     assert archive is not None
     with tarfile.open(archive) as opened:
         assert set(opened.getnames()) == {"6.1.2-mine", "6.1.2-mine/kernel", "6.1.2-mine/kernel/a.ko"}
@@ -320,8 +322,8 @@ def test_sources_that_are_not_there(kernels: Callable[..., Path], tmp_path: Path
         ("git", InputError, r"git\.yml: source\.git\.url: there is no repository"),
     ):
         with pytest.raises(error, match=said):
-            source.tree(name, recipes.recipe(name), deadline, fetch=True)
-    assert source.tree("deb", recipes.recipe("deb"), deadline, fetch=False) is None
+            source.tree(name, recipe.recipe(name), deadline, fetch=True)
+    assert source.tree("deb", recipe.recipe("deb"), deadline, fetch=False) is None
 
 
 @pytest.mark.parametrize(("option", "text"), [
@@ -335,9 +337,9 @@ def test_settings_that_are_none(option: str, text: str) -> None:
 def test_import(kernels: Callable[..., Path], tmp_path: Path) -> None:
     kernels(**{"../m/modules.dep": ""})
     cli_kernel.import_kernel("mine", bzimage(tmp_path / "k", "6.1.2-mine"), tmp_path / "m")
-    found = recipes.recipe("mine")
-    assert found.source.prebuilt == recipes.Prebuilt(bzimage=f"{tmp_path}/k", modules=f"{tmp_path}/m")
-    assert kernel.resolve("mine", IMAGE).release == "6.1.2-mine"
+    found = recipe.recipe("mine")
+    assert found.source.prebuilt == recipe.Prebuilt(bzimage=f"{tmp_path}/k", modules=f"{tmp_path}/m")
+    assert boot.resolve("mine", IMAGE).release == "6.1.2-mine"
     for name, file, said in (("mine", "k", "is there: choose another name"), ("../x", "k", "is not a name"), ("new", "m/modules.dep", "is not a bzImage")):
         with pytest.raises(InputError, match=said):
             cli_kernel.import_kernel(name, tmp_path / file)

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from numalab import experiment, guest, kernelbuild
+from numalab import experiment, guest
 from numalab.analysis import calibration
 from numalab.core import state
 from numalab.core.errors import InputError
 from numalab.host import accelerator, image
+from numalab.kernel import build
 from numalab.model.case import Arm
 from numalab.model.run import Run
 from numalab.model.values import Accel, jsonable
@@ -128,7 +129,7 @@ def test_manifests(commit: str) -> None:
 
         name, key = "6.1", ONES
 
-    built = kernelbuild.existing(Asked())  # type: ignore[arg-type]
+    built = build.existing(Asked())  # type: ignore[arg-type]
     assert built is not None
     assert (built.release, built.patches, built.file("bzImage").read_text()) == ("6.1.1-numalab", ("a.patch",), "bzImage")
 

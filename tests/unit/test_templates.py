@@ -21,21 +21,23 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import pytest
 from pydantic import BaseModel
 
-from numalab import eras, guest, kernel, kernelbuild, recipes, settle, source, toolchain
+from numalab import guest, settle
 from numalab.core import state
 from numalab.core.errors import InputError
 from numalab.core.process import Deadline, Result
-from numalab.eras import Container, Era
 from numalab.host import ansible, image
 from numalab.host.image import Image, ImageRecipe
-from numalab.kernelbuild import Built
+from numalab.kernel import boot as kernel_boot
+from numalab.kernel import build, era, recipe, source, toolchain
+from numalab.kernel.build import Built
+from numalab.kernel.era import Container, Era
+from numalab.kernel.recipe import KernelRecipe
+from numalab.kernel.source import Tree
+from numalab.kernel.toolchain import Tools
 from numalab.model import catalog
 from numalab.model.case import Case
 from numalab.model.guest import Boot
 from numalab.model.topology import Topology
-from numalab.recipes import KernelRecipe
-from numalab.source import Tree
-from numalab.toolchain import Tools
 from tests.unit import makers
 from tests.unit.makers import FakeHost
 
@@ -186,7 +188,7 @@ def handed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: Callable[[s
     tree = Tree(id="git-1", tarball="/t", series="6.1")
     base = Image(name="debian12", id="0" * 16, directory=str(tmp_path), root="PARTUUID=1", disk_bytes=1, inputs={})
 
-    def built(plan: kernelbuild.Plan) -> Built:
+    def built(plan: build.Plan) -> Built:
         return Built(name=plan.name, key=plan.key, directory=str(tmp_path), release=f"6.1-numalab-{plan.name}", seconds=1, patches=(), source=plan.tree.id,
                      compiler=plan.tools.compiler, bzimage_bytes=1, modules=True)
 
@@ -194,10 +196,10 @@ def handed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: Callable[[s
     monkeypatch.setattr(source, "_debian", lambda *_: tree)
     monkeypatch.setattr(source, "_download", lambda _url, _sha256, path, _deadline: path.touch())
     monkeypatch.setattr(toolchain, "tools", lambda *_, **__: Tools(compiler="gcc-9 (Debian) 9.3.0", binutils=("GNU as", "GNU ld"), container="c-1"))
-    monkeypatch.setattr(recipes, "era", lambda _: Era.model_validate(SAMPLES[Era][0]))
-    for module in (eras, source):
+    monkeypatch.setattr(recipe, "era", lambda _: Era.model_validate(SAMPLES[Era][0]))
+    for module in (era, source):
         monkeypatch.setattr(module, "container", lambda _: Container.model_validate(SAMPLES[Container][0]))
-    monkeypatch.setattr(kernel, "existing", built)
+    monkeypatch.setattr(kernel_boot, "existing", built)
     monkeypatch.setattr(image, "pinned", lambda *_: base)
     monkeypatch.setattr(ansible, "run", handed.play)
     monkeypatch.setattr(image, "run", handed.packer)
@@ -229,13 +231,13 @@ def use_topology(path: Path, deadline: Deadline) -> None:
 
 def use_kernel(path: Path, deadline: Deadline) -> None:
     """As kernel build, and then as up --boot grub."""
-    what = recipes.recipe(str(path))
+    what = recipe.recipe(str(path))
     if what.built:
-        plan = kernelbuild.plan(str(path), None, deadline, fetch=True)
+        plan = build.plan(str(path), None, deadline, fetch=True)
         assert plan
         for tag in ("configure", "build"):
-            kernelbuild._play(plan, tag, path.with_name("out"), deadline)
-    play_guest(deadline, kernel.resolve(str(path), image.pinned("debian12", "")))
+            build._play(plan, tag, path.with_name("out"), deadline)
+    play_guest(deadline, kernel_boot.resolve(str(path), image.pinned("debian12", "")))
 
 
 def sample_kernel(path: Path) -> Path:
@@ -249,7 +251,7 @@ def use_era(path: Path, deadline: Deadline) -> None:
     """In a kernel that has it."""
     found = catalog.load(Era, path)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recipes, "era", lambda _: found)
+        patch.setattr(recipe, "era", lambda _: found)
         use_kernel(sample_kernel(path), deadline)
 
 
@@ -257,7 +259,7 @@ def use_container(path: Path, deadline: Deadline) -> None:
     """In a kernel whose era has it."""
     found = catalog.load(Container, path)
     with pytest.MonkeyPatch.context() as patch:
-        for module in (eras, source):
+        for module in (era, source):
             patch.setattr(module, "container", lambda _: found)
         use_kernel(sample_kernel(path), deadline)
 

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from numalab import eras, kconfig, kernelbuild, recipes
 from numalab.core import state
 from numalab.core.errors import InputError
 from numalab.core.process import Deadline
 from numalab.host import ssh
+from numalab.kernel import build, kconfig
+from numalab.kernel import era as kernel_era
+from numalab.kernel import recipe as kernel_recipe
 from numalab.model import catalog, topology
 from numalab.plugin import Lab
 from tests.vm.conftest import Command
@@ -24,11 +26,11 @@ SMALL = topology.scale(catalog.topology("2socket"), memory=1 << 30, vcpus=2).mod
 @pytest.mark.minutes(60)
 def test_5_10_from_bullseye(lab: Lab, deadline: Deadline) -> None:
     """Source package, container and era; automatic NUMA balancing with the sysctls of before 5.13."""
-    about = recipes.recipe("5.10")
-    built = kernelbuild.build("5.10", None, Deadline.after(40 * 60))
+    about = kernel_recipe.recipe("5.10")
+    built = build.build("5.10", None, Deadline.after(40 * 60))
     assert built.compiler.startswith("gcc (Debian 10.2.1")
-    assert kernelbuild.build("5.10", None, Deadline.after(60)) == built
-    inside = state.directory() / "containers" / eras.container("bullseye").id("bullseye")
+    assert build.build("5.10", None, Deadline.after(60)) == built
+    inside = state.directory() / "containers" / kernel_era.container("bullseye").id("bullseye")
     assert not any(path.is_mount() for path in (inside / "proc", inside / "dev", Path(f"{inside}{state.directory()}"))), "a mount outlived the build"
     with lab.up(SMALL, "2socket", deadline, kernel="5.10") as guest:
         def said(command: str) -> str:
@@ -36,8 +38,8 @@ def test_5_10_from_bullseye(lab: Lab, deadline: Deadline) -> None:
 
         assert said("uname -r").strip() == built.release
         assert f"{built.key}@numalab) (gcc (Debian 10.2.1" in said("cat /proc/version")
-        era = recipes.era_of(about)
-        _, lost = eras.forgiven(era, kconfig.lost(recipes.fragments(about, "5.10"), said("zcat /proc/config.gz")))
+        era = kernel_recipe.era_of(about)
+        _, lost = kernel_era.forgiven(era, kconfig.lost(kernel_recipe.fragments(about, "5.10"), said("zcat /proc/config.gz")))
         assert lost == []
         assert int(said("cat /proc/sys/kernel/numa_balancing_scan_size_mb")) > 0
         said("truncate -s 1G /x && mkfs.xfs -q -f ${LAB_MKFS_XFS:-} /x && mount -o loop /x /mnt && umount /mnt")
@@ -46,7 +48,7 @@ def test_5_10_from_bullseye(lab: Lab, deadline: Deadline) -> None:
 @pytest.mark.minutes(50)
 def test_a_git_source_made_from_the_package(tmp_path: Path) -> None:
     """So much of the tree as configuring takes, committed: the git path comes to the configuration that the package's has."""
-    built = kernelbuild.build("5.10", None, Deadline.after(40 * 60))
+    built = build.build("5.10", None, Deadline.after(40 * 60))
     place = tmp_path / "linux"
     place.mkdir()
     parts = r"find . \( -name 'Kconfig*' -o -path './scripts/*' -o -path './arch/x86/*Makefile*' -o -path ./Makefile -o -path './include/linux/*' \) -type f"
@@ -64,14 +66,14 @@ def test_a_git_source_made_from_the_package(tmp_path: Path) -> None:
     recipe = tmp_path / "mine.yml"
     recipe.write_text(f"description: d\nsource: {{git: {{url: {place}, rev: v5.10, commit: {git('rev-parse', 'HEAD')}}}}}\n"
                       'config: [base, "5.10"]\nera: bullseye\n')
-    asked = kernelbuild.plan(str(recipe), None, Deadline.after(300), fetch=True)
+    asked = build.plan(str(recipe), None, Deadline.after(300), fetch=True)
     assert asked is not None
     assert asked.tree.series == "5.10"
-    assert kconfig.options(kernelbuild.configure(asked, Deadline.after(300))) == kconfig.options(built.file("config").read_text())
+    assert kconfig.options(build.configure(asked, Deadline.after(300))) == kconfig.options(built.file("config").read_text())
     git("commit", "-q", "--allow-empty", "-m", "another")
     git("tag", "-f", "v5.10")
     with pytest.raises(InputError, match="was the tag moved"):
-        kernelbuild.plan(str(recipe), None, Deadline.after(60), fetch=True)
+        build.plan(str(recipe), None, Deadline.after(60), fetch=True)
 
 
 def test_a_silent_boot(lab_py: Command, tmp_path: Path) -> None:

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from numalab import kconfig, kernelbuild, measure, recipes, settle
+from numalab import measure, settle
 from numalab.core.errors import CommandFailed, GuestError
 from numalab.core.process import Deadline
 from numalab.guest import Guest
 from numalab.host import ssh
+from numalab.kernel import build, kconfig
+from numalab.kernel import recipe as kernel_recipe
 from numalab.model import catalog, topology
 from numalab.model.values import SizeClass
 from numalab.plugin import Lab
@@ -24,9 +26,9 @@ ORDER = settle.Order(
 )
 
 
-def built(name: str) -> kernelbuild.Built:
+def built(name: str) -> build.Built:
     """A kernel; the first one of a series takes minutes."""
-    return kernelbuild.build(name, None, Deadline.after(40 * 60))
+    return build.build(name, None, Deadline.after(40 * 60))
 
 
 def said(guest: Guest, command: str) -> str:
@@ -39,7 +41,7 @@ def test_the_lean_kernel_and_a_guest_in_order(lab: Lab, deadline: Deadline) -> N
     with lab.up(SMALL, "uma-2g", deadline, kernel="6.1") as guest:
         assert said(guest, "uname -r").strip() == asked.release
         assert asked.key in said(guest, "cat /proc/version")
-        assert kconfig.lost(recipes.fragments(recipes.recipe("6.1"), "6.1"), said(guest, "zcat /proc/config.gz")) == []
+        assert kconfig.lost(kernel_recipe.fragments(kernel_recipe.recipe("6.1"), "6.1"), said(guest, "zcat /proc/config.gz")) == []
         assert said(guest, "lsmod").count("\n") == 1, "a module was loaded"
 
         assert settle.tune(guest, ORDER, deadline).changed == 1

@@ -19,11 +19,12 @@ from typing import Any
 
 import pytest
 
-from numalab import kernel, kernelbuild
 from numalab.core import checksum, paths, state
 from numalab.core.errors import Cancelled, CommandFailed, HostError, InputError
 from numalab.core.process import Deadline
 from numalab.host import ansible
+from numalab.kernel import boot
+from numalab.kernel import build as kernel_build
 from numalab.model.guest import Boot
 from tests.vm.conftest import until
 
@@ -92,11 +93,11 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     with tarfile.open(tmp_path / "linux.tar", "w") as archive:
         archive.add(tmp_path / "linux", "linux-6.1")
 
-    def build(name: str, *apply: str, config: str = "lean", cancel: threading.Event | None = None, about: str = "") -> kernelbuild.Built:
+    def build(name: str, *apply: str, config: str = "lean", cancel: threading.Event | None = None, about: str = "") -> kernel_build.Built:
         about = about or f"{{tarball: {{path: {tmp_path}/linux.tar}}}}"
         text = f"description: d\nsource: {about}\nconfig: {config}\nseries: '6.1'\napply: [{', '.join(apply)}]\n"
         (tmp_path / "kernels" / f"{name}.yml").write_text(text)
-        return kernelbuild.build(name, None, Deadline.after(120, cancel))
+        return kernel_build.build(name, None, Deadline.after(120, cancel))
 
     return build
 
@@ -107,7 +108,7 @@ def tree() -> dict[str, str]:
     return {str(path.relative_to(place)): path.read_text() for path in place.rglob("*") if path.is_file()}
 
 
-def test_stock_and_variants(lab: Callable[..., kernelbuild.Built], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stock_and_variants(lab: Callable[..., kernel_build.Built], monkeypatch: pytest.MonkeyPatch) -> None:
     stock = lab("stock")
     assert stock.release == "6.1.0-numalab-stock"
     assert stock.file("config").read_text().strip() == "CONFIG_A=y"
@@ -130,7 +131,7 @@ def test_stock_and_variants(lab: Callable[..., kernelbuild.Built], monkeypatch: 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small disk: needs root")
 @pytest.mark.parametrize("apply", [("more",), ("fills",)], ids=["before make", "in make"])
-def test_a_full_disk(lab: Callable[..., kernelbuild.Built], tmp_path: Path, apply: tuple[str, ...]) -> None:
+def test_a_full_disk(lab: Callable[..., kernel_build.Built], tmp_path: Path, apply: tuple[str, ...]) -> None:
     """On a disk of its own that fills up, by somebody else before the build or by the build itself."""
     place = tmp_path / "state"
     place.mkdir()
@@ -150,35 +151,35 @@ def test_a_full_disk(lab: Callable[..., kernelbuild.Built], tmp_path: Path, appl
         subprocess.run(["umount", place], check=True)
 
 
-def test_modules(lab: Callable[..., kernelbuild.Built], tmp_path: Path) -> None:
+def test_modules(lab: Callable[..., kernel_build.Built], tmp_path: Path) -> None:
     assert not lab("without").modules
     built = lab("with", config="[lean, m]")
-    archive = kernel.modules(Boot(name=str(tmp_path / "kernels/with.yml"), kernel=str(built.file("bzImage"))), tmp_path)
+    archive = boot.modules(Boot(name=str(tmp_path / "kernels/with.yml"), kernel=str(built.file("bzImage"))), tmp_path)
     assert archive is not None
     with tarfile.open(archive) as opened:
         assert "./6.1.0-numalab-with/kernel/m.ko" in opened.getnames()
 
 
-def test_a_patch_that_does_not_apply(lab: Callable[..., kernelbuild.Built]) -> None:
+def test_a_patch_that_does_not_apply(lab: Callable[..., kernel_build.Built]) -> None:
     with pytest.raises(InputError, match=r"patches/misfit/6\.1/1\.patch: hunk 1 of 1 \(line 1\) of mm/a\.c does not apply"):
         lab("bad", "adds", "misfit")
     assert tree() == TREE
     assert not list(state.folder("kernels").iterdir())
 
 
-def test_an_option_that_does_not_survive(lab: Callable[..., kernelbuild.Built]) -> None:
+def test_an_option_that_does_not_survive(lab: Callable[..., kernel_build.Built]) -> None:
     with pytest.raises(InputError, match=r"did not survive olddefconfig: CONFIG_LOST \(asked y, got n\)$"):
         lab("bad", config="[lean, lost]")
 
 
-def test_a_compiler_error(lab: Callable[..., kernelbuild.Built]) -> None:
+def test_a_compiler_error(lab: Callable[..., kernel_build.Built]) -> None:
     with pytest.raises(CommandFailed, match=r"Patched, compiled, .*mm/a\.c:1:1: error: broken"):
         lab("bad", "broken")
     assert tree() == TREE
     assert lab("good", "more").release.endswith("-good")
 
 
-def test_a_killed_build(lab: Callable[..., kernelbuild.Built]) -> None:
+def test_a_killed_build(lab: Callable[..., kernel_build.Built]) -> None:
     """kill -9 of whatever runs in the build tree: journal and half-made objects stay, and the next build mends it."""
     lab("stock")
     cancel = threading.Event()
@@ -196,7 +197,7 @@ def test_a_killed_build(lab: Callable[..., kernelbuild.Built]) -> None:
     assert tree() == TREE
 
 
-def test_ctrl_c(lab: Callable[..., kernelbuild.Built]) -> None:
+def test_ctrl_c(lab: Callable[..., kernel_build.Built]) -> None:
     """Nothing goes on compiling behind the user's back."""
     cancel = threading.Event()
     with ThreadPoolExecutor(1) as pool:
@@ -211,7 +212,7 @@ def test_ctrl_c(lab: Callable[..., kernelbuild.Built]) -> None:
     assert tree() == TREE
 
 
-def test_two_at_once(lab: Callable[..., kernelbuild.Built]) -> None:
+def test_two_at_once(lab: Callable[..., kernel_build.Built]) -> None:
     with ThreadPoolExecutor(2) as pool:
         one, two = pool.map(lambda words: lab(*words), [("one", "more"), ("two", "adds")])
     assert one.file("bzImage").read_bytes().endswith(b"TWO\nthree\nb\n")
@@ -219,7 +220,7 @@ def test_two_at_once(lab: Callable[..., kernelbuild.Built]) -> None:
     assert tree() == TREE
 
 
-def test_git(lab: Callable[..., kernelbuild.Built], tmp_path: Path) -> None:
+def test_git(lab: Callable[..., kernel_build.Built], tmp_path: Path) -> None:
     """A tag builds; commits are applied and reverted by name; a moved tag is told."""
     place = tmp_path / "linux"
 
@@ -238,7 +239,7 @@ def test_git(lab: Callable[..., kernelbuild.Built], tmp_path: Path) -> None:
     assert lab("tag", about=about).file("bzImage").read_bytes().endswith(b"one\nTWO\nthree\nb\n")
     path = tmp_path / "kernels/reverted.yml"
     path.write_text(f"description: d\nsource: {about}\nconfig: lean\nrevert: ['{commit[:12]}']\n")
-    built = kernelbuild.build("reverted", None, Deadline.after(60))
+    built = kernel_build.build("reverted", None, Deadline.after(60))
     assert built.file("bzImage").read_bytes().endswith(b"one\ntwo\nthree\nb\n")
     git("commit", "-qam", "third")
     git("tag", "-f", "v1")
@@ -248,7 +249,7 @@ def test_git(lab: Callable[..., kernelbuild.Built], tmp_path: Path) -> None:
         lab("tag", about=about.replace("v1", "v2"))
 
 
-def test_a_url(lab: Callable[..., kernelbuild.Built], tmp_path: Path) -> None:
+def test_a_url(lab: Callable[..., kernel_build.Built], tmp_path: Path) -> None:
     url = (tmp_path / "linux.tar").as_uri()
     with pytest.raises(InputError, match=f"has checksum .*, not {'ab' * 32}: nothing of it is used"):
         lab("url", about=f"{{tarball: {{url: '{url}', sha256: {'ab' * 32}}}}}")
@@ -257,7 +258,7 @@ def test_a_url(lab: Callable[..., kernelbuild.Built], tmp_path: Path) -> None:
     assert lab("url", about=f"{{tarball: {{url: '{url}', sha256: '{good}'}}}}").release.endswith("-url")
 
 
-def test_a_builder_elsewhere(lab: Callable[..., kernelbuild.Built], tmp_path: Path) -> None:
+def test_a_builder_elsewhere(lab: Callable[..., kernel_build.Built], tmp_path: Path) -> None:
     """Over SSH, into a folder of its own: source, configuration and patches go there, the kernel comes back."""
     with _farm(tmp_path):
         built = lab("far", "more")
@@ -286,7 +287,7 @@ def _farm(tmp_path: Path) -> Iterator[None]:
             server.kill()
 
 
-def test_two_labs_on_one_builder(lab: Callable[..., kernelbuild.Built], tmp_path: Path) -> None:
+def test_two_labs_on_one_builder(lab: Callable[..., kernel_build.Built], tmp_path: Path) -> None:
     """Both have sent their job to the same build tree when the first of them gets to build: each gets its own kernel."""
     with _farm(tmp_path):
         lab("stock")  # the tree is there and configured
@@ -303,7 +304,7 @@ def test_two_labs_on_one_builder(lab: Callable[..., kernelbuild.Built], tmp_path
     assert not list((tmp_path / "far/jobs").iterdir())
 
 
-def _another_lab(lab: Callable[..., kernelbuild.Built], place: Path, patch: str) -> BaseProcess:
+def _another_lab(lab: Callable[..., kernel_build.Built], place: Path, patch: str) -> BaseProcess:
     """A process with a state directory of its own, that builds a kernel and leaves it in place/kernel."""
     def build() -> None:
         os.environ["LAB_STATE"] = str(place)
@@ -321,7 +322,7 @@ def _waiting_for(lock: Path) -> int:
     return sum(words[0].endswith(b"flock") and str(lock).encode() in words for words in commands)
 
 
-def test_two_labs_unpack_at_once(lab: Callable[..., kernelbuild.Built], tmp_path: Path) -> None:
+def test_two_labs_unpack_at_once(lab: Callable[..., kernel_build.Built], tmp_path: Path) -> None:
     with _farm(tmp_path):
         labs = [_another_lab(lab, tmp_path / f"state-{number}", "more") for number in range(2)]
         for other in labs:
@@ -330,7 +331,7 @@ def test_two_labs_unpack_at_once(lab: Callable[..., kernelbuild.Built], tmp_path
     assert first.read_bytes() == second.read_bytes()
 
 
-def test_configured_after_a_kill(lab: Callable[..., kernelbuild.Built], tmp_path: Path) -> None:
+def test_configured_after_a_kill(lab: Callable[..., kernel_build.Built], tmp_path: Path) -> None:
     """A configuration is kept for long: that of a tree in which a killed build left its patches would be wrong for all."""
     lab("stock")
     place, = (path for path in state.folder("sources").iterdir() if path.is_dir())

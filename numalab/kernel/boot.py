@@ -15,10 +15,10 @@ from pathlib import Path
 from numalab.core.errors import HostError, InputError
 from numalab.core.process import Deadline
 from numalab.host.image import Image
-from numalab.kernelbuild import existing, plan, release
+from numalab.kernel.build import existing, plan, release
+from numalab.kernel.recipe import era_of, recipe, shown
 from numalab.model.guest import Boot
 from numalab.model.topology import Topology
-from numalab.recipes import era_of, recipe, shown
 
 SEED_BYTES = 64
 """Of entropy on the command line; systemd credits all of it."""

@@ -16,18 +16,20 @@ import tarfile
 import time
 from pathlib import Path
 
-from numalab import eras, kconfig, patches, source, toolchain
 from numalab.core import state
 from numalab.core.errors import CommandFailed, HostError, InputError
 from numalab.core.log import note, step
 from numalab.core.process import Deadline
-from numalab.eras import Era
 from numalab.host.image import Image
+from numalab.kernel import era as kernel_era
+from numalab.kernel import kconfig, source, toolchain
+from numalab.kernel import patch as kernel_patch
+from numalab.kernel.era import Era
+from numalab.kernel.patch import Patch
+from numalab.kernel.recipe import DISTRIBUTION, KernelRecipe, era_of, fragments, is_commit, patch_set, recipe, stem, wanted
+from numalab.kernel.source import Tree
+from numalab.kernel.toolchain import Tools
 from numalab.model.values import Stored, Value, first_line, jsonable
-from numalab.patches import Patch
-from numalab.recipes import DISTRIBUTION, KernelRecipe, era_of, fragments, is_commit, patch_set, recipe, stem, wanted
-from numalab.source import Tree
-from numalab.toolchain import Tools
 
 FORMAT = 2
 """Counts up when this module makes another kernel of the same recipe. What the role's scripts and the tools change, the key
@@ -72,11 +74,11 @@ class Plan(Value):
     @property
     def make(self) -> tuple[str, ...]:
         """make's arguments that every target of this kernel needs."""
-        return eras.make_words(self.era) if self.era else ()
+        return kernel_era.make_words(self.era) if self.era else ()
 
     def _tools(self) -> list[str]:
         """What compiles and links, and how."""
-        scripts = [eras.code(name) for name in (*SCRIPTS, *(["inside.sh"] if self.tools.container else []))]
+        scripts = [kernel_era.code(name) for name in (*SCRIPTS, *(["inside.sh"] if self.tools.container else []))]
         return [self.tools.compiler, *self.tools.binutils, *filter(None, [self.tools.container]), *self.make, *scripts]
 
     def _options(self) -> list[str]:
@@ -126,7 +128,7 @@ def plan(name: str, image: Image | None, deadline: Deadline, *, fetch: bool) -> 
         except OSError as error:
             raise HostError(f"kernel {name} takes its configuration from image {image.name}: {error}") from error
     series = _patches(name, what, tree, deadline)
-    if age and (header := eras.shim(age, tools.compiler)):
+    if age and (header := kernel_era.shim(age, tools.compiler)):
         series.append(header)
     return Plan(name=stem(name), tree=tree, config=asked, distribution=whole, patches=tuple(series), era=age, tools=tools)
 
@@ -180,7 +182,7 @@ def build(name: str, image: Image | None, deadline: Deadline) -> Built:
 def configure(asked: Plan, deadline: Deadline) -> str:
     """The .config of a plan. Raises InputError that names each option that was asked for and got lost."""
     place = state.folder("configs") / asked.build
-    if place.exists() and eras.forgiven(asked.era, kconfig.lost(asked.config, place.read_text(errors="replace")))[1]:
+    if place.exists() and kernel_era.forgiven(asked.era, kconfig.lost(asked.config, place.read_text(errors="replace")))[1]:
         note(f"{place} is damaged: the kernel is configured again")
         place.unlink()
     if not place.exists():
@@ -188,7 +190,7 @@ def configure(asked: Plan, deadline: Deadline) -> str:
             fresh = state.scratch(place)
             _play(asked, "configure", fresh, deadline)
         text = fresh.read_text()
-        lacking, gone = eras.forgiven(asked.era, kconfig.lost(asked.config, text))
+        lacking, gone = kernel_era.forgiven(asked.era, kconfig.lost(asked.config, text))
         if lacking:
             note(f"kernel {asked.name}: its era lacks {', '.join(line.split()[0].removeprefix('CONFIG_') for line in lacking)}")
         if gone:
@@ -241,7 +243,7 @@ def _play(asked: Plan, tag: str, out: Path, deadline: Deadline, *, modules: bool
     except CommandFailed as error:
         for index, patch in enumerate(asked.patches):
             if f"refused: {index:04}.patch" in error.evidence:
-                raise InputError(f"kernel {asked.name}: {patches.refusal(error.evidence, patch) or error}", evidence=error.evidence) from error
+                raise InputError(f"kernel {asked.name}: {kernel_patch.refusal(error.evidence, patch) or error}", evidence=error.evidence) from error
         who = toolchain.builder()
         full_here = who.local and shutil.disk_usage(state.directory()).free < FULL
         if full_here or "No space left on device" in error.evidence:
@@ -259,7 +261,7 @@ def _job(asked: Plan, path: Path, modules: bool) -> None:
         f"LOCALVERSION={_local_version(asked.name)}", "KBUILD_BUILD_VERSION=1", f"KBUILD_BUILD_TIMESTAMP={TIMESTAMP}",
         f"KBUILD_BUILD_USER={asked.key}", f"KBUILD_BUILD_HOST={BUILD_HOST}", *asked.make, "bzImage", *(["modules"] if modules else []),
     ]
-    touched = sorted({file for patch in asked.patches for file in patches.touched(patch.text)})
+    touched = sorted({file for patch in asked.patches for file in kernel_patch.touched(patch.text)})
     files = {
         "all.config": asked.distribution + "\n" + asked.config,
         "arguments": "".join(f"{word}\n" for word in arguments),
@@ -267,7 +269,7 @@ def _job(asked: Plan, path: Path, modules: bool) -> None:
         "touched": "".join(f"{file}\n" for file in touched),
         "order": "".join(f"{'-' if patch.reverse else '+'} {index:04}.patch\n" for index, patch in enumerate(asked.patches)),
         **{f"{index:04}.patch": patch.text for index, patch in enumerate(asked.patches)},
-        **{script.name: script.read_text() for script in eras.SCRIPTS.glob("*.sh")},
+        **{script.name: script.read_text() for script in kernel_era.SCRIPTS.glob("*.sh")},
     }
     with tarfile.open(path, "w") as archive:
         for name, text in files.items():

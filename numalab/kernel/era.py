@@ -16,9 +16,9 @@ from typing import Annotated
 from pydantic import Field
 
 from numalab.core import paths
+from numalab.kernel.patch import Patch
 from numalab.model.catalog import find, load
 from numalab.model.values import Name, Value, jsonable
-from numalab.patches import Patch
 
 SCRIPTS = paths.ROOT / "playbooks/roles/kernel/files"
 MKFS_XFS = "LAB_MKFS_XFS"

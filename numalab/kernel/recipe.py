@@ -13,13 +13,13 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from numalab import patches
 from numalab.core import paths
 from numalab.core.errors import InputError
-from numalab.eras import Era, era
+from numalab.kernel import patch
+from numalab.kernel.era import Era, era
+from numalab.kernel.patch import Patch
 from numalab.model.catalog import find, load, names
 from numalab.model.values import Name, Value, check_name
-from numalab.patches import Patch
 
 DISTRIBUTION = "distribution"
 """The configuration that the guest image's own kernel has, instead of fragments."""
@@ -195,7 +195,7 @@ def patch_set(set_name: str, series: str | None, name: str, *, reverse: bool = F
     found = []
     for path in patch_files(set_name, series, name):
         text, label = path.read_text(), str(path.relative_to(paths.ROOT))
-        if patches.header(text, label).set != set_name:
+        if patch.header(text, label).set != set_name:
             raise InputError(f"{label}: header: Set: is not the folder's name, {set_name}")
         found.append(Patch(label=label, text=text, reverse=reverse))
     return found[::-1] if reverse else found

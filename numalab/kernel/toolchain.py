@@ -16,13 +16,13 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-from numalab import eras
 from numalab.core import state
 from numalab.core.errors import HostError, InputError
 from numalab.core.log import note, step
 from numalab.core.process import Deadline, ends_with_us, need, run
-from numalab.eras import Era
 from numalab.host import ansible
+from numalab.kernel import era
+from numalab.kernel.era import Era
 from numalab.model.values import Value
 
 
@@ -110,7 +110,7 @@ def tools(age: Era | None, deadline: Deadline, *, ask: bool) -> Tools | None:
 def _contained(who: Builder, age: Era, deadline: Deadline, *, ask: bool) -> Tools | None:
     """An era's compiler in its container; with `ask` the container is made if it is not there."""
     assert age.container  # the caller looked
-    what = eras.container(age.container)
+    what = era.container(age.container)
     name = what.id(age.container)
     memory = state.directory() / "containers" / name / "versions" if who.local else state.folder("cache") / f"versions-{MEMORY_FORMAT}-{_hash(who.host, name)}"
     lines = _remembered(memory)
@@ -172,5 +172,5 @@ def container_variables(age: Era | None) -> dict[str, object]:
     """What the role must know of an era's container, should the builder lack it."""
     if age is None or age.container is None:
         return {"kernel_container": ""}
-    what = eras.container(age.container)
+    what = era.container(age.container)
     return {"kernel_container": what.id(age.container), "kernel_suite": what.suite, "kernel_packages": what.packages}

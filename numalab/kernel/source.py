@@ -20,10 +20,10 @@ from numalab.core import checksum, state
 from numalab.core.errors import CommandFailed, HostError, InputError
 from numalab.core.log import note, step
 from numalab.core.process import Deadline, Result, need, run
-from numalab.eras import container
+from numalab.kernel.era import container
+from numalab.kernel.patch import Patch
+from numalab.kernel.recipe import COMMIT, Git, KernelRecipe, Tarball, era_of, shown
 from numalab.model.values import Value
-from numalab.patches import Patch
-from numalab.recipes import COMMIT, Git, KernelRecipe, Tarball, era_of, shown
 
 USR_SRC = Path("/usr/src")
 """Where Debian's linux-source packages put their tarballs."""
