@@ -16,8 +16,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from numalab import cli_case, cli_guest, cli_html, cli_kernel, cli_report, doctor, interrupt, launch, measure, settle
-from numalab import guest as guests
+from numalab import cli_case, cli_guest, cli_html, cli_kernel, cli_report, doctor, interrupt, measure
 from numalab.cli_common import (
     COMMAND_SECONDS,
     MINUTE,
@@ -35,7 +34,9 @@ from numalab.cli_common import (
 )
 from numalab.core import version
 from numalab.core.errors import Cancelled, Exit, InputError, LabError
-from numalab.guest import Request
+from numalab.guest import guest as guests
+from numalab.guest import launch, provision
+from numalab.guest.guest import Request
 from numalab.host import image
 from numalab.host.hypervisor import connect
 from numalab.interrupt import limit
@@ -92,7 +93,7 @@ def measure_workload(
             kernel_name=kernel_name, wish=accel_word(accelerator),
         )
         deadline = limit(launch.UP_SECONDS)
-        guest = settle.up(request, connect(uri, deadline), deadline)
+        guest = provision.up(request, connect(uri, deadline), deadline)
         with guests.ending(guest):
             result, folder = measure.run(guest, workload, which, limit(COMMAND_SECONDS))
     echo(text.summary(result))

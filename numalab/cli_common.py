@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from numalab import guest as guests
 from numalab.core.errors import Cancelled, HostError, InputError, KernelOops, LabError
-from numalab.guest import Guest
+from numalab.guest import guest as guests
+from numalab.guest.guest import Guest
 from numalab.host import ansible, disks
 from numalab.host.hypervisor import connect
 from numalab.interrupt import limit

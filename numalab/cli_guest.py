@@ -14,8 +14,7 @@ from typing import Annotated
 
 import typer
 
-from numalab import guest as guests
-from numalab import launch, leftovers, settle
+from numalab import leftovers
 from numalab.cli_common import (
     COMMAND_SECONDS,
     MINUTE,
@@ -34,7 +33,9 @@ from numalab.cli_common import (
     size_option,
 )
 from numalab.core.errors import Cancelled, DeadlinePassed, Exit, HostError, InputError, LabError
-from numalab.guest import Request
+from numalab.guest import guest as guests
+from numalab.guest import launch, provision
+from numalab.guest.guest import Request
 from numalab.host import console, image, qemu_user
 from numalab.host import disks as host_disks
 from numalab.host.domain import Mark, domain_name, mark
@@ -81,7 +82,7 @@ def up(
             kernel_boot.resolve(request.kernel_name, image.require(image_name, deadline))
     host = connect(uri, deadline)
     with ThreadPoolExecutor(len(requests)) as pool:
-        futures = [pool.submit(settle.up, request, host, deadline) for request in requests]
+        futures = [pool.submit(provision.up, request, host, deadline) for request in requests]
         outcomes = [(future.exception(), future) for future in futures]
     inventory()
     for error, future in outcomes:
@@ -194,15 +195,15 @@ def status(name: GuestName) -> None:
 def put_in_order(
     name: GuestName,
     sysctls: Annotated[list[str] | None, typer.Option("--set", metavar="SYSCTL=VALUE", help="such as kernel.numa_balancing=0")] = None,
-    knobs: Annotated[list[str] | None, typer.Option("--knob", metavar="KNOB=VALUE", help=f"of NUMA balancing: {', '.join(settle.KNOBS)}")] = None,
+    knobs: Annotated[list[str] | None, typer.Option("--knob", metavar="KNOB=VALUE", help=f"of NUMA balancing: {', '.join(provision.KNOBS)}")] = None,
     boot: Annotated[str | None, typer.Option("--boot", metavar="grub", help="install the guest's kernel in the guest and let GRUB start it")] = None,
 ) -> None:
     """Set sysctls and knobs of a running guest, and prove them by reading them back. A second time changes nothing."""
-    asked = settle.Order(sysctls=settle.pairs("--set", sysctls or []), knobs=settle.pairs("--knob", knobs or []))
+    asked = provision.Order(sysctls=provision.pairs("--set", sysctls or []), knobs=provision.pairs("--knob", knobs or []))
     guest = reach(name)
-    changed = settle.tune(guest, asked, limit(5 * MINUTE)).changed
+    changed = provision.tune(guest, asked, limit(5 * MINUTE)).changed
     if boot and one_of(guests.BootWay, "--boot", boot) == guests.BootWay.GRUB:
-        changed += settle.own_kernel(guest, limit(launch.UP_SECONDS))
+        changed += provision.own_kernel(guest, limit(launch.UP_SECONDS))
         inventory()
     echo(f"{name}: changed={changed}")
 

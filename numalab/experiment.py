@@ -19,15 +19,16 @@ from typing import Protocol
 
 from pydantic import Field
 
-from numalab import guest as guests
-from numalab import launch, measure, settle
+from numalab import measure
 from numalab.analysis import calibration, metrics
 from numalab.analysis import verdict as judge
 from numalab.core import state
 from numalab.core.errors import InputError, KernelOops, LabError, NameTaken
 from numalab.core.log import step
 from numalab.core.process import Deadline
-from numalab.guest import Guest, Request
+from numalab.guest import guest as guests
+from numalab.guest import launch, provision
+from numalab.guest.guest import Guest, Request
 from numalab.host import image, ssh
 from numalab.host.hypervisor import Host
 from numalab.kernel import boot as kernel_boot
@@ -211,10 +212,10 @@ def up(asked: Plan, host: Host, kernel: str, name: str, deadline: Deadline, *, k
         append=asked.case.append, image_name=asked.image, image_id=asked.image_id, kept=kept,
         pinned=asked.pinned.get(kernel),
     )
-    guest = settle.up(request, host, deadline.within(launch.UP_SECONDS))
+    guest = provision.up(request, host, deadline.within(launch.UP_SECONDS))
     if asked.about.sysctls or asked.about.knobs:
         with guests.ending(guest, only_on_error=True), step("sysctls and knobs set and read back", who=name):
-            settle.tune(guest, settle.Order(sysctls=asked.about.sysctls, knobs=asked.about.knobs), deadline)
+            provision.tune(guest, provision.Order(sysctls=asked.about.sysctls, knobs=asked.about.knobs), deadline)
     return guest
 
 

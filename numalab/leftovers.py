@@ -13,11 +13,11 @@ import shutil
 from functools import partial
 from pathlib import Path
 
-from numalab import guest as guests
 from numalab.core import state
 from numalab.core.errors import DeadlinePassed, HostError, LabError
 from numalab.core.log import note
 from numalab.core.process import Deadline
+from numalab.guest import guest as guests
 from numalab.host import disks, image
 from numalab.host.domain import Mark, mark
 from numalab.host.hypervisor import Host

@@ -26,7 +26,7 @@ from numalab.core import paths, state
 from numalab.core.errors import GuestError, HostError, InputError, LabError
 from numalab.core.log import note, step
 from numalab.core.process import KEEP_BYTES, Deadline
-from numalab.guest import Guest, check_release
+from numalab.guest.guest import Guest, check_release
 from numalab.host import accelerator, console, machine, ssh
 from numalab.model import catalog, verification
 from numalab.model.case import Place

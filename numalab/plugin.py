@@ -38,7 +38,7 @@ from numalab.terminal import visible
 
 if TYPE_CHECKING:
     from numalab.experiment import Outcome
-    from numalab.guest import Guest
+    from numalab.guest.guest import Guest
     from numalab.host.hypervisor import Host
 
 DEFAULT_MINUTES = 10.0
@@ -255,14 +255,14 @@ class Lab:
     @contextmanager
     def up(self, topology: Topology, name: str, deadline: Deadline, *, kernel: str | None = None, append: str = "") -> Iterator[Guest]:
         """A fresh, verified guest; gone at the end of the block."""
-        from numalab import guest as guests
-        from numalab import launch, settle
+        from numalab.guest import guest as guests
+        from numalab.guest import launch, provision
 
         request = guests.Request(
             name=guests.fresh_name("test-" + Path(name).name.removesuffix(".yml")), topology_name=name, shape=topology,
             kernel_name=kernel or self.config.getoption("--kernel"), wish=self.config.getoption("--accel"), append=append,
         )
-        guest = settle.up(request, self.host, deadline.within(launch.UP_SECONDS))
+        guest = provision.up(request, self.host, deadline.within(launch.UP_SECONDS))
         with guests.ending(guest):
             yield guest
 
@@ -294,7 +294,7 @@ def deadline(request: pytest.FixtureRequest) -> Deadline:
 @pytest.fixture
 def guest(request: pytest.FixtureRequest, lab: Lab, deadline: Deadline) -> Iterator[Guest]:
     """A fresh guest of the test's topology. One that the host cannot hold is skipped, saying so."""
-    from numalab.launch import admit
+    from numalab.guest.launch import admit
     from numalab.model import catalog, topology
 
     mark = getattr(request, "param", None) or next(request.node.iter_markers("topology"), pytest.mark.topology("4socket").mark)

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from numalab import guest
 from numalab.core import state
 from numalab.core.errors import DeadlinePassed, LabError
 from numalab.core.log import note
 from numalab.core.process import Deadline, run
+from numalab.guest import guest
 from numalab.host.image import Image
 from numalab.kernel import build, era, recipe
 from numalab.kernel.recipe import DISTRIBUTION, KernelRecipe

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from numalab.core.process import Deadline
-from numalab.guest import Guest
+from numalab.guest.guest import Guest
 from numalab.host import ssh
 from numalab.model.run import Run
 

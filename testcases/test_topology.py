@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from numalab.core.process import Deadline
-from numalab.guest import Guest
+from numalab.guest.guest import Guest
 from numalab.model import catalog, verification
 
 pytestmark = [pytest.mark.topology(name) for name in catalog.names("topologies")]

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from numalab import settle
 from numalab.core.process import Deadline
-from numalab.guest import Guest
+from numalab.guest import provision
+from numalab.guest.guest import Guest
 from numalab.model import catalog
 from numalab.model.run import Run
 from numalab.model.values import SizeClass
@@ -19,7 +19,7 @@ from numalab.model.values import SizeClass
 @pytest.mark.topology("4socket", memory="4G", vcpus=4)
 def test_repair_migrates_pages(guest: Guest, run: Callable[[str], Run], deadline: Deadline) -> None:
     # With the kernel's own knobs so short a repair is not scanned at all under emulation: 0 PTE updates in all four.
-    settle.tune(guest, settle.Order(knobs=catalog.case("xfsrepair").sizes[SizeClass.QUICK].knobs), deadline)
+    provision.tune(guest, provision.Order(knobs=catalog.case("xfsrepair").sizes[SizeClass.QUICK].knobs), deadline)
     result = run("xfsrepair")
     repairs = [phase for phase in result.phases if phase.phase.name.startswith("repair-")]
     assert len(repairs) == 4

@@ -27,10 +27,10 @@ from pathlib import Path
 
 import pytest
 
-from numalab import guest as guests
 from numalab.core import state
 from numalab.core.paths import ROOT
 from numalab.core.process import Deadline
+from numalab.guest import guest as guests
 from numalab.host.domain import mark
 from numalab.host.hypervisor import connect
 from numalab.runs import record

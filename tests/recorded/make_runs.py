@@ -21,11 +21,12 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from numalab import experiment, guest, measure
+from numalab import experiment, measure
 from numalab.analysis import calibration
 from numalab.core import checksum, paths, state
 from numalab.core.errors import GuestError
 from numalab.core.process import Deadline
+from numalab.guest import guest
 from numalab.host import accelerator, image, machine
 from numalab.kernel import build
 from numalab.model import catalog

@@ -10,7 +10,7 @@ from typing import cast
 from numalab.core import state
 from numalab.core.errors import HostError
 from numalab.core.process import Deadline, Result
-from numalab.guest import Record
+from numalab.guest.guest import Record
 from numalab.host.domain import Mark, domain_name, read_mark
 from numalab.host.hypervisor import Host
 from numalab.host.remote import HERE as THIS_MACHINE

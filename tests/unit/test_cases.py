@@ -7,9 +7,10 @@ import re
 
 import pytest
 
-from numalab import experiment, settle
+from numalab import experiment
 from numalab.analysis import metrics
 from numalab.core import paths
+from numalab.guest import provision
 from numalab.kernel.recipe import recipe
 from numalab.model import catalog, topology
 from numalab.model.case import Case
@@ -68,7 +69,7 @@ def test_kernels_and_tables_beside_the_compared_ones(name: str) -> None:
 @pytest.mark.parametrize(("name", "size"), EACH)
 def test_settings_have_their_names(name: str, size: SizeClass) -> None:
     about = catalog.case(name).sizes[size]
-    assert set(about.knobs) <= set(settle.KNOBS)
+    assert set(about.knobs) <= set(provision.KNOBS)
     assert about.source
     assert about.most_boots >= about.boots
     if size is SizeClass.QUICK:

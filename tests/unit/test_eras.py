@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from numalab import cli_kernel, guest, prune
+from numalab import cli_kernel, prune
 from numalab.core import state
 from numalab.core.errors import CommandFailed, DeadlinePassed, GuestError, HostError, InputError
 from numalab.core.process import Deadline, Result
-from numalab.guest import Guest
+from numalab.guest import guest
+from numalab.guest.guest import Guest
 from numalab.host import ansible, console, ssh
 from numalab.host.image import Image
 from numalab.kernel import boot as kernel_boot

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from numalab import experiment, measure, settle
+from numalab import experiment, measure
 from numalab.analysis import calibration
 from numalab.core import state
 from numalab.core.errors import CommandFailed, GuestError, InputError, NameTaken
 from numalab.core.process import Deadline
 from numalab.experiment import Boot, Plan
-from numalab.guest import Request
+from numalab.guest import provision
+from numalab.guest.guest import Request
 from numalab.host import image
 from numalab.kernel import build
 from numalab.model import catalog
@@ -77,7 +78,7 @@ class Lab:
         self.taken: dict[str, int] = {}
         self.happened: list[str] = []
         self.requests: list[Request] = []
-        self.orders: list[settle.Order] = []
+        self.orders: list[provision.Order] = []
         self.options: list[measure.Options] = []
         self.breaks: dict[str, BaseException] = {}
         self.up_now = 0
@@ -99,7 +100,7 @@ class Lab:
 
         return Guest()
 
-    def tune(self, guest: object, order: settle.Order, deadline: Deadline) -> None:
+    def tune(self, guest: object, order: provision.Order, deadline: Deadline) -> None:
         """settle.tune."""
         self._maybe("tune")
         self.orders.append(order)
@@ -131,8 +132,8 @@ class Lab:
 @pytest.fixture
 def lab(monkeypatch: pytest.MonkeyPatch) -> Lab:
     made = Lab()
-    monkeypatch.setattr(settle, "up", made.up)
-    monkeypatch.setattr(settle, "tune", made.tune)
+    monkeypatch.setattr(provision, "up", made.up)
+    monkeypatch.setattr(provision, "tune", made.tune)
     monkeypatch.setattr(measure, "run", made.measure)
     monkeypatch.setattr(experiment, "prepare", lambda *_: None)
     place = state.folder("images", "e" * 16)
@@ -194,7 +195,7 @@ def test_a_name_that_another_experiment_takes(lab: Lab, asked: Plan, monkeypatch
         finally:
             lab.breaks = {}
 
-    monkeypatch.setattr(settle, "up", once)
+    monkeypatch.setattr(provision, "up", once)
     assert len(conduct(asked, 1).runs) == 2
 
 
@@ -323,7 +324,7 @@ def test_run(asked: Plan, lab: Lab) -> None:
     assert (request.topology_name, request.kernel_name, request.append, request.wish) == ("4socket", AFTER, "quiet", "auto")
     assert request.shape == experiment.shape(asked)
     assert len({request.name for request in lab.requests}) == 4
-    assert lab.orders == [settle.Order(sysctls={"vm.watermark_scale_factor": "1000"}, knobs={"scan_delay_ms": "100"})] * 4
+    assert lab.orders == [provision.Order(sysctls={"vm.watermark_scale_factor": "1000"}, knobs={"scan_delay_ms": "100"})] * 4
     assert options.settings == {"vm.watermark_scale_factor": "1000", "scan_delay_ms": "100"}
     assert (options.params, options.tracepoints) == ({"mib": 64}, ("migrate:mm_migrate_pages",))
     place = found[1][0].place

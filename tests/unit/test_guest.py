@@ -16,11 +16,12 @@ from typing import Any
 
 import pytest
 
-from numalab import cli_common, cli_guest, guest, launch, settle
+from numalab import cli_common, cli_guest
 from numalab.core import state
 from numalab.core.errors import BootHung, DeadlinePassed, GuestError, GuestLost, HostError, InputError, KernelOops, LabError, TopologyMismatch
 from numalab.core.process import Deadline, Result
-from numalab.guest import Guest, Request
+from numalab.guest import guest, launch, provision
+from numalab.guest.guest import Guest, Request
 from numalab.host import accelerator, disks, domain, image, ssh
 from numalab.host.domain import Mark
 from numalab.host.image import Image
@@ -445,7 +446,7 @@ def test_a_guest_that_another_process_works_on(host: FakeHost, deadline: Deadlin
         with pytest.raises(DeadlinePassed, match=r"waiting for another lab.py that holds .*/locks/guest-g"):
             made.down(Deadline.after(0.1))
         with pytest.raises(InputError, match="a guest called g is there"):
-            settle.up(request(), host.real(), deadline)
+            provision.up(request(), host.real(), deadline)
     assert host.names == ["g"]
 
 

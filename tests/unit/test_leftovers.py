@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from numalab import guest, leftovers
+from numalab import leftovers
 from numalab.core import state
 from numalab.core.errors import HostError
 from numalab.core.process import Deadline
+from numalab.guest import guest
 from numalab.host import image
 from numalab.host.domain import Mark, mark
 from numalab.host.image import Image

@@ -17,7 +17,7 @@ from numalab.analysis import verdict as judge
 from numalab.core import paths, state
 from numalab.core.errors import GuestError, GuestLost, HostError, InputError, KernelOops
 from numalab.core.process import Deadline, Result
-from numalab.guest import Guest
+from numalab.guest.guest import Guest
 from numalab.host import accelerator, console, machine
 from numalab.model import verification
 from numalab.model.case import Arm, Place

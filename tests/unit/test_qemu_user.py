@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from numalab import cli_guest, doctor, launch
+from numalab import cli_guest, doctor
 from numalab.core import state
 from numalab.core.errors import HostError
 from numalab.core.process import Deadline
+from numalab.guest import launch
 from numalab.host import qemu_user
 from numalab.host.remote import Where
 from numalab.model.guest import DiskFile

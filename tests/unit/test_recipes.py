@@ -16,6 +16,7 @@ from numalab import cli_kernel
 from numalab.core import paths
 from numalab.core.errors import CommandFailed, HostError, InputError, LabError
 from numalab.core.process import Deadline
+from numalab.guest.provision import pairs
 from numalab.host.image import Image
 from numalab.kernel import boot, build, era, kconfig, recipe, source, toolchain
 from numalab.kernel import patch as kernel_patch
@@ -23,7 +24,6 @@ from numalab.kernel.patch import Move, Patch
 from numalab.kernel.toolchain import Tools
 from numalab.model import catalog
 from numalab.model.guest import Boot
-from numalab.settle import pairs
 
 BINUTILS = ("GNU assembler 2.40", "GNU ld 2.40")
 IMAGE = Image(name="debian12", id="0" * 16, directory="/images/x", root="PARTUUID=1", disk_bytes=1, inputs={})

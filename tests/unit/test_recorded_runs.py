@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from numalab import experiment, guest
+from numalab import experiment
 from numalab.analysis import calibration
 from numalab.core import state
 from numalab.core.errors import InputError
+from numalab.guest import guest
 from numalab.host import accelerator, image
 from numalab.kernel import build
 from numalab.model.case import Arm

@@ -21,10 +21,10 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import pytest
 from pydantic import BaseModel
 
-from numalab import guest, settle
 from numalab.core import state
 from numalab.core.errors import InputError
 from numalab.core.process import Deadline, Result
+from numalab.guest import guest, provision
 from numalab.host import ansible, image
 from numalab.host.image import Image, ImageRecipe
 from numalab.kernel import boot as kernel_boot
@@ -206,22 +206,22 @@ def handed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: Callable[[s
     return handed
 
 
-def play_guest(deadline: Deadline, boot: Boot, shape: Topology | None = None, order: settle.Order | None = None) -> None:
+def play_guest(deadline: Deadline, boot: Boot, shape: Topology | None = None, order: provision.Order | None = None) -> None:
     """The plays of a guest: its own kernel in its GRUB, sysctls and knobs."""
     about = makers.record("g")
     spec = about.spec.model_copy(update={"boot": boot.model_copy(update={"kernel": None}), "topology": shape or about.spec.topology})
     one = guest.Guest(about.model_copy(update={"spec": spec}), FakeHost().real())
     state.folder("guests", "g")
-    assert settle.own_kernel(one, deadline) == 0
+    assert provision.own_kernel(one, deadline) == 0
     if order:
-        settle.tune(one, order, deadline)
+        provision.tune(one, order, deadline)
 
 
 def use_case(path: Path, deadline: Deadline) -> None:
     """As experiment.up."""
     case = catalog.load(Case, path)
     about = next(iter(case.sizes.values()))
-    play_guest(deadline, Boot(name="debian", cmdline=case.append), order=settle.Order(sysctls=about.sysctls, knobs=about.knobs))
+    play_guest(deadline, Boot(name="debian", cmdline=case.append), order=provision.Order(sysctls=about.sysctls, knobs=about.knobs))
 
 
 def use_topology(path: Path, deadline: Deadline) -> None:

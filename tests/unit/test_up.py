@@ -9,7 +9,7 @@ import pytest
 
 from numalab import cli_guest
 from numalab.core.errors import InputError
-from numalab.guest import Request
+from numalab.guest.guest import Request
 
 
 def requests(topologies: list[str], kernels: str, names: list[str] | None = None, port: int | None = None) -> list[Request]:

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from numalab import launch
 from numalab.core import process as core_process
 from numalab.core import state
 from numalab.core.errors import Cancelled, CommandFailed, DeadlinePassed, HostError, InputError
 from numalab.core.process import Deadline
+from numalab.guest import launch
 from numalab.host import remote
 from numalab.host.remote import HERE, Where, of_uri
 

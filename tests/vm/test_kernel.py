@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from numalab import measure, settle
+from numalab import measure
 from numalab.core.errors import CommandFailed, GuestError
 from numalab.core.process import Deadline
-from numalab.guest import Guest
+from numalab.guest import provision
+from numalab.guest.guest import Guest
 from numalab.host import ssh
 from numalab.kernel import build, kconfig
 from numalab.kernel import recipe as kernel_recipe
@@ -20,7 +21,7 @@ from numalab.plugin import Lab
 
 SMALL = topology.scale(catalog.topology("uma-2g"), memory=512 << 20, vcpus=1)
 FOUR = topology.scale(catalog.topology("4socket"), memory=4 << 30, vcpus=8).model_copy(update={"disks": ()})
-ORDER = settle.Order(
+ORDER = provision.Order(
     sysctls={"kernel.numa_balancing": "0", "vm.watermark_scale_factor": "1000"},
     knobs={"scan_delay_ms": "100", "scan_period_min_ms": "100", "scan_period_max_ms": "5000", "scan_size_mb": "256"},
 )
@@ -44,16 +45,16 @@ def test_the_lean_kernel_and_a_guest_in_order(lab: Lab, deadline: Deadline) -> N
         assert kconfig.lost(kernel_recipe.fragments(kernel_recipe.recipe("6.1"), "6.1"), said(guest, "zcat /proc/config.gz")) == []
         assert said(guest, "lsmod").count("\n") == 1, "a module was loaded"
 
-        assert settle.tune(guest, ORDER, deadline).changed == 1
-        assert settle.tune(guest, ORDER, deadline).changed == 0
+        assert provision.tune(guest, ORDER, deadline).changed == 1
+        assert provision.tune(guest, ORDER, deadline).changed == 0
         assert said(guest, "cat /proc/sys/kernel/numa_balancing /sys/kernel/debug/sched/numa_balancing/scan_size_mb").split() == ["0", "256"]
         with pytest.raises(CommandFailed, match=r"sysctl vm\.swappiness: 1000 is refused"):
-            settle.tune(guest, settle.Order(sysctls={"vm.swappiness": "1000"}), deadline)
+            provision.tune(guest, provision.Order(sysctls={"vm.swappiness": "1000"}), deadline)
 
-        assert settle.own_kernel(guest, deadline) > 0
+        assert provision.own_kernel(guest, deadline) > 0
         assert said(guest, "uname -r").strip() == asked.release
         assert "BOOT_IMAGE=/boot/vmlinuz" in said(guest, "cat /proc/cmdline")
-        assert settle.own_kernel(guest, deadline) == 0
+        assert provision.own_kernel(guest, deadline) == 0
 
         boot = guest.record.spec.boot.model_copy(update={"release": "6.1.0-another"})
         guest.record = guest.record.model_copy(update={"spec": guest.record.spec.model_copy(update={"boot": boot})})
@@ -72,8 +73,8 @@ def test_modules_that_depmod_has_not_seen(lab: Lab, deadline: Deadline, tmp_path
     recipe.write_text(f"description: d\nsource: {{prebuilt: {{bzimage: {asked.file('bzImage')}, modules: {tmp_path}/modules}}}}\n")
     with lab.up(SMALL, "uma-2g", deadline, kernel=str(recipe)) as guest:
         assert "modules.dep.bin" in said(guest, "ls /lib/modules/$(uname -r)")
-        assert settle.own_kernel(guest, deadline) > 0
-        assert settle.own_kernel(guest, deadline) == 0
+        assert provision.own_kernel(guest, deadline) > 0
+        assert provision.own_kernel(guest, deadline) == 0
 
 
 @pytest.mark.minutes(40)
@@ -96,7 +97,7 @@ def test_slowscan(lab: Lab, deadline: Deadline) -> None:
     for name in ("6.1", "6.1-slowscan-before"):
         built(name)
         with lab.up(FOUR, "4socket", deadline, kernel=name) as guest:
-            settle.tune(guest, ORDER.model_copy(update={"sysctls": {"vm.watermark_scale_factor": "1000"}}), deadline)
+            provision.tune(guest, ORDER.model_copy(update={"sysctls": {"vm.watermark_scale_factor": "1000"}}), deadline)
             run, _ = measure.run(guest, "migratefail", SizeClass.QUICK, deadline)
             updates[name] = run.phase("touch").counters["vmstat"]["numa_pte_updates"]
     assert updates["6.1-slowscan-before"] > 3 * updates["6.1"], updates

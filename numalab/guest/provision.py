@@ -14,13 +14,13 @@ from pathlib import Path
 
 from pydantic import Field
 
-from numalab import guest as guests
-from numalab import launch
 from numalab.core import state
 from numalab.core.errors import InputError
 from numalab.core.log import step
 from numalab.core.process import Deadline
-from numalab.guest import BootWay, Guest, Request
+from numalab.guest import guest as guests
+from numalab.guest import launch
+from numalab.guest.guest import BootWay, Guest, Request
 from numalab.host import ansible, image, ssh
 from numalab.host.hypervisor import Host
 from numalab.kernel import boot as kernel_boot

@@ -15,12 +15,12 @@ import socket
 import uuid
 from pathlib import Path
 
-from numalab import guest as guests
 from numalab.core import state
 from numalab.core.errors import BootHung, HostError, InputError, LabError, NameTaken
 from numalab.core.log import note, step
 from numalab.core.process import Deadline
-from numalab.guest import Guest, Record, Request
+from numalab.guest import guest as guests
+from numalab.guest.guest import Guest, Record, Request
 from numalab.host import accelerator, image, qemu_user
 from numalab.host import disks as host_disks
 from numalab.host.domain import CMDLINE, domain_xml
