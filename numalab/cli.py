@@ -16,7 +16,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from numalab import cli_case, cli_guest, cli_html, cli_kernel, cli_report, doctor, interrupt, measure
+from numalab import cli_case, cli_guest, cli_html, cli_kernel, cli_report, doctor, interrupt
 from numalab.cli_common import (
     COMMAND_SECONDS,
     MINUTE,
@@ -40,6 +40,7 @@ from numalab.guest.guest import Request
 from numalab.host import image
 from numalab.host.hypervisor import connect
 from numalab.interrupt import limit
+from numalab.measure import runner
 from numalab.model import catalog, topology
 from numalab.model.values import SizeClass
 from numalab.progress import Progress
@@ -83,9 +84,9 @@ def measure_workload(
 ) -> None:
     """Run a workload by itself in one guest, and show what the kernel counted in each phase."""
     which = SizeClass(one_of(SizeClass, "--size", size))
-    measure.load(workload)
+    runner.load(workload)
     if on:
-        result, folder = measure.run(reach(on), workload, which, limit(COMMAND_SECONDS))
+        result, folder = runner.run(reach(on), workload, which, limit(COMMAND_SECONDS))
     else:
         shape = topology.scale(catalog.topology(topology_name), memory=size_option("--memory", memory), vcpus=vcpus)
         request = Request(
@@ -95,7 +96,7 @@ def measure_workload(
         deadline = limit(launch.UP_SECONDS)
         guest = provision.up(request, connect(uri, deadline), deadline)
         with guests.ending(guest):
-            result, folder = measure.run(guest, workload, which, limit(COMMAND_SECONDS))
+            result, folder = runner.run(guest, workload, which, limit(COMMAND_SECONDS))
     echo(text.summary(result))
     echo(f"all of it: {folder}")
 

@@ -19,7 +19,6 @@ from typing import Protocol
 
 from pydantic import Field
 
-from numalab import measure
 from numalab.analysis import calibration, metrics
 from numalab.analysis import verdict as judge
 from numalab.core import state
@@ -34,6 +33,7 @@ from numalab.host.hypervisor import Host
 from numalab.kernel import boot as kernel_boot
 from numalab.kernel import build
 from numalab.kernel.recipe import recipe
+from numalab.measure import runner
 from numalab.model import catalog, topology
 from numalab.model.case import Arm, Case, CaseSize, Machine, Place
 from numalab.model.guest import Boot as BootFiles
@@ -158,7 +158,7 @@ class Boot:
 
 def run(
     asked: Plan, host: Host, boots: int, *, experiment: str, first: int = 0, looks: int = 1, limit: Callable[[float], Deadline],
-    began: Callable[[Boot], measure.Watcher | None] = lambda _: None,
+    began: Callable[[Boot], runner.Watcher | None] = lambda _: None,
 ) -> Iterator[tuple[Run, Path]]:
     """Boot and measure rounds `first` to `boots` - 1 of an experiment, a run each. An error ends it; earlier runs stay.
 
@@ -169,12 +169,12 @@ def run(
         watcher = began(boot)
         deadline = limit(60 * asked.about.minutes)
         with _crash_of(boot), booted(asked, host, boot.kernel, f"{asked.case_name}-{number}", deadline) as (guest, settings):
-            options = measure.Options(
+            options = runner.Options(
                 params=asked.about.params, tracepoints=asked.case.tracepoints, settings=settings, profile_hz=asked.profile_hz,
                 place=Place(case_name=asked.case_name, case=asked.case, experiment=experiment, arm=boot.arm, boot=number, looks=looks,
                             planned=boots * len(asked.kernels)),
             )
-            done = measure.run(guest, asked.case.workload, asked.size, deadline, options, watcher=watcher)
+            done = runner.run(guest, asked.case.workload, asked.size, deadline, options, watcher=watcher)
         yield done
 
 
@@ -226,8 +226,8 @@ def settings(asked: Plan) -> dict[str, str]:
 
 def phases(asked: Plan) -> tuple[Phase, ...]:
     """The workload's, with the plan's parameters."""
-    module = measure.load(asked.case.workload)
-    found: tuple[Phase, ...] = module.phases(measure.parameters(module, asked.size, asked.about.params))
+    module = runner.load(asked.case.workload)
+    found: tuple[Phase, ...] = module.phases(runner.parameters(module, asked.size, asked.about.params))
     return found
 
 
@@ -238,8 +238,8 @@ def interesting(asked: Plan) -> Phase:
 
 def prelude(asked: Plan, guest: Guest, deadline: Deadline) -> None:
     """Everything up to the interesting phase, done in a guest: file systems made, files created, caches dropped."""
-    module = measure.load(asked.case.workload)
-    measure.give_files(guest, module, measure.parameters(module, asked.size, asked.about.params), deadline)
+    module = runner.load(asked.case.workload)
+    runner.give_files(guest, module, runner.parameters(module, asked.size, asked.about.params), deadline)
     last = interesting(asked)
     for phase in phases(asked):
         if phase == last:
@@ -257,10 +257,10 @@ class Outcome:
     verdicts: tuple[Verdict, ...]
 
 
-class View(measure.Watcher, Protocol):
+class View(runner.Watcher, Protocol):
     """Who wants to see an experiment while it goes on."""
 
-    def began(self, boot: Boot) -> measure.Watcher:
+    def began(self, boot: Boot) -> runner.Watcher:
         """A boot is about to begin; who watches it."""
 
     def so_far(self, verdict: Verdict) -> None:

@@ -312,10 +312,10 @@ def guest(request: pytest.FixtureRequest, lab: Lab, deadline: Deadline) -> Itera
 @pytest.fixture
 def run(request: pytest.FixtureRequest, guest: Guest, lab: Lab, deadline: Deadline, record_property: Callable[[str, object], None]) -> Callable[[str], Run]:
     """run(WORKLOAD) -> Run, in the test's guest at the session's size; every counter goes into the JUnit XML."""
-    from numalab import measure
+    from numalab.measure import runner
 
     def measured(workload: str) -> Run:
-        result, folder = measure.run(guest, workload, lab.size, deadline)
+        result, folder = runner.run(guest, workload, lab.size, deadline)
         record_property("run", str(folder))
         for phase in result.phases:
             if phase.phase.measured:

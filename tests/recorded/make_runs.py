@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from numalab import experiment, measure
+from numalab import experiment
 from numalab.analysis import calibration
 from numalab.core import checksum, paths, state
 from numalab.core.errors import GuestError
@@ -29,6 +29,7 @@ from numalab.core.process import Deadline
 from numalab.guest import guest
 from numalab.host import accelerator, image, machine
 from numalab.kernel import build
+from numalab.measure import runner
 from numalab.model import catalog
 from numalab.model.case import Arm, Case, CaseSize, Direction, Expectation, Machine, Place
 from numalab.model.guest import Boot
@@ -119,10 +120,10 @@ def boot(
     fake.record = fake.record.model_copy(update={"spec": spec, **changes})
     guest.Guest(fake.record, fake.host.real()).save()
     maker(fake.directory)
-    options = measure.Options(place=place, profile_hz=99 if profile else 0)
+    options = runner.Options(place=place, profile_hz=99 if profile else 0)
     stamp = f"20261122T{12 + list(CASES).index(name) if name in CASES else 11}{number:02}00"
     with mock.patch.object(state, "stamp", return_value=stamp), contextlib.suppress(GuestError):
-        return measure.run(fake.real(), "work", SizeClass.QUICK, Deadline.after(60), options)[0]
+        return runner.run(fake.real(), "work", SizeClass.QUICK, Deadline.after(60), options)[0]
     return None
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from numalab import experiment, measure
+from numalab import experiment
 from numalab.analysis import calibration
 from numalab.core import state
 from numalab.core.errors import CommandFailed, GuestError, InputError, NameTaken
@@ -19,6 +19,7 @@ from numalab.guest import provision
 from numalab.guest.guest import Request
 from numalab.host import image
 from numalab.kernel import build
+from numalab.measure import runner
 from numalab.model import catalog
 from numalab.model.case import Arm
 from numalab.model.guest import Boot as BootFiles
@@ -79,7 +80,7 @@ class Lab:
         self.happened: list[str] = []
         self.requests: list[Request] = []
         self.orders: list[provision.Order] = []
-        self.options: list[measure.Options] = []
+        self.options: list[runner.Options] = []
         self.breaks: dict[str, BaseException] = {}
         self.up_now = 0
 
@@ -106,7 +107,7 @@ class Lab:
         self.orders.append(order)
 
     def measure(
-        self, guest: Any, workload: str, size: SizeClass, deadline: Deadline, options: measure.Options, *, watcher: measure.Watcher | None = None,
+        self, guest: Any, workload: str, size: SizeClass, deadline: Deadline, options: runner.Options, *, watcher: runner.Watcher | None = None,
     ) -> tuple[Run, Path]:
         """measure.run."""
         assert self.up_now == 1, "one guest at a time"
@@ -134,7 +135,7 @@ def lab(monkeypatch: pytest.MonkeyPatch) -> Lab:
     made = Lab()
     monkeypatch.setattr(provision, "up", made.up)
     monkeypatch.setattr(provision, "tune", made.tune)
-    monkeypatch.setattr(measure, "run", made.measure)
+    monkeypatch.setattr(runner, "run", made.measure)
     monkeypatch.setattr(experiment, "prepare", lambda *_: None)
     place = state.folder("images", "e" * 16)
     builds = {name: BootFiles(name=name, kernel=f"/{name}/bzImage") for name in (BEFORE, AFTER)}

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from numalab import inside as runner
 from numalab.core import paths
-from numalab.inside import KEEP, snapshot
+from numalab.measure import agent as runner
+from numalab.measure.agent import KEEP, snapshot
 from numalab.runs import counters
 
 SCRIPT = paths.AGENT

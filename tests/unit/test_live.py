@@ -147,6 +147,6 @@ def test_watched_table() -> None:
 
 def test_what_is_watched_is_sampled() -> None:
     """What the guest-side runner leaves out of its samples cannot be shown."""
-    from numalab import inside
+    from numalab.measure import agent
 
-    assert all(name.startswith(inside.MOVING) for name in live.WATCHED)
+    assert all(name.startswith(agent.MOVING) for name in live.WATCHED)

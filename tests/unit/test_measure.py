@@ -12,13 +12,13 @@ from typing import Any, cast
 
 import pytest
 
-from numalab import measure
 from numalab.analysis import verdict as judge
 from numalab.core import paths, state
 from numalab.core.errors import GuestError, GuestLost, HostError, InputError, KernelOops
 from numalab.core.process import Deadline, Result
 from numalab.guest.guest import Guest
 from numalab.host import accelerator, console, machine
+from numalab.measure import runner
 from numalab.model import verification
 from numalab.model.case import Arm, Place
 from numalab.model.run import PhaseResult, Run
@@ -89,7 +89,7 @@ class FakeGuest(FakeShell):
             return 0, "", ""
         if command.startswith("uname"):
             return 0, "6.1.0-56-amd64\nroot=x quiet\n", ""
-        assert command == f"python3 {measure.INSIDE}"
+        assert command == f"python3 {runner.INSIDE}"
         self.sent.append(json.loads(input or b""))
         return 0, self.runner(self.sent[-1]), ""
 
@@ -134,15 +134,15 @@ def only_run() -> Path:
 
 
 def test_there_are_workloads() -> None:
-    assert {"xfsrepair", "remote"} <= set(measure.workloads())
+    assert {"xfsrepair", "remote"} <= set(runner.workloads())
 
 
-@pytest.mark.parametrize("name", measure.workloads())
+@pytest.mark.parametrize("name", runner.workloads())
 def test_workloads_load(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # What test_specjbb has of a copy that nobody named; here it is named, so that its phases are looked at too.
     (tmp_path / "specjbb.tar").touch()
     monkeypatch.setenv("LAB_SPECJBB", str(tmp_path / "specjbb.tar"))
-    module = measure.load(name)
+    module = runner.load(name)
     assert module.__doc__
     assert set(module.PARAMS) == set(SizeClass)
     for size in SizeClass:
@@ -158,11 +158,11 @@ def test_workloads_load(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 ])
 def test_no_workload(name: str, reason: str) -> None:
     with pytest.raises(InputError, match=reason):
-        measure.load(name)
+        runner.load(name)
 
 
 def commands(size: SizeClass) -> dict[str, Phase]:
-    module = measure.load("xfsrepair")
+    module = runner.load("xfsrepair")
     return {phase.name: phase for phase in module.phases(module.PARAMS[size])}
 
 
@@ -173,7 +173,7 @@ def test_fs_mark(size: SizeClass, words: str, inodes: int) -> None:
     """slowscan-lkml-2015.txt, March 9: ./fs_mark -D 10000 -S0 -n 100000 -s 1 -L 32 -d /mnt/scratch/0 … -d /mnt/scratch/7."""
     targets = " ".join(f"-d /mnt/scratch/{i}" for i in range(8))
     assert commands(size)["fsmark"].command == f"{words} {targets}"
-    assert measure.load("xfsrepair").PARAMS[size].inodes == inodes
+    assert runner.load("xfsrepair").PARAMS[size].inodes == inodes
 
 
 @pytest.mark.parametrize("size", SizeClass)
@@ -199,7 +199,7 @@ def test_xfs_repair(size: SizeClass) -> None:
 
 def test_run(deadline: Deadline) -> None:
     guest, seen = FakeGuest(lambda _: json.dumps(TOLD)), Seen()
-    run, folder = measure.run(guest.real(), "xfsrepair", SizeClass.QUICK, deadline, watcher=seen)
+    run, folder = runner.run(guest.real(), "xfsrepair", SizeClass.QUICK, deadline, watcher=seen)
     phases = list(commands(SizeClass.QUICK).values())
     assert folder == only_run() == state.folder("runs") / run.id
     assert [result.phase for result in run.phases] == phases == [result.phase for result in seen.results]
@@ -227,12 +227,12 @@ def test_run(deadline: Deadline) -> None:
 
 def test_a_file_that_moves_keeps_its_name_in_the_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or no run of before the move could be judged with one of after it."""
-    stored = measure._inputs("xfsrepair")
+    stored = runner._inputs("xfsrepair")
     assert {"inside.py", "workload.py", "xfsrepair.py"} == set(stored), "these names are in the runs that people have"
     for name, target in (("AGENT", "measure/agent.py"), ("WORKLOAD_MODULE", "measure/for_workloads.py")):
         (tmp_path / target).parent.mkdir(exist_ok=True)
         monkeypatch.setattr(paths, name, Path(shutil.copy(getattr(paths, name), tmp_path / target)))
-    moved = measure._inputs("xfsrepair")
+    moved = runner._inputs("xfsrepair")
     assert moved == stored
     sides = ((Arm.BEFORE, stored), (Arm.AFTER, moved))
     runs = [
@@ -241,7 +241,7 @@ def test_a_file_that_moves_keeps_its_name_in_the_inputs(tmp_path: Path, monkeypa
     ]
     assert judge.verdict(runs).boots == (3, 3)
     (tmp_path / "measure" / "agent.py").write_text("# other content\n")
-    changed = synthetic.run(f"6.1-{Arm.AFTER}", synthetic.phase("repair-defaults"), boot=9, arm=Arm.AFTER, inputs=measure._inputs("xfsrepair"))
+    changed = synthetic.run(f"6.1-{Arm.AFTER}", synthetic.phase("repair-defaults"), boot=9, arm=Arm.AFTER, inputs=runner._inputs("xfsrepair"))
     with pytest.raises(InputError, match=r"inputs: inside\.py="):
         judge.verdict([*runs, changed])
 
@@ -268,7 +268,7 @@ def test_a_run_that_breaks_is_evidence(says: Says, kind: type[Exception], reason
     """Whatever ends it early, run.json says so: nothing unexpected may look like a result."""
     guest = FakeGuest(breaks_at("fsmark", says))
     with pytest.raises(kind, match=reason) as caught:
-        measure.run(guest.real(), "xfsrepair", SizeClass.QUICK, deadline)
+        runner.run(guest.real(), "xfsrepair", SizeClass.QUICK, deadline)
     assert len(guest.sent) == 2, "no phase after the broken one"
     found = record.read(only_run())
     assert found.error
@@ -281,7 +281,7 @@ def test_a_run_that_breaks_is_evidence(says: Says, kind: type[Exception], reason
 def test_the_raw_side_of_a_failed_phase_is_kept(deadline: Deadline) -> None:
     guest = FakeGuest(breaks_at("fsmark", lambda _: json.dumps(TOLD | {"status": 3, "stderr": "no space\n"})))
     with pytest.raises(GuestError) as caught:
-        measure.run(guest.real(), "xfsrepair", SizeClass.QUICK, deadline)
+        runner.run(guest.real(), "xfsrepair", SizeClass.QUICK, deadline)
     assert "no space" in caught.value.evidence
     assert (only_run() / "phases" / "01-fsmark" / "stderr").read_text() == "no space\n"
 
@@ -296,7 +296,7 @@ def test_a_guest_whose_machine_is_gone_leaves_a_record_too(monkeypatch: pytest.M
     monkeypatch.setattr(guest, "console_size", not_reached)
     monkeypatch.setattr(guest, "console_pieces", not_reached)
     with pytest.raises(GuestLost, match="SSH is lost"):
-        measure.run(guest.real(), "xfsrepair", SizeClass.QUICK, deadline)
+        runner.run(guest.real(), "xfsrepair", SizeClass.QUICK, deadline)
     assert "SSH is lost" in record.read(only_run()).error
 
 
@@ -307,7 +307,7 @@ def no_room(*_: object) -> None:
 def test_a_run_that_cannot_be_kept_is_an_error(monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
     monkeypatch.setattr(record, "write", no_room)
     with pytest.raises(HostError, match=r"the run cannot be kept: No space left on device: make room"):
-        measure.run(FakeGuest(lambda _: json.dumps(TOLD)).real(), "xfsrepair", SizeClass.QUICK, deadline)
+        runner.run(FakeGuest(lambda _: json.dumps(TOLD)).real(), "xfsrepair", SizeClass.QUICK, deadline)
 
 
 def test_why_a_run_broke_matters_more_than_that_it_cannot_be_kept(
@@ -315,7 +315,7 @@ def test_why_a_run_broke_matters_more_than_that_it_cannot_be_kept(
 ) -> None:
     monkeypatch.setattr(record, "write", no_room)
     with pytest.raises(GuestLost, match="SSH is lost"):
-        measure.run(FakeGuest(breaks_at("fsmark", lost)).real(), "xfsrepair", SizeClass.QUICK, deadline)
+        runner.run(FakeGuest(breaks_at("fsmark", lost)).real(), "xfsrepair", SizeClass.QUICK, deadline)
     assert "the run cannot be kept: No space left on device" in caplog.text
 
 
@@ -326,13 +326,13 @@ def test_a_guest_that_runs_another_kernel_is_refused(deadline: Deadline) -> None
     boot = spec.boot.model_copy(update={"release": "6.1.0-numalab-6.1"})
     guest.record = guest.record.model_copy(update={"spec": spec.model_copy(update={"boot": boot})})
     with pytest.raises(GuestError, match=r"guest g: runs kernel 6\.1\.0-56-amd64, but debian is 6\.1\.0-numalab-6\.1"):
-        measure.run(guest.real(), "xfsrepair", SizeClass.QUICK, deadline)
+        runner.run(guest.real(), "xfsrepair", SizeClass.QUICK, deadline)
     assert not guest.sent, "no phase was run"
 
 
 def test_an_interrupted_run_is_no_result(deadline: Deadline) -> None:
     with pytest.raises(KeyboardInterrupt):
-        measure.run(FakeGuest(lambda _: json.dumps(TOLD)).real(), "xfsrepair", SizeClass.QUICK, deadline, watcher=Seen(KeyboardInterrupt()))
+        runner.run(FakeGuest(lambda _: json.dumps(TOLD)).real(), "xfsrepair", SizeClass.QUICK, deadline, watcher=Seen(KeyboardInterrupt()))
     assert record.read(only_run()).error
 
 
@@ -345,8 +345,8 @@ def test_a_new_workload_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         '"""Mine."""\nfrom numalab.model import Phase, SizeClass, Value\nclass Params(Value):\n    n: int\nPARAMS = {SizeClass.QUICK: Params(n=1)}\n'
         'def phases(params):\n    return (Phase(name="only", command=f"true {params.n}", limit_seconds=9),)\n'
     )
-    assert measure.workloads() == ["mine"]
-    run, _ = measure.run(guest.real(), "mine", SizeClass.QUICK, deadline)
+    assert runner.workloads() == ["mine"]
+    run, _ = runner.run(guest.real(), "mine", SizeClass.QUICK, deadline)
     assert 9 < guest.patience[-1] < 300, "the phase's own limit and some grace for the way there"
     assert [result.phase.command for result in run.phases] == ["true 1"]
 
@@ -378,7 +378,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeGuest:
 
 
 def ran(guest: FakeGuest, watcher: Seen | None = None, **options: Any) -> tuple[Run, Path]:
-    return measure.run(guest.real(), "mine", SizeClass.QUICK, Deadline.after(60), measure.Options(**options), watcher=watcher)
+    return runner.run(guest.real(), "mine", SizeClass.QUICK, Deadline.after(60), runner.Options(**options), watcher=watcher)
 
 
 def test_options_reach_the_runner_and_the_record(mine: FakeGuest) -> None:
@@ -426,7 +426,7 @@ def test_bad_parameters(mine: FakeGuest, params: dict[str, Any], said: str) -> N
 
 def test_a_size_that_the_workload_lacks(mine: FakeGuest) -> None:
     with pytest.raises(InputError, match="workload mine has no size full: it has quick"):
-        measure.run(mine.real(), "mine", SizeClass.FULL, Deadline.after(60))
+        runner.run(mine.real(), "mine", SizeClass.FULL, Deadline.after(60))
 
 
 def test_files_of_the_host(mine: FakeGuest) -> None:
@@ -486,7 +486,7 @@ def test_an_oops_in_the_last_moment_is_a_crash(deadline: Deadline) -> None:
 
     guest = FakeGuest(oops)
     with pytest.raises(KernelOops, match=r"Oops: 0000"):
-        measure.run(guest.real(), "xfsrepair", SizeClass.QUICK, deadline)
+        runner.run(guest.real(), "xfsrepair", SizeClass.QUICK, deadline)
     assert "Oops: 0000" in record.read(only_run()).error
 
 

@@ -13,9 +13,9 @@ from types import ModuleType
 
 import pytest
 
-from numalab import measure
 from numalab.core import paths
 from numalab.core.errors import InputError
+from numalab.measure import runner
 from numalab.model.values import SizeClass
 from numalab.runs import counters
 
@@ -93,12 +93,12 @@ def load(monkeypatch: pytest.MonkeyPatch, tarball: Path | None) -> ModuleType:
         monkeypatch.setenv("LAB_NPB", str(tarball))
     else:
         monkeypatch.delenv("LAB_NPB", raising=False)
-    return measure.load("nas")
+    return runner.load("nas")
 
 
 def asked(module: ModuleType, **over: object) -> list[str]:
     """The names of the phases."""
-    return [phase.name for phase in module.phases(measure.parameters(module, SizeClass.QUICK, over))]
+    return [phase.name for phase in module.phases(runner.parameters(module, SizeClass.QUICK, over))]
 
 
 def test_what_is_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_users_npb(monkeypatch: pytest.MonkeyPatch, program: Callable[[str, st
     with tarfile.open(tmp_path / "npb.tar", "w:gz") as tar:
         tar.add(tmp_path / "NPB3.4.2", "NPB3.4.2")
     module = load(monkeypatch, tmp_path / "npb.tar")
-    params = measure.parameters(module, SizeClass.QUICK, {"programs": ("bt",), "nas_class": "S"})
+    params = runner.parameters(module, SizeClass.QUICK, {"programs": ("bt",), "nas_class": "S"})
     script = "".join(f"({phase.command}\n) || exit\n" for phase in module.phases(params)).replace("/root/", f"{tmp_path}/")
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == status, done.stdout + done.stderr

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from numalab import measure
 from numalab.core import paths
+from numalab.measure import runner
 from numalab.model.values import SizeClass
 from numalab.runs import counters
 
@@ -26,7 +26,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with all of them, each compiled by its workload's own phase."""
     place = tmp_path_factory.mktemp("programs")
     for name in WORDS:
-        module = measure.load(name)
+        module = runner.load(name)
         commands = [phase.command for phase in module.phases(module.PARAMS[SizeClass.QUICK]) if phase.name == f"compile-{name}"]
         assert len(commands) == 1
         done = subprocess.run(["sh", "-c", commands[0].replace("/root/", f"{place}/")], capture_output=True, text=True, timeout=60, check=False)

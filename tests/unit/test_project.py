@@ -17,7 +17,7 @@ from numalab.core.paths import ROOT
 SPDX = "# SPDX-License-Identifier: GPL-2.0-only"
 SOURCES = ("lab.py", "Makefile", "pyproject.toml", ".ci/run", "numalab/**/*.py", "tests/**/*.py", "benchmarks/**/*.py", "tools/**/*.py",
            "testcases/test_*.py", "playbooks/**/*.yml", "playbooks/**/*.sh")
-HASHED = ("playbooks/guest.yml", "playbooks/roles/guest/", "playbooks/roles/kernel/files/", "numalab/inside.py", "numalab/workload.py")
+HASHED = ("playbooks/guest.yml", "playbooks/roles/guest/", "playbooks/roles/kernel/files/", "numalab/measure/agent.py", "numalab/workload.py")
 """An image, a kernel or a stored run is known by the hash of these: a line more would make each of them another one."""
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from numalab import measure
 from numalab.core.errors import InputError
+from numalab.measure import runner
 from numalab.model.values import SizeClass
 from numalab.runs import counters
 
@@ -27,7 +27,7 @@ def archive(tmp_path: Path) -> Path:
 
 def done(params: object, tmp_path: Path) -> subprocess.CompletedProcess[str]:
     """All phases, run here."""
-    module = measure.load("specjbb")
+    module = runner.load("specjbb")
     for target, source in module.files(params).items():
         (tmp_path / Path(target).name).write_bytes(source.read_bytes())
     script = "; ".join(f"({phase.command}) || exit" for phase in module.phases(params)).replace("/root", str(tmp_path))
@@ -36,11 +36,11 @@ def done(params: object, tmp_path: Path) -> subprocess.CompletedProcess[str]:
 
 def test_it_is_absent_unless_it_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("LAB_SPECJBB", raising=False)
-    module = measure.load("specjbb")
+    module = runner.load("specjbb")
     with pytest.raises(InputError, match="LAB_SPECJBB is not set"):
         module.phases(module.PARAMS[SizeClass.QUICK])
     monkeypatch.setenv("LAB_SPECJBB", str(tmp_path / "gone.tar"))
-    module = measure.load("specjbb")
+    module = runner.load("specjbb")
     with pytest.raises(InputError, match="there is no such file"):
         module.files(module.PARAMS[SizeClass.QUICK])
 
@@ -55,6 +55,6 @@ def test_it_is_run_and_its_score_told(
 ) -> None:
     program("java", f'[ -f SPECjbb.props ] || exit 9\n{body}')
     monkeypatch.setenv("LAB_SPECJBB", str(archive))
-    module = measure.load("specjbb")
+    module = runner.load("specjbb")
     result = done(module.PARAMS[SizeClass.QUICK], tmp_path)
     assert (result.returncode, counters.told(result.stdout)) == (status, told), result.stderr

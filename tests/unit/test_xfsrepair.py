@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from numalab import measure
+from numalab.measure import runner
 from numalab.model.values import SizeClass
 from numalab.runs import counters
 
@@ -28,7 +28,7 @@ done
 
 
 def test_the_statistics_of_its_last_phase(tmp_path: Path, program: Callable[[str, str], Path]) -> None:
-    module = measure.load("xfsrepair")
+    module = runner.load("xfsrepair")
     repair = next(phase.command for phase in module.phases(module.PARAMS[SizeClass.QUICK]) if phase.name == "repair-bhash")
     script = repair.replace("/root/", f"{tmp_path}/")
     (tmp_path / "said").write_text(SAID)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from numalab import measure
 from numalab.core.errors import CommandFailed, GuestError
 from numalab.core.process import Deadline
 from numalab.guest import provision
@@ -15,6 +14,7 @@ from numalab.guest.guest import Guest
 from numalab.host import ssh
 from numalab.kernel import build, kconfig
 from numalab.kernel import recipe as kernel_recipe
+from numalab.measure import runner
 from numalab.model import catalog, topology
 from numalab.model.values import SizeClass
 from numalab.plugin import Lab
@@ -98,6 +98,6 @@ def test_slowscan(lab: Lab, deadline: Deadline) -> None:
         built(name)
         with lab.up(FOUR, "4socket", deadline, kernel=name) as guest:
             provision.tune(guest, ORDER.model_copy(update={"sysctls": {"vm.watermark_scale_factor": "1000"}}), deadline)
-            run, _ = measure.run(guest, "migratefail", SizeClass.QUICK, deadline)
+            run, _ = runner.run(guest, "migratefail", SizeClass.QUICK, deadline)
             updates[name] = run.phase("touch").counters["vmstat"]["numa_pte_updates"]
     assert updates["6.1-slowscan-before"] > 3 * updates["6.1"], updates
