@@ -12,11 +12,12 @@ from typing import Annotated
 import click
 import typer
 
-from numalab import experiment, live
+from numalab import live
 from numalab.analysis import calibration
 from numalab.cli_common import MINUTE, AccelOption, GuestName, MemoryOption, SizeOption, Uri, VcpusOption, accel_word, inventory, one_of, reach, size_option
 from numalab.core.errors import Exit, InputError
-from numalab.experiment import Plan
+from numalab.experiment import run as experiment
+from numalab.experiment.run import Plan
 from numalab.guest import guest as guests
 from numalab.guest import launch
 from numalab.host import ssh

@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from numalab import cli_report, experiment
+from numalab import cli_report
+from numalab.experiment import run as experiment
 from numalab.model.case import Arm
 from numalab.model.run import Run
 from numalab.model.verdict import Verdict

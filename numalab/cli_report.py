@@ -12,8 +12,8 @@ from typing import Annotated
 
 import typer
 
-from numalab import experiment
 from numalab.core.errors import InputError
+from numalab.experiment import run as experiment
 from numalab.model.case import Arm
 from numalab.model.run import Run
 from numalab.model.values import jsonable

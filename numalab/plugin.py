@@ -37,7 +37,7 @@ from numalab.report import text as report_text
 from numalab.terminal import visible
 
 if TYPE_CHECKING:
-    from numalab.experiment import Outcome
+    from numalab.experiment.run import Outcome
     from numalab.guest.guest import Guest
     from numalab.host.hypervisor import Host
 
@@ -142,7 +142,7 @@ class CaseItem(pytest.Item):
 
     def __init__(self, *, topology_name: str, kernels: Sequence[str], **rest: Any) -> None:
         super().__init__(**rest)
-        from numalab import experiment
+        from numalab.experiment import run as experiment
 
         self.plan = experiment.plan(
             self.path.stem, SizeClass(self.config.getoption("--size")), topology_name=topology_name,
@@ -156,7 +156,8 @@ class CaseItem(pytest.Item):
 
     def setup(self) -> None:
         """All boots. Whatever breaks here is an error, not a failure: it says nothing of the kernels."""
-        from numalab import experiment, live
+        from numalab import live
+        from numalab.experiment import run as experiment
         from numalab.host.hypervisor import connect
 
         host = connect(self.config.getoption("--connect"), Deadline.after(60))

@@ -11,9 +11,10 @@ from collections.abc import Callable
 
 import pytest
 
-from numalab import experiment, live
+from numalab import live
 from numalab.analysis import error_rates
 from numalab.core.process import Deadline
+from numalab.experiment import run as experiment
 from numalab.model import catalog
 from numalab.model.verdict import Answer
 from numalab.plugin import CannotTell, Lab

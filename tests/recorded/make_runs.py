@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from numalab import experiment
 from numalab.analysis import calibration
 from numalab.core import checksum, paths, state
 from numalab.core.errors import GuestError
 from numalab.core.process import Deadline
+from numalab.experiment import run as experiment
 from numalab.guest import guest
 from numalab.host import accelerator, image, machine
 from numalab.kernel import build

@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from numalab import experiment
 from numalab.analysis import metrics
 from numalab.core import paths
+from numalab.experiment import run as experiment
 from numalab.guest import provision
 from numalab.kernel.recipe import recipe
 from numalab.model import catalog, topology

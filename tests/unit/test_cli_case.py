@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from numalab import cli, cli_case, experiment, interrupt, live
+from numalab import cli, cli_case, interrupt, live
 from numalab.analysis import calibration
 from numalab.core import state
 from numalab.core.errors import Cancelled, Exit, GuestError, HostError, InputError, KernelOops
 from numalab.core.process import Deadline
-from numalab.experiment import Outcome, Plan
+from numalab.experiment import run as experiment
+from numalab.experiment.run import Outcome, Plan
 from numalab.model import catalog
 from numalab.model.case import Arm
 from numalab.model.run import Run

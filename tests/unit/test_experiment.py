@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from numalab import experiment
 from numalab.analysis import calibration
 from numalab.core import state
 from numalab.core.errors import CommandFailed, GuestError, InputError, NameTaken
 from numalab.core.process import Deadline
-from numalab.experiment import Boot, Plan
+from numalab.experiment import run as experiment
+from numalab.experiment.run import Boot, Plan
 from numalab.guest import provision
 from numalab.guest.guest import Request
 from numalab.host import image

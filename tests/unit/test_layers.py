@@ -43,7 +43,7 @@ LAYERS = (
         "host.accelerator", "host.console", "doctor", "report.attachments", "guest.guest", "host.hypervisor", "report.html", "host.image", "kernel.boot", "kernel.build", "guest.launch", "leftovers", "host.machine",
         "host.ansible", "prune", "host.qemu_user", "guest.provision", "host.ssh", "kernel.source", "host.disks", "runs.index", "kernel.toolchain", "core.version", "host.remote",
     }),
-    Layer("measuring", "tools values pure edges", {"experiment", "measure.runner"}),
+    Layer("measuring", "tools values pure edges", {"experiment.run", "measure.runner"}),
     Layer("front", "tools values pure edges measuring", {
         "__main__", "cli", "cli_case", "cli_common", "cli_guest", "cli_html", "cli_kernel", "cli_report", "interrupt", "live", "plugin", "progress",
         "terminal",

@@ -10,9 +10,10 @@ import time
 import pytest
 from rich.console import Console
 
-from numalab import experiment, live, progress
+from numalab import live, progress
 from numalab.core import log
-from numalab.experiment import Boot, Plan
+from numalab.experiment import run as experiment
+from numalab.experiment.run import Boot, Plan
 from numalab.model.case import Arm
 from numalab.model.values import SizeClass
 from tests.unit import synthetic

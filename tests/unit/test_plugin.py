@@ -17,10 +17,10 @@ from xml.etree import ElementTree
 import pytest
 import scipy.special  # noqa: F401  Here, or a pytest within this process forgets numpy at its end, which loads only once.
 
-from numalab import experiment
 from numalab.core import paths
 from numalab.core.errors import InputError, KernelOops
-from numalab.experiment import Outcome, Plan
+from numalab.experiment import run as experiment
+from numalab.experiment.run import Outcome, Plan
 from numalab.model import catalog
 from numalab.model.case import Arm
 from tests.unit import synthetic

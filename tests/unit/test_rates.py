@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchmarks import rates
-from numalab import experiment
 from numalab.analysis import error_rates
+from numalab.experiment import run as experiment
 from numalab.model.case import Arm
 from numalab.model.run import Run
 from tests.unit import synthetic

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from numalab import experiment
 from numalab.analysis import calibration
 from numalab.core import state
 from numalab.core.errors import InputError
+from numalab.experiment import run as experiment
 from numalab.guest import guest
 from numalab.host import accelerator, image
 from numalab.kernel import build

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from numalab import experiment
 from numalab.analysis import calibration
+from numalab.experiment import run as experiment
 from numalab.model.case import Arm, Direction, Expectation
 from numalab.model.run import PhaseResult, Run
 from numalab.model.values import Accel, Phase, SizeClass, jsonable

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from numalab import experiment
 from numalab.analysis import error_rates
 from numalab.core.errors import InputError
+from numalab.experiment import run as experiment
 from numalab.model.case import Arm
 from numalab.model.run import Run
 from numalab.model.verdict import Answer
