@@ -16,7 +16,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from numalab import cli_case, cli_guest, cli_html, cli_kernel, cli_report, doctor, interrupt
+from numalab import cli_case, cli_guest, cli_html, cli_kernel, cli_report, interrupt
 from numalab.cli_common import (
     COMMAND_SECONDS,
     MINUTE,
@@ -40,6 +40,7 @@ from numalab.guest.guest import Request
 from numalab.host import image
 from numalab.host.hypervisor import connect
 from numalab.interrupt import limit
+from numalab.maintenance import doctor
 from numalab.measure import runner
 from numalab.model import catalog, topology
 from numalab.model.values import SizeClass

@@ -14,7 +14,6 @@ from typing import Annotated
 
 import typer
 
-from numalab import leftovers
 from numalab.cli_common import (
     COMMAND_SECONDS,
     MINUTE,
@@ -43,6 +42,7 @@ from numalab.host.hypervisor import connect
 from numalab.interrupt import limit
 from numalab.kernel import boot as kernel_boot
 from numalab.kernel import recipe
+from numalab.maintenance import gc as maintenance_gc
 from numalab.model import catalog, topology, verification
 from numalab.model.topology import Disk, Topology
 from numalab.model.values import check_name
@@ -298,7 +298,7 @@ def down(
 
 def gc(uri: Uri = None) -> None:
     """Remove what killed commands left: domains, overlays, half-made images. Touches nothing that is not the lab's."""
-    removed = leftovers.collect(connect(uri, limit(MINUTE)), limit(5 * MINUTE))
+    removed = maintenance_gc.collect(connect(uri, limit(MINUTE)), limit(5 * MINUTE))
     inventory()
     for line in removed or ["nothing to remove"]:
         echo(line)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from numalab import cli_kernel, prune
+from numalab import cli_kernel
 from numalab.core import state
 from numalab.core.errors import CommandFailed, DeadlinePassed, GuestError, HostError, InputError
 from numalab.core.process import Deadline, Result
@@ -29,6 +29,7 @@ from numalab.kernel.build import Plan
 from numalab.kernel.era import Container, Era
 from numalab.kernel.patch import touched
 from numalab.kernel.toolchain import Builder, Tools
+from numalab.maintenance import prune
 from numalab.model import catalog
 from tests.unit.makers import FakeHost, record
 from tests.unit.test_guest import held

@@ -40,8 +40,8 @@ LAYERS = (
         "report.sections", "report.comparison", "analysis.error_rates", "workload",
     }),
     Layer("edges", "tools values pure", {
-        "host.accelerator", "host.console", "doctor", "report.attachments", "guest.guest", "host.hypervisor", "report.html", "host.image", "kernel.boot", "kernel.build", "guest.launch", "leftovers", "host.machine",
-        "host.ansible", "prune", "host.qemu_user", "guest.provision", "host.ssh", "kernel.source", "host.disks", "runs.index", "kernel.toolchain", "core.version", "host.remote",
+        "host.accelerator", "host.console", "maintenance.doctor", "report.attachments", "guest.guest", "host.hypervisor", "report.html", "host.image", "kernel.boot", "kernel.build", "guest.launch", "maintenance.gc", "host.machine",
+        "host.ansible", "maintenance.prune", "host.qemu_user", "guest.provision", "host.ssh", "kernel.source", "host.disks", "runs.index", "kernel.toolchain", "core.version", "host.remote",
     }),
     Layer("measuring", "tools values pure edges", {"experiment.run", "measure.runner"}),
     Layer("front", "tools values pure edges measuring", {

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from numalab import leftovers
 from numalab.core import state
 from numalab.core.errors import HostError
 from numalab.core.process import Deadline
@@ -20,6 +19,7 @@ from numalab.host import image
 from numalab.host.domain import Mark, mark
 from numalab.host.image import Image
 from numalab.host.remote import Where
+from numalab.maintenance import gc
 from numalab.model.values import jsonable
 from tests.unit.makers import FakeHost, record
 from tests.unit.test_guest import held
@@ -65,7 +65,7 @@ def test_what_a_dead_maker_left_goes(lab_state: Path, deadline: Deadline) -> Non
     for path in (earlier, claim):  # labs before 2026-11, which did not say on which machine
         path.mkdir(parents=True)
         os.utime(path, (time.time() - 2 * state.DAY,) * 2)
-    removed = leftovers.collect(host.real(), deadline)
+    removed = gc.collect(host.real(), deadline)
     assert sorted(removed) == [
         "domain of gone: its guest is gone", "guest claimed: its up did not end", "guest empty: its up did not end", "guest lost: it was lost",
         "guest prepared: its up did not end", "guest started: its up did not end", "half-made 20150307T152000-a", "half-made abc",
@@ -73,14 +73,14 @@ def test_what_a_dead_maker_left_goes(lab_state: Path, deadline: Deadline) -> Non
     ]
     assert (guest.names(), host.domains, sorted(host.stopped)) == ([], {}, ["gone", "started"])
     assert not [path for path in lab_state.rglob("*") if path.name.startswith((".making", ".claim"))]
-    assert leftovers.collect(host.real(), deadline) == []
+    assert gc.collect(host.real(), deadline) == []
 
 
 def test_what_killed_pushes_left_on_the_hypervisor_goes(monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
     host = FakeHost()
     host.where = Where("there")
     monkeypatch.setattr(Where, "sweep", lambda where, deadline: [Path("/lab/cache/.part-x-y-probe.cpio")] if where.ssh else [])
-    assert leftovers.collect(host.real(), deadline) == ["half-made /lab/cache/.part-x-y-probe.cpio on there"]
+    assert gc.collect(host.real(), deadline) == ["half-made /lab/cache/.part-x-y-probe.cpio on there"]
 
 
 def test_nothing_else_is_touched(lab_state: Path, tmp_path: Path, deadline: Deadline) -> None:
@@ -98,7 +98,7 @@ def test_nothing_else_is_touched(lab_state: Path, tmp_path: Path, deadline: Dead
     (state.folder("pool", "up-2") / "500TB.raw").touch()
     (state.folder("runs") / "20150307T152000-xfsrepair").mkdir()
     names, domains = guest.names(), dict(host.domains)
-    assert leftovers.collect(host.real(), deadline) == []
+    assert gc.collect(host.real(), deadline) == []
     assert (guest.names(), host.domains, host.stopped) == (names, domains, [])
     assert all(path.exists() for path in kept)
     assert (lab_state / "pool" / "up-2" / "500TB.raw").exists()
@@ -112,7 +112,7 @@ def test_a_guest_whose_record_cannot_be_read_stays(text: str, lab_state: Path, d
     place = put("g", host=host)
     (place / "guest.json").write_text(json.dumps(jsonable(record("g")) | {"colour": "blue"}) if text == "later" else text)
     (lab_state / "images" / "debian12" / ("e" * 16)).mkdir(parents=True)
-    assert leftovers.collect(host.real(), deadline) == []
+    assert gc.collect(host.real(), deadline) == []
     assert (host.names, place.exists()) == (["g"], True)
     assert f"guest g: left alone: {place / 'guest.json'}: not a guest's record: " in caplog.text
     assert "no image is removed: what guest g stands on cannot be read" in caplog.text
@@ -121,7 +121,7 @@ def test_a_guest_whose_record_cannot_be_read_stays(text: str, lab_state: Path, d
 def test_a_guest_of_another_machine_stays(deadline: Deadline, caplog: pytest.LogCaptureFixture) -> None:
     """One state directory on two machines: there is no domain of this guest here, and no process either."""
     place = put("g", maker="aaaaaa.bbbbbb.1.2")
-    assert leftovers.collect(FakeHost().real(), deadline) == []
+    assert gc.collect(FakeHost().real(), deadline) == []
     assert place.exists()
     assert f"guest g: left alone: another machine (iron) made it: run lab.py gc there, or, if it is no more, remove {place}" in caplog.text
 
@@ -132,7 +132,7 @@ def test_a_guest_whose_maker_cannot_be_read_stays(text: str, deadline: Deadline,
     host = FakeHost()
     place = put("g", host=host, ready=False)
     (place / "maker").write_text(text)
-    assert leftovers.collect(host.real(), deadline) == []
+    assert gc.collect(host.real(), deadline) == []
     assert (host.names, place.exists()) == (["g"], True)
     assert f"guest g: left alone: {place / 'maker'}: not a guest's maker: " in caplog.text
     with pytest.raises(HostError):
@@ -144,7 +144,7 @@ def test_a_guest_of_an_earlier_lab(deadline: Deadline, caplog: pytest.LogCapture
     host = FakeHost()
     place = put("g")
     (place / "maker").write_text("77 88")
-    assert leftovers.collect(host.real(), deadline) == []
+    assert gc.collect(host.real(), deadline) == []
     assert place.exists()
     assert "guest g: left alone: a lab before 2026-11 made it" in caplog.text
 
@@ -154,7 +154,7 @@ def test_a_guest_that_libvirt_has_forgotten_stays(deadline: Deadline, caplog: py
     host = FakeHost()
     place = put("g")
     host.forgotten = {record("g").spec.uuid: 77}
-    assert leftovers.collect(host.real(), deadline) == []
+    assert gc.collect(host.real(), deadline) == []
     assert place.exists()
     assert "guest g: left alone: its QEMU (process 77) runs, but libvirt at test:///fake does not know it" in caplog.text
 
@@ -165,7 +165,7 @@ def test_a_second_domain_of_a_guest_goes(deadline: Deadline) -> None:
     place = put("g", host=host)
     late = Mark(uuid="late", name="g", directory=str(place), lab=state.identity())
     host.domains["late"] = late
-    assert leftovers.collect(host.real(), deadline) == ["domain of g: its guest is gone"]
+    assert gc.collect(host.real(), deadline) == ["domain of g: its guest is gone"]
     assert host.marks() == [mark(record("g").spec)]
 
 
@@ -175,7 +175,7 @@ def test_a_maker_is_known_by_more_than_its_number(part: str, deadline: Deadline)
     words = str(state.this_process()).split(".")
     words[1 if part == "boot" else 3] = "abcdef" if part == "boot" else "1"
     put("g", maker=".".join(words), ready=False)
-    assert leftovers.collect(FakeHost().real(), deadline) == ["guest g: its up did not end"]
+    assert gc.collect(FakeHost().real(), deadline) == ["guest g: its up did not end"]
 
 
 @pytest.mark.parametrize("maker_lives", [True, False])
@@ -184,7 +184,7 @@ def test_an_experiments_guest_ends_with_the_experiment(maker_lives: bool, deadli
     host = FakeHost()
     place = put("g", host=host, maker=str(state.this_process()) if maker_lives else None)
     (place / "guest.json").write_text(json.dumps(jsonable(record("g").model_copy(update={"kept": False}))))
-    removed = leftovers.collect(host.real(), deadline)
+    removed = gc.collect(host.real(), deadline)
     assert removed == ([] if maker_lives else ["guest g: what it was for has ended"])
     assert host.names == (["g"] if maker_lives else [])
 
@@ -193,9 +193,9 @@ def test_a_guest_that_somebody_works_on_stays(deadline: Deadline) -> None:
     """`provision --boot grub` restarts it: for a moment its record is ready and its domain is not there."""
     place = put("g")
     with held("guest-g"):
-        assert leftovers.collect(FakeHost().real(), deadline) == []
+        assert gc.collect(FakeHost().real(), deadline) == []
         assert place.exists()
-    assert leftovers.collect(FakeHost().real(), deadline) == ["guest g: it was lost"]
+    assert gc.collect(FakeHost().real(), deadline) == ["guest g: it was lost"]
 
 
 def test_what_becomes_ready_meanwhile_stays(monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
@@ -210,7 +210,7 @@ def test_what_becomes_ready_meanwhile_stays(monkeypatch: pytest.MonkeyPatch, dea
 
     monkeypatch.setattr(guest, "remove", finish)
     monkeypatch.setattr(guest, "names", lambda: ["a", "b"])
-    assert leftovers.collect(host.real(), deadline) == ["guest a: its up did not end"]
+    assert gc.collect(host.real(), deadline) == ["guest a: its up did not end"]
     assert host.names == ["b"]
 
 
@@ -218,7 +218,7 @@ def test_a_domain_of_the_same_name_in_another_folder_stays(deadline: Deadline) -
     host = FakeHost()
     put("g", ready=False)
     host.add(Mark(uuid="theirs", name="g", directory="/another/lab/guests/g", lab="another"))
-    assert leftovers.collect(host.real(), deadline) == ["guest g: its up did not end"]
+    assert gc.collect(host.real(), deadline) == ["guest g: its up did not end"]
     assert (host.names, host.stopped) == (["g"], [])
 
 
@@ -227,7 +227,7 @@ def test_a_state_directory_that_is_not_mounted_owns_nothing(lab_state: Path, dea
     host = FakeHost()
     put("g", host=host)
     away = lab_state.rename(lab_state.with_name("unmounted"))
-    assert leftovers.collect(host.real(), deadline) == []
+    assert gc.collect(host.real(), deadline) == []
     assert host.names == ["g"]
     assert away.exists()
 
@@ -249,15 +249,15 @@ def test_images_that_are_used_stay(monkeypatch: pytest.MonkeyPatch, deadline: De
     folder = images(monkeypatch, "f" * 16, record("g").image_id, "e" * 16, "d" * 16)
     (folder / ".making-aaaaaa.bbbbbb.1.2-7-x").mkdir()
     with state.using(folder / ("d" * 16)):  # an experiment's, of another checkout, between two boots
-        assert leftovers.collect(host.real(), deadline) == [f"image debian12/{'e' * 16}: no longer current, and nobody uses it"]
+        assert gc.collect(host.real(), deadline) == [f"image debian12/{'e' * 16}: no longer current, and nobody uses it"]
     assert {path.name for path in folder.iterdir()} == {"f" * 16, "0" * 16, "d" * 16, ".making-aaaaaa.bbbbbb.1.2-7-x"}
-    assert leftovers.collect(host.real(), deadline) == [f"image debian12/{'d' * 16}: no longer current, and nobody uses it"]
+    assert gc.collect(host.real(), deadline) == [f"image debian12/{'d' * 16}: no longer current, and nobody uses it"]
 
 
 def test_an_image_that_cannot_be_read_stays(monkeypatch: pytest.MonkeyPatch, deadline: Deadline, caplog: pytest.LogCaptureFixture) -> None:
     folder = images(monkeypatch, "f" * 16, "e" * 16)
     (folder / ("e" * 16) / "manifest.json").write_text('{"format": 99}')
-    assert leftovers.collect(FakeHost().real(), deadline) == []
+    assert gc.collect(FakeHost().real(), deadline) == []
     assert f"{folder / ('e' * 16)}: left alone: manifest.json cannot be read: format 99: a newer numalab wrote it" in caplog.text
 
 
@@ -269,7 +269,7 @@ def test_a_run_without_its_record(lab_state: Path, deadline: Deadline) -> None:
     (whole / "run.json").touch()
     for path in (old / "stdout", old, whole / "stdout", whole):
         os.utime(path, (time.time() - 2 * state.DAY,) * 2)
-    assert leftovers.collect(FakeHost().real(), deadline) == ["run 20150307T152000-old: its measurement did not end"]
+    assert gc.collect(FakeHost().real(), deadline) == ["run 20150307T152000-old: its measurement did not end"]
     assert not old.exists()
     assert fresh.exists()
     assert whole.exists()

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from numalab import cli_guest, doctor
+from numalab import cli_guest
 from numalab.core import state
 from numalab.core.errors import HostError
 from numalab.core.process import Deadline
 from numalab.guest import launch
 from numalab.host import qemu_user
 from numalab.host.remote import Where
+from numalab.maintenance import doctor
 from numalab.model.guest import DiskFile
 from tests.unit import makers, test_guest
 from tests.unit.makers import FakeHost
