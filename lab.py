@@ -1,6 +1,6 @@
 #!/usr/bin/env -S python3 -IS
 # SPDX-License-Identifier: GPL-2.0-only
-"""The lab's command line, as it stands in the checkout: finds its own environment and calls numalab.cli."""
+"""The lab's command line, as it stands in the checkout: finds its own environment and calls numalab.cli.main."""
 
 import signal
 
@@ -34,7 +34,7 @@ if Path(sys.prefix) != ENVIRONMENT:
     os.execv(python, [str(python), __file__, *sys.argv[1:]])
 
 try:
-    from numalab.cli import main
+    from numalab.cli.main import main
 except Exception:
     fail(f"{traceback.format_exc()}lab.py: error: the lab's own modules do not load (see above): make setup")
 

@@ -7,7 +7,7 @@ import traceback
 from numalab.core.errors import Exit
 
 try:
-    from numalab.cli import main
+    from numalab.cli.main import main
 except Exception:  # Python would leave with 1, and that says "does not hold"
     traceback.print_exc()
     sys.exit(Exit.LAB_ERROR)

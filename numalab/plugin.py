@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from _pytest.outcomes import Skipped  # the class behind pytest.skip, which has no public name that types know
 
-from numalab import interrupt
+from numalab.cli import interrupt
+from numalab.cli.terminal import visible
 from numalab.core.errors import HostError, InputError, LabError
 from numalab.core.process import Deadline
 from numalab.model.case import Case
@@ -34,7 +35,6 @@ from numalab.model.units import GIB, parse_size
 from numalab.model.values import SizeClass
 from numalab.model.verdict import Answer
 from numalab.report import text as report_text
-from numalab.terminal import visible
 
 if TYPE_CHECKING:
     from numalab.experiment.run import Outcome
@@ -156,7 +156,7 @@ class CaseItem(pytest.Item):
 
     def setup(self) -> None:
         """All boots. Whatever breaks here is an error, not a failure: it says nothing of the kernels."""
-        from numalab import live
+        from numalab.cli import live
         from numalab.experiment import run as experiment
         from numalab.host.hypervisor import connect
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import pytest
 
-from numalab import live
 from numalab.analysis import error_rates
+from numalab.cli import live
 from numalab.core.process import Deadline
 from numalab.experiment import run as experiment
 from numalab.model import catalog

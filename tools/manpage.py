@@ -14,7 +14,7 @@ from typing import Any
 
 import typer.main
 
-from numalab.cli import app
+from numalab.cli.main import app
 from numalab.core.paths import ROOT
 
 Command = Any

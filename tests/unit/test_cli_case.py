@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from numalab import cli, cli_case, interrupt, live
 from numalab.analysis import calibration
+from numalab.cli import case as case_commands
+from numalab.cli import interrupt, live, main
 from numalab.core import state
 from numalab.core.errors import Cancelled, Exit, GuestError, HostError, InputError, KernelOops
 from numalab.core.process import Deadline
@@ -54,12 +55,12 @@ Lab = Callable[..., tuple[int, str, str]]
 def lab(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Lab:
     """lab(WORD…) -> exit status, standard output, standard error of lab.py."""
     monkeypatch.setattr(signal, "signal", lambda *_: None)
-    monkeypatch.setattr(cli_case, "connect", lambda *_: FakeHost())
+    monkeypatch.setattr(case_commands, "connect", lambda *_: FakeHost())
 
     def call(*words: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["lab.py", *words])
         with pytest.raises(SystemExit) as done:
-            cli.main()
+            main.main()
         said = capsys.readouterr()
         return int(str(done.value.code)), said.out, said.err
 
@@ -385,7 +386,7 @@ class Watched(FakeShell):
 @pytest.fixture
 def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
     made = Watched()
-    monkeypatch.setattr(cli_case, "reach", lambda _: made)
+    monkeypatch.setattr(case_commands, "reach", lambda _: made)
     monkeypatch.setattr(time, "monotonic", lambda: made.now)
 
     def pause(self: Deadline, seconds: float) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from numalab import cli
+from numalab.cli import main
 from numalab.core import state
 from numalab.model.case import Arm
 from numalab.model.run import Run
@@ -42,7 +42,7 @@ def lab(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
         patch.setattr("sys.argv", ["lab.py", *words])
         patch.setattr("signal.signal", lambda *_: None)
         with pytest.raises(SystemExit) as left:
-            cli.main()
+            main.main()
     out, err = capsys.readouterr()
     return int(left.value.code or 0), out, err
 

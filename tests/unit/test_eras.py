@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from numalab import cli_kernel
+from numalab.cli import kernel as kernel_commands
 from numalab.core import state
 from numalab.core.errors import CommandFailed, DeadlinePassed, GuestError, HostError, InputError
 from numalab.core.process import Deadline, Result
@@ -405,8 +405,8 @@ def test_a_damaged_configuration_is_made_again(lab_state: Path, monkeypatch: pyt
 
 def test_source_is_for_git_kernels(linux: Path, lab_state: Path) -> None:
     with pytest.raises(InputError, match=r"--source /linux: 6\.1, 6\.12 comes from elsewhere"):
-        cli_kernel._use("/linux", ["6.1", "6.12"])
-    cli_kernel._use(str(linux), ["6.1", "3.19"])
+        kernel_commands._use("/linux", ["6.1", "6.12"])
+    kernel_commands._use(str(linux), ["6.1", "3.19"])
     assert source.linux_git() == str(linux)
 
 

@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
-from numalab import cli, cli_case, cli_common, cli_guest
+from numalab.cli import case as case_commands
+from numalab.cli import guest as guest_commands
+from numalab.cli import main, options
 from numalab.core import paths
 from numalab.core.errors import Cancelled, DeadlinePassed, Exit, GuestError, GuestLost, HostError, KernelOops, LabError
 from numalab.core.process import Result
@@ -33,12 +35,12 @@ Call = Callable[..., tuple[int, str, str]]
 def lab_py(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
     """lab_py(WORD…) -> exit status, standard output, standard error."""
     monkeypatch.setattr(signal, "signal", lambda *_: None)
-    monkeypatch.setattr(cli_case, "connect", lambda *_: FakeHost())
+    monkeypatch.setattr(case_commands, "connect", lambda *_: FakeHost())
 
     def call(*words: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["lab.py", *words])
         with pytest.raises(SystemExit) as done:
-            cli.main()
+            main.main()
         printed = capsys.readouterr()
         return int(str(done.value.code)), printed.out, printed.err
 
@@ -88,7 +90,7 @@ def test_a_crash_of_a_single_guest(lab_py: Call, monkeypatch: pytest.MonkeyPatch
     def broken(*_: object) -> None:
         raise OOPS
 
-    monkeypatch.setattr(cli, "reach", broken)
+    monkeypatch.setattr(main, "reach", broken)
     assert lab_py("measure", "remote", "--on", "g")[0] == 4
 
 
@@ -102,7 +104,7 @@ def test_exec(lab_py: Call, monkeypatch: pytest.MonkeyPatch, does: int | LabErro
                 raise does
             return Result((command,), does, "", "", 0.0)
 
-    monkeypatch.setattr(cli_guest, "reach", lambda _: Guest())
+    monkeypatch.setattr(guest_commands, "reach", lambda _: Guest())
     assert lab_py("exec", "g", "--", "true")[0] == status
 
 
@@ -132,7 +134,7 @@ def test_a_lab_that_is_not_set_up(tmp_path: Path) -> None:
 def test_an_error_that_cannot_be_printed(words: tuple[str, ...]) -> None:
     """A full disk under standard error: 1 would say "does not hold"."""
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run([sys.executable, "-c", "from numalab.cli import main; main()", *words], stderr=full, timeout=60, check=False)
+        done = subprocess.run([sys.executable, "-c", "from numalab.cli.main import main; main()", *words], stderr=full, timeout=60, check=False)
     assert done.returncode == 2
 
 
@@ -142,7 +144,7 @@ def test_exec_without_an_output(lab_py: Call, monkeypatch: pytest.MonkeyPatch) -
         def stream(self, command: str, **_: Any) -> Result:
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(cli_guest, "reach", lambda _: Guest())
+    monkeypatch.setattr(guest_commands, "reach", lambda _: Guest())
     assert lab_py("exec", "g", "--", "true")[0] == 125
     monkeypatch.setattr(sys, "stdout", None)
     assert lab_py("exec", "g", "--", "true")[0] == 125
@@ -153,9 +155,9 @@ def test_exec_without_an_output(lab_py: Call, monkeypatch: pytest.MonkeyPatch) -
 ])
 def test_the_gravest_of_several_errors_decides(errors: tuple[LabError, ...], gravest: int) -> None:
     with pytest.raises(LabError) as caught:
-        cli_common.fail_with(errors)
+        options.fail_with(errors)
     assert caught.value is errors[gravest]
-    cli_common.fail_with(())
+    options.fail_with(())
 
 
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from numalab import cli_common, cli_guest
+from numalab.cli import guest as guest_commands
+from numalab.cli import options
 from numalab.core import state
 from numalab.core.errors import BootHung, DeadlinePassed, GuestError, GuestLost, HostError, InputError, KernelOops, LabError, TopologyMismatch
 from numalab.core.process import Deadline, Result
@@ -491,7 +492,7 @@ def test_a_guest_of_another_machine(lab_state: Path) -> None:
     maker = guest.Maker(process="aaaaaa.bbbbbb.1.2", node="iron", uri=FakeHost.uri)
     (place / "maker").write_text(json.dumps(jsonable(maker)))
     with pytest.raises(HostError, match=r"guest far is on iron, and test:///fake is another libvirt here: run lab.py there"):
-        cli_common.open_guest("far")
+        options.open_guest("far")
 
 
 def test_down_all_goes_on(host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline, capsys: pytest.CaptureFixture[str]) -> None:
@@ -500,9 +501,9 @@ def test_down_all_goes_on(host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadl
         launch.up(request(name), host.real(), deadline)
     (state.folder("guests") / "m" / "guest.json").write_text('{"format": 99}')
     state.folder("guests", "half")
-    monkeypatch.setattr(cli_common, "connect", lambda *_: host)
+    monkeypatch.setattr(options, "connect", lambda *_: host)
     with pytest.raises(InputError, match="guest half is half made"):
-        cli_guest.down(everything=True)
+        guest_commands.down(everything=True)
     shown = capsys.readouterr()
     assert shown.out == "a is down\nz is down\n"
     assert "guest.json: not a guest's record: format 99: a newer numalab wrote it" in shown.err

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from lxml import html as parser
 
-from numalab import cli_html
+from numalab.cli import html as html_commands
 from numalab.core import paths
 from numalab.core.errors import InputError
 from numalab.model.case import Arm
@@ -242,10 +242,10 @@ def test_command(tmp_path: Path, lab_state: Path, capsys: pytest.CaptureFixture[
     """By id and by folder; the experiment is judged."""
     runs = [run(kernel, TOUCH, boot=index, arm=arm) for index, (arm, kernel) in enumerate([(Arm.BEFORE, "6.1-slowscan-before"), (Arm.AFTER, "6.1")])]
     folders = [put(item, lab_state / "runs") for item in runs]
-    cli_html.report([runs[0].id, str(folders[1])], tmp_path / "out")
+    html_commands.report([runs[0].id, str(folders[1])], tmp_path / "out")
     assert capsys.readouterr().out.strip() == str(tmp_path / "out" / "index.html")
     about = json.loads((tmp_path / "out" / "report.json").read_text())
     assert about["runs"] == [item.id for item in runs]
     assert [(verdict["answer"], verdict["boots"]) for verdict in about["verdicts"]] == [("cannot tell", [1, 1])]
     with pytest.raises(InputError, match="nothing-like-it"):
-        cli_html.report(["nothing-like-it"], tmp_path / "out")
+        html_commands.report(["nothing-like-it"], tmp_path / "out")

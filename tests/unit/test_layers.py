@@ -45,8 +45,8 @@ LAYERS = (
     }),
     Layer("measuring", "tools values pure edges", {"experiment.run", "measure.runner"}),
     Layer("front", "tools values pure edges measuring", {
-        "__main__", "cli", "cli_case", "cli_common", "cli_guest", "cli_html", "cli_kernel", "cli_report", "interrupt", "live", "plugin", "progress",
-        "terminal",
+        "__main__", "cli.main", "cli.case", "cli.options", "cli.guest", "cli.html", "cli.kernel", "cli.report", "cli.interrupt", "cli.live", "plugin", "cli.progress",
+        "cli.terminal",
     }),
 )
 ALONE = {"inside"}

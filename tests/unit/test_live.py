@@ -10,7 +10,7 @@ import time
 import pytest
 from rich.console import Console
 
-from numalab import live, progress
+from numalab.cli import live, progress
 from numalab.core import log
 from numalab.experiment import run as experiment
 from numalab.experiment.run import Boot, Plan

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from rich.console import Console
 
-from numalab import progress
+from numalab.cli import progress
 from numalab.core.log import note, step
 
 

@@ -11,7 +11,7 @@ import pytest
 import typer.main
 from ruamel.yaml import YAML
 
-from numalab.cli import app
+from numalab.cli.main import app
 from numalab.core.paths import ROOT
 
 SPDX = "# SPDX-License-Identifier: GPL-2.0-only"
@@ -37,7 +37,7 @@ def test_a_source_file_begins_with_its_licence(name: str) -> None:
 
 
 def test_the_sources_are_seen() -> None:
-    assert {"lab.py", "numalab/cli.py", "tests/conftest.py", "playbooks/roles/tuning/files/tune.sh"} <= set(sources())
+    assert {"lab.py", "numalab/cli/main.py", "tests/conftest.py", "playbooks/roles/tuning/files/tune.sh"} <= set(sources())
     for name in HASHED:
         assert (ROOT / name).exists(), f"{name} is gone: take it out of HASHED"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from numalab import cli_guest
+from numalab.cli import guest as guest_commands
 from numalab.core import state
 from numalab.core.errors import HostError
 from numalab.core.process import Deadline
@@ -193,8 +193,8 @@ def test_what_a_guest_writes_is_given_to_its_qemu(
         assert (given[path], f"{path.stat().st_mode & 0o777:o}") == (OTHER, "600"), path
     assert given.mode(made.directory) == given.mode(made.directory.parent) == (GROUP, "710")
     assert {path for path, (uid, _) in given.items() if uid == OTHER[0]} == {made.console_log, *(Path(disk.path) for disk in made.record.spec.disks)}
-    monkeypatch.setattr(cli_guest, "reach", lambda _: made)
-    cli_guest.status("g")
+    monkeypatch.setattr(guest_commands, "reach", lambda _: made)
+    guest_commands.status("g")
     assert "QEMU user     libvirt-qemu\n" in capsys.readouterr().out
 
 

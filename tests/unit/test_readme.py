@@ -8,7 +8,7 @@ import re
 import pytest
 import typer.main
 
-from numalab.cli import app
+from numalab.cli.main import app
 from numalab.core import paths
 
 PATH = paths.ROOT / "README.md"

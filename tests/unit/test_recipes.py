@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from numalab import cli_kernel
+from numalab.cli import kernel as kernel_commands
 from numalab.core import paths
 from numalab.core.errors import CommandFailed, HostError, InputError, LabError
 from numalab.core.process import Deadline
@@ -336,13 +336,13 @@ def test_settings_that_are_none(option: str, text: str) -> None:
 
 def test_import(kernels: Callable[..., Path], tmp_path: Path) -> None:
     kernels(**{"../m/modules.dep": ""})
-    cli_kernel.import_kernel("mine", bzimage(tmp_path / "k", "6.1.2-mine"), tmp_path / "m")
+    kernel_commands.import_kernel("mine", bzimage(tmp_path / "k", "6.1.2-mine"), tmp_path / "m")
     found = recipe.recipe("mine")
     assert found.source.prebuilt == recipe.Prebuilt(bzimage=f"{tmp_path}/k", modules=f"{tmp_path}/m")
     assert boot.resolve("mine", IMAGE).release == "6.1.2-mine"
     for name, file, said in (("mine", "k", "is there: choose another name"), ("../x", "k", "is not a name"), ("new", "m/modules.dep", "is not a bzImage")):
         with pytest.raises(InputError, match=said):
-            cli_kernel.import_kernel(name, tmp_path / file)
+            kernel_commands.import_kernel(name, tmp_path / file)
     with pytest.raises(InputError, match=r"--modules .*: there is no such"):
-        cli_kernel.import_kernel("new", tmp_path / "k", tmp_path / "none")
+        kernel_commands.import_kernel("new", tmp_path / "k", tmp_path / "none")
     assert not (tmp_path / "kernels/new.yml").exists()

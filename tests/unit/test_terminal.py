@@ -14,12 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from numalab import cli, cli_guest, terminal
+from numalab.cli import guest as guest_commands
+from numalab.cli import main, terminal
+from numalab.cli.progress import Progress
 from numalab.core import paths, state
 from numalab.core.errors import GuestError
 from numalab.core.log import note
 from numalab.model.case import Arm
-from numalab.progress import Progress
 from numalab.runs import record
 from tests.unit import synthetic
 from tests.unit.test_exit_status import Call, lab_py
@@ -58,7 +59,7 @@ def test_errors_and_their_evidence(lab_py: Call, monkeypatch: pytest.MonkeyPatch
     def broken(_: str) -> None:
         raise GuestError(f"guest g: {ESCAPES}", evidence=f"[ 1.0] {ESCAPES}\r\n[ 2.0] end")
 
-    monkeypatch.setattr(cli, "reach", broken)
+    monkeypatch.setattr(main, "reach", broken)
     _, _, err = lab_py("measure", "remote", "--on", "g")
     assert err == f"lab.py: error: guest g: {SHOWN}\n    [ 1.0] {SHOWN}\n    [ 2.0] end\n"
 
@@ -85,7 +86,7 @@ def test_a_console_log(lab_py: Call, monkeypatch: pytest.MonkeyPatch, is_termina
         def console_pieces(self) -> list[str]:
             return [f"{ESCAPES}\r\n"]
 
-    monkeypatch.setattr(cli_guest, "open_guest", lambda _: Guest())
+    monkeypatch.setattr(guest_commands, "open_guest", lambda _: Guest())
     monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
     assert lab_py("console", "g", "--log")[1] == (f"{SHOWN}\n" if is_terminal else f"{ESCAPES}\r\n")
 

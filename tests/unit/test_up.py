@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from numalab import cli_guest
+from numalab.cli import guest as guest_commands
 from numalab.core.errors import InputError
 from numalab.guest.guest import Request
 
 
 def requests(topologies: list[str], kernels: str, names: list[str] | None = None, port: int | None = None) -> list[Request]:
-    return cli_guest._requests(topologies, cli_guest._kernels(kernels), names or [], {"ssh_port": port}, None, None, [])
+    return guest_commands._requests(topologies, guest_commands._kernels(kernels), names or [], {"ssh_port": port}, None, None, [])
 
 
 def told(found: list[Request]) -> list[tuple[str, str, str]]:

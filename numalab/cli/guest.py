@@ -14,7 +14,8 @@ from typing import Annotated
 
 import typer
 
-from numalab.cli_common import (
+from numalab.cli.interrupt import limit
+from numalab.cli.options import (
     COMMAND_SECONDS,
     MINUTE,
     AccelOption,
@@ -31,6 +32,7 @@ from numalab.cli_common import (
     show_error,
     size_option,
 )
+from numalab.cli.terminal import echo, visible
 from numalab.core.errors import Cancelled, DeadlinePassed, Exit, HostError, InputError, LabError
 from numalab.guest import guest as guests
 from numalab.guest import launch, provision
@@ -39,7 +41,6 @@ from numalab.host import console, image, qemu_user
 from numalab.host import disks as host_disks
 from numalab.host.domain import Mark, domain_name, mark
 from numalab.host.hypervisor import connect
-from numalab.interrupt import limit
 from numalab.kernel import boot as kernel_boot
 from numalab.kernel import recipe
 from numalab.maintenance import gc as maintenance_gc
@@ -47,7 +48,6 @@ from numalab.model import catalog, topology, verification
 from numalab.model.topology import Disk, Topology
 from numalab.model.values import check_name
 from numalab.report import text as report_text
-from numalab.terminal import echo, visible
 
 
 def up(

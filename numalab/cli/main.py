@@ -16,8 +16,14 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from numalab import cli_case, cli_guest, cli_html, cli_kernel, cli_report, interrupt
-from numalab.cli_common import (
+from numalab.cli import case as case_commands
+from numalab.cli import guest as guest_commands
+from numalab.cli import html as html_commands
+from numalab.cli import interrupt
+from numalab.cli import kernel as kernel_commands
+from numalab.cli import report as report_commands
+from numalab.cli.interrupt import limit
+from numalab.cli.options import (
     COMMAND_SECONDS,
     MINUTE,
     AccelOption,
@@ -32,6 +38,8 @@ from numalab.cli_common import (
     show_error,
     size_option,
 )
+from numalab.cli.progress import Progress
+from numalab.cli.terminal import echo, outlive_readers
 from numalab.core import version
 from numalab.core.errors import Cancelled, Exit, InputError, LabError
 from numalab.guest import guest as guests
@@ -39,22 +47,19 @@ from numalab.guest import launch, provision
 from numalab.guest.guest import Request
 from numalab.host import image
 from numalab.host.hypervisor import connect
-from numalab.interrupt import limit
 from numalab.maintenance import doctor
 from numalab.measure import runner
 from numalab.model import catalog, topology
 from numalab.model.values import SizeClass
-from numalab.progress import Progress
 from numalab.report import text
 from numalab.runs import record
-from numalab.terminal import echo, outlive_readers
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None,
                   help="The lab for Linux memory-management regressions: guests with NUMA topologies, measured.")
 images = typer.Typer(no_args_is_help=True, help="Guest images: build and list them.")
 app.add_typer(images, name="image")
-app.add_typer(cli_kernel.app, name="kernel")
-for part in (cli_guest, cli_case, cli_report, cli_html):
+app.add_typer(kernel_commands.app, name="kernel")
+for part in (guest_commands, case_commands, report_commands, html_commands):
     part.register(app)
 
 

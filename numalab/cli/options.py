@@ -9,15 +9,15 @@ from typing import Annotated
 
 import typer
 
+from numalab.cli.interrupt import limit
+from numalab.cli.terminal import echo
 from numalab.core.errors import Cancelled, HostError, InputError, KernelOops, LabError
 from numalab.guest import guest as guests
 from numalab.guest.guest import Guest
 from numalab.host import ansible, disks
 from numalab.host.hypervisor import connect
-from numalab.interrupt import limit
 from numalab.model.units import parse_size
 from numalab.model.values import SizeClass
-from numalab.terminal import echo
 
 MINUTE = 60.0
 COMMAND_SECONDS = 24 * 3600.0

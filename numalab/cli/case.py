@@ -12,9 +12,11 @@ from typing import Annotated
 import click
 import typer
 
-from numalab import live
 from numalab.analysis import calibration
-from numalab.cli_common import MINUTE, AccelOption, GuestName, MemoryOption, SizeOption, Uri, VcpusOption, accel_word, inventory, one_of, reach, size_option
+from numalab.cli import live
+from numalab.cli.interrupt import cancel, limit
+from numalab.cli.options import MINUTE, AccelOption, GuestName, MemoryOption, SizeOption, Uri, VcpusOption, accel_word, inventory, one_of, reach, size_option
+from numalab.cli.terminal import echo
 from numalab.core.errors import Exit, InputError
 from numalab.experiment import run as experiment
 from numalab.experiment.run import Plan
@@ -22,14 +24,12 @@ from numalab.guest import guest as guests
 from numalab.guest import launch
 from numalab.host import ssh
 from numalab.host.hypervisor import connect
-from numalab.interrupt import cancel, limit
 from numalab.model import catalog
 from numalab.model.values import SizeClass
 from numalab.model.verdict import Answer, Verdict
 from numalab.report import text as report_text
 from numalab.runs import counters, record
 from numalab.runs import index as run_index
-from numalab.terminal import echo
 
 STATUS = {Answer.HOLDS: Exit.HOLDS, Answer.DOES_NOT_HOLD: Exit.DOES_NOT_HOLD, Answer.CANNOT_TELL: Exit.CANNOT_TELL}
 REPRO = "/root/numalab-next.sh"

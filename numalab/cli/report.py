@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from numalab.cli.terminal import echo
 from numalab.core.errors import InputError
 from numalab.experiment import run as experiment
 from numalab.model.case import Arm
@@ -24,7 +25,6 @@ from numalab.report.reference import Published
 from numalab.report.replication import Beside
 from numalab.runs import compatibility, record
 from numalab.runs import index as run_index
-from numalab.terminal import echo
 
 
 class Format(StrEnum):

@@ -15,7 +15,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from numalab.terminal import visible
+from numalab.cli.terminal import visible
 
 
 class Progress(logging.Handler):

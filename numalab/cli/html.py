@@ -9,14 +9,14 @@ from typing import Annotated
 
 import typer
 
-from numalab import cli_report
+from numalab.cli import report as report_commands
+from numalab.cli.terminal import echo
 from numalab.experiment import run as experiment
 from numalab.model.case import Arm
 from numalab.model.run import Run
 from numalab.model.verdict import Verdict
 from numalab.runs import index as run_index
 from numalab.runs import record
-from numalab.terminal import echo
 
 
 def report(
@@ -34,7 +34,7 @@ def report(
     found = [(record.read(folder), folder) for folder in run_index.choose(words)]
     runs = [run for run, _ in found]
     for group in sections.together(runs):
-        cli_report.unlike(group, force=force)
+        report_commands.unlike(group, force=force)
     echo(html.write(found, verdicts(runs, force=force), target, baseline=baseline))
 
 

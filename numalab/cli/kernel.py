@@ -9,16 +9,16 @@ from typing import Annotated
 
 import typer
 
+from numalab.cli.interrupt import limit
+from numalab.cli.terminal import echo
 from numalab.core import paths, state
 from numalab.core.errors import InputError
 from numalab.host import image
-from numalab.interrupt import limit
 from numalab.kernel import build as kernel_build
 from numalab.kernel import era, recipe, source
 from numalab.maintenance import prune
 from numalab.model import catalog
 from numalab.model.values import check_name
-from numalab.terminal import echo
 
 app = typer.Typer(no_args_is_help=True, help="Kernels: list, show, build and import them.")
 
