@@ -17,7 +17,7 @@ from numalab.core.process import Deadline
 from numalab.experiment import run as experiment
 from numalab.model import catalog
 from numalab.model.verdict import Answer
-from numalab.plugin import CannotTell, Lab
+from numalab.pytest_plugin import CannotTell, Lab
 from numalab.report import text
 
 

@@ -45,7 +45,7 @@ LAYERS = (
     }),
     Layer("measuring", "tools values pure edges", {"experiment.run", "measure.runner"}),
     Layer("front", "tools values pure edges measuring", {
-        "__main__", "cli.main", "cli.case", "cli.options", "cli.guest", "cli.html", "cli.kernel", "cli.report", "cli.interrupt", "cli.live", "plugin", "cli.progress",
+        "__main__", "cli.main", "cli.case", "cli.options", "cli.guest", "cli.html", "cli.kernel", "cli.report", "cli.interrupt", "cli.live", "pytest_plugin", "cli.progress",
         "cli.terminal",
     }),
 )

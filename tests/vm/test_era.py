@@ -17,7 +17,7 @@ from numalab.kernel import build, kconfig
 from numalab.kernel import era as kernel_era
 from numalab.kernel import recipe as kernel_recipe
 from numalab.model import catalog, topology
-from numalab.plugin import Lab
+from numalab.pytest_plugin import Lab
 from tests.vm.conftest import Command
 
 SMALL = topology.scale(catalog.topology("2socket"), memory=1 << 30, vcpus=2).model_copy(update={"disks": ()})

@@ -17,7 +17,7 @@ from numalab.kernel import recipe as kernel_recipe
 from numalab.measure import runner
 from numalab.model import catalog, topology
 from numalab.model.values import SizeClass
-from numalab.plugin import Lab
+from numalab.pytest_plugin import Lab
 
 SMALL = topology.scale(catalog.topology("uma-2g"), memory=512 << 20, vcpus=1)
 FOUR = topology.scale(catalog.topology("4socket"), memory=4 << 30, vcpus=8).model_copy(update={"disks": ()})
