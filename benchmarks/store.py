@@ -28,10 +28,7 @@ from numalab.core import state  # noqa: E402
 from numalab.model.case import Arm  # noqa: E402
 from numalab.model.values import jsonable  # noqa: E402
 from numalab.report import comparison  # noqa: E402
-from numalab.runs import (  # noqa: E402
-    compatibility,  # noqa: E402
-    record,  # noqa: E402
-)
+from numalab.runs import compatibility, record  # noqa: E402
 from numalab.runs import index as run_index  # noqa: E402
 from tests.unit.makers import recorded  # noqa: E402
 from tests.unit.synthetic import phase, run  # noqa: E402

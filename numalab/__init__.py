@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """numalab: Linux memory-management regressions, reproduced, judged and explained.
 
-The layers, from the bottom; imports go only downwards (tests/unit/test_layers.py):
+Frozen values in, pure functions between, context managers at the edges, evidence on disk. The folders are the layers;
+imports go down only (tests/unit/test_layers.py has the table):
 
-    tools      errors, log, paths, proc, state
-    values     case, model, runs
-    pure       blocks, calibration, catalog, comparable, counters, domain, drawing, effect, eras,
-               export, figures, finding, folded, gallery, judge, kconfig, mail, metrics, mirror,
-               moments, page, patches, plot, published, recipes, record, report, sections, tables,
-               topology, trial, workload
-    edges      accel, console, doctor, evidence, guest, host, html, image, kernel, kernelbuild, launch,
-               leftovers, provision, prune, qemu_user, settle, shell, source, storage, store, toolchain,
-               version, where
-    measuring  experiment, measure
-    front      __main__, cli, cli_case, cli_common, cli_guest, cli_html, cli_kernel, cli_report, interrupt,
-               live, plugin, progress, terminal
+    core                 errors, steps, programs, the state directory
+    model                values, and the files that people write -> values
+    runs                 what is on disk of a run                           needs no guest
+    analysis             runs -> metrics, effects, verdicts                 needs no guest
+    report               runs and verdicts -> text, mail, HTML              needs no guest
+    host                 libvirt, SSH, Ansible, disks, images
+    kernel               a recipe -> a kernel that a guest boots
+    guest                a guest's life
+    measure              a workload's phases between counters; measure.agent runs in the guest, alone
+    maintenance          doctor, gc, prune
+    experiment           fresh guests of two kernels in turn
+    cli, pytest_plugin   the two front doors
 
-`inside` runs in the guest, alone.
+`workload` is what a file in testcases/workloads imports beside `model`.
 """

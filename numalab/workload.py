@@ -6,8 +6,7 @@ import re
 import shlex
 from pathlib import Path
 
-from numalab.kernel.era import MKFS_XFS
-from numalab.model.values import Phase
+from numalab.model import MKFS_XFS, Phase
 
 COMPILE_SECONDS = 180.0
 ON_SMALLEST_NODE = (

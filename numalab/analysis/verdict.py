@@ -25,7 +25,6 @@ from numalab.model.case import Arm, CaseSize, Expectation, Place
 from numalab.model.run import Run
 from numalab.model.values import jsonable
 from numalab.model.verdict import Answer, Finding, Verdict
-from numalab.report import comparison
 from numalab.runs import compatibility
 from numalab.runs.compatibility import Traits
 
@@ -152,8 +151,8 @@ def _asked(wish: Expectation, sides: Sides) -> expectation.Asked:
 def _about_runs(every: Sequence[Run], sides: Sides) -> list[str]:
     """Boots that broke, complained or were begun again, and experiments that were not interleaved."""
     lines = [f"run {run.id} broke and is not counted: {run.error}" for run in every if run.error]
-    if hung := comparison.hung(every):
-        lines.append(f"{hung}, before {', '.join(run.id for run in every if run.guest.get('hung'))}: a kernel that hangs looks the same")
+    if again := hung(every):
+        lines.append(f"{again}, before {', '.join(run.id for run in every if run.guest.get('hung'))}: a kernel that hangs looks the same")
     for run in every:
         if run.console_warnings and not run.error:
             lines.append(f"run {run.id}: {len(run.console_warnings)} warnings on its console, the first: {run.console_warnings[0]}")
@@ -189,3 +188,9 @@ def _about_thresholds(run: Run, sides: Sides, known: Calibration | None) -> list
 def _line(text: str) -> str:
     """On one line, as every doubt is."""
     return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
+def hung(runs: Sequence[Run]) -> str:
+    """How many boots had to be begun again under emulation, in words; '' for none."""
+    count = sum(run.guest.get("hung", 0) for run in runs)
+    return f"{count} boot{'s' * (count > 1)} hung under emulation and {'were' if count > 1 else 'was'} begun again" if count else ""

@@ -18,11 +18,10 @@ from pydantic import Field
 from numalab.core import paths
 from numalab.kernel.patch import Patch
 from numalab.model.catalog import find, load
+from numalab.model.guest import MKFS_XFS
 from numalab.model.values import Name, Value, jsonable
 
 SCRIPTS = paths.ROOT / "playbooks/roles/kernel/files"
-MKFS_XFS = "LAB_MKFS_XFS"
-"""Set for every command in a guest whose era has `mkfs_xfs`; a workload writes ${LAB_MKFS_XFS:-its own options}."""
 
 Word = Annotated[str, Field(pattern=r"^[^\s'\"\\$]+$")]
 Words = Annotated[str, Field(pattern=r"^[^\n'\"\\$]*$")]

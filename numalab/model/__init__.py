@@ -4,7 +4,8 @@
 What a workload's file needs of it can be imported from here.
 """
 
+from numalab.model.guest import MKFS_XFS
 from numalab.model.topology import Bus
 from numalab.model.values import Phase, SizeClass, Value
 
-__all__ = ["Bus", "Phase", "SizeClass", "Value"]
+__all__ = ["MKFS_XFS", "Bus", "Phase", "SizeClass", "Value"]

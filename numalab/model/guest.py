@@ -10,6 +10,9 @@ from pydantic import Field
 from numalab.model.topology import Bus, Topology
 from numalab.model.values import Accel, Name, Value
 
+MKFS_XFS = "LAB_MKFS_XFS"
+"""Set for every command in a guest whose era has `mkfs_xfs`; a workload writes ${LAB_MKFS_XFS:-its own options}."""
+
 
 class DiskFile(Value):
     """A disk's file on the host, as QEMU is to open it."""

@@ -93,12 +93,6 @@ def before(found: Columns) -> str:
     return next((heading for heading, boots in found.items() if boots[0].place and boots[0].place.arm is Arm.BEFORE), next(iter(found)))
 
 
-def hung(runs: Sequence[Run]) -> str:
-    """How many boots had to be begun again under emulation, in words; '' for none."""
-    count = sum(run.guest.get("hung", 0) for run in runs)
-    return f"{count} boot{'s' * (count > 1)} hung under emulation and {'were' if count > 1 else 'was'} begun again" if count else ""
-
-
 def compare(found: Columns) -> tuple[Block, ...]:
     """What the seeds show: times, rates, totals, counters; blocks without rows are left out."""
     blocks = (times(found), rates(found), totals(found), counted(found))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping, Sequence
 
+from numalab.analysis.verdict import hung
 from numalab.core.errors import InputError
 from numalab.kernel import recipe
 from numalab.model.run import Run
@@ -57,7 +58,7 @@ def setup(found: Columns) -> str:
         ("Workload", f"{run.workload}, size {run.size}: {', '.join(f'{key} {value}' for key, value in run.params.items())}"),
         *([("Settings", ", ".join(f"{key} {value}" for key, value in run.settings.items()))] if run.settings else []),
         ("Boots", ", ".join(f"{len(boots)} of {heading}" for heading, boots in found.items()) + ("; fresh guests, taken in turn" if place else "")),
-        *([("Hung", comparison.hung(every))] if comparison.hung(every) else []),
+        *([("Hung", hung(every))] if hung(every) else []),
     ]
     return "\n".join(_paragraph(f"{title + ':':{INDENT}}{text}", INDENT) for title, text in facts)
 

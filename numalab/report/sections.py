@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from numalab.analysis.verdict import hung
 from numalab.model.case import Case, Expectation
 from numalab.model.run import Run
 from numalab.model.topology import Topology
@@ -156,7 +157,8 @@ def _published(references: Mapping[str, Published], columns: comparison.Columns,
     for (name, before, after), mine in replication.grouped(rows).items():
         about = references[name]
         cells = tuple(
-            (row.row, replication.change(row.published), replication.change(row.ratio), replication.interval(row), f"{row.boots[0]} + {row.boots[1]}", str(row.agreement))
+            (row.row, replication.change(row.published), replication.change(row.ratio), replication.interval(row),
+             f"{row.boots[0]} + {row.boots[1]}", str(row.agreement))
             for row in mine
         )
         caption = f"{about.author}, {about.date}, {about.machine}: {about.before} to {about.after}. Here: {before} to {after}."
@@ -182,7 +184,7 @@ def facts(runs: Sequence[Run]) -> list[tuple[str, Sequence[str]]]:
         ("Host", unique(", ".join(f"{key} {host[key]}" for key in ("machine", "cpu", "cpus", "kernel") if host.get(key)) for host in hosts)),
         ("Hypervisor", unique(", ".join(f"{key} {host[key]}" for key in ("qemu", "libvirt", "uri") if host.get(key)) for host in hosts)),
         ("Accelerator", unique(f"{spec['accel']}: {run.guest.get('accel_reason') or 'no reason is recorded'}" for run, spec in zip(runs, specs, strict=True))),
-        ("Hung", unique([comparison.hung(runs)])),
+        ("Hung", unique([hung(runs)])),
         ("Topology", unique(f"{spec['topology_name']}: {spec['topology']['description']}" for spec in specs)),
         ("Disks", unique(_disk(disk) for spec in specs for disk in spec["topology"].get("disks", ()))),
         ("Image", unique(f"{run.guest.get('image', '')} {run.guest.get('image_id', '')}".strip() for run in runs)),

@@ -240,7 +240,7 @@ def test_what_the_guest_gets(tmp_path: Path) -> None:
     assert words["clocksource"] == "hpet"
     assert len(base64.b64decode(words["systemd.random_seed"])) == kernel_boot.SEED_BYTES
     assert kernel_boot.resolve(name, IMAGE).cmdline != boot.cmdline, "every guest has the same entropy"
-    assert boot.environment[kernel_era.MKFS_XFS].endswith("-i sparse=0")
+    assert boot.environment["LAB_MKFS_XFS"].endswith("-i sparse=0")
     shape = catalog.topology("4socket")
     fitted = kernel_boot.fitted(name, shape)
     assert (shape.machine, fitted.machine, kernel_boot.fitted("debian", shape)) == ("q35", "pc", shape)

@@ -21,6 +21,7 @@ from numalab.core import paths
 from numalab.core.errors import InputError, KernelOops
 from numalab.experiment import run as experiment
 from numalab.experiment.run import Outcome, Plan
+from numalab.host import hypervisor
 from numalab.model import catalog
 from numalab.model.case import Arm
 from tests.unit import synthetic
@@ -199,7 +200,7 @@ def cases(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Cases:
     made = Cases(pytester)
     monkeypatch.setattr(paths, "ROOT", pytester.path)
     monkeypatch.setattr(experiment, "conduct", made.conduct)
-    monkeypatch.setattr(host, "connect", lambda *_: FakeHost())
+    monkeypatch.setattr(hypervisor, "connect", lambda *_: FakeHost())
     return made
 
 

@@ -76,11 +76,11 @@ WAIT = """
 """
 DRIVER = """
 from pathlib import Path
-from numalab import provision
 from numalab.core import paths
+from numalab.host import ansible
 from numalab.core.process import Deadline
 paths.ROOT = Path("{place}")
-provision.playbook("wait.yml", inventories=[], limit="localhost", variables={{}}, deadline=Deadline.after(120), log=Path("{place}/log"))
+ansible.playbook("wait.yml", inventories=[], limit="localhost", variables={{}}, deadline=Deadline.after(120), log=Path("{place}/log"))
 """
 
 

@@ -194,7 +194,8 @@ def test_choose(four: list[Run], tmp_path: Path) -> None:
     elsewhere = keep(made(AFTER, 40), tmp_path / "usb stick")
     assert run_index.choose([four[0].id, str(runs / four[0].id), str(elsewhere)]) == [runs / four[0].id, elsewhere]
     assert run_index.choose(["old"]) == [runs / four[0].id]
-    assert run_index.choose(["xfsrepair"]) == run_index.choose(["testcases/xfsrepair.yml"]) == run_index.choose(["new"]) == [runs / four[2].id, runs / four[1].id]
+    newest = [runs / four[2].id, runs / four[1].id]
+    assert run_index.choose(["xfsrepair"]) == run_index.choose(["testcases/xfsrepair.yml"]) == run_index.choose(["new"]) == newest
     assert run_index.choose(["xfsrepair", "old"]) == [runs / four[2].id, runs / four[1].id, runs / four[0].id]
     assert run_index.choose([]) == []
 

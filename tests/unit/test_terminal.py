@@ -98,7 +98,7 @@ def process(script: str, **streams: object) -> subprocess.Popen[str]:
 
 def lab(*words: str) -> str:
     """The script of a lab.py with these words."""
-    return f"import sys; sys.argv = {['lab.py', *words]!r}\nfrom numalab import cli\ncli.main()"
+    return f"import sys; sys.argv = {['lab.py', *words]!r}\nfrom numalab.cli import main\nmain.main()"
 
 
 @contextmanager
@@ -131,7 +131,8 @@ STEPS = """
 import sys, time
 from pathlib import Path
 sys.argv = ["lab.py", "cases"]
-from numalab import cli, cli_case, catalog
+from numalab.cli import main
+from numalab.model import catalog
 from numalab.core.log import note
 def names(_):
     for number in range(50):
@@ -140,7 +141,7 @@ def names(_):
     Path("done").touch()
     return []
 catalog.names = names
-cli.main()
+main.main()
 """
 
 
@@ -160,7 +161,7 @@ def test_a_full_disk_is_an_error_of_ours() -> None:
         child = process(lab("cases"), stdout=full, stderr=subprocess.PIPE)
         _, err = child.communicate(timeout=60)
     assert (child.returncode, "No space left on device" in err) == (2, True)
-    buffered = f"import sys\nfrom numalab import catalog\ncatalog.names = lambda _: sys.stdout.write('x') and []\n{lab('cases')}"
+    buffered = f"import sys\nfrom numalab.model import catalog\ncatalog.names = lambda _: sys.stdout.write('x') and []\n{lab('cases')}"
     with Path("/dev/full").open("w") as full:
         child = process(buffered, stdout=full, stderr=subprocess.PIPE)
         _, err = child.communicate(timeout=60)
@@ -171,7 +172,8 @@ WAITS = """
 import sys, time
 from pathlib import Path
 sys.argv = ["lab.py", "cases"]
-from numalab import cli, catalog, interrupt
+from numalab.cli import interrupt, main
+from numalab.model import catalog
 from numalab.core.log import note, step
 def names(_):
     Path("guest").touch()
@@ -188,7 +190,7 @@ def names(_):
             time.sleep(0.1)
         Path("guest").unlink()
 catalog.names = names
-cli.main()
+main.main()
 """
 
 
