@@ -41,7 +41,7 @@ SPARE_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
-class Boot:
+class ExperimentBoot:
     """One boot of an experiment, as it is about to begin."""
 
     number: int
@@ -52,14 +52,14 @@ class Boot:
 
 def run(
     asked: Plan, host: Host, boots: int, *, experiment: str, first: int = 0, looks: int = 1, limit: Callable[[float], Deadline],
-    began: Callable[[Boot], runner.Watcher | None] = lambda _: None,
+    began: Callable[[ExperimentBoot], runner.Watcher | None] = lambda _: None,
 ) -> Iterator[tuple[Run, Path]]:
     """Boot and measure rounds `first` to `boots` - 1 of an experiment, a run each. An error ends it; earlier runs stay.
 
     A run is handed over when its guest is down: whoever takes it may take long, or raise.
     """
     for number, index in boot_order(asked.kernels, boots, first=first):
-        boot = Boot(number, Arm.BEFORE if index == 0 else Arm.AFTER, asked.kernels[index], experiment)
+        boot = ExperimentBoot(number, Arm.BEFORE if index == 0 else Arm.AFTER, asked.kernels[index], experiment)
         watcher = began(boot)
         deadline = limit(60 * asked.about.minutes)
         with _crash_of(boot), booted(asked, host, boot.kernel, f"{asked.case_name}-{number}", deadline) as (guest, settings):
@@ -73,7 +73,7 @@ def run(
 
 
 @contextmanager
-def _crash_of(boot: Boot) -> Iterator[None]:
+def _crash_of(boot: ExperimentBoot) -> Iterator[None]:
     """Name the arm and the kernel in an oops: a crash of the kernel "before" is no regression."""
     try:
         yield
@@ -134,17 +134,17 @@ class Outcome:
     verdicts: tuple[Verdict, ...]
 
 
-class View(runner.Watcher, Protocol):
+class Observer(runner.Watcher, Protocol):
     """Who wants to see an experiment while it goes on."""
 
-    def began(self, boot: Boot) -> runner.Watcher:
+    def began(self, boot: ExperimentBoot) -> runner.Watcher:
         """A boot is about to begin; who watches it."""
 
     def so_far(self, verdict: Verdict) -> None:
         """What the boots so far say; once a round, for each kernel but the first."""
 
 
-def conduct(asked: Plan, host: Host, boots: int | None, *, limit: Callable[[float], Deadline], view: View) -> Outcome:
+def conduct(asked: Plan, host: Host, boots: int | None, *, limit: Callable[[float], Deadline], view: Observer) -> Outcome:
     """Run a case to its verdict: `boots` rounds, or (None) until the answer is clear or most_boots is reached.
 
     Raises InputError after the first boot when a threshold lies inside what a calibration of this very
@@ -156,7 +156,7 @@ def conduct(asked: Plan, host: Host, boots: int | None, *, limit: Callable[[floa
         return _conduct(plan, host, boots, limit=limit, view=view)
 
 
-def _conduct(asked: Plan, host: Host, boots: int | None, *, limit: Callable[[float], Deadline], view: View) -> Outcome:
+def _conduct(asked: Plan, host: Host, boots: int | None, *, limit: Callable[[float], Deadline], view: Observer) -> Outcome:
     experiment, runs = fresh_experiment(asked), list[tuple[Run, Path]]()
     looks = (boots,) if boots else judge.looks(asked.about)
     first, rounds = 0, looks[0]

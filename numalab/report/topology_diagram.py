@@ -13,7 +13,7 @@ from numalab.model import verification
 from numalab.model.topology import LOCAL_DISTANCE, Topology
 from numalab.model.units import MIB, show_cpus, show_size
 from numalab.model.values import Value
-from numalab.model.verification import View
+from numalab.model.verification import NumaLayout
 
 BOX = (122, 78)
 """Width and height of a node in CSS pixels: four of them fit a telephone."""
@@ -62,7 +62,7 @@ class Drawing(Value):
 
 def draw(shape: Topology) -> Drawing:
     """What a guest with this topology shows (topology.asked): nodes of UMA and of numa=fake as the kernel has them."""
-    view = verification.asked(shape)
+    view = verification.expected_layout(shape)
     joined = 1 < len(view.nodes) <= MOST_JOINED and not shape.fake
     centres = _circle(len(view.nodes)) if joined else _rows(len(view.nodes))
     boxes = tuple(
@@ -76,7 +76,7 @@ def draw(shape: Topology) -> Drawing:
     )
 
 
-def _lines(view: View, node: int) -> tuple[str, ...]:
+def _lines(view: NumaLayout, node: int) -> tuple[str, ...]:
     cpus, memory = view.cpus.get(node, ()), view.memory(node)
     lines = [f"CPU {show_cpus(cpus)}" if cpus else "no CPU", show_size(memory) if memory else "no memory"]
     # The 16 MiB of zone DMA tell nobody anything.
@@ -106,7 +106,7 @@ def _circle(count: int) -> list[tuple[float, float]]:
     return [(x - left + BOX[0] / 2 + MARGIN, y - top + BOX[1] / 2 + MARGIN) for x, y in points]
 
 
-def _join(view: View, centres: list[tuple[float, float]]) -> tuple[Line, ...]:
+def _join(view: NumaLayout, centres: list[tuple[float, float]]) -> tuple[Line, ...]:
     """A line for each pair; the farther a pair is, the higher its rank, and the fainter it is drawn."""
     ranks = sorted({distance for distance in view.distances.values() if distance > LOCAL_DISTANCE})
     found = []

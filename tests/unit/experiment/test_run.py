@@ -15,7 +15,7 @@ from numalab.core.errors import CommandFailed, GuestError, InputError, NameTaken
 from numalab.core.process import Deadline
 from numalab.experiment import run as experiment
 from numalab.experiment.plan import Plan, boot_order, build_kernels, interesting_phase, make_plan, plan_settings, scaled_topology
-from numalab.experiment.run import Boot
+from numalab.experiment.run import ExperimentBoot
 from numalab.guest import provision
 from numalab.guest.guest import Request
 from numalab.host import image
@@ -148,10 +148,10 @@ class Seen:
     """An experiment.View that remembers."""
 
     def __init__(self) -> None:
-        self.boots: list[Boot] = []
+        self.boots: list[ExperimentBoot] = []
         self.verdicts: list[Verdict] = []
 
-    def began(self, boot: Boot) -> Seen:
+    def began(self, boot: ExperimentBoot) -> Seen:
         """See experiment.View."""
         self.boots.append(boot)
         return self
@@ -176,7 +176,7 @@ def test_an_experiment_keeps_what_it_stands_on(lab: Lab, asked: Plan) -> None:
     place = state.folder("images", "e" * 16)
 
     class Remover(Seen):
-        def began(self, boot: Boot) -> Seen:
+        def began(self, boot: ExperimentBoot) -> Seen:
             assert not state.discard(place), "gc or image build --force could remove it"
             return super().began(boot)
 
