@@ -5,7 +5,7 @@ A column is a kernel, the first one the baseline; a boot is one sample. Formulas
 published mails (slowscan-lkml-2015.txt), with these differences, each on purpose:
 
 * Stddev divides by n - 1. The seed's divides by n: its three boots can be told from Min, Amean and Max, and
-  tests/unit/test_tables.py does so.
+  tests/unit/report/test_comparison.py does so.
 * A counter, and what is derived from it, is a mean over the boots; a ratio is that of the sums, so that it
   agrees with the rows that it is made of. What was not measured prints as "-".
 * Headings never run into each other: a column grows with its kernel's name.

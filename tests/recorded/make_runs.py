@@ -37,7 +37,7 @@ from numalab.model.run import Run
 from numalab.model.values import Accel, SizeClass, jsonable
 from numalab.runs import index as run_index
 from tests.unit import makers
-from tests.unit.test_measure import CONSOLE, NODE0, FakeGuest
+from tests.unit.measure.test_runner import CONSOLE, NODE0, FakeGuest
 
 TOPOLOGY = "uma-4g"
 KERNELS = {Arm.BEFORE: "6.1-slowscan-before", Arm.AFTER: "6.1"}

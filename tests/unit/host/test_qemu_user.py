@@ -20,9 +20,10 @@ from numalab.host import qemu_user
 from numalab.host.remote import Where
 from numalab.maintenance import doctor
 from numalab.model.guest import DiskFile
-from tests.unit import makers, test_guest
+from tests.unit import makers
+from tests.unit.guest import test_guest
+from tests.unit.guest.test_guest import request
 from tests.unit.makers import FakeHost
-from tests.unit.test_guest import request
 
 host = test_guest.host
 ME = (os.getuid(), os.getgid())

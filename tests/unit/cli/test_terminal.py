@@ -23,7 +23,7 @@ from numalab.core.log import note
 from numalab.model.case import Arm
 from numalab.runs import record
 from tests.unit import synthetic
-from tests.unit.test_exit_status import Call, lab_py
+from tests.unit.cli.test_exit_status import Call, lab_py
 
 __all__ = ["lab_py"]  # a fixture
 CASE = synthetic.CASE.model_copy(update={"expect": (synthetic.CASE.expect[0].model_copy(update={"phase": "touch"}),)})

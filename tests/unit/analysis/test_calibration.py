@@ -17,8 +17,8 @@ from numalab.model.case import Arm, Case
 from numalab.model.run import Run
 from numalab.model.topology import Topology, scale
 from numalab.model.values import Accel, jsonable
+from tests.unit.analysis.test_verdict import FALLING, QUICK, boot, case, experiment
 from tests.unit.makers import spec
-from tests.unit.test_judge import FALLING, QUICK, boot, case, experiment
 
 SAME = case(before="6.1", after="6.1")
 

@@ -14,8 +14,8 @@ from numalab.core import state
 from numalab.model.case import Arm
 from numalab.model.run import Run
 from numalab.model.values import Accel
+from tests.unit.runs.test_index import keep
 from tests.unit.synthetic import phase, run
-from tests.unit.test_store import keep
 
 BEFORE, AFTER = "6.1-slowscan-before", "6.1"
 

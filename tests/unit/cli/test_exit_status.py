@@ -19,10 +19,10 @@ from numalab.cli import main, options
 from numalab.core import paths
 from numalab.core.errors import Cancelled, DeadlinePassed, Exit, GuestError, GuestLost, HostError, KernelOops, LabError
 from numalab.core.process import Result
+from tests.unit.experiment.test_run import CASE, CLEAR, NOISE
+from tests.unit.experiment.test_run import Lab as FakeLab
+from tests.unit.experiment.test_run import lab as fake_lab
 from tests.unit.makers import FakeHost
-from tests.unit.test_experiment import CASE, CLEAR, NOISE
-from tests.unit.test_experiment import Lab as FakeLab
-from tests.unit.test_experiment import lab as fake_lab
 
 __all__ = ["fake_lab"]  # a fixture
 BEFORE, AFTER = CLEAR

@@ -21,8 +21,8 @@ from numalab.host.image import Image
 from numalab.host.remote import Where
 from numalab.maintenance import gc
 from numalab.model.values import jsonable
+from tests.unit.guest.test_guest import held
 from tests.unit.makers import FakeHost, record
-from tests.unit.test_guest import held
 
 
 def put(

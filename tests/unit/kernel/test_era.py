@@ -31,8 +31,8 @@ from numalab.kernel.patch import touched
 from numalab.kernel.toolchain import Builder, Tools
 from numalab.maintenance import prune
 from numalab.model import catalog
+from tests.unit.guest.test_guest import held
 from tests.unit.makers import FakeHost, record
-from tests.unit.test_guest import held
 
 IMAGE = Image(name="debian12", id="0" * 16, directory="/images/x", root="PARTUUID=1", disk_bytes=1, inputs={})
 OLD = Era(description="old", container="bullseye", compiler="gcc-9", flags=("-fno-pie", "-Wa,-mshared"), header="compiler-gcc4.h", lacks=("CONFIG_NEW*",))

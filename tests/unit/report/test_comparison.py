@@ -15,8 +15,8 @@ from numalab.report import comparison, reference
 from numalab.report.comparison import Better
 from numalab.report.reference import number
 from numalab.report.table import Block, text
+from tests.unit.report.test_table import XFSREPAIR
 from tests.unit.synthetic import phase, run
-from tests.unit.test_blocks import XFSREPAIR
 
 SEED = reference.load("slowscan-xfsrepair").tables[0]
 KERNELS = ("4.0.0-rc1-vanilla", "4.0.0-rc1-slowscan-v2", "3.19.0-vanilla")

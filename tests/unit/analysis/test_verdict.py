@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from numalab.analysis import calibration, expectation
 from numalab.analysis import verdict as judge
+from numalab.core import paths
 from numalab.core.errors import InputError
 from numalab.model.case import Arm, Case, CaseSize, Direction, Expectation, Machine, Place
 from numalab.model.guest import Boot
@@ -215,6 +217,19 @@ def test_another_image_is_refused() -> None:
     runs[0] = runs[0].model_copy(update={"guest": {**runs[0].guest, "image_id": "j"}})
     with pytest.raises(InputError, match="image: j"):
         judge.verdict(runs)
+
+
+def test_inputs_whose_imports_alone_changed_are_one() -> None:
+    """A run of before the package had rooms, beside one of after it."""
+    both = next(iter(judge.MOVED.items()))
+    runs = [run.model_copy(update={"inputs": {"workload.py": both[number % 2]}}) for number, run in enumerate(experiment(MANY, FEW))]
+    assert judge.verdict(runs).answer is Answer.HOLDS
+
+
+def test_moved_inputs_are_those_of_today() -> None:
+    """An entry whose file has changed since is dead."""
+    files = [paths.WORKLOAD_MODULE, *(paths.ROOT / paths.WORKLOADS).glob("*.py")]
+    assert set(judge.MOVED.values()) <= {hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 def test_words_about_a_case_may_change() -> None:

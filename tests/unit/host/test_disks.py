@@ -19,7 +19,7 @@ from numalab.host import disks
 from numalab.host.disks import Form
 from numalab.model.topology import Disk
 from numalab.model.units import GIB, MIB, TIB
-from tests.unit.test_guest import held
+from tests.unit.guest.test_guest import held
 
 EXT4, XFS = 16 * TIB - MIB, (1 << 63) - MIB
 """What the largest file is on either, to the MiB."""
