@@ -57,6 +57,10 @@ def test_the_readme_is_short() -> None:
     assert len(read("README.md").split()) <= MOST_WORDS
 
 
+def test_the_picture_is_small() -> None:
+    assert 0 < (ROOT / "docs/report.png").stat().st_size <= 200_000
+
+
 def commands(text: str) -> Iterator[str]:
     """Each `./lab.py …` of a page: of indented code, and between backticks."""
     for line in text.splitlines():
