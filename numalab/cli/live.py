@@ -12,7 +12,8 @@ from typing import Any
 
 from numalab.analysis import verdict as judge
 from numalab.core import log
-from numalab.experiment.run import Boot, Plan
+from numalab.experiment.plan import Plan
+from numalab.experiment.run import Boot
 from numalab.model.run import PhaseResult
 from numalab.model.verdict import Verdict
 from numalab.report.text import short

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The report: one folder that needs no network, with index.html, Plotly's script, and a copy of each run.
 
-Here: what is read from and written to disk. What stands in the page is `sections`', how it looks `page`'s.
+What stands in the page is `sections`'; how it looks, Jinja2 over templates/, everything escaped.
 
     index.html  report.css  report.js  plotly.min.js     report.json     which runs, which verdicts
     runs/ID/    ID.tar.gz, run.json, console.txt, NN-PHASE.stdout.txt, …
@@ -15,9 +15,10 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from plotly.offline import get_plotlyjs
 
-from numalab.core import state
+from numalab.core import paths, state
 from numalab.core.errors import InputError
 from numalab.kernel import patch as kernel_patch
 from numalab.kernel import recipe as kernel_recipe
@@ -25,15 +26,17 @@ from numalab.model.run import Run
 from numalab.model.topology import Topology
 from numalab.model.values import Accel, jsonable
 from numalab.model.verdict import Verdict
-from numalab.report import attachments, page, reference, sections
+from numalab.report import attachments, chart, charts, reference, sections, table
 from numalab.report.reference import Published
 from numalab.report.section_charts import Boot
-from numalab.report.sections import Kernel, Known, Patch
+from numalab.report.sections import Kernel, Known, Patch, Section
 from numalab.runs import counters, record
 from numalab.runs.samples import Sample
 
 MARK = "numalab report"
 """In report.json: this folder is ours, and may be replaced."""
+STATIC = ("report.css", "report.js")
+"""Files of templates/ that stand beside the page as they are."""
 
 
 def write(runs: Sequence[tuple[Run, Path]], verdicts: Sequence[Verdict], target: Path, *, baseline: str | None = None) -> Path:
@@ -55,10 +58,10 @@ def write(runs: Sequence[tuple[Run, Path]], verdicts: Sequence[Verdict], target:
         made = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
         about = {"kind": MARK, "made": made, "runs": [run.id for run, _ in runs], "verdicts": [jsonable(verdict) for verdict in verdicts]}
         (scratch / "report.json").write_text(json.dumps(about, indent=1))
-        (scratch / "index.html").write_text(page.render(sections.build(boots, verdicts, known), made), encoding="utf-8")
+        (scratch / "index.html").write_text(render(sections.build(boots, verdicts, known), made), encoding="utf-8")
         (scratch / "plotly.min.js").write_text(get_plotlyjs(), encoding="utf-8")
-        for name in page.STATIC:
-            (scratch / name).write_text(page.static(name), encoding="utf-8")
+        for name in STATIC:
+            (scratch / name).write_text(static(name), encoding="utf-8")
     return target / "index.html"
 
 
@@ -147,3 +150,28 @@ def _source(recipe: kernel_recipe.KernelRecipe) -> str:
 
 def _words(value: object) -> str:
     return " ".join(f"{key} {part}" for key, part in value.items()) if isinstance(value, Mapping) else str(value)
+
+
+def environment() -> Environment:
+    """Autoescaping whatever a template is called; a name that is not there is an error, not nothing."""
+    found = Environment(loader=FileSystemLoader(paths.TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    found.filters |= {"number": chart.number, "interval": chart.interval, "show": table.show}
+    found.filters |= {"asked": sections.asked, "deciding": sections.deciding, "middle": middle}
+    return found
+
+
+def render(found: Sequence[Section], made: str) -> str:
+    """index.html; `made` says when, for a person."""
+    return environment().get_template("report.html").render(sections=found, made=made, runs=sum(len(section.boots) for section in found))
+
+
+def middle(values: Sequence[float]) -> float | None:
+    """The mean of the boots' values; None without any."""
+    return charts.mean(values).mean if values else None
+
+
+def static(name: str) -> str:
+    """One of STATIC."""
+    env = environment()
+    assert env.loader
+    return env.loader.get_source(env, name)[0]

@@ -13,7 +13,8 @@ from rich.console import Console
 from numalab.cli import live, progress
 from numalab.core import log
 from numalab.experiment import run as experiment
-from numalab.experiment.run import Boot, Plan
+from numalab.experiment.plan import Plan
+from numalab.experiment.run import Boot
 from numalab.model.case import Arm
 from numalab.model.values import SizeClass
 from tests.unit import synthetic

@@ -210,9 +210,9 @@ def test_run(deadline: Deadline) -> None:
     assert (run.workload, run.size, run.release, run.cmdline, run.error) == ("xfsrepair", SizeClass.QUICK, "6.1.0-56-amd64", "root=x quiet", "")
     assert run.params["files"] == 1000
     assert run.inputs == {
-        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in (paths.ROOT / paths.WORKLOADS / "xfsrepair.py", paths.AGENT, paths.WORKLOAD_MODULE)
-    }
+        name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for name, path in (("xfsrepair.py", paths.ROOT / paths.WORKLOADS / "xfsrepair.py"), ("inside.py", paths.AGENT), ("workload.py", paths.WORKLOAD_MODULE))
+    }, "stored runs have these names"
     assert run.console_warnings == ("[ 2.0] watchdog: BUG: soft lockup - CPU#0 stuck",)
     assert (run.host["qemu"], run.host["libvirt"], run.host["uri"]) == ("7.2.22", "9.0.0", FakeHost.uri)
     assert (run.host["machine"], run.host["load at start"], run.phases[0].host_load) == ("big", "7.25", 42.5), "of the hypervisor, not of this machine"

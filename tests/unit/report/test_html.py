@@ -20,7 +20,7 @@ from numalab.core.errors import InputError
 from numalab.model.case import Arm
 from numalab.model.run import Run
 from numalab.model.verdict import Verdict
-from numalab.report import attachments, html, page
+from numalab.report import attachments, html
 from numalab.runs import record
 from tests.unit import reports
 from tests.unit.reports import HOSTILE, put, run
@@ -232,9 +232,9 @@ def test_kernels_of_this_checkout(name: str) -> None:
 
 def test_the_package_has_its_templates() -> None:
     """An installed numalab writes reports too."""
-    patterns = tomllib.loads((paths.ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["numalab"]
-    files = [path.relative_to(paths.PACKAGE).as_posix() for path in paths.TEMPLATES.iterdir()]
-    assert set(page.STATIC) < {Path(name).name for name in files}
+    patterns = tomllib.loads((paths.ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["numalab.report"]
+    files = [path.relative_to(paths.TEMPLATES.parent).as_posix() for path in paths.TEMPLATES.iterdir()]
+    assert set(html.STATIC) < {Path(name).name for name in files}
     assert all(any(fnmatch(name, pattern) for pattern in patterns) for name in files)
 
 
