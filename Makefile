@@ -26,7 +26,7 @@ BROWSER := chromium chromium-driver poppler-utils
 
 YAMLLINT := {extends: default, rules: {line-length: {max: 160}, document-start: disable, comments: {min-spaces-from-content: 1}, braces: {max-spaces-inside: 0}, truthy: {check-keys: false}}}
 
-.PHONY: demo test setup packages image kernel lint unit browser vm shapes chaos matrix man clean
+.PHONY: demo test setup packages image kernel lint unit browser vm shapes chaos matrix man picture clean
 
 demo: image
 	$(LAB) run migratefail
@@ -100,6 +100,11 @@ man: setup
 	@mkdir -p build
 	$(VENV)/bin/python tools/manpage.py > build/lab.py.1.part
 	@mv build/lab.py.1.part build/lab.py.1
+
+# docs/report.png, the README's picture of a report, from recorded runs.
+picture: setup
+	@$(MAKE) --no-print-directory packages EXTRA="$(BROWSER)"
+	$(VENV)/bin/python tools/picture.py
 
 clean:
 	rm -rf $(VENV)
