@@ -68,14 +68,15 @@ lint: setup
 	@for template in images/*.pkr.hcl; do packer fmt -check $$template >/dev/null || { echo "$$template: packer fmt"; exit 1; }; done
 
 unit: setup
-	$(VENV)/bin/pytest tests/unit
+	$(VENV)/bin/pytest -n auto tests/unit
 
 browser: setup
 	@$(MAKE) --no-print-directory packages EXTRA="$(BROWSER)"
 	$(VENV)/bin/pytest tests/browser
 
 vm: kernel
-	$(VENV)/bin/pytest tests/vm
+	$(VENV)/bin/pytest -n auto tests/vm/test_kernel_build.py
+	$(VENV)/bin/pytest --durations 20 --ignore tests/vm/test_kernel_build.py tests/vm
 
 # Topologies made by hypothesis: COUNT of them, as many as are possible started paused, BOOTS of the small ones booted.
 # An hour or more under emulation; a failure prints its seed, and SEED=N repeats it. `make vm` has a short form.
