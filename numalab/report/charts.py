@@ -165,7 +165,7 @@ def _effect(y: float, finding: Finding, ends: tuple[float, float]) -> list[go.Sc
         x=[ratio], y=[y], mode="markers", marker={"color": colour, "size": 10, "symbol": symbol, "line": {"width": 2, "color": colour}},
         hovertemplate=f"{escape(said)}<extra></extra>", cliponaxis=False,
     ))
-    tick = {"symbol": "line-ns", "size": 16, "line": {"width": 1.5, "color": RULE}}
+    tick = {"symbol": "line-ns", "size": 12, "line": {"width": 1.5, "color": RULE}}
     return [*traces, go.Scatter(x=[_asked(finding)], y=[y], mode="markers", hovertemplate="asked: %{x:.3g}<extra></extra>", marker=tick)]
 
 
