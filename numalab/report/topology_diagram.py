@@ -17,6 +17,8 @@ from numalab.model.verification import NumaLayout
 
 BOX = (122, 78)
 """Width and height of a node in CSS pixels: four of them fit a telephone."""
+MOST_LETTERS = 15
+"""Of a list of CPUs in a box: the text starts 10 pixels from its left side, and a digit is 7 wide."""
 MARGIN = 8
 MOST_JOINED = 8
 """Nodes; with more, lines are a tangle, and the table of distances has to do."""
@@ -66,13 +68,14 @@ def draw(shape: Topology) -> Drawing:
     joined = 1 < len(view.nodes) <= MOST_JOINED and not shape.fake
     centres = _circle(len(view.nodes)) if joined else _rows(len(view.nodes))
     boxes = tuple(
-        Box(node=node, x=x - BOX[0] / 2, y=y - BOX[1] / 2, lines=_lines(view, node)) for node, (x, y) in zip(view.nodes, centres, strict=True)
+        Box(node=node, x=x - BOX[0] / 2, y=y - BOX[1] / 2, lines=(_fitted(cpus), *others))
+        for node, (x, y) in zip(view.nodes, centres, strict=True) for cpus, *others in (_lines(view, node),)
     )
     return Drawing(
         width=math.ceil(max(x for x, _ in centres) + BOX[0] / 2 + MARGIN), height=math.ceil(max(y for _, y in centres) + BOX[1] / 2 + MARGIN), boxes=boxes,
         lines=_join(view, centres) if joined else (), nodes=view.nodes,
         distances=tuple(tuple(view.distances.get((i, j)) for j in view.nodes) for i in view.nodes), fake=bool(shape.fake),
-        said=". ".join(f"Node {box.node}: {', '.join(box.lines)}" for box in boxes),
+        said=". ".join(f"Node {node}: {', '.join(_lines(view, node))}" for node in view.nodes),
     )
 
 
@@ -84,6 +87,11 @@ def _lines(view: NumaLayout, node: int) -> tuple[str, ...]:
     hmat = [f"{view.latency_ns[node]} ns"] if node in view.latency_ns else []
     hmat += [f"{view.bandwidth_mibs[node]} MiB/s"] if node in view.bandwidth_mibs else []
     return (*lines, *(hmat or zones))
+
+
+def _fitted(cpus: str) -> str:
+    """A long list of CPUs ends after a whole number; `said`, the drawing's title, has it whole."""
+    return cpus if len(cpus) <= MOST_LETTERS else f"{cpus[:cpus.rindex(',', 0, MOST_LETTERS) + 1]}…"
 
 
 def _rows(count: int) -> list[tuple[float, float]]:
