@@ -21,7 +21,7 @@ LABEL = 34
 """Characters of a label inside a plot; a telephone has no more room. Its table has it whole."""
 
 
-class Table(Value):
+class ChartTable(Value):
     """Cells as text. The first cell of a row is its header."""
 
     caption: str
@@ -40,7 +40,7 @@ class Plot(Value):
     figure: dict[str, Any]
     height: int
     wide: bool = False
-    table: Table
+    table: ChartTable
 
 
 def number(value: float | None) -> str:
