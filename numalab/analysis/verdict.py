@@ -56,7 +56,7 @@ def verdict(runs: Sequence[Run], *, calibration: Calibration | None = None, forc
     whole = [run for run in every if not run.error]
     unlike = _unlike(every, whole)
     if unlike and not force:
-        raise InputError(f"these runs are not comparable: {'; '.join(unlike)}: leave some out, or use --force")
+        raise InputError(f"these runs are not comparable: {'; '.join(unlike)}: leave some out, or force it", field="force")
     first, spec = (whole or every)[0], (whole or every)[0].guest["spec"]
     place = first.place
     assert place is not None

@@ -81,7 +81,7 @@ def plan(
     if size not in case.sizes:
         raise InputError(f"case {name} has no size {size}: it has {', '.join(case.sizes)}")
     if len(kernels) == 1:
-        raise InputError(f"--kernels {kernels[0]}: one kernel compares with nothing; give two, such as {case.before},{case.after}")
+        raise InputError(f"kernels {kernels[0]}: one kernel compares with nothing; give two, such as {case.before},{case.after}", field="kernels")
     machines = case.sizes[size].machines
     named = (one for one in machines if topology_name in (None, one.topology))
     machine = next(named, None) or _like(machines[0], topology_name or machines[0].topology)
@@ -304,7 +304,7 @@ def _refuse(asked: Plan, run: Run, boots: int) -> None:
     refused = calibration.inside(asked.case, boots, known) if known and len(set(asked.kernels)) > 1 else ()
     if refused:
         told = "; ".join(f"{wish.metric}: by {wish.by:g}, but one kernel alone differs by up to {least:.3g}" for wish, least in refused)
-        raise InputError(f"case {asked.case_name}: {boots} boots cannot bear its thresholds here ({told}): more --boots, or a larger `by`")
+        raise InputError(f"case {asked.case_name}: {boots} boots cannot bear its thresholds here ({told}): more boots, or a larger `by`", field="boots")
 
 
 def verdicts(runs: Sequence[Run], *, force: bool = False) -> tuple[Verdict, ...]:

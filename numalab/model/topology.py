@@ -171,11 +171,11 @@ def scale(topology: Topology, *, memory: int | None = None, vcpus: int | None = 
     mem_shares = [node.memory for node in topology.nodes]
     cpu_shares = [len(node.cpus) for node in topology.nodes]
     if memory % MIB:
-        raise InputError(f"--memory: {memory} bytes is not a whole number of MiB")
+        raise InputError(f"memory: {memory} bytes is not a whole number of MiB", field="memory")
     if vcpus < sum(map(bool, cpu_shares)):
-        raise InputError(f"--vcpus {vcpus}: {sum(map(bool, cpu_shares))} nodes of this topology have CPUs, one each is the least")
+        raise InputError(f"vcpus {vcpus}: {sum(map(bool, cpu_shares))} nodes of this topology have CPUs, one each is the least", field="vcpus")
     if memory < (least := LEAST_NODE * max(1, topology.fake or sum(map(bool, mem_shares)))):
-        raise InputError(f"--memory: this topology needs {least // MIB}MiB at least ({LEAST_NODE // MIB}MiB a node)")
+        raise InputError(f"memory: this topology needs {least // MIB}MiB at least ({LEAST_NODE // MIB}MiB a node)", field="memory")
     mems = [m * MIB for m in _apportion(memory // MIB, mem_shares, least=LEAST_NODE // MIB)]
     counts = _apportion(vcpus, cpu_shares, least=1)
     nodes, first = [], 0

@@ -83,7 +83,7 @@ def columns(runs: Sequence[Run], baseline: str | None = None) -> Columns:
         found.setdefault(f"{name}-{run.place.arm}" if run.place and len(arms[name]) > 1 else name, []).append(run)
     if baseline is not None:
         if baseline not in found:
-            raise InputError(f"--baseline {baseline}: there is no run of it; there are {', '.join(found)}")
+            raise InputError(f"baseline {baseline}: there is no run of it; there are {', '.join(found)}", field="baseline")
         found = {baseline: found[baseline], **found}
     return {name: tuple(boots) for name, boots in found.items()}
 

@@ -84,7 +84,7 @@ def _check(target: Path) -> None:
     except (OSError, ValueError):
         ours = False
     if not ours:
-        raise InputError(f"--html: {target} is there and is no report of the lab's: name another folder, or remove it")
+        raise InputError(f"target: {target} is there and is no report of the lab's: name another folder, or remove it", field="target")
 
 
 def _check_guest(run: Run, folder: Path) -> None:

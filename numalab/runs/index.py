@@ -119,7 +119,7 @@ def moment(text: str, now: datetime | None = None) -> str:
         return then.strftime("%Y%m%dT%H%M%S")
     if re.fullmatch(r"\d{4}-?\d{2}-?\d{2}([T ]\d{2}(:?\d{2}){0,2})?", text):
         return re.sub(r"[-:]", "", text).replace(" ", "T")
-    raise InputError(f"--since {text}: write a day (2026-11-21), a moment (20261121T1430, UTC) or an age (90m, 12h, 7d, 2w)")
+    raise InputError(f"since {text}: write a day (2026-11-21), a moment (20261121T1430, UTC) or an age (90m, 12h, 7d, 2w)", field="since")
 
 
 def add(source: Path) -> Entry:
