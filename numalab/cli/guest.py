@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import ValidationError
 
 from numalab.cli.interrupt import limit
 from numalab.cli.options import (
@@ -46,7 +47,7 @@ from numalab.kernel import recipe
 from numalab.maintenance import gc as maintenance_gc
 from numalab.model import catalog, topology, verification
 from numalab.model.topology import Disk, Topology
-from numalab.model.values import check_name
+from numalab.model.values import check_name, first_fault
 from numalab.report import text as report_text
 
 
@@ -138,8 +139,8 @@ def _with_disks(shape: Topology, texts: list[str]) -> Topology:
         name, _, size = text.rpartition("=")
         try:
             disk = Disk.model_validate({"name": name or size, "size": size})
-        except ValueError as error:
-            raise InputError(f"--disk {text}: {str(error).splitlines()[2].strip().partition(' [')[0].removeprefix('Value error, ')}") from error
+        except ValidationError as error:
+            raise InputError(f"--disk {text}: {first_fault(error)[1]}") from error
         # A topology's disk of that very size is the one that was meant.
         if not name and disk.size in {known.size for known in disks.values()}:
             continue

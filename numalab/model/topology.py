@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from numalab.core.errors import InputError
 from numalab.model.units import MIB, Cpus, Size, show_cpus, show_size
-from numalab.model.values import Line, Value, jsonable
+from numalab.model.values import Line, Value, first_line, jsonable
 
 MAX_VCPUS = 255
 """xAPIC ids end here; more needs an interrupt-remapping IOMMU that the lab does not give its guests."""
@@ -190,9 +190,7 @@ def scale(topology: Topology, *, memory: int | None = None, vcpus: int | None = 
     try:
         return Topology.model_validate(jsonable(topology) | {"memory": show_size(memory), "vcpus": vcpus, "nodes": nodes, "sockets": sockets})
     except ValidationError as error:
-        reason = error.errors(include_url=False)[0]
-        raise InputError(f"this topology cannot be scaled to {vcpus} vCPUs and {memory // MIB}MiB: "
-                         f"{'.'.join(map(str, reason['loc']))} {reason['msg']}".replace("  ", " ")) from error
+        raise InputError(f"this topology cannot be scaled to {vcpus} vCPUs and {memory // MIB}MiB: {first_line(error)}") from error
 
 
 def _apportion(total: int, shares: list[int], *, least: int) -> list[int]:
