@@ -250,7 +250,7 @@ def _mirror(url: str, place: Path, rev: str, deadline: Deadline) -> None:
     with state.lock(f"git-{place.name}", deadline):
         if not place.is_dir():
             with step(f"{url}: cloned"), state.making(place) as scratch:
-                run([need("git", "git"), "clone", "-q", "--bare", url, scratch], deadline=deadline)
+                run([need("git", "git"), "clone", "-q", "--bare", "--", url, scratch], deadline=deadline)
         elif _commit(place, rev, deadline) is None:
             git(place, ["fetch", "-q", "--tags", "origin", "+refs/heads/*:refs/heads/*"], deadline)
 
