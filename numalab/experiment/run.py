@@ -42,6 +42,7 @@ from numalab.model.topology import Disk, Topology
 from numalab.model.values import Phase, SizeClass, Value
 from numalab.model.verdict import Verdict
 from numalab.runs import index as run_index
+from numalab.runs import record
 
 PREPARE_SECONDS = 6 * 3600.0
 """For kernels that have to be built first; a distribution's whole configuration under emulation is the longest."""
@@ -352,7 +353,7 @@ def _others(judged: Verdict, runs: Sequence[Run]) -> list[tuple[str, str]]:
         before = {entry.kernel for entry in entries if entry.arm == Arm.BEFORE}
         after = {entry.kernel for entry in entries if entry.arm == Arm.AFTER}
         if before == {judged.before} and (judged.after in after or not after):
-            boots = [run_index.load(entry) for entry in entries if entry.arm == Arm.BEFORE or entry.kernel == judged.after]
+            boots = [record.summary(entry.folder) for entry in entries if entry.arm == Arm.BEFORE or entry.kernel == judged.after]
             if boots[0].host.get("machine") == machine:
                 found.append((boots[0].started, _answer(boots)))
     return found

@@ -22,7 +22,6 @@ from typing import Any
 from numalab.core import state
 from numalab.core.errors import HostError, InputError
 from numalab.model import catalog
-from numalab.model.run import Run
 from numalab.model.values import Value
 from numalab.runs import record
 
@@ -138,13 +137,6 @@ def add(source: Path) -> Entry:
         with state.making(place) as scratch:
             shutil.copytree(source, scratch, dirs_exist_ok=True)
     return _entry(run.id, (place / "run.json").read_bytes())
-
-
-def load(entry: Entry) -> Run:
-    """A run from its run.json alone: its differences as they were written, quick. Raises InputError."""
-    if entry.damage:
-        raise InputError(f"{entry.folder}: {entry.damage}")
-    return record.summary(entry.folder)
 
 
 def _ask(question: str, values: Sequence[str]) -> list[tuple[str, ...]]:
