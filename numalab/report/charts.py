@@ -17,7 +17,8 @@ from scipy import stats
 from numalab.model.case import Direction
 from numalab.model.values import Value
 from numalab.model.verdict import CONFIDENCE, Answer, Finding
-from numalab.report.chart import Plot, Table, axis, figure, interval, joined, note, number, rows, short, titled
+from numalab.report.chart import Plot, Table, axis, figure, interval, joined, note, number, rows, titled
+from numalab.report.text import short
 from numalab.runs import profile, samples
 from numalab.runs.profile import Stacks
 from numalab.runs.samples import Series
