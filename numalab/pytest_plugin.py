@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from _pytest.outcomes import Skipped  # the class behind pytest.skip, which has no public name that types know
 
 from numalab.cli import interrupt
 from numalab.cli.terminal import told, visible
@@ -200,7 +199,7 @@ class DoesNotHold(AssertionError):
     """The verdict says no."""
 
 
-class CannotTell(Skipped):
+class CannotTell(pytest.skip.Exception):  # type: ignore[name-defined,misc]  # mypy takes this public name for a variable
     """The verdict says neither; pytest counts it by itself (see pytest_report_teststatus)."""
 
 

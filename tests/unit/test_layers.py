@@ -189,7 +189,7 @@ def test_flags_in_errors_are_found() -> None:
     assert flags_in_errors(ast.parse("\n".join(lines))) == ["--memory ", "choose another --name"]
 
 
-PROVIDERS = {"ruamel": "ruamel.yaml", "libvirt": "libvirt-python", "_pytest": "pytest", "axe_core_python": "axe-core-python"}
+PROVIDERS = {"ruamel": "ruamel.yaml", "libvirt": "libvirt-python", "axe_core_python": "axe-core-python"}
 """Modules whose package has another name."""
 
 
