@@ -28,7 +28,7 @@ from numalab.model.case import Setting, SettingName
 from numalab.model.values import Value
 
 KNOBS = ("scan_delay_ms", "scan_period_min_ms", "scan_period_max_ms", "scan_size_mb")
-"""Of automatic NUMA balancing: /sys/kernel/debug/sched/numa_balancing since 5.13, sysctls before."""
+"""Settings of automatic NUMA balancing: /sys/kernel/debug/sched/numa_balancing since 5.13, sysctls before."""
 SHUTDOWN_SECONDS = 60.0
 
 

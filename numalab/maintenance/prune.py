@@ -37,9 +37,9 @@ class Kept:
     sources: set[str] = field(default_factory=set)
     downloads: set[str] = field(default_factory=set)
     names: set[str] = field(default_factory=set)
-    """Of kernels whose key is not known just now: all that carry the name are kept."""
+    """Names of kernels whose key is not known just now: all that carry the name are kept."""
     beginnings: tuple[str, ...] = ()
-    """Of their sources' ids."""
+    """Beginnings of the ids of their sources."""
 
     def source(self, name: str) -> bool:
         """Whether a source, by its id, is kept."""

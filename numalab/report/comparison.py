@@ -160,7 +160,7 @@ def _outputs(found: Columns) -> list[tuple[str, str]]:
 
 
 def _sort(output: str) -> Kind:
-    """Of a workload's number: a time, a rate (RATIO), or a mere count, by its name: files_per_second is a rate."""
+    """The kind of a workload's number: a time, a rate (RATIO), or a mere count, by its name: files_per_second is a rate."""
     if re.search(r"per[_-]second", output):
         return Kind.RATIO
     return metrics.kind(f"output:{output}")
@@ -184,7 +184,7 @@ def _variation(values: Sequence[float]) -> float | None:
 
 
 def _deviation(values: Sequence[float]) -> float | None:
-    """Of a sample: divided by n - 1; None for one value."""
+    """The standard deviation of a sample: divided by n - 1; None for one value."""
     return statistics.stdev(values) if len(values) > 1 else None
 
 

@@ -118,7 +118,7 @@ def _edge(place: Path, t: float) -> Sample:
 
 
 def _number(run: Run, runs: Sequence[Run]) -> int:
-    """Of a boot in its experiment, from 1; without one, among the runs of that workload on that kernel."""
+    """The number of a boot in its experiment, from 1; without one, among the runs of that workload on that kernel."""
     alike = [other.id for other in runs if (other.workload, other.kernel) == (run.workload, run.kernel)]
     return run.place.boot + 1 if run.place else alike.index(run.id) + 1
 

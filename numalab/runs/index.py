@@ -26,7 +26,7 @@ from numalab.model.values import Value
 from numalab.runs import record
 
 VERSION = 1
-"""Of the index's form: an index of another is made anew."""
+"""The version of the index's form: an index of another version is made anew."""
 WAIT_SECONDS = 60.0
 """For another lab.py that is writing the index."""
 DAMAGE = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}

@@ -188,7 +188,7 @@ class Cases:
         return self.pytester.runpytest_inprocess("-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning", *words, "testcases")
 
     def properties(self) -> dict[str, str]:
-        """Of the one test in the JUnit XML."""
+        """The properties of the one test in the JUnit XML."""
         assert self.run("--junitxml=j.xml", "-o", "junit_family=xunit1")
         tests = ElementTree.parse(self.pytester.path / "j.xml").findall(".//testcase")
         assert len(tests) == 1

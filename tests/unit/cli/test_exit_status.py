@@ -65,7 +65,7 @@ def test_a_verdict(lab_py: Call, case: str, fake_lab: FakeLab, values: dict[str,
 @pytest.mark.parametrize("where", ["up", "tune", "measure"])
 @pytest.mark.parametrize(("boot", "arm", "kernel"), [(0, "before", BEFORE), (1, "after", AFTER), (2, "after", AFTER), (3, "before", BEFORE)])
 def test_a_crash_names_its_arm(lab_py: Call, case: str, fake_lab: FakeLab, where: str, boot: int, arm: str, kernel: str) -> None:
-    """Of either arm: a kernel "before" that panics is no regression, and "does not hold" would say so."""
+    """The arm may be either: a kernel "before" that panics is no regression, and "does not hold" would say so."""
     fake_lab.breaks[f"{where} {boot}"] = OOPS
     code, out, err = lab_py("run", case)
     assert (code, out) == (4, "")

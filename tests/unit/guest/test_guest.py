@@ -225,7 +225,7 @@ def test_a_breakpoint_that_is_not_in_memory(
 
 
 def test_a_breakpoint_that_is_not_in_memory_later(host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
-    """Of a guest that is up it is an error of the lab, with its evidence: no finding about the kernel."""
+    """In a guest that is up it is an error of the lab, with its evidence, and no finding about the kernel."""
     boots(monkeypatch, "up")
     monkeypatch.setattr(guest, "OOPS_SECONDS", 0.0)
     made = launch.up(request(), host.real(), deadline)

@@ -104,7 +104,7 @@ BOOTS = {
 
 
 def judged(accel: Accel = Accel.TCG) -> Verdict:
-    """Of three boots of each kernel."""
+    """A verdict from three boots of each kernel."""
     case = synthetic.CASE.model_copy(update={"expect": WISHES})
     names = list(BOOTS)
     runs = []
