@@ -52,14 +52,6 @@ def number(value: float | None) -> str:
     return f"{value:.0f}" if value == int(value) or abs(value) >= 10000 else f"{value:.4g}"
 
 
-def short(value: float) -> str:
-    """For a label: 1557000 -> 1.56M."""
-    for unit, scale in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if abs(value) >= 0.9995 * scale:  # what three digits round up to it
-            return f"{value / scale:.3g}{unit}"
-    return f"{value:.3g}" if not value or abs(value) >= 0.001 else f"{value:.1e}"
-
-
 def interval(low: float | None, high: float | None) -> str:
     """For a cell: [low, high]; of a ratio one end may be missing."""
     if low is None and high is None:

@@ -17,25 +17,26 @@ from scipy import stats
 from numalab.model.case import Direction
 from numalab.model.values import Value
 from numalab.model.verdict import CONFIDENCE, Answer, Finding
-from numalab.report.chart import ChartTable, Plot, axis, figure, interval, joined, note, number, rows, short, titled
+from numalab.report.chart import ChartTable, Plot, axis, figure, interval, joined, note, number, rows, titled
+from numalab.report.text import short
 from numalab.runs import profile, samples
 from numalab.runs.profile import Stacks
 from numalab.runs.samples import Series
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b0609a", "#8c7a00", "#5a6fd0", "#b04a4a", "#6b7780")
-"""Of kernels, the first the baseline. The first three are Okabe and Ito's (jfly.uni-koeln.de/color); all have 3:1 on white."""
+"""Colours of kernels, the first the baseline. The first three are Okabe and Ito's (jfly.uni-koeln.de/color); all have 3:1 on white."""
 SYMBOLS = ("circle", "diamond", "square", "triangle-up", "triangle-down", "pentagon", "star", "hexagon")
-"""Of kernels: nobody needs to tell the colours apart."""
+"""Symbols of kernels: nobody needs to tell the colours apart."""
 DASHES = ("solid", "7px 4px", "2px 3px", "8px 3px 2px 3px", "14px 4px", "12px 3px 2px 3px", "5px 2px", "2px 6px")
 ANSWER_COLOURS = {Answer.HOLDS: "#1a7f4b", Answer.DOES_NOT_HOLD: "#c0392b", Answer.CANNOT_TELL: "#8a6d00"}
 FLAME_COLOURS = ("#f2b880", "#f0a868", "#eec08c", "#f3cf9b", "#e9a270")
 RULE = "#888888"
-"""Of lines that are no data: seen on white and on black."""
+"""The colour of lines that are no data: seen on white and on black."""
 MOMENTS = 240
 """Points of a line, at most: what a plot of this width can show."""
 TABLE_MOMENTS = 11
 LEAST_SHARE = 0.002
-"""Of a profile: a thinner box of a flame graph is less than two pixels wide."""
+"""The least share of a profile that is drawn: a thinner box of a flame graph is less than two pixels wide."""
 LISTED = 25
 """Functions in a profile's table."""
 INTERVAL = f"{CONFIDENCE:.0%} interval"
@@ -46,7 +47,7 @@ Values = Sequence[tuple[str, float]]
 
 
 class Mean(Value):
-    """Of the boots' values: arithmetic mean and its interval by Student's t; no interval from one boot."""
+    """The arithmetic mean of the boots' values and its interval by Student's t; no interval from one boot."""
 
     mean: float
     low: float | None = None
@@ -98,7 +99,7 @@ def dots(title: str, unit: str, values: Mapping[str, Mapping[str, Values]], kern
 
 
 def _ends(columns: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """Of an axis from 0 over all dots and, as far as they do not dwarf them, all intervals; a little more, so that no dot is cut."""
+    """The ends of an axis from 0 over all dots and, as far as they do not dwarf them, all intervals; a little more, so that no dot is cut."""
     every = [value for column in columns for value in column]
     means = [mean(column) for column in columns]
     most, least = max([0.0, *every]), min([0.0, *every])
