@@ -150,7 +150,7 @@ def start(at: hypervisor.Host, given: GuestSpec) -> None:
     """Start one, paused, and end it; libvirt ends it when this process does."""
     xml = domain_xml(given)
     flags = libvirt.VIR_DOMAIN_START_PAUSED | libvirt.VIR_DOMAIN_START_AUTODESTROY
-    domain: Any = hypervisor.answer(at.uri, lambda: at.connection.createXML(xml, flags), Deadline.after(60))
+    domain: Any = hypervisor.answer(at.uri, lambda: at.connection.createXML(xml, flags), Deadline.after(600))
     hypervisor.answer(at.uri, domain.destroy, Deadline.after(60))
 
 
