@@ -27,7 +27,7 @@ from numalab.core.log import step
 from numalab.core.process import Deadline
 from numalab.guest import guest as guests
 from numalab.guest import launch, provision
-from numalab.guest.guest import Guest, Request
+from numalab.guest.guest import Guest
 from numalab.host import image, ssh
 from numalab.host.hypervisor import Host
 from numalab.kernel import boot as kernel_boot
@@ -37,6 +37,7 @@ from numalab.measure import runner
 from numalab.model import catalog, topology
 from numalab.model.case import Arm, Case, CaseSize, Machine, Place
 from numalab.model.guest import Boot as BootFiles
+from numalab.model.guest import GuestRequest
 from numalab.model.run import Run
 from numalab.model.topology import Disk, Topology
 from numalab.model.values import Phase, SizeClass, Value
@@ -207,7 +208,7 @@ def booted(asked: Plan, host: Host, kernel: str, name: str, deadline: Deadline) 
 
 def up(asked: Plan, host: Host, kernel: str, name: str, deadline: Deadline, *, kept: bool = False) -> Guest:
     """A guest of the plan with its sysctls and knobs; `kept` for a person. On any error, nothing is left."""
-    request = Request(
+    request = GuestRequest(
         name=name, topology_name=asked.machine.topology, shape=shape(asked), kernel_name=kernel, wish=asked.wish,
         append=asked.case.append, image_name=asked.image, image_id=asked.image_id, kept=kept,
         pinned=asked.pinned.get(kernel),
