@@ -26,7 +26,7 @@ BROWSER := chromium chromium-driver poppler-utils
 
 YAMLLINT := {extends: default, rules: {line-length: {max: 160}, document-start: disable, comments: {min-spaces-from-content: 1}, braces: {max-spaces-inside: 0}, truthy: {check-keys: false}}}
 
-.PHONY: demo test setup packages image kernel lint unit browser vm shapes chaos matrix man clean
+.PHONY: demo test setup packages image kernel lint unit browser vm shapes chaos matrix man picture clean
 
 demo: image
 	$(LAB) run migratefail
@@ -68,14 +68,15 @@ lint: setup
 	@for template in images/*.pkr.hcl; do packer fmt -check $$template >/dev/null || { echo "$$template: packer fmt"; exit 1; }; done
 
 unit: setup
-	$(VENV)/bin/pytest tests/unit
+	$(VENV)/bin/pytest -n auto tests/unit
 
 browser: setup
 	@$(MAKE) --no-print-directory packages EXTRA="$(BROWSER)"
 	$(VENV)/bin/pytest tests/browser
 
 vm: kernel
-	$(VENV)/bin/pytest tests/vm
+	$(VENV)/bin/pytest -n auto tests/vm/test_kernel_build.py
+	$(VENV)/bin/pytest --durations 20 --ignore tests/vm/test_kernel_build.py tests/vm
 
 # Topologies made by hypothesis: COUNT of them, as many as are possible started paused, BOOTS of the small ones booted.
 # An hour or more under emulation; a failure prints its seed, and SEED=N repeats it. `make vm` has a short form.
@@ -100,6 +101,11 @@ man: setup
 	@mkdir -p build
 	$(VENV)/bin/python tools/manpage.py > build/lab.py.1.part
 	@mv build/lab.py.1.part build/lab.py.1
+
+# docs/report.png, the README's picture of a report, from recorded runs.
+picture: setup
+	@$(MAKE) --no-print-directory packages EXTRA="$(BROWSER)"
+	$(VENV)/bin/python tools/picture.py
 
 clean:
 	rm -rf $(VENV)

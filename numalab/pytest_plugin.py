@@ -143,9 +143,9 @@ class CaseItem(pytest.Item):
 
     def __init__(self, *, topology_name: str, kernels: Sequence[str], **rest: Any) -> None:
         super().__init__(**rest)
-        from numalab.experiment import run as experiment
+        from numalab.experiment.plan import make_plan
 
-        self.plan = experiment.plan(
+        self.plan = make_plan(
             self.path.stem, SizeClass(self.config.getoption("--size")), topology_name=topology_name,
             kernels=kernels, wish=self.config.getoption("--accel"),
         )

@@ -15,6 +15,7 @@ from numalab.analysis import error_rates
 from numalab.cli import live
 from numalab.core.process import Deadline
 from numalab.experiment import run as experiment
+from numalab.experiment.plan import make_plan
 from numalab.model import catalog
 from numalab.model.verdict import Answer
 from numalab.pytest_plugin import CannotTell, Lab
@@ -26,7 +27,7 @@ from numalab.report import text
 @pytest.mark.parametrize("name", catalog.names("testcases"))
 def test_before_passed_off_as_after_goes_red(name: str, lab: Lab, record_property: Callable[[str, object], None]) -> None:
     case = catalog.case(name)
-    asked = experiment.plan(name, lab.size, kernels=(case.before, case.before, case.after, case.after), wish=lab.config.getoption("--accel"))
+    asked = make_plan(name, lab.size, kernels=(case.before, case.before, case.after, case.after), wish=lab.config.getoption("--accel"))
     rounds = asked.about.boots
     outcome = experiment.conduct(asked, lab.host, rounds, limit=Deadline.after, view=live.View(asked, rounds))
     found = error_rates.of([run for run, _ in outcome.runs])

@@ -59,8 +59,8 @@ def _parameters(command: Command, context: Any) -> Iterator[str]:
 
 
 def _statuses() -> Iterator[str]:
-    """The README's table."""
-    table = (ROOT / "README.md").read_text().partition("## Exit statuses")[2].partition("\n## ")[0]
+    """The table of docs/verdicts.md."""
+    table = (ROOT / "docs/verdicts.md").read_text().partition("## Exit statuses")[2].partition("\n## ")[0]
     for line in table.splitlines():
         cells = [cell.strip().replace("`", "") for cell in line.strip("|").split("|")]
         if len(cells) == 2 and cells[0].isdecimal():

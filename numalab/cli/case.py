@@ -19,7 +19,7 @@ from numalab.cli.options import MINUTE, AccelOption, GuestName, MemoryOption, Si
 from numalab.cli.terminal import echo
 from numalab.core.errors import Exit, InputError
 from numalab.experiment import run as experiment
-from numalab.experiment.run import Plan
+from numalab.experiment.plan import Plan, build_kernels, interesting_phase, make_plan
 from numalab.guest import guest as guests
 from numalab.guest import launch
 from numalab.host import ssh
@@ -59,7 +59,7 @@ def boots_option(text: str | None, asked: Plan) -> int | None:
 def _plan(
     case: str, size: str, kernels: str | None, topology_name: str | None, memory: str | None, vcpus: int | None, accelerator: str, profile: int = 0,
 ) -> Plan:
-    return experiment.plan(
+    return make_plan(
         case, SizeClass(one_of(SizeClass, "--size", size)), kernels=kernels.split(",") if kernels else (), topology_name=topology_name,
         memory=size_option("--memory", memory), vcpus=vcpus, wish=accel_word(accelerator), profile_hz=profile,
     )
@@ -157,12 +157,12 @@ def repro(
     own = catalog.case(case)
     who = {"before": own.before, "after": own.after}.get(kernel, kernel)
     asked = _plan(case, size, f"{who},{who}", topology_name, memory, vcpus, accelerator)
-    experiment.prepare(asked, limit(experiment.PREPARE_SECONDS))
+    build_kernels(asked, limit(experiment.PREPARE_SECONDS))
     host = connect(uri, limit(MINUTE))
     guest = experiment.up(asked, host, who, name or guests.fresh_name(f"repro-{asked.case_name}"), limit(launch.UP_SECONDS), kept=True)
     with guests.ending(guest, only_on_error=True):
         experiment.prelude(asked, guest, limit(60 * asked.about.minutes))
-        phase = experiment.interesting(asked)
+        phase = interesting_phase(asked)
         ssh.succeed(guest, f"cat > {REPRO}", deadline=limit(MINUTE), input=f"{phase.command}\n".encode())
     inventory()
     echo(report_text.repro(asked.case, who, guest.name, phase, REPRO))

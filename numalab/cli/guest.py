@@ -188,7 +188,7 @@ def status(name: GuestName) -> None:
     for piece in guest.console_pieces():
         for line in console.warnings(piece):
             echo(f"console       {line}")
-    echo(verification.table(guest.verify(limit(2 * MINUTE))))
+    echo(verification.layout_table(guest.verify(limit(2 * MINUTE))))
 
 
 def put_in_order(

@@ -12,7 +12,8 @@ from typing import Any
 
 from numalab.analysis import verdict as judge
 from numalab.core import log
-from numalab.experiment.run import Boot, Plan
+from numalab.experiment.plan import Plan
+from numalab.experiment.run import ExperimentBoot
 from numalab.model.run import PhaseResult
 from numalab.model.verdict import Verdict
 from numalab.report.text import short
@@ -33,7 +34,7 @@ class View:
         self.started = 0.0
         self.first: tuple[str, Mapping[str, Any]] | None = None
 
-    def began(self, boot: Boot) -> View:
+    def began(self, boot: ExperimentBoot) -> View:
         """A boot is about to begin."""
         self.first, left, now = None, "", time.monotonic()
         if not boot.number:

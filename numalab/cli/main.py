@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The command line: arguments in, calls to the lower layers, text and an exit status out.
 
-The exit statuses are errors.Exit; the README ("Exit statuses") has the table.
+The exit statuses are errors.Exit; docs/verdicts.md ("Exit statuses") has the table.
 """
 
 from __future__ import annotations

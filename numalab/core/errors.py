@@ -10,7 +10,7 @@ from enum import IntEnum
 
 
 class Exit(IntEnum):
-    """Exit statuses of lab.py, one for each outcome. The README has the table."""
+    """Exit statuses of lab.py, one for each outcome. docs/verdicts.md has the table."""
 
     HOLDS = 0
     DOES_NOT_HOLD = 1

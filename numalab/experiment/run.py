@@ -13,34 +13,25 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Protocol
 
-from pydantic import Field
-
-from numalab.analysis import calibration, metrics
+from numalab.analysis import calibration
 from numalab.analysis import verdict as judge
 from numalab.core import state
 from numalab.core.errors import InputError, KernelOops, LabError, NameTaken
 from numalab.core.log import step
 from numalab.core.process import Deadline
+from numalab.experiment.plan import Plan, boot_order, build_kernels, interesting_phase, pin_builds, plan_settings, scaled_topology, workload_phases
 from numalab.guest import guest as guests
 from numalab.guest import launch, provision
 from numalab.guest.guest import Guest
-from numalab.host import image, ssh
+from numalab.host import ssh
 from numalab.host.hypervisor import Host
-from numalab.kernel import boot as kernel_boot
-from numalab.kernel import build
-from numalab.kernel.recipe import recipe
 from numalab.measure import runner
-from numalab.model import catalog, topology
-from numalab.model.case import Arm, Case, CaseSize, Machine, Place
-from numalab.model.guest import Boot as BootFiles
+from numalab.model.case import Arm, Place
 from numalab.model.guest import GuestRequest
 from numalab.model.run import Run
-from numalab.model.topology import Disk, Topology
-from numalab.model.values import Phase, SizeClass, Value
 from numalab.model.verdict import Verdict
 from numalab.runs import index as run_index
 
@@ -50,105 +41,8 @@ SPARE_SECONDS = 60.0
 """Beyond a boot's limit, for ending the guest."""
 
 
-class Plan(Value):
-    """What is asked of an experiment, everything decided."""
-
-    case_name: str
-    case: Case
-    size: SizeClass
-    machine: Machine
-    kernels: tuple[str, ...]
-    """Recipes, by name or path. The first is "before", all others are "after". Twice the same kernel is a calibration."""
-    wish: str = "auto"
-    profile_hz: int = 0
-    image: str = "debian12"
-    image_id: str = ""
-    """The build of the image that all boots use, from the first to the last; '' until they begin."""
-    pinned: dict[str, BootFiles] = Field(default_factory=dict)
-    """By name, the build of each kernel that all its boots use."""
-
-    @property
-    def about(self) -> CaseSize:
-        """The case's parameters of this size."""
-        return self.case.sizes[self.size]
-
-
-def plan(
-    name: str, size: SizeClass, *, kernels: Sequence[str] = (), topology_name: str | None = None, memory: int | None = None,
-    vcpus: int | None = None, wish: str = "auto", profile_hz: int = 0,
-) -> Plan:
-    """A case and what a person chose, checked before anything is made. Raises InputError."""
-    case = catalog.case(name)
-    if size not in case.sizes:
-        raise InputError(f"case {name} has no size {size}: it has {', '.join(case.sizes)}")
-    if len(kernels) == 1:
-        raise InputError(f"--kernels {kernels[0]}: one kernel compares with nothing; give two, such as {case.before},{case.after}")
-    machines = case.sizes[size].machines
-    named = (one for one in machines if topology_name in (None, one.topology))
-    machine = next(named, None) or _like(machines[0], topology_name or machines[0].topology)
-    machine = machine.model_copy(update={"memory": memory or machine.memory, "vcpus": vcpus or machine.vcpus})
-    made = Plan(
-        case_name=Path(name).name.removesuffix(".yml"), case=case, size=size, machine=machine,
-        kernels=tuple(kernels) or (case.before, case.after), wish=wish, profile_hz=profile_hz,
-    )
-    check(made)
-    return made
-
-
-def _like(first: Machine, name: str) -> Machine:
-    """A topology that the case does not name: no larger than the case's first machine, or quick would not be quick."""
-    own = catalog.topology(name)
-    least = sum(bool(node.cpus) for node in own.nodes)
-    return first.model_copy(update={
-        "topology": name, "memory": min(own.memory, first.memory) if first.memory else None,
-        "vcpus": max(least, min(own.vcpus, first.vcpus)) if first.vcpus else None,
-    })
-
-
-def check(asked: Plan) -> None:
-    """InputError when a kernel, the workload, a metric or a phase of the plan does not exist."""
-    for name in asked.kernels:
-        recipe(name)
-    for wanted in asked.case.expect:
-        if not metrics.known(wanted.metric):
-            raise InputError(f"case {asked.case_name}: there is no metric {wanted.metric}")
-        if not any(phase.measured and fnmatchcase(phase.name, wanted.phase) for phase in phases(asked)):
-            raise InputError(f"case {asked.case_name}: {asked.case.workload} has no measured phase {wanted.phase} in size {asked.size}")
-    shape(asked)
-
-
-def shape(asked: Plan) -> Topology:
-    """The machine, scaled, with the case's disks."""
-    own = topology.scale(catalog.topology(asked.machine.topology), memory=asked.machine.memory, vcpus=asked.machine.vcpus)
-    disks: dict[str, Disk] = {disk.name: disk for disk in (*own.disks, *asked.case.disks)}
-    return own.model_copy(update={"disks": tuple(disks.values())})
-
-
-def order(kernels: Sequence[str], boots: int, *, first: int = 0) -> list[tuple[int, int]]:
-    """(boot, index of its kernel) of rounds `first` to `boots` - 1: forwards in even rounds, backwards in odd ones."""
-    found: list[tuple[int, int]] = []
-    for turn in range(first, boots):
-        sequence = range(len(kernels)) if turn % 2 == 0 else range(len(kernels) - 1, -1, -1)
-        found += [(turn * len(kernels) + position, index) for position, index in enumerate(sequence)]
-    return found
-
-
-def prepare(asked: Plan, deadline: Deadline) -> None:
-    """Build the kernels that are not there yet."""
-    for name in dict.fromkeys(asked.kernels):
-        if recipe(name).built:
-            build.build(name, image.existing(asked.image, deadline), deadline)
-
-
-def pinned(asked: Plan, deadline: Deadline) -> tuple[Plan, set[Path]]:
-    """The plan on certain builds of its image and kernels, and the folders that nobody may remove until its last boot."""
-    base = image.require(asked.image, deadline)
-    boots = {name: kernel_boot.resolve(name, base) for name in asked.kernels}
-    return asked.model_copy(update={"image_id": base.id, "pinned": boots}), launch.folders(base, *boots.values())
-
-
 @dataclass(frozen=True)
-class Boot:
+class ExperimentBoot:
     """One boot of an experiment, as it is about to begin."""
 
     number: int
@@ -159,14 +53,14 @@ class Boot:
 
 def run(
     asked: Plan, host: Host, boots: int, *, experiment: str, first: int = 0, looks: int = 1, limit: Callable[[float], Deadline],
-    began: Callable[[Boot], runner.Watcher | None] = lambda _: None,
+    began: Callable[[ExperimentBoot], runner.Watcher | None] = lambda _: None,
 ) -> Iterator[tuple[Run, Path]]:
     """Boot and measure rounds `first` to `boots` - 1 of an experiment, a run each. An error ends it; earlier runs stay.
 
     A run is handed over when its guest is down: whoever takes it may take long, or raise.
     """
-    for number, index in order(asked.kernels, boots, first=first):
-        boot = Boot(number, Arm.BEFORE if index == 0 else Arm.AFTER, asked.kernels[index], experiment)
+    for number, index in boot_order(asked.kernels, boots, first=first):
+        boot = ExperimentBoot(number, Arm.BEFORE if index == 0 else Arm.AFTER, asked.kernels[index], experiment)
         watcher = began(boot)
         deadline = limit(60 * asked.about.minutes)
         with _crash_of(boot), booted(asked, host, boot.kernel, f"{asked.case_name}-{number}", deadline) as (guest, settings):
@@ -180,7 +74,7 @@ def run(
 
 
 @contextmanager
-def _crash_of(boot: Boot) -> Iterator[None]:
+def _crash_of(boot: ExperimentBoot) -> Iterator[None]:
     """Name the arm and the kernel in an oops: a crash of the kernel "before" is no regression."""
     try:
         yield
@@ -203,13 +97,13 @@ def booted(asked: Plan, host: Host, kernel: str, name: str, deadline: Deadline) 
         except NameTaken:  # by another experiment, between our look and the claim
             deadline.check(f"finding a name for guest {name}")
     with guests.ending(guest):
-        yield guest, settings(asked)
+        yield guest, plan_settings(asked)
 
 
 def up(asked: Plan, host: Host, kernel: str, name: str, deadline: Deadline, *, kept: bool = False) -> Guest:
     """A guest of the plan with its sysctls and knobs; `kept` for a person. On any error, nothing is left."""
     request = GuestRequest(
-        name=name, topology_name=asked.machine.topology, shape=shape(asked), kernel_name=kernel, wish=asked.wish,
+        name=name, topology_name=asked.machine.topology, shape=scaled_topology(asked), kernel_name=kernel, wish=asked.wish,
         append=asked.case.append, image_name=asked.image, image_id=asked.image_id, kept=kept,
         pinned=asked.pinned.get(kernel),
     )
@@ -220,29 +114,12 @@ def up(asked: Plan, host: Host, kernel: str, name: str, deadline: Deadline, *, k
     return guest
 
 
-def settings(asked: Plan) -> dict[str, str]:
-    """Sysctls and knobs of the plan, in one mapping for the record."""
-    return {**asked.about.sysctls, **asked.about.knobs}
-
-
-def phases(asked: Plan) -> tuple[Phase, ...]:
-    """The workload's, with the plan's parameters."""
-    module = runner.load(asked.case.workload)
-    found: tuple[Phase, ...] = module.phases(runner.parameters(module, asked.size, asked.about.params))
-    return found
-
-
-def interesting(asked: Plan) -> Phase:
-    """The first phase that something is expected of."""
-    return next(phase for phase in phases(asked) for wanted in asked.case.expect if phase.measured and fnmatchcase(phase.name, wanted.phase))
-
-
 def prelude(asked: Plan, guest: Guest, deadline: Deadline) -> None:
     """Everything up to the interesting phase, done in a guest: file systems made, files created, caches dropped."""
     module = runner.load(asked.case.workload)
     runner.give_files(guest, module, runner.parameters(module, asked.size, asked.about.params), deadline)
-    last = interesting(asked)
-    for phase in phases(asked):
+    last = interesting_phase(asked)
+    for phase in workload_phases(asked):
         if phase == last:
             return
         with step(f"{asked.case.workload}: {phase.name}", who=guest.name):
@@ -258,29 +135,29 @@ class Outcome:
     verdicts: tuple[Verdict, ...]
 
 
-class View(runner.Watcher, Protocol):
+class Observer(runner.Watcher, Protocol):
     """Who wants to see an experiment while it goes on."""
 
-    def began(self, boot: Boot) -> runner.Watcher:
+    def began(self, boot: ExperimentBoot) -> runner.Watcher:
         """A boot is about to begin; who watches it."""
 
     def so_far(self, verdict: Verdict) -> None:
         """What the boots so far say; once a round, for each kernel but the first."""
 
 
-def conduct(asked: Plan, host: Host, boots: int | None, *, limit: Callable[[float], Deadline], view: View) -> Outcome:
+def conduct(asked: Plan, host: Host, boots: int | None, *, limit: Callable[[float], Deadline], view: Observer) -> Outcome:
     """Run a case to its verdict: `boots` rounds, or (None) until the answer is clear or most_boots is reached.
 
     Raises InputError after the first boot when a threshold lies inside what a calibration of this very
     machine found one kernel to scatter by itself.
     """
-    prepare(asked, limit(PREPARE_SECONDS))
-    plan, folders = pinned(asked, limit(SPARE_SECONDS))
+    build_kernels(asked, limit(PREPARE_SECONDS))
+    plan, folders = pin_builds(asked, limit(SPARE_SECONDS))
     with state.using(*folders):
         return _conduct(plan, host, boots, limit=limit, view=view)
 
 
-def _conduct(asked: Plan, host: Host, boots: int | None, *, limit: Callable[[float], Deadline], view: View) -> Outcome:
+def _conduct(asked: Plan, host: Host, boots: int | None, *, limit: Callable[[float], Deadline], view: Observer) -> Outcome:
     experiment, runs = fresh_experiment(asked), list[tuple[Run, Path]]()
     looks = (boots,) if boots else judge.looks(asked.about)
     first, rounds = 0, looks[0]

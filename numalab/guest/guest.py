@@ -194,14 +194,14 @@ class Guest:
             error.evidence = error.evidence or self.console_tail()
             raise
 
-    def verify(self, deadline: Deadline) -> list[verification.Row]:
+    def verify(self, deadline: Deadline) -> list[verification.LayoutRow]:
         """Everything asked of the topology beside everything found; TopologyMismatch when it differs."""
         asked = self.record.spec.topology
-        seen = verification.found(ssh.succeed(self, verification.PROBE, deadline=deadline))
-        rows = verification.compare(verification.asked(asked), seen, fake=bool(asked.fake))
+        seen = verification.observed_layout(ssh.succeed(self, verification.PROBE, deadline=deadline))
+        rows = verification.compare_layouts(verification.expected_layout(asked), seen, fake=bool(asked.fake))
         wrong = [row.what for row in rows if not row.agrees]
         if wrong:
-            raise TopologyMismatch(f"guest {self.name}: not the topology that was asked for: {', '.join(wrong)}", evidence=verification.table(rows))
+            raise TopologyMismatch(f"guest {self.name}: not the topology that was asked for: {', '.join(wrong)}", evidence=verification.layout_table(rows))
         return rows
 
     def reach(self, deadline: Deadline) -> None:

@@ -47,7 +47,7 @@ FULL = 4 << 20
 RESULT = ("bzImage", "config", "System.map", "build.log", "modules.tar")
 
 
-class Plan(Value):
+class BuildPlan(Value):
     """All that a kernel is made of, as values."""
 
     name: str
@@ -110,7 +110,7 @@ def _hash(*texts: str) -> str:
     return hashlib.sha256(json.dumps(texts).encode()).hexdigest()
 
 
-def plan(name: str, image: Image | None, deadline: Deadline, *, fetch: bool) -> Plan | None:
+def plan(name: str, image: Image | None, deadline: Deadline, *, fetch: bool) -> BuildPlan | None:
     """What building a kernel means. None (only without `fetch`) when its source is not here yet."""
     what = recipe(name)
     asked = fragments(what, name)
@@ -130,7 +130,7 @@ def plan(name: str, image: Image | None, deadline: Deadline, *, fetch: bool) -> 
     series = _patches(name, what, tree, deadline)
     if age and (header := kernel_era.shim(age, tools.compiler)):
         series.append(header)
-    return Plan(name=stem(name), tree=tree, config=asked, distribution=whole, patches=tuple(series), era=age, tools=tools)
+    return BuildPlan(name=stem(name), tree=tree, config=asked, distribution=whole, patches=tuple(series), era=age, tools=tools)
 
 
 def _patches(name: str, what: KernelRecipe, tree: Tree, deadline: Deadline) -> list[Patch]:
@@ -144,7 +144,7 @@ def _patches(name: str, what: KernelRecipe, tree: Tree, deadline: Deadline) -> l
     return found
 
 
-def existing(asked: Plan) -> Built | None:
+def existing(asked: BuildPlan) -> Built | None:
     """The kernel, if just this one was built and is whole."""
     place = state.folder("kernels") / f"{asked.name}-{asked.key}"
     if not place.is_dir():
@@ -179,7 +179,7 @@ def build(name: str, image: Image | None, deadline: Deadline) -> Built:
             return _keep(asked, scratch, time.monotonic() - begin)
 
 
-def configure(asked: Plan, deadline: Deadline) -> str:
+def configure(asked: BuildPlan, deadline: Deadline) -> str:
     """The .config of a plan. Raises InputError that names each option that was asked for and got lost."""
     place = state.folder("configs") / asked.build
     if place.exists() and kernel_era.forgiven(asked.era, kconfig.lost(asked.config, place.read_text(errors="replace")))[1]:
@@ -202,7 +202,7 @@ def configure(asked: Plan, deadline: Deadline) -> str:
     return place.read_text()
 
 
-def _keep(asked: Plan, scratch: Path, seconds: float) -> Built:
+def _keep(asked: BuildPlan, scratch: Path, seconds: float) -> Built:
     """What came back -> a finished kernel with its manifest."""
     with tarfile.open(scratch / "result.tar") as archive:
         # Not filter="data", which Debian 12's Python 3.11.2 does not know yet.
@@ -228,7 +228,7 @@ def _local_version(name: str) -> str:
     return f"-numalab-{name}"
 
 
-def _play(asked: Plan, tag: str, out: Path, deadline: Deadline, *, modules: bool = False) -> None:
+def _play(asked: BuildPlan, tag: str, out: Path, deadline: Deadline, *, modules: bool = False) -> None:
     """playbooks/kernel.yml for a plan. Raises InputError for a patch that does not apply."""
     log = state.folder("logs") / f"kernel-{asked.name}-{tag}.log"
     job = out.with_name(f"{out.name}.job")
@@ -255,7 +255,7 @@ def _play(asked: Plan, tag: str, out: Path, deadline: Deadline, *, modules: bool
         job.unlink(missing_ok=True)
 
 
-def _job(asked: Plan, path: Path, modules: bool) -> None:
+def _job(asked: BuildPlan, path: Path, modules: bool) -> None:
     """The tar that the builder works from."""
     arguments = [
         f"LOCALVERSION={_local_version(asked.name)}", "KBUILD_BUILD_VERSION=1", f"KBUILD_BUILD_TIMESTAMP={TIMESTAMP}",

@@ -177,7 +177,7 @@ def _prepare(guest: Guest, folder: Path, deadline: Deadline) -> dict[str, str]:
     """Put the guest-side runner there; ask who the guest is. GuestError when it runs another kernel than its record says."""
     source = paths.AGENT.read_bytes()
     ssh.succeed(guest, f"cat > {INSIDE}", deadline=deadline, input=source)
-    (folder / "topology.txt").write_text(verification.table(guest.verify(deadline)) + "\n")
+    (folder / "topology.txt").write_text(verification.layout_table(guest.verify(deadline)) + "\n")
     release, _, cmdline = ssh.succeed(guest, "uname -r; cat /proc/cmdline", deadline=deadline).strip().partition("\n")
     check_release(guest.record, release)  # a guest that is up may have been restarted into another
     return {"release": release, "cmdline": cmdline}

@@ -31,7 +31,7 @@ PROBE = (
 
 
 @dataclass(frozen=True)
-class View:
+class NumaLayout:
     """A machine as a guest shows it: by node its CPUs, and by node and zone the pages that are present.
 
     `distances` by node pair; `latency_ns` and `bandwidth_mibs` by node, from the best initiator's HMAT
@@ -60,7 +60,7 @@ def low_memory(machine: str, memory: int) -> int:
     return split if memory >= most else memory
 
 
-def asked(topology: Topology) -> View:
+def expected_layout(topology: Topology) -> NumaLayout:
     """What a guest with this topology must show."""
     if topology.fake:
         share = topology.memory // topology.fake
@@ -85,7 +85,7 @@ def asked(topology: Topology) -> View:
             if (part := min(start + size, last) - max(start, first)) > 0:
                 zones[index, zone] = part
         start += size
-    return View(
+    return NumaLayout(
         nodes=tuple(range(len(sizes))), cpus=cpus, zones=dict(zones),
         distances={(i, j): distance for i, row in enumerate(table) for j, distance in enumerate(row)},
         latency_ns={i: node.latency_ns for i, node in enumerate(topology.nodes) if node.latency_ns},
@@ -93,7 +93,7 @@ def asked(topology: Topology) -> View:
     )
 
 
-def found(text: str) -> View:
+def observed_layout(text: str) -> NumaLayout:
     """The output of PROBE -> what the guest is."""
     cpus: dict[int, tuple[int, ...]] = {}
     distances: dict[tuple[int, int], int] = {}
@@ -115,11 +115,11 @@ def found(text: str) -> View:
             zones[int(node), zone] = int(present[1]) * PAGE
     for node in nodes:
         cpus.setdefault(node, ())
-    return View(nodes, cpus, zones, distances, hmat["latency"], hmat["bandwidth"])
+    return NumaLayout(nodes, cpus, zones, distances, hmat["latency"], hmat["bandwidth"])
 
 
 @dataclass(frozen=True)
-class Row:
+class LayoutRow:
     """One thing compared: its name, both sides as text, and whether they agree."""
 
     what: str
@@ -128,13 +128,13 @@ class Row:
     agrees: bool
 
 
-def compare(want: View, have: View, *, fake: bool = False) -> list[Row]:
+def compare_layouts(want: NumaLayout, have: NumaLayout, *, fake: bool = False) -> list[LayoutRow]:
     """Everything asked beside everything found, node by node."""
-    rows = [Row("nodes", show_cpus(want.nodes), show_cpus(have.nodes), want.nodes == have.nodes)]
+    rows = [LayoutRow("nodes", show_cpus(want.nodes), show_cpus(have.nodes), want.nodes == have.nodes)]
     slack = FAKE_SLACK if fake else SLACK
     for node in sorted({*want.nodes, *have.nodes}):
         mine, theirs = want.cpus.get(node), have.cpus.get(node)
-        rows.append(Row(f"node {node} CPUs", _cpus(mine), _cpus(theirs), mine == theirs))
+        rows.append(LayoutRow(f"node {node} CPUs", _cpus(mine), _cpus(theirs), mine == theirs))
         rows.append(_sizes(f"node {node} memory", want.memory(node), have.memory(node), slack))
         for zone in ("DMA", "DMA32", "Normal", "Movable"):
             mine_z, theirs_z = want.zones.get((node, zone), 0), have.zones.get((node, zone), 0)
@@ -143,10 +143,10 @@ def compare(want: View, have: View, *, fake: bool = False) -> list[Row]:
         others = sorted({*want.nodes, *have.nodes})
         row_w = [want.distances.get((node, other)) for other in others]
         row_h = [have.distances.get((node, other)) for other in others]
-        rows.append(Row(f"node {node} distances", _words(row_w), _words(row_h), row_w == row_h))
+        rows.append(LayoutRow(f"node {node} distances", _words(row_w), _words(row_h), row_w == row_h))
         for what, w, h in (("latency ns", want.latency_ns, have.latency_ns), ("bandwidth MiB/s", want.bandwidth_mibs, have.bandwidth_mibs)):
             if node in w or node in h:
-                rows.append(Row(f"node {node} {what}", str(w.get(node, "none")), str(h.get(node, "none")), w.get(node) == h.get(node)))
+                rows.append(LayoutRow(f"node {node} {what}", str(w.get(node, "none")), str(h.get(node, "none")), w.get(node) == h.get(node)))
     return rows
 
 
@@ -158,12 +158,12 @@ def _words(values: list[int | None]) -> str:
     return " ".join("-" if value is None else str(value) for value in values)
 
 
-def _sizes(what: str, want: int, have: int, slack: int) -> Row:
+def _sizes(what: str, want: int, have: int, slack: int) -> LayoutRow:
     near = abs(want - have) <= max(slack, NODE_TOLERANCE * want) and bool(want) == bool(have)
-    return Row(what, f"{want / MIB:.0f} MiB", f"{have / MIB:.0f} MiB", near)
+    return LayoutRow(what, f"{want / MIB:.0f} MiB", f"{have / MIB:.0f} MiB", near)
 
 
-def table(rows: list[Row]) -> str:
+def layout_table(rows: list[LayoutRow]) -> str:
     """Both sides in columns; what differs is marked."""
     widths = [max(len(text) for text in column) for column in zip(*((r.what, r.asked, r.found) for r in rows), strict=True)]
     lines = [f"  {'':{widths[0]}}  {'asked':{widths[1]}}  found"]

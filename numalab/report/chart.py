@@ -54,7 +54,7 @@ def number(value: float | None) -> str:
 
 def short(value: float) -> str:
     """For a label: 1557000 -> 1.56M."""
-    for unit, scale in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+    for unit, scale in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if abs(value) >= 0.9995 * scale:  # what three digits round up to it
             return f"{value / scale:.3g}{unit}"
     return f"{value:.3g}" if not value or abs(value) >= 0.001 else f"{value:.1e}"
@@ -77,12 +77,12 @@ def joined(rows: Sequence[Sequence[str]], form: str) -> str:
     return "; ".join(form.format(*row) for row in rows)
 
 
-def note(y: float, text: str, *, left: bool) -> dict[str, Any]:
-    """A label at a row: over the plot at its left, or beside it at its right. It takes no width from the axis."""
+def note(y: float, text: str) -> dict[str, Any]:
+    """A label over the plot, at the left of a row. It takes no width from the axis."""
     cut = text if len(text) <= LABEL else f"{text[:LABEL - 1]}…"
     return {
-        "x": 0 if left else 1.01, "xref": "paper", "xanchor": "left", "y": y, "yref": "y", "yanchor": "middle", "text": escape(cut),
-        "showarrow": False, "font": {"size": 11},
+        "x": 0, "xref": "paper", "xanchor": "left", "y": y, "yref": "y", "yanchor": "middle", "text": escape(cut), "showarrow": False,
+        "font": {"size": 11},
     }
 
 
@@ -92,9 +92,16 @@ def axis(title: str = "", **more: Any) -> dict[str, Any]:
     return {**named, "zeroline": False, "automargin": True, "exponentformat": "SI", **more}
 
 
-def rows(low: float, high: float) -> dict[str, Any]:
-    """An axis of rows that only notes name."""
-    return {"visible": False, "range": [low, high], "fixedrange": True}
+def rows(low: float, high: float, beside: Mapping[float, str]) -> dict[str, Any]:
+    """An axis of rows; `beside` is each row's number at the right.
+
+    They are labels of the axis, not annotations: Plotly measures those in the reader's font and widens the margin
+    where they need more. They stand off as far as a mark reaches that is drawn at the plot's edge.
+    """
+    return axis(
+        side="right", range=[low, high], fixedrange=True, showgrid=False, ticks="", ticklabelstandoff=8, tickvals=list(beside),
+        ticktext=[escape(text) for text in beside.values()],
+    )
 
 
 def figure(traces: Sequence[Any], height: int, margin: tuple[int, int, int, int], **layout: Any) -> dict[str, Any]:

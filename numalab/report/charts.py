@@ -76,20 +76,21 @@ def dots(title: str, unit: str, values: Mapping[str, Mapping[str, Values]], kern
         return None
     start, end = _ends([[value for _, value in boots] for _, found in groups for _, boots in found])
     traces, notes, cells = [], [], []
+    means: dict[float, str] = {}
     y = 0.0
     for phase, found in groups:
-        notes.append(note(y, phase, left=True))
+        notes.append(note(y, phase))
         for kernel, boots in found:
             y -= 1
             middle = mean([value for _, value in boots])
             traces += _row(y, kernel, boots, middle, kernels.index(kernel), (start, end))
-            notes.append(note(y, short(middle.mean), left=False))
+            means[y] = short(middle.mean)
             each = "  ".join(number(value) for _, value in boots)
             cells.append((phase, kernel, str(len(boots)), number(middle.mean), interval(middle.low, middle.high), each))
         y -= 1
     height = int(-y * 17 + 26)
     form = "SI" if end >= 1 else "power"  # A prefix suits large counts; 5 µ faults do not exist.
-    drawn = figure(traces, height, (6, 54, 6, 20), annotations=notes, yaxis=rows(y + 0.5, 0.6),
+    drawn = figure(traces, height, (6, 54, 6, 20), annotations=notes, yaxis=rows(y + 0.5, 0.6, means),
                    xaxis=axis(range=[start, end], fixedrange=True, nticks=5, exponentformat=form))
     table = Table(caption=titled(title, unit), head=("phase", "kernel", "boots", "mean", INTERVAL, "each boot"), rows=tuple(cells))
     said = joined(cells, "{0}, {1}: mean {3}, interval {4}, boots {2}")
@@ -132,14 +133,16 @@ def effects(findings: Sequence[Finding]) -> Plot | None:
     known = [value for finding in shown for value in (finding.ratio, finding.low, finding.high, _asked(finding)) if value and value < math.inf]
     start, end = min([*known, 0.9]) / 1.6, max([*known, 1.1]) * 1.6
     traces, notes, cells = [], [], []
+    ratios: dict[float, str] = {}
     for row, finding in enumerate(shown):
         y, wish = -2.0 * row - 1, finding.expectation
         traces += _effect(y, finding, (start, end))
-        notes += [note(y + 0.85, f"{wish.metric} · {wish.phase}", left=True), note(y, number(finding.ratio), left=False)]
+        notes.append(note(y + 0.85, f"{wish.metric} · {wish.phase}"))
+        ratios[y] = number(finding.ratio)
         cells.append((wish.metric, wish.phase, number(finding.ratio), interval(finding.low, finding.high), number(_asked(finding)), str(finding.answer)))
     height, ticks = 34 * len(shown) + 52, _ticks(start, end)
     drawn = figure(
-        traces, height, (6, 54, 6, 40), annotations=notes, yaxis=rows(-2.0 * len(shown) - 0.2, 0.4),
+        traces, height, (6, 54, 6, 40), annotations=notes, yaxis=rows(-2.0 * len(shown) - 0.2, 0.4, ratios),
         xaxis=axis("after / before", type="log", range=[math.log10(start), math.log10(end)], fixedrange=True, tickvals=ticks,
                    ticktext=[f"{tick:g}" for tick in ticks]),
         shapes=[{"type": "line", "x0": 1, "x1": 1, "yref": "paper", "y0": 0, "y1": 1, "line": {"width": 1.5, "color": RULE}}],
@@ -162,7 +165,7 @@ def _effect(y: float, finding: Finding, ends: tuple[float, float]) -> list[go.Sc
         x=[ratio], y=[y], mode="markers", marker={"color": colour, "size": 10, "symbol": symbol, "line": {"width": 2, "color": colour}},
         hovertemplate=f"{escape(said)}<extra></extra>", cliponaxis=False,
     ))
-    tick = {"symbol": "line-ns", "size": 16, "line": {"width": 1.5, "color": RULE}}
+    tick = {"symbol": "line-ns", "size": 12, "line": {"width": 1.5, "color": RULE}}
     return [*traces, go.Scatter(x=[_asked(finding)], y=[y], mode="markers", hovertemplate="asked: %{x:.3g}<extra></extra>", marker=tick)]
 
 
@@ -211,7 +214,7 @@ def heat(title: str, nodes: Mapping[int, Series], most: float) -> Plot | None:
         z=[[_mib(samples.at(line, t)) for t in few] for line in nodes.values()], x=[round(t, 2) for t in few], y=names, zmin=0, zmax=_mib(most),
         colorscale="Cividis", colorbar={"thickness": 9, "nticks": 4, "len": 1.1, "outlinewidth": 0}, hovertemplate="%{y}, %{x} s: %{z} MiB<extra></extra>",
     )
-    drawn = figure([trace], height, (52, 6, 8, 36), xaxis=axis("s", nticks=6), yaxis={"autorange": "reversed", "fixedrange": True})
+    drawn = figure([trace], height, (52, 6, 8, 36), xaxis=axis("s", nticks=6), yaxis=axis(autorange="reversed", fixedrange=True))
     grid = _grid(list(nodes.values()))
     cells = tuple((name, *(number(_mib(samples.at(line, t))) for t in grid)) for name, line in zip(names, nodes.values(), strict=True))
     table = Table(caption=f"{title}, MiB", head=("node", *(f"{t:.1f} s" for t in grid)), rows=cells)

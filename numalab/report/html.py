@@ -27,8 +27,8 @@ from numalab.model.values import jsonable
 from numalab.model.verdict import Verdict
 from numalab.report import attachments, chart, charts, reference, sections, table
 from numalab.report.reference import Published
-from numalab.report.section_charts import Boot
-from numalab.report.sections import Kernel, Known, Patch, Section
+from numalab.report.section_charts import MeasuredBoot
+from numalab.report.sections import Kernel, Known, PatchSummary, Section
 from numalab.runs import counters, record
 from numalab.runs.samples import Sample
 
@@ -84,7 +84,7 @@ def _check(target: Path) -> None:
         raise InputError(f"--html: {target} is there and is no report of the lab's: name another folder, or remove it")
 
 
-def _boot(run: Run, folder: Path, target: Path, number: int) -> Boot:
+def _boot(run: Run, folder: Path, target: Path, number: int) -> MeasuredBoot:
     """A run with what lies beside it. That of a broken one is copied, and not drawn."""
     kept = attachments.copy(run, folder, target)
     samples, stacks = {}, {}
@@ -95,7 +95,7 @@ def _boot(run: Run, folder: Path, target: Path, number: int) -> Boot:
             samples[name] = [_edge(place / "before", 0.0), *found, _edge(place / "after", result.elapsed)]
         if profile := record.profile(folder, index, name):
             stacks[name] = profile
-    return Boot(run=run, samples=samples, stacks=stacks, links=kept.links, left=kept.left, number=number)
+    return MeasuredBoot(run=run, samples=samples, stacks=stacks, links=kept.links, left=kept.left, number=number)
 
 
 def _edge(place: Path, t: float) -> Sample:
@@ -117,12 +117,12 @@ def kernel(name: str) -> Kernel:
         found = []
         for undone, item in kernel_recipe.wanted(recipe):
             if recipe.source.git and kernel_recipe.is_commit(item):
-                found.append(Patch(name=item, subject="a commit of that repository", mirrors="", moves=(), undone=undone))
+                found.append(PatchSummary(name=item, subject="a commit of that repository", mirrors="", moves=(), undone=undone))
                 continue
             for patch in kernel_recipe.patch_set(item, series, name, reverse=undone):
                 header = kernel_patch.header(patch.text, patch.label)
                 moves = tuple(f"{counter} {way}" for counter, way in header.moves.items())
-                found.append(Patch(name=patch.label, subject=header.subject, mirrors=header.mirrors, moves=moves, undone=undone))
+                found.append(PatchSummary(name=patch.label, subject=header.subject, mirrors=header.mirrors, moves=moves, undone=undone))
         return Kernel(description=recipe.description, source=_source(recipe), patches=tuple(found))
     except (InputError, OSError) as error:
         return Kernel(unknown=f"This checkout cannot tell what {name} is: {error}")

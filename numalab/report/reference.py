@@ -44,7 +44,7 @@ Percent = Annotated[str, AfterValidator(_percent)]
 Index = Annotated[int, Field(ge=0)]
 
 
-class Row(Value):
+class PublishedRow(Value):
     """A line of a table. Everything but the name goes by columns; None is what was not printed."""
 
     name: Line
@@ -74,7 +74,7 @@ class Row(Value):
         return self
 
 
-class Table(Value):
+class PublishedTable(Value):
     """Rows under the same columns; columns, before and after are the file's unless given."""
 
     title: Line
@@ -82,7 +82,7 @@ class Table(Value):
     columns: tuple[Line, ...] = ()
     before: Line | None = None
     after: Line | None = None
-    rows: Annotated[tuple[Row, ...], Field(min_length=1)]
+    rows: Annotated[tuple[PublishedRow, ...], Field(min_length=1)]
 
     @model_validator(mode="after")
     def _even(self) -> Self:
@@ -135,7 +135,7 @@ class Published(Value):
     before: Line | None = None
     """The column that stands for "before": without the change that the message is about."""
     after: Line | None = None
-    tables: Annotated[tuple[Table, ...], Field(min_length=1)]
+    tables: Annotated[tuple[PublishedTable, ...], Field(min_length=1)]
     claims: tuple[Claim, ...] = ()
 
     @model_validator(mode="before")
@@ -149,7 +149,7 @@ class Published(Value):
         return data
 
 
-class Effect(Value):
+class PublishedEffect(Value):
     """What a message says a change did to one thing: a ratio, free of the machine's speed."""
 
     table: Line
@@ -175,7 +175,7 @@ def number(printed: str) -> Decimal:
     return scale * Decimal(printed.strip("~k").replace(",", ""))
 
 
-def effects(result: Published) -> list[Effect]:
+def effects(result: Published) -> list[PublishedEffect]:
     """Every row that has a counterpart here, from its table's "before" to its "after". Where both are 0 there is no ratio."""
     found = []
     for table in result.tables:
@@ -184,11 +184,13 @@ def effects(result: Published) -> list[Effect]:
         for row in table.rows:
             ratio = _ratio(row, table.columns.index(table.before), table.columns.index(table.after))
             if row.metric and row.phase and ratio is not None:
-                found.append(Effect(table=table.title, row=row.name, metric=row.metric, phase=row.phase, before=table.before, after=table.after, ratio=ratio))
+                found.append(PublishedEffect(
+                    table=table.title, row=row.name, metric=row.metric, phase=row.phase, before=table.before, after=table.after, ratio=ratio,
+                ))
     return found
 
 
-def _ratio(row: Row, before: int, after: int) -> float | None:
+def _ratio(row: PublishedRow, before: int, after: int) -> float | None:
     """From the values; where none were printed, from a gain against "before"."""
     old, new = row.values[before], row.values[after]
     if old is not None and new is not None:

@@ -20,7 +20,7 @@ from numalab.model.verdict import CONFIDENCE, Answer
 from numalab.report import comparison
 from numalab.report import reference as report_reference
 from numalab.report.comparison import Columns
-from numalab.report.reference import Effect, Published
+from numalab.report.reference import Published, PublishedEffect
 from numalab.report.table import ABSENT
 
 
@@ -67,7 +67,7 @@ def beside(references: Mapping[str, Published], found: Columns, before: str) -> 
     )
 
 
-def _beside(name: str, effect: Effect, kernels: tuple[str, str], found: Columns) -> Beside:
+def _beside(name: str, effect: PublishedEffect, kernels: tuple[str, str], found: Columns) -> Beside:
     boots = [found[heading] for heading in kernels]
     sides = [metrics.values(runs, effect.metric, effect.phase) for runs in boots]
     wish = Expectation(metric=effect.metric, phase=effect.phase, direction=Direction.FALLS if effect.ratio < 1 else Direction.RISES)

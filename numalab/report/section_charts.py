@@ -44,7 +44,7 @@ class Link(Value):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Boot:
+class MeasuredBoot:
     """A run with what lies beside it: samples and profiles by phase, files in the report, files that were too large for it."""
 
     run: Run
@@ -61,7 +61,7 @@ class Boot:
         return f"boot {self.number}"
 
 
-Boots = Sequence[tuple[str, Boot]]
+MeasuredBoots = Sequence[tuple[str, MeasuredBoot]]
 """Each with its kernel, as the legend has it; the baseline's first, broken ones not among them."""
 
 
@@ -82,7 +82,7 @@ class Gallery:
     zero: Sequence[str]
 
 
-def every_metric(boots: Boots, expected: Iterable[tuple[str, str]], *, emulated: bool) -> Gallery:
+def every_metric(boots: MeasuredBoots, expected: Iterable[tuple[str, str]], *, emulated: bool) -> Gallery:
     """A plot of every metric: first the expected ones (metric, phase), drawn even at 0, then GROUPS, then all others that any boot has."""
     kernels, measured = unique(kernel for kernel, _ in boots), [result for _, boot in boots for result in boot.run.measured]
     ran = tuple(unique(result.phase.name for result in measured))
@@ -106,7 +106,7 @@ def every_metric(boots: Boots, expected: Iterable[tuple[str, str]], *, emulated:
     return Gallery(groups=[group for group in groups if group.plots], absent=unique(absent), zero=unique(zero))
 
 
-def _groups(boots: Boots) -> list[tuple[str, Sequence[str]]]:
+def _groups(boots: MeasuredBoots) -> list[tuple[str, Sequence[str]]]:
     """Titles and names of metrics, all that there can be."""
     results = [result for _, boot in boots for result in boot.run.measured]
     traced = unique(f"trace:{event}" for result in results for event in result.counters.get("trace", {}))
@@ -115,7 +115,7 @@ def _groups(boots: Boots) -> list[tuple[str, Sequence[str]]]:
     return [*GROUPS, ("Other", [name for name in metrics.DERIVED if name not in known]), ("Tracepoints", traced), ("Told by the workload", told)]
 
 
-def _values(boots: Boots, metric: str, pattern: str) -> dict[str, list[tuple[str, float]]]:
+def _values(boots: MeasuredBoots, metric: str, pattern: str) -> dict[str, list[tuple[str, float]]]:
     """By kernel a value for each boot that has one."""
     found: dict[str, list[tuple[str, float]]] = {}
     for kernel, boot in boots:
@@ -133,7 +133,7 @@ def _about(metric: str, *, emulated: bool) -> str:
     return "; ".join(words)
 
 
-def over_time(boots: Boots, judged: Iterable[str]) -> list[Group]:
+def over_time(boots: MeasuredBoots, judged: Iterable[str]) -> list[Group]:
     """By phase: judged and watched counters, then each boot's memory by node. Only what was sampled."""
     groups, kernels, judged = [], unique(kernel for kernel, _ in boots), list(judged)
     for phase in unique(name for _, boot in boots for name in boot.samples):
@@ -149,7 +149,7 @@ def over_time(boots: Boots, judged: Iterable[str]) -> list[Group]:
     return [group for group in groups if group.plots]
 
 
-def profiles(boots: Boots) -> list[Group]:
+def profiles(boots: MeasuredBoots) -> list[Group]:
     """By phase a flame graph of each kernel, its boots' samples added up."""
     groups = []
     for phase in unique(name for _, boot in boots for name in boot.stacks):

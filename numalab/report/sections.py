@@ -20,7 +20,7 @@ from numalab.model.verdict import CONFIDENCE, Answer, Finding, Verdict
 from numalab.report import charts, comparison, replication, section_charts, topology_diagram
 from numalab.report.chart import Plot, Table
 from numalab.report.reference import Published
-from numalab.report.section_charts import Boot, Boots, Gallery, Group, unique
+from numalab.report.section_charts import Gallery, Group, MeasuredBoot, MeasuredBoots, unique
 from numalab.report.table import Block
 from numalab.report.topology_diagram import Drawing
 from numalab.runs import compatibility
@@ -29,7 +29,7 @@ SIGNS = "●◆■▲▼⬟★⬢"
 """figures.SYMBOLS as characters, for the legend."""
 
 
-class Patch(Value):
+class PatchSummary(Value):
     """A patch of a kernel, as its header has it."""
 
     name: str
@@ -44,7 +44,7 @@ class Kernel(Value):
 
     description: str = ""
     source: str = ""
-    patches: tuple[Patch, ...] = ()
+    patches: tuple[PatchSummary, ...] = ()
     unknown: str = ""
 
 
@@ -82,7 +82,7 @@ class Section:
     profiles: Sequence[Group]
     drawing: Drawing
     facts: Sequence[tuple[str, Sequence[str]]]
-    boots: Boots
+    boots: MeasuredBoots
     """All of them, the broken ones too, in their order."""
 
 
@@ -95,7 +95,7 @@ class Known:
     baseline: str | None = None
 
 
-def build(boots: Sequence[Boot], verdicts: Sequence[Verdict], known: Known) -> list[Section]:
+def build(boots: Sequence[MeasuredBoot], verdicts: Sequence[Verdict], known: Known) -> list[Section]:
     """Sections in the order of their first boots. A verdict goes where its runs are."""
     by_id = {boot.run.id: boot for boot in boots}
     groups = together([boot.run for boot in boots])
@@ -112,7 +112,7 @@ def together(runs: Sequence[Run]) -> list[list[Run]]:
     return list(groups.values())
 
 
-def _section(ident: str, boots: Sequence[Boot], verdicts: Sequence[Verdict], known: Known) -> Section:
+def _section(ident: str, boots: Sequence[MeasuredBoot], verdicts: Sequence[Verdict], known: Known) -> Section:
     runs, first = [boot.run for boot in boots], boots[0].run
     spec, case = first.guest.spec, next((boot.run.place.case for boot in boots if boot.run.place), None)
     emulated = first.emulated
@@ -165,7 +165,7 @@ def _published(references: Mapping[str, Published], columns: comparison.Columns,
     return found
 
 
-def _key(index: int, name: str, boots: Boots, kernels: Mapping[str, Kernel]) -> Key:
+def _key(index: int, name: str, boots: MeasuredBoots, kernels: Mapping[str, Kernel]) -> Key:
     mine = [boot.run for kernel, boot in boots if kernel == name]
     dashes = charts.DASHES[index % len(charts.DASHES)]
     return Key(

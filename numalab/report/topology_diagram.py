@@ -13,10 +13,12 @@ from numalab.model import verification
 from numalab.model.topology import LOCAL_DISTANCE, Topology
 from numalab.model.units import MIB, show_cpus, show_size
 from numalab.model.values import Value
-from numalab.model.verification import View
+from numalab.model.verification import NumaLayout
 
 BOX = (122, 78)
 """Width and height of a node in CSS pixels: four of them fit a telephone."""
+MOST_LETTERS = 15
+"""Of a list of CPUs in a box: the text starts 10 pixels from its left side, and a digit is 7 wide."""
 MARGIN = 8
 MOST_JOINED = 8
 """Nodes; with more, lines are a tangle, and the table of distances has to do."""
@@ -62,21 +64,22 @@ class Drawing(Value):
 
 def draw(shape: Topology) -> Drawing:
     """What a guest with this topology shows (topology.asked): nodes of UMA and of numa=fake as the kernel has them."""
-    view = verification.asked(shape)
+    view = verification.expected_layout(shape)
     joined = 1 < len(view.nodes) <= MOST_JOINED and not shape.fake
     centres = _circle(len(view.nodes)) if joined else _rows(len(view.nodes))
     boxes = tuple(
-        Box(node=node, x=x - BOX[0] / 2, y=y - BOX[1] / 2, lines=_lines(view, node)) for node, (x, y) in zip(view.nodes, centres, strict=True)
+        Box(node=node, x=x - BOX[0] / 2, y=y - BOX[1] / 2, lines=(_fitted(cpus), *others))
+        for node, (x, y) in zip(view.nodes, centres, strict=True) for cpus, *others in (_lines(view, node),)
     )
     return Drawing(
         width=math.ceil(max(x for x, _ in centres) + BOX[0] / 2 + MARGIN), height=math.ceil(max(y for _, y in centres) + BOX[1] / 2 + MARGIN), boxes=boxes,
         lines=_join(view, centres) if joined else (), nodes=view.nodes,
         distances=tuple(tuple(view.distances.get((i, j)) for j in view.nodes) for i in view.nodes), fake=bool(shape.fake),
-        said=". ".join(f"Node {box.node}: {', '.join(box.lines)}" for box in boxes),
+        said=". ".join(f"Node {node}: {', '.join(_lines(view, node))}" for node in view.nodes),
     )
 
 
-def _lines(view: View, node: int) -> tuple[str, ...]:
+def _lines(view: NumaLayout, node: int) -> tuple[str, ...]:
     cpus, memory = view.cpus.get(node, ()), view.memory(node)
     lines = [f"CPU {show_cpus(cpus)}" if cpus else "no CPU", show_size(memory) if memory else "no memory"]
     # The 16 MiB of zone DMA tell nobody anything.
@@ -84,6 +87,11 @@ def _lines(view: View, node: int) -> tuple[str, ...]:
     hmat = [f"{view.latency_ns[node]} ns"] if node in view.latency_ns else []
     hmat += [f"{view.bandwidth_mibs[node]} MiB/s"] if node in view.bandwidth_mibs else []
     return (*lines, *(hmat or zones))
+
+
+def _fitted(cpus: str) -> str:
+    """A long list of CPUs ends after a whole number; `said`, the drawing's title, has it whole."""
+    return cpus if len(cpus) <= MOST_LETTERS else f"{cpus[:cpus.rindex(',', 0, MOST_LETTERS) + 1]}…"
 
 
 def _rows(count: int) -> list[tuple[float, float]]:
@@ -106,7 +114,7 @@ def _circle(count: int) -> list[tuple[float, float]]:
     return [(x - left + BOX[0] / 2 + MARGIN, y - top + BOX[1] / 2 + MARGIN) for x, y in points]
 
 
-def _join(view: View, centres: list[tuple[float, float]]) -> tuple[Line, ...]:
+def _join(view: NumaLayout, centres: list[tuple[float, float]]) -> tuple[Line, ...]:
     """A line for each pair; the farther a pair is, the higher its rank, and the fainter it is drawn."""
     ranks = sorted({distance for distance in view.distances.values() if distance > LOCAL_DISTANCE})
     found = []

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import cast
@@ -152,3 +153,19 @@ class FakeHost:
     def real(self) -> Host:
         """For the type checker, a Host."""
         return cast(Host, self)
+
+
+def running(process: int) -> bool:
+    """Whether a process runs; one that has ended and waits for its parent (a zombie) does not."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Wait for what another process does: a killed one, on a busy machine, is not gone at once."""
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.1)

@@ -63,7 +63,7 @@ def test_contributing_names_targets_and_commands_that_there_are() -> None:
 def test_contributing_names_files_that_there_are() -> None:
     names = re.findall(r"`([\w./-]+/[\w./-]*|[A-Z]+(?:\.md)?)`", CONTRIBUTING)
     real = [name for name in names if not re.search(r"NAME|SET|LAB_|^CASE$|^~", name)]
-    assert {"LICENSE", "CHANGELOG.md", "images/", "topologies/unequal.yml"} <= set(real)
+    assert {"LICENSE", "CHANGELOG.md", "images/", "playbooks/guest.yml"} <= set(real)
     assert [name for name in real if not (ROOT / name).exists()] == []
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from benchmarks import rates
 from numalab.analysis import error_rates
-from numalab.experiment import run as experiment
+from numalab.experiment.plan import boot_order
 from numalab.model.case import Arm
 from numalab.model.run import Run
 from tests.unit import synthetic
@@ -19,7 +19,7 @@ VALUES = {BEFORE: (1_557_000, 1_721_000, 1_590_000, 1_602_000), AFTER: (98_000, 
 def boots(name: str, kernels: Sequence[str], rounds: int, *, honest: bool = True) -> list[Run]:
     """An experiment; when not honest, with one kernel's values under the other's name in all of its second side."""
     found = []
-    for number, index in experiment.order(kernels, rounds):
+    for number, index in boot_order(kernels, rounds):
         of = kernels[index] if honest or index != 1 else AFTER
         phase = synthetic.phase("repair-x", vmstat={"numa_pte_updates": VALUES[of][number // len(kernels)] + index})
         found.append(synthetic.run(kernels[index], phase, boot=number, arm=Arm.AFTER if index else Arm.BEFORE, experiment=name, id=f"{name}-{number}"))

@@ -188,7 +188,7 @@ def handed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: Callable[[s
     tree = Tree(id="git-1", tarball="/t", series="6.1")
     base = Image(name="debian12", id="0" * 16, directory=str(tmp_path), root="PARTUUID=1", disk_bytes=1, inputs={})
 
-    def built(plan: build.Plan) -> Built:
+    def built(plan: build.BuildPlan) -> Built:
         return Built(name=plan.name, key=plan.key, directory=str(tmp_path), release=f"6.1-numalab-{plan.name}", seconds=1, patches=(), source=plan.tree.id,
                      compiler=plan.tools.compiler, bzimage_bytes=1, modules=True)
 

@@ -102,7 +102,7 @@ def test_each_is_refused_with_one_line_or_valid(made: list[Made]) -> None:
     wrong = [f"{each.refusal!r}\n{each.text}" for each in made
              if not each.shape and not REFUSED.fullmatch(each.refusal) and not SCALING_REFUSED.fullmatch(each.refusal)]
     for each, shape in possible(made):
-        assert verification.asked(shape).nodes
+        assert verification.expected_layout(shape).nodes
         if not schema.validate(etree.fromstring(domain_xml(spec(shape)).encode())):
             wrong.append(f"{schema.error_log.last_error}\n{each}")
     count = len(list(possible(made)))

@@ -9,7 +9,7 @@ import pytest
 
 from numalab.analysis import error_rates
 from numalab.core.errors import InputError
-from numalab.experiment import run as experiment
+from numalab.experiment.plan import boot_order
 from numalab.model.case import Arm
 from numalab.model.run import Run
 from numalab.model.verdict import Answer
@@ -20,7 +20,7 @@ BEFORE, AFTER = "6.1-slowscan-before", "6.1"
 
 @pytest.mark.parametrize("kernels", [("a", "b"), ("a", "b", "c"), ("a", "a", "b", "b")])
 def test_sides_are_the_order_backwards(kernels: tuple[str, ...]) -> None:
-    order = experiment.order(kernels, 3)
+    order = boot_order(kernels, 3)
     runs = [synthetic.run(kernels[index], boot=boot, arm=Arm.BEFORE if index == 0 else Arm.AFTER, params={"index": index}) for boot, index in order]
     sides = error_rates.sides(runs, len(kernels))
     assert [[run.params["index"] for run in side] for side in sides] == [[index] * 3 for index in range(len(kernels))]
@@ -47,7 +47,7 @@ def four(values: Sequence[Sequence[int]], rounds: int = 3) -> list[Run]:
     return [
         synthetic.run(kernels[index], synthetic.phase("repair-defaults", vmstat={"numa_pte_updates": values[index][boot // 4]}), boot=boot,
                       arm=Arm.AFTER if index else Arm.BEFORE)
-        for boot, index in experiment.order(kernels, rounds)
+        for boot, index in boot_order(kernels, rounds)
     ]
 
 

@@ -19,7 +19,8 @@ from numalab.core import state
 from numalab.core.errors import Cancelled, Exit, GuestError, HostError, InputError, KernelOops
 from numalab.core.process import Deadline
 from numalab.experiment import run as experiment
-from numalab.experiment.run import Outcome, Plan
+from numalab.experiment.plan import Plan, boot_order, make_plan
+from numalab.experiment.run import Outcome
 from numalab.model import catalog
 from numalab.model.case import Arm
 from numalab.model.run import Run
@@ -77,7 +78,7 @@ def case(tmp_path: Path) -> str:
 def boots(asked: Plan, after: Sequence[int]) -> list[Run]:
     """Runs of an experiment over the plan's kernels."""
     runs = []
-    for number, index in experiment.order(asked.kernels, 3):
+    for number, index in boot_order(asked.kernels, 3):
         values = after if index or len(set(asked.kernels)) == 1 else BEFORE
         phase = synthetic.phase("touch", vmstat={"numa_pte_updates": values[number // len(asked.kernels)]})
         runs.append(synthetic.run(asked.kernels[index], phase, boot=number, arm=Arm.AFTER if index else Arm.BEFORE, case=asked.case, case_name=asked.case_name))
@@ -124,7 +125,7 @@ def test_run_breaks(lab: Lab, case: str, conducted: dict[str, Any], error: Excep
 
 def test_the_worst_of_several_verdicts_counts(lab: Lab, case: str, conducted: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     def several(*answers: str) -> int:
-        asked = experiment.plan(case, SizeClass.QUICK)
+        asked = make_plan(case, SizeClass.QUICK)
         told = tuple(experiment.verdicts(boots(asked, AFTERS[answer]))[0] for answer in answers)
         runs = tuple((run, Path("/runs")) for run in boots(asked, AFTERS[answers[0]]))
         monkeypatch.setattr(experiment, "conduct", lambda *_, **__: Outcome("e", runs, told))
@@ -185,7 +186,7 @@ def stored(case: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[Run
 
 @pytest.mark.parametrize(("answer", "status"), [("holds", 0), ("does not hold", 1), ("cannot tell", 3)])
 def test_verdict(lab: Lab, case: str, stored: Callable[[Sequence[Run]], None], answer: str, status: int) -> None:
-    stored(boots(experiment.plan(case, SizeClass.QUICK), AFTERS[answer]))
+    stored(boots(make_plan(case, SizeClass.QUICK), AFTERS[answer]))
     code, out, _ = lab("verdict", "mine")
     assert code == status
     assert f": {answer.upper()}\n" in out
@@ -214,11 +215,11 @@ def doubts(out: str) -> list[str]:
 
 def test_verdict_of_an_experiment_that_was_repeated(lab: Lab, case: str) -> None:
     """Until it fitted, or only once more; on another machine, with another kernel or size it is no repetition."""
-    asked = experiment.plan(case, SizeClass.QUICK)
+    asked = make_plan(case, SizeClass.QUICK)
     keep(asked, "holds", "20261122T12")
     assert doubts(lab("verdict", "mine")[1]) == []
     keep(asked, "holds", "20261122T11", host={"machine": "other", "cpu": "EPYC", "cpus": "2"})
-    keep(experiment.plan(case, SizeClass.QUICK, kernels=("6.12-slowscan-before", "6.12")), "holds", "20261122T10")
+    keep(make_plan(case, SizeClass.QUICK, kernels=("6.12-slowscan-before", "6.12")), "holds", "20261122T10")
     code, out, _ = lab("verdict", "mine")
     assert (code, doubts(out)) == (0, [])
     assert out.splitlines()[-1] == "judged: experiment 20261122T12, begun 20261122T1200 on vm", "the newest by what its runs say"
@@ -234,7 +235,7 @@ def test_verdict_of_an_experiment_that_was_repeated(lab: Lab, case: str) -> None
 
 
 def test_verdict_of_an_unfinished_experiment(lab: Lab, case: str) -> None:
-    asked = experiment.plan(case, SizeClass.QUICK)
+    asked = make_plan(case, SizeClass.QUICK)
     keep(asked, "holds", "20261122T12", count=5)
     assert doubts(lab("verdict", "mine")[1]) == [
         "experiment 20261122T12 is unfinished: 5 of 6 planned boots count; it was cut short, still goes on, or some were left out",
@@ -244,7 +245,7 @@ def test_verdict_of_an_unfinished_experiment(lab: Lab, case: str) -> None:
 
 
 def test_run_says_that_it_was_repeated(lab: Lab, case: str, conducted: dict[str, Any]) -> None:
-    keep(experiment.plan(case, SizeClass.QUICK), "does not hold", "20251122T09")
+    keep(make_plan(case, SizeClass.QUICK), "does not hold", "20251122T09")
     code, out, _ = lab("run", case)
     assert (code, len(doubts(out))) == (0, 1)
     assert doubts(out)[0].startswith("repeated: 1 other experiment ")
@@ -260,14 +261,14 @@ def test_a_store_that_cannot_be_read_changes_no_verdict(lab: Lab, case: str, con
 
 
 def test_verdict_of_half_an_experiment(lab: Lab, case: str, stored: Callable[[Sequence[Run]], None]) -> None:
-    stored([run for run in boots(experiment.plan(case, SizeClass.QUICK), AFTERS["holds"]) if run.place and run.place.arm is Arm.BEFORE])
+    stored([run for run in boots(make_plan(case, SizeClass.QUICK), AFTERS["holds"]) if run.place and run.place.arm is Arm.BEFORE])
     code, _, err = lab("verdict", "mine")
     assert code == 2
     assert "a verdict needs both sides" in err
 
 
 def test_verdict_of_unlike_runs(lab: Lab, case: str, stored: Callable[[Sequence[Run]], None]) -> None:
-    first, *others = boots(experiment.plan(case, SizeClass.QUICK), AFTERS["holds"])
+    first, *others = boots(make_plan(case, SizeClass.QUICK), AFTERS["holds"])
     stored([first.model_copy(update={"settings": {"vm.swappiness": "1"}}), *others])
     code, _, err = lab("verdict", "mine")
     assert code == 2
@@ -322,7 +323,7 @@ def prepared(monkeypatch: pytest.MonkeyPatch) -> Prepared:
         made.name, made.kernel = name, kernel  # type: ignore[attr-defined]
         return made
 
-    monkeypatch.setattr(experiment, "prepare", lambda *_: None)
+    monkeypatch.setattr(case_commands, "build_kernels", lambda *_: None)
     monkeypatch.setattr(experiment, "up", up)
     return made
 

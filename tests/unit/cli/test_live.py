@@ -13,7 +13,8 @@ from rich.console import Console
 from numalab.cli import live, progress
 from numalab.core import log
 from numalab.experiment import run as experiment
-from numalab.experiment.run import Boot, Plan
+from numalab.experiment.plan import Plan
+from numalab.experiment.run import ExperimentBoot
 from numalab.model.case import Arm
 from numalab.model.values import SizeClass
 from tests.unit import synthetic
@@ -41,9 +42,9 @@ def said(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     return caplog
 
 
-def boot(number: int) -> Boot:
+def boot(number: int) -> ExperimentBoot:
     index = [0, 1, 1, 0][number % 4]
-    return Boot(number, Arm.AFTER if index else Arm.BEFORE, (BEFORE, AFTER)[index], "e")
+    return ExperimentBoot(number, Arm.AFTER if index else Arm.BEFORE, (BEFORE, AFTER)[index], "e")
 
 
 def test_boots(plan: Plan, clock: list[float], said: pytest.LogCaptureFixture) -> None:

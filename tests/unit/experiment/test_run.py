@@ -14,7 +14,8 @@ from numalab.core import state
 from numalab.core.errors import CommandFailed, GuestError, InputError, NameTaken
 from numalab.core.process import Deadline
 from numalab.experiment import run as experiment
-from numalab.experiment.run import Boot, Plan
+from numalab.experiment.plan import Plan, boot_order, build_kernels, interesting_phase, make_plan, plan_settings, scaled_topology
+from numalab.experiment.run import ExperimentBoot
 from numalab.guest import provision
 from numalab.host import image
 from numalab.kernel import build
@@ -68,7 +69,7 @@ def case(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def asked(case: Path) -> Plan:
-    return experiment.plan(str(case), SizeClass.QUICK)
+    return make_plan(str(case), SizeClass.QUICK)
 
 
 class Lab:
@@ -136,10 +137,10 @@ def lab(monkeypatch: pytest.MonkeyPatch) -> Lab:
     monkeypatch.setattr(provision, "up", made.up)
     monkeypatch.setattr(provision, "tune", made.tune)
     monkeypatch.setattr(runner, "run", made.measure)
-    monkeypatch.setattr(experiment, "prepare", lambda *_: None)
+    monkeypatch.setattr(experiment, "build_kernels", lambda *_: None)
     place = state.folder("images", "e" * 16)
     builds = {name: BootFiles(name=name, kernel=f"/{name}/bzImage") for name in (BEFORE, AFTER)}
-    monkeypatch.setattr(experiment, "pinned", lambda asked, _: (asked.model_copy(update={"image_id": place.name, "pinned": builds}), {place}))
+    monkeypatch.setattr(experiment, "pin_builds", lambda asked, _: (asked.model_copy(update={"image_id": place.name, "pinned": builds}), {place}))
     return made
 
 
@@ -147,10 +148,10 @@ class Seen:
     """An experiment.View that remembers."""
 
     def __init__(self) -> None:
-        self.boots: list[Boot] = []
+        self.boots: list[ExperimentBoot] = []
         self.verdicts: list[Verdict] = []
 
-    def began(self, boot: Boot) -> Seen:
+    def began(self, boot: ExperimentBoot) -> Seen:
         """See experiment.View."""
         self.boots.append(boot)
         return self
@@ -175,7 +176,7 @@ def test_an_experiment_keeps_what_it_stands_on(lab: Lab, asked: Plan) -> None:
     place = state.folder("images", "e" * 16)
 
     class Remover(Seen):
-        def began(self, boot: Boot) -> Seen:
+        def began(self, boot: ExperimentBoot) -> Seen:
             assert not state.discard(place), "gc or image build --force could remove it"
             return super().began(boot)
 
@@ -202,17 +203,17 @@ def test_a_name_that_another_experiment_takes(lab: Lab, asked: Plan, monkeypatch
 
 def test_order() -> None:
     """Forwards, then backwards: what drifts on the host falls on all kernels alike."""
-    assert experiment.order("ab", 4) == [(0, 0), (1, 1), (2, 1), (3, 0), (4, 0), (5, 1), (6, 1), (7, 0)]
-    assert [index for _, index in experiment.order("abc", 2)] == [0, 1, 2, 2, 1, 0]
-    assert [index for _, index in experiment.order("abcd", 3)] == [0, 1, 2, 3, 3, 2, 1, 0, 0, 1, 2, 3]
+    assert boot_order("ab", 4) == [(0, 0), (1, 1), (2, 1), (3, 0), (4, 0), (5, 1), (6, 1), (7, 0)]
+    assert [index for _, index in boot_order("abc", 2)] == [0, 1, 2, 2, 1, 0]
+    assert [index for _, index in boot_order("abcd", 3)] == [0, 1, 2, 3, 3, 2, 1, 0, 0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("kernels", ["ab", "abc", "abcd", "aabb"])
 @pytest.mark.parametrize(("first", "rounds"), [(0, 1), (0, 4), (0, 5), (1, 3), (3, 4)])
 def test_order_goes_on_where_it_was(kernels: str, first: int, rounds: int) -> None:
     """Each kernel has one boot a round; rounds that are added later follow as if they had been asked for at once."""
-    found = experiment.order(kernels, rounds, first=first)
-    assert found == experiment.order(kernels, rounds)[first * len(kernels):]
+    found = boot_order(kernels, rounds, first=first)
+    assert found == boot_order(kernels, rounds)[first * len(kernels):]
     assert sorted(index for _, index in found) == sorted([*range(len(kernels))] * (rounds - first))
 
 
@@ -220,7 +221,7 @@ def test_plan(asked: Plan) -> None:
     assert (asked.case_name, asked.size, asked.kernels) == ("mine", SizeClass.QUICK, (BEFORE, AFTER))
     assert (asked.machine.topology, asked.machine.memory, asked.machine.vcpus) == ("4socket", 4 * GIB, 8)
     assert asked.about.boots == 3
-    assert experiment.settings(asked) == {"vm.watermark_scale_factor": "1000", "scan_delay_ms": "100"}
+    assert plan_settings(asked) == {"vm.watermark_scale_factor": "1000", "scan_delay_ms": "100"}
 
 
 @pytest.mark.parametrize(("words", "machine"), [
@@ -233,9 +234,9 @@ def test_plan(asked: Plan) -> None:
     ({"topology_name": "uma-2g", "memory": GIB}, ("uma-2g", GIB, 4)),
 ])
 def test_machine(case: Path, words: dict[str, Any], machine: tuple[str, int | None, int | None]) -> None:
-    found = experiment.plan(str(case), SizeClass.QUICK, **words)
+    found = make_plan(str(case), SizeClass.QUICK, **words)
     assert (found.machine.topology, found.machine.memory, found.machine.vcpus) == machine
-    shape = experiment.shape(found)
+    shape = scaled_topology(found)
     assert shape.memory == (machine[1] or catalog.topology(machine[0]).memory)
     assert shape.vcpus == (machine[2] or catalog.topology(machine[0]).vcpus)
 
@@ -243,13 +244,13 @@ def test_machine(case: Path, words: dict[str, Any], machine: tuple[str, int | No
 def test_a_machine_has_a_cpu_for_each_node_that_has_some(tmp_path: Path) -> None:
     path = tmp_path / "narrow.yml"
     path.write_text(CASE.replace("topology: 4socket, memory: 4GiB, vcpus: 8", "topology: uma-2g, vcpus: 2"))
-    assert experiment.plan(str(path), SizeClass.QUICK, topology_name="4socket").machine.vcpus == 4
+    assert make_plan(str(path), SizeClass.QUICK, topology_name="4socket").machine.vcpus == 4
 
 
 def test_shape_has_the_cases_disks(asked: Plan) -> None:
     """In place of the topology's own of that name, or beside them."""
     assert {disk.name: disk.size for disk in catalog.topology("4socket").disks} == {"500TB": 500 << 40}
-    assert {disk.name: disk.size for disk in experiment.shape(asked).disks} == {"500TB": 2 * GIB, "scratch": GIB}
+    assert {disk.name: disk.size for disk in scaled_topology(asked).disks} == {"500TB": 2 * GIB, "scratch": GIB}
 
 
 @pytest.mark.parametrize(("words", "said"), [
@@ -263,7 +264,7 @@ def test_shape_has_the_cases_disks(asked: Plan) -> None:
 ])
 def test_what_was_chosen_is_checked(case: Path, words: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
-        experiment.plan(str(case), **{"size": SizeClass.QUICK, **words})
+        make_plan(str(case), **{"size": SizeClass.QUICK, **words})
 
 
 @pytest.mark.parametrize(("old", "new", "said"), [
@@ -281,11 +282,11 @@ def test_what_the_case_says_is_checked(case: Path, old: str, new: str, said: str
     assert old in CASE
     case.write_text(CASE.replace(old, new))
     with pytest.raises(InputError, match=said):
-        experiment.plan(str(case), SizeClass.QUICK)
+        make_plan(str(case), SizeClass.QUICK)
 
 
 def test_interesting(asked: Plan) -> None:
-    assert experiment.interesting(asked).name == "touch"
+    assert interesting_phase(asked).name == "touch"
 
 
 def test_prelude(asked: Plan, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
@@ -305,7 +306,7 @@ def test_prepare(asked: Plan, monkeypatch: pytest.MonkeyPatch, deadline: Deadlin
     built: list[str] = []
     monkeypatch.setattr(image, "existing", lambda *_: None)
     monkeypatch.setattr(build, "build", lambda name, *_: built.append(name))
-    experiment.prepare(asked.model_copy(update={"kernels": ("debian", AFTER, AFTER, BEFORE)}), deadline)
+    build_kernels(asked.model_copy(update={"kernels": ("debian", AFTER, AFTER, BEFORE)}), deadline)
     assert built == [AFTER, BEFORE]
 
 
@@ -323,7 +324,7 @@ def test_run(asked: Plan, lab: Lab) -> None:
     assert patience == [240.0] * 4, "each boot has its own time"
     request, options = lab.requests[1], lab.options[1]
     assert (request.topology_name, request.kernel_name, request.append, request.wish) == ("4socket", AFTER, "quiet", "auto")
-    assert request.shape == experiment.shape(asked)
+    assert request.shape == scaled_topology(asked)
     assert len({request.name for request in lab.requests}) == 4
     assert lab.orders == [provision.Order(sysctls={"vm.watermark_scale_factor": "1000"}, knobs={"scan_delay_ms": "100"})] * 4
     assert options.settings == {"vm.watermark_scale_factor": "1000", "scan_delay_ms": "100"}
@@ -372,7 +373,7 @@ def test_conduct(asked: Plan, lab: Lab) -> None:
 
 def test_conduct_judges_each_kernel_against_the_first(case: Path, lab: Lab) -> None:
     lab.values = {**CLEAR, "6.12": [1_500_000, 1_600_000, 1_550_000]}
-    outcome = conduct(experiment.plan(str(case), SizeClass.QUICK, kernels=(BEFORE, AFTER, "6.12")), 3)
+    outcome = conduct(make_plan(str(case), SizeClass.QUICK, kernels=(BEFORE, AFTER, "6.12")), 3)
     assert [(verdict.before, verdict.after, verdict.answer) for verdict in outcome.verdicts] == [
         (BEFORE, AFTER, Answer.HOLDS), (BEFORE, "6.12", Answer.DOES_NOT_HOLD),
     ]
@@ -412,7 +413,7 @@ def test_an_experiment_that_is_cut_short_is_doubted(asked: Plan, lab: Lab) -> No
 
 def test_auto_of_several_goes_on_for_the_one_that_is_not_clear(case: Path, lab: Lab) -> None:
     lab.values = {**CLEAR, "6.12": [500_000, 1_600_000, 300_000, 900_000]}
-    outcome = conduct(experiment.plan(str(case), SizeClass.QUICK, kernels=(BEFORE, AFTER, "6.12")), None)
+    outcome = conduct(make_plan(str(case), SizeClass.QUICK, kernels=(BEFORE, AFTER, "6.12")), None)
     assert len(outcome.runs) > 9
     assert len(outcome.runs) % 3 == 0
     assert {verdict.boots for verdict in outcome.verdicts} == {(len(outcome.runs) // 3,) * 2}

@@ -11,7 +11,6 @@ import signal
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from numalab.core.errors import HostError
 from numalab.core.process import Deadline
 from numalab.host import ansible
 from numalab.host.ssh import Ssh
+from tests.unit.makers import running, until
 
 
 def hosts(path: Path) -> dict[str, Any]:
@@ -108,21 +108,6 @@ def words(process: Path) -> str:
         return (process / "cmdline").read_text(errors="replace")
     except OSError:
         return ""
-
-
-def running(process: int) -> bool:
-    """A zombie, whose parent is gone too, does not."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.1)
 
 
 ODD = ["", "plain", "it's", 'say "x"', "{{ 1 + 1 }}", "{% raw %}", "a: b # c", "- x", "@file", "!vault x", "é ☃", "a\nb\n", "\t", "\\n",

@@ -25,7 +25,7 @@ from numalab.kernel import boot as kernel_boot
 from numalab.kernel import build as kernel_build
 from numalab.kernel import era as kernel_era
 from numalab.kernel import recipe, source, toolchain
-from numalab.kernel.build import Plan
+from numalab.kernel.build import BuildPlan
 from numalab.kernel.era import Container, Era
 from numalab.kernel.patch import touched
 from numalab.kernel.toolchain import Builder, Tools
@@ -99,7 +99,7 @@ def test_keys_change_with_the_era() -> None:
     tree = source.Tree(id="tar-1", tarball="/t", series="3.16")
 
     def plan(era: Era | None, tools: Tools) -> tuple[str, str]:
-        found = Plan(name="k", tree=tree, config="CONFIG_A=y", distribution="", patches=(), tools=tools, era=era)
+        found = BuildPlan(name="k", tree=tree, config="CONFIG_A=y", distribution="", patches=(), tools=tools, era=era)
         return found.key, found.build
 
     bare, inside = Tools(compiler=GCC9, binutils=BINUTILS), Tools(compiler=GCC9, binutils=BINUTILS, container="bullseye-1")
@@ -392,7 +392,7 @@ def test_a_damaged_memory_of_the_git_tree(
 
 
 def test_a_damaged_configuration_is_made_again(lab_state: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    asked = Plan(
+    asked = BuildPlan(
         name="k", tree=source.Tree(id="tar-1", tarball="/t", series="6.1"), config="CONFIG_A=y", distribution="", patches=(),
         tools=Tools(compiler="gcc", binutils=BINUTILS),
     )
@@ -412,12 +412,12 @@ def test_source_is_for_git_kernels(linux: Path, lab_state: Path) -> None:
 
 def test_prune(lab_state: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """What a recipe leads to stays, and so does what one may lead to whose source is not at hand."""
-    now = Plan(
+    now = BuildPlan(
         name="6.1", tree=source.Tree(id=f"debian-6.1-{'a' * 16}", tarball="/usr/src/x", series="6.1"), config="", distribution="", patches=(),
         tools=Tools(compiler="gcc", binutils=BINUTILS),
     )
 
-    def plan(name: str, *_: object, **__: object) -> Plan | None:
+    def plan(name: str, *_: object, **__: object) -> BuildPlan | None:
         source = recipe.recipe(name).source
         if source.git:
             raise InputError("no tree")

@@ -182,12 +182,12 @@ def test_options() -> None:
     ]
 
 
-def plan(**changes: object) -> build.Plan:
+def plan(**changes: object) -> build.BuildPlan:
     about: dict[str, object] = {
         "name": "k", "tree": source.Tree(id="tar-1", tarball="/t", series="6.1"), "config": "CONFIG_A=y", "distribution": "",
         "patches": (Patch(label="less", text=GOOD), Patch(label="more", text="+")), "tools": Tools(compiler="gcc 12", binutils=BINUTILS),
     }
-    return build.Plan.model_validate(about | changes)
+    return build.BuildPlan.model_validate(about | changes)
 
 
 def test_keys_change_with_what_a_kernel_is_made_of_and_with_nothing_else() -> None:

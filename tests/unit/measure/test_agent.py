@@ -21,6 +21,7 @@ from numalab.core import paths
 from numalab.measure import agent as runner
 from numalab.measure.agent import KEEP, snapshot
 from numalab.runs import counters
+from tests.unit.makers import running, until
 
 SCRIPT = paths.AGENT
 
@@ -89,8 +90,7 @@ def test_time_limit(tmp_path: Path) -> None:
     told = inside(f"echo said; sh -c 'echo $$ > {tmp_path}/pid; exec sleep 1000' & wait", limit=0.5)
     assert (told["timed_out"], told["status"], told["stdout"]) == (True, -9, "said\n")
     pid = (tmp_path / "pid").read_text().strip()
-    state = Path(f"/proc/{pid}/stat")
-    assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
+    until(lambda: not running(int(pid)))
 
 
 def test_times_are_the_commands() -> None:

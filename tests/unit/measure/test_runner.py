@@ -101,9 +101,9 @@ class FakeGuest(FakeShell):
         """See Guest."""
         console.Watch(self.console_log, self.name)(last=last)
 
-    def verify(self, deadline: Deadline) -> list[verification.Row]:
+    def verify(self, deadline: Deadline) -> list[verification.LayoutRow]:
         """As it should be."""
-        return [verification.Row("nodes", "0-3", "0-3", True)]
+        return [verification.LayoutRow("nodes", "0-3", "0-3", True)]
 
     def console_size(self) -> int:
         """Of the log so far."""

@@ -15,7 +15,7 @@ from numalab.core.errors import InputError
 from numalab.model import catalog, topology, verification
 from numalab.model.topology import LEAST_NODE, Topology, scale
 from numalab.model.units import GIB, MIB, show_cpus, show_size
-from numalab.model.verification import PROBE, View, asked, compare, found, low_memory
+from numalab.model.verification import PROBE, NumaLayout, compare_layouts, expected_layout, low_memory, observed_layout
 from tests.unit.makers import recorded
 
 PROBED = "probe-4socket-6.1.txt"
@@ -135,35 +135,35 @@ def test_low_memory(machine: str, mib: int, low: int) -> None:
     ("fakenuma", None, {(0, "DMA"): 16, (0, "DMA32"): 3056, (0, "Normal"): 1024, (1, "Normal"): 4096, (2, "Normal"): 4096, (3, "Normal"): 4096}),
 ])
 def test_asked_zones(name: str, mib: int | None, zones: dict[tuple[int, str], int]) -> None:
-    view = asked(scale(catalog.topology(name), memory=mib and mib * MIB))
+    view = expected_layout(scale(catalog.topology(name), memory=mib and mib * MIB))
     assert {key: size // MIB for key, size in view.zones.items()} == zones
 
 
 def test_asked_nodes() -> None:
-    fake = asked(catalog.topology("fakenuma"))
+    fake = expected_layout(catalog.topology("fakenuma"))
     assert fake.nodes == (0, 1, 2, 3)
     assert set(fake.cpus.values()) == {tuple(range(16))}
     assert set(fake.distances.values()) == {10}
-    dealt = asked(catalog.topology("fakenuma").model_copy(update={"deals_cpus": True}))
+    dealt = expected_layout(catalog.topology("fakenuma").model_copy(update={"deals_cpus": True}))
     assert (dealt.cpus[0], dealt.cpus[3]) == ((0, 4, 8, 12), (3, 7, 11, 15))
     assert {ends: far for ends, far in dealt.distances.items() if 3 in ends} == {
         (0, 3): 20, (1, 3): 20, (2, 3): 20, (3, 3): 10, (3, 0): 20, (3, 1): 20, (3, 2): 20,
     }
     assert dealt.zones == fake.zones
-    tiers = asked(catalog.topology("tiers"))
+    tiers = expected_layout(catalog.topology("tiers"))
     assert tiers.cpus == {0: (0, 1, 2, 3), 1: ()}
     assert (tiers.latency_ns, tiers.bandwidth_mibs) == ({0: 80, 1: 250}, {0: 40960, 1: 10240})
     assert tiers.distances == {(0, 0): 10, (0, 1): 20, (1, 0): 20, (1, 1): 10}
-    assert asked(catalog.topology("uma-2g")).distances == {(0, 0): 10}
+    assert expected_layout(catalog.topology("uma-2g")).distances == {(0, 0): 10}
 
 
 def test_distances_that_no_table_gives() -> None:
-    assert asked(make([(1, 256), (1, 256)])).distances == {(0, 0): 10, (0, 1): 20, (1, 0): 20, (1, 1): 10}
+    assert expected_layout(make([(1, 256), (1, 256)])).distances == {(0, 0): 10, (0, 1): 20, (1, 0): 20, (1, 1): 10}
 
 
-def the_guest() -> tuple[View, View]:
+def the_guest() -> tuple[NumaLayout, NumaLayout]:
     """Asked and found of the guest whose probe is on record: 4socket at 4 GiB and 8 vCPUs."""
-    return asked(scale(catalog.topology("4socket"), memory=4 * GIB, vcpus=8)), found(recorded(PROBED))
+    return expected_layout(scale(catalog.topology("4socket"), memory=4 * GIB, vcpus=8)), observed_layout(recorded(PROBED))
 
 
 def test_found() -> None:
@@ -177,10 +177,10 @@ def test_found() -> None:
 
 
 def test_what_was_found_is_what_was_asked() -> None:
-    rows = compare(*the_guest())
+    rows = compare_layouts(*the_guest())
     assert [row.what for row in rows if not row.agrees] == []
     assert {"nodes", "node 2 CPUs", "node 3 memory", "node 1 zone DMA32", "node 0 distances"} <= {row.what for row in rows}
-    assert not any(line.startswith("!") for line in verification.table(rows).splitlines())
+    assert not any(line.startswith("!") for line in verification.layout_table(rows).splitlines())
 
 
 @pytest.mark.parametrize(("old", "new", "wrong"), [
@@ -193,38 +193,38 @@ def test_what_was_found_is_what_was_asked() -> None:
 def test_what_differs_is_seen(old: str, new: str, wrong: set[str]) -> None:
     text = recorded(PROBED)
     assert old in text
-    rows = compare(the_guest()[0], found(text.replace(old, new)))
+    rows = compare_layouts(the_guest()[0], observed_layout(text.replace(old, new)))
     assert {row.what for row in rows if not row.agrees} == wrong
-    assert sum(line.startswith("! ") for line in verification.table(rows).splitlines()) == len(wrong)
+    assert sum(line.startswith("! ") for line in verification.layout_table(rows).splitlines()) == len(wrong)
 
 
 def test_a_missing_node_is_seen() -> None:
     text = recorded(PROBED).replace("online:0-3", "online:0-2").replace("node3/cpulist:6-7\n", "").replace("node3/distance:21 31 21 10\n", "")
     text = text.replace("10 21 31 21", "10 21 31").replace("21 10 21 31", "21 10 21").replace("31 21 10 21", "31 21 10").replace("Node 3, zone", "Node 9, zone")
-    rows = compare(the_guest()[0], found(text))
+    rows = compare_layouts(the_guest()[0], observed_layout(text))
     assert [row.found for row in rows if row.what in ("node 0 distances", "node 3 CPUs", "node 3 memory")] == ["10 21 31 -", "no node", "0 MiB"]
     wrong = {row.what for row in rows if not row.agrees}
     assert {"nodes", "node 3 CPUs", "node 3 memory", "node 3 zone Normal", "node 0 distances"} <= wrong
 
 
 def test_a_further_node_is_seen() -> None:
-    want = asked(scale(catalog.topology("2socket"), memory=2 * GIB, vcpus=4))
-    wrong = {row.what for row in compare(want, the_guest()[1]) if not row.agrees}
+    want = expected_layout(scale(catalog.topology("2socket"), memory=2 * GIB, vcpus=4))
+    wrong = {row.what for row in compare_layouts(want, the_guest()[1]) if not row.agrees}
     assert {"nodes", "node 2 CPUs", "node 3 memory", "node 0 distances"} <= wrong
 
 
 def test_another_table_is_a_mismatch_and_no_crash() -> None:
     """A kernel with other nodes online than its distance tables tell of is a finding; the lab must get to say so."""
     text = recorded(PROBED).replace("online:0-3", "online:0-2")
-    assert any(not row.agrees for row in compare(the_guest()[0], found(text)))
+    assert any(not row.agrees for row in compare_layouts(the_guest()[0], observed_layout(text)))
 
 
 @pytest.mark.parametrize(("mib", "agrees"), [(0, True), (8, True), (-20, True), (-21, False), (21, False)])
 def test_tolerance(mib: int, agrees: bool) -> None:
     """2 % of 1 GiB is 20.48 MiB."""
-    want = asked(make([(4, 1024)]))
-    have = View(want.nodes, want.cpus, want.zones | {(0, "DMA32"): want.zones[0, "DMA32"] + mib * MIB}, want.distances)
-    assert [row.agrees for row in compare(want, have) if row.what == "node 0 memory"] == [agrees]
+    want = expected_layout(make([(4, 1024)]))
+    have = NumaLayout(want.nodes, want.cpus, want.zones | {(0, "DMA32"): want.zones[0, "DMA32"] + mib * MIB}, want.distances)
+    assert [row.agrees for row in compare_layouts(want, have) if row.what == "node 0 memory"] == [agrees]
 
 
 def test_a_nul_after_online(tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_a_nul_after_online(tmp_path: Path) -> None:
         (tmp_path / f"node{node}").mkdir()
         (tmp_path / f"node{node}" / "cpulist").write_text("0-3\n")
     text = subprocess.run(["sh", "-c", PROBE.replace("/sys/devices/system/node", str(tmp_path))], capture_output=True, text=True, check=True).stdout
-    assert found(text).nodes == (0, 1, 2, 3)
+    assert observed_layout(text).nodes == (0, 1, 2, 3)
 
 
 def test_hmat_is_found() -> None:
@@ -243,17 +243,17 @@ def test_hmat_is_found() -> None:
         "node0/access0/initiators/read_latency:80\nnode1/access0/initiators/read_latency:250\n"
         "node0/access0/initiators/read_bandwidth:40960\nnode1/access0/initiators/read_bandwidth:0\n"
     )
-    view = found(text)
+    view = observed_layout(text)
     assert view.cpus == {0: (0, 1, 2, 3), 1: ()}
     assert (view.latency_ns, view.bandwidth_mibs) == ({0: 80, 1: 250}, {0: 40960})
-    wrong = {row.what for row in compare(asked(catalog.topology("tiers")), view) if not row.agrees}
+    wrong = {row.what for row in compare_layouts(expected_layout(catalog.topology("tiers")), view) if not row.agrees}
     assert "node 1 bandwidth MiB/s" in wrong
     assert not wrong & {"node 0 latency ns", "node 1 latency ns", "node 0 bandwidth MiB/s"}
 
 
 def test_a_kernel_without_numa() -> None:
     zones = recorded(PROBED).partition("Node 1, zone")[0]
-    view = found(zones[zones.index("Node 0"):])
+    view = observed_layout(zones[zones.index("Node 0"):])
     assert view.nodes == (0,)
     assert view.cpus == {0: ()}
 

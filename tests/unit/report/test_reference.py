@@ -15,7 +15,7 @@ from numalab.analysis import metrics
 from numalab.core.errors import InputError
 from numalab.model import catalog
 from numalab.report import comparison, reference
-from numalab.report.reference import Change, Published, Row, Table, number
+from numalab.report.reference import Change, Published, PublishedRow, PublishedTable, number
 from numalab.runs.counters import NUMA_ROWS, derived, parse
 from tests.unit.makers import recorded
 
@@ -25,17 +25,17 @@ HUNDREDTH = Decimal("0.01")
 SEEDS = {"slowscan-lkml-2015.txt", "nodirty-09a913a7.txt", "stagger-1378447598.txt", "perzonedirty-lkml-2011.txt", "fairzone-lkml-2014.txt"}
 
 
-def rows() -> Iterator[tuple[str, Table, Row]]:
+def rows() -> Iterator[tuple[str, PublishedTable, PublishedRow]]:
     return ((name, table, row) for name, result in ALL.items() for table in result.tables for row in table.rows)
 
 
-def row(name: str, title: str) -> Row:
+def row(name: str, title: str) -> PublishedRow:
     """The only row of that name in a file."""
     (found,) = (row for table in ALL[name].tables for row in table.rows if row.name == title)
     return found
 
 
-def values(of: Row) -> list[Decimal]:
+def values(of: PublishedRow) -> list[Decimal]:
     assert None not in of.values
     return [number(value) for value in of.values if value is not None]
 
@@ -63,7 +63,7 @@ def test_no_gain_is_left_out() -> None:
 
 @pytest.mark.parametrize(("name", "table", "of"), [(name, table, row) for name, table, row in rows() if row.gains and row.values[0] is not None],
                          ids=lambda part: part if isinstance(part, str) else getattr(part, "name", ""))
-def test_gains(name: str, table: Table, of: Row) -> None:
+def test_gains(name: str, table: PublishedTable, of: PublishedRow) -> None:
     """To the last digit from the printed values; or, where `unrounded` says so, within what their rounding leaves open, and not to the last digit."""
     first = values(of)[0]
     for column, printed in enumerate(of.gains):

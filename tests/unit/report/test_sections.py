@@ -12,7 +12,7 @@ from numalab.model.run import Run
 from numalab.model.values import Accel
 from numalab.model.verdict import Answer, Verdict
 from numalab.report import reference, section_charts, sections
-from numalab.report.section_charts import Boot
+from numalab.report.section_charts import MeasuredBoot
 from numalab.report.sections import Known, Section
 from numalab.runs.profile import Stacks
 from numalab.runs.samples import Sample
@@ -21,13 +21,13 @@ from tests.unit.reports import case, finding, run, samples, verdict
 TOUCH = {"touch": {"numa_pte_updates": 1000.0, "numa_hint_faults": 500.0, "numa_hint_faults_local": 0.0, "numa_pages_migrated": 0.0}}
 
 
-def boot(item: Run, *, sampled: Sequence[Sample] = (), stacks: Stacks | None = None) -> Boot:
-    return Boot(
+def boot(item: Run, *, sampled: Sequence[Sample] = (), stacks: Stacks | None = None) -> MeasuredBoot:
+    return MeasuredBoot(
         run=item, samples={"touch": sampled} if sampled else {}, stacks={"touch": stacks} if stacks else {}, number=item.place.boot + 1 if item.place else 1,
     )
 
 
-def build(*boots: Boot, verdicts: Sequence[Verdict] = ()) -> list[Section]:
+def build(*boots: MeasuredBoot, verdicts: Sequence[Verdict] = ()) -> list[Section]:
     return sections.build(boots, verdicts, Known())
 
 

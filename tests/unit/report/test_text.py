@@ -7,6 +7,7 @@ import pytest
 
 from numalab.analysis import calibration
 from numalab.experiment import run as experiment
+from numalab.experiment.plan import boot_order
 from numalab.model.case import Arm, Direction, Expectation
 from numalab.model.run import PhaseResult, Run
 from numalab.model.values import Accel, Phase, SizeClass
@@ -108,7 +109,7 @@ def judged(accel: Accel = Accel.TCG) -> Verdict:
     case = synthetic.CASE.model_copy(update={"expect": WISHES})
     names = list(BOOTS)
     runs = []
-    for boot, index in experiment.order(names, 3):
+    for boot, index in boot_order(names, 3):
         updates, reclaimed, migrated = BOOTS[names[index]][boot // 2]
         vmstat = {"numa_pte_updates": updates, "nr_vmscan_immediate_reclaim": reclaimed, "numa_pages_migrated": migrated, "numa_hint_faults": 100_000}
         phase = synthetic.phase("repair-defaults", system=10.5 - index + boot / 10, vmstat=vmstat)

@@ -84,3 +84,11 @@ def test_hmat_and_nodes_that_lack_something() -> None:
 def test_a_distance_that_differs_by_way() -> None:
     shape = ring(2).model_copy(update={"distances": ((10, 15), (20, 10))})
     assert [line.label for line in topology_diagram.draw(shape).lines] == ["15 / 20"]
+
+
+def test_a_long_list_of_cpus_is_cut_in_its_box_and_whole_in_words() -> None:
+    nodes = [{"cpus": ",".join(str(cpu) for cpu in range(node, 48, 4)), "memory": "1GiB"} for node in range(4)]
+    shape = Topology.model_validate({"description": "CPUs in turn", "vcpus": 48, "memory": "4GiB", "nodes": nodes})
+    found = topology_diagram.draw(shape)
+    assert found.boxes[0].lines[0] == "CPU 0,4,8,12,…"
+    assert "Node 0: CPU 0,4,8,12,16,20,24,28,32,36,40,44, 1GiB" in found.said

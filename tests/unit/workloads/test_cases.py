@@ -9,7 +9,7 @@ import pytest
 
 from numalab.analysis import metrics
 from numalab.core import paths
-from numalab.experiment import run as experiment
+from numalab.experiment.plan import make_plan, scaled_topology, workload_phases
 from numalab.guest import provision
 from numalab.kernel.recipe import recipe
 from numalab.model import catalog, topology
@@ -45,17 +45,17 @@ def test_a_plan_can_be_made_on_every_machine(name: str, size: SizeClass) -> None
     """Kernels, workload, parameters, phases, metrics and the scaled topology: experiment.plan checks them all."""
     case = catalog.case(name)
     for machine in case.sizes[size].machines:
-        made = experiment.plan(name, size, topology_name=machine.topology)
-        assert {disk.name for disk in case.disks} <= {disk.name for disk in experiment.shape(made).disks}
+        made = make_plan(name, size, topology_name=machine.topology)
+        assert {disk.name for disk in case.disks} <= {disk.name for disk in scaled_topology(made).disks}
 
 
 @pytest.mark.parametrize(("name", "size"), EACH)
 def test_disks_that_the_workload_uses_are_there(name: str, size: SizeClass) -> None:
     for machine in catalog.case(name).sizes[size].machines:
-        made = experiment.plan(name, size, topology_name=machine.topology)
-        commands = " ".join(phase.command for phase in experiment.phases(made))
+        made = make_plan(name, size, topology_name=machine.topology)
+        commands = " ".join(phase.command for phase in workload_phases(made))
         wanted = set(re.findall(r"/dev/disk/by-id/(?:virtio-|usb-\*_)(\w+)", commands))
-        assert wanted <= {disk.name for disk in experiment.shape(made).disks}
+        assert wanted <= {disk.name for disk in scaled_topology(made).disks}
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -20,7 +20,8 @@ import scipy.special  # noqa: F401  Here, or a pytest within this process forget
 from numalab.core import paths
 from numalab.core.errors import InputError, KernelOops
 from numalab.experiment import run as experiment
-from numalab.experiment.run import Outcome, Plan
+from numalab.experiment.plan import Plan, boot_order
+from numalab.experiment.run import Outcome
 from numalab.host import hypervisor
 from numalab.model import catalog
 from numalab.model.case import Arm
@@ -175,7 +176,7 @@ class Cases:
         if self.breaks:
             raise self.breaks
         runs = []
-        for number, index in experiment.order(asked.kernels, 3):
+        for number, index in boot_order(asked.kernels, 3):
             value = (BEFORE, self.after)[min(index, 1)][number // len(asked.kernels)]
             phase = synthetic.phase("touch", vmstat={"numa_pte_updates": value})
             runs.append(synthetic.run(asked.kernels[index], phase, boot=number, arm=Arm.AFTER if index else Arm.BEFORE, case=asked.case, case_name="mine",

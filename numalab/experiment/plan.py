@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What an experiment is to do, everything decided: case, size, machine, kernels, builds, and the order of boots.
+
+What boots and measures is `run`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from pydantic import Field
+
+from numalab.analysis import metrics
+from numalab.core.errors import InputError
+from numalab.core.process import Deadline
+from numalab.guest import launch
+from numalab.host import image
+from numalab.kernel import boot as kernel_boot
+from numalab.kernel import build
+from numalab.kernel.recipe import recipe
+from numalab.measure import runner
+from numalab.model import catalog, topology
+from numalab.model.case import Case, CaseSize, Machine
+from numalab.model.guest import Boot as BootFiles
+from numalab.model.topology import Disk, Topology
+from numalab.model.values import Phase, SizeClass, Value
+
+
+class Plan(Value):
+    """What is asked of an experiment, everything decided."""
+
+    case_name: str
+    case: Case
+    size: SizeClass
+    machine: Machine
+    kernels: tuple[str, ...]
+    """Recipes, by name or path. The first is "before", all others are "after". Twice the same kernel is a calibration."""
+    wish: str = "auto"
+    profile_hz: int = 0
+    image: str = "debian12"
+    image_id: str = ""
+    """The build of the image that all boots use, from the first to the last; '' until they begin."""
+    pinned: dict[str, BootFiles] = Field(default_factory=dict)
+    """By name, the build of each kernel that all its boots use."""
+
+    @property
+    def about(self) -> CaseSize:
+        """The case's parameters of this size."""
+        return self.case.sizes[self.size]
+
+
+def make_plan(
+    name: str, size: SizeClass, *, kernels: Sequence[str] = (), topology_name: str | None = None, memory: int | None = None,
+    vcpus: int | None = None, wish: str = "auto", profile_hz: int = 0,
+) -> Plan:
+    """A case and what a person chose, checked before anything is made. Raises InputError."""
+    case = catalog.case(name)
+    if size not in case.sizes:
+        raise InputError(f"case {name} has no size {size}: it has {', '.join(case.sizes)}")
+    if len(kernels) == 1:
+        raise InputError(f"--kernels {kernels[0]}: one kernel compares with nothing; give two, such as {case.before},{case.after}")
+    machines = case.sizes[size].machines
+    named = (one for one in machines if topology_name in (None, one.topology))
+    machine = next(named, None) or _like(machines[0], topology_name or machines[0].topology)
+    machine = machine.model_copy(update={"memory": memory or machine.memory, "vcpus": vcpus or machine.vcpus})
+    made = Plan(
+        case_name=Path(name).name.removesuffix(".yml"), case=case, size=size, machine=machine,
+        kernels=tuple(kernels) or (case.before, case.after), wish=wish, profile_hz=profile_hz,
+    )
+    check_plan(made)
+    return made
+
+
+def _like(first: Machine, name: str) -> Machine:
+    """A topology that the case does not name: no larger than the case's first machine, or quick would not be quick."""
+    own = catalog.topology(name)
+    least = sum(bool(node.cpus) for node in own.nodes)
+    return first.model_copy(update={
+        "topology": name, "memory": min(own.memory, first.memory) if first.memory else None,
+        "vcpus": max(least, min(own.vcpus, first.vcpus)) if first.vcpus else None,
+    })
+
+
+def check_plan(asked: Plan) -> None:
+    """InputError when a kernel, the workload, a metric or a phase of the plan does not exist."""
+    for name in asked.kernels:
+        recipe(name)
+    for wanted in asked.case.expect:
+        if not metrics.known(wanted.metric):
+            raise InputError(f"case {asked.case_name}: there is no metric {wanted.metric}")
+        if not any(phase.measured and fnmatchcase(phase.name, wanted.phase) for phase in workload_phases(asked)):
+            raise InputError(f"case {asked.case_name}: {asked.case.workload} has no measured phase {wanted.phase} in size {asked.size}")
+    scaled_topology(asked)
+
+
+def scaled_topology(asked: Plan) -> Topology:
+    """The machine, scaled, with the case's disks."""
+    own = topology.scale(catalog.topology(asked.machine.topology), memory=asked.machine.memory, vcpus=asked.machine.vcpus)
+    disks: dict[str, Disk] = {disk.name: disk for disk in (*own.disks, *asked.case.disks)}
+    return own.model_copy(update={"disks": tuple(disks.values())})
+
+
+def boot_order(kernels: Sequence[str], boots: int, *, first: int = 0) -> list[tuple[int, int]]:
+    """(boot, index of its kernel) of rounds `first` to `boots` - 1: forwards in even rounds, backwards in odd ones."""
+    found: list[tuple[int, int]] = []
+    for turn in range(first, boots):
+        sequence = range(len(kernels)) if turn % 2 == 0 else range(len(kernels) - 1, -1, -1)
+        found += [(turn * len(kernels) + position, index) for position, index in enumerate(sequence)]
+    return found
+
+
+def build_kernels(asked: Plan, deadline: Deadline) -> None:
+    """Build the kernels that are not there yet."""
+    for name in dict.fromkeys(asked.kernels):
+        if recipe(name).built:
+            build.build(name, image.existing(asked.image, deadline), deadline)
+
+
+def pin_builds(asked: Plan, deadline: Deadline) -> tuple[Plan, set[Path]]:
+    """The plan on certain builds of its image and kernels, and the folders that nobody may remove until its last boot."""
+    base = image.require(asked.image, deadline)
+    boots = {name: kernel_boot.resolve(name, base) for name in asked.kernels}
+    return asked.model_copy(update={"image_id": base.id, "pinned": boots}), launch.folders(base, *boots.values())
+
+
+def plan_settings(asked: Plan) -> dict[str, str]:
+    """Sysctls and knobs of the plan, in one mapping for the record."""
+    return {**asked.about.sysctls, **asked.about.knobs}
+
+
+def workload_phases(asked: Plan) -> tuple[Phase, ...]:
+    """The workload's, with the plan's parameters."""
+    module = runner.load(asked.case.workload)
+    found: tuple[Phase, ...] = module.phases(runner.parameters(module, asked.size, asked.about.params))
+    return found
+
+
+def interesting_phase(asked: Plan) -> Phase:
+    """The first phase that something is expected of."""
+    return next(phase for phase in workload_phases(asked) for wanted in asked.case.expect if phase.measured and fnmatchcase(phase.name, wanted.phase))
