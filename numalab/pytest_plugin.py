@@ -22,10 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from _pytest.outcomes import Skipped  # the class behind pytest.skip, which has no public name that types know
 
 from numalab.cli import interrupt
-from numalab.cli.terminal import visible
+from numalab.cli.terminal import told, visible
 from numalab.core.errors import HostError, InputError, LabError
 from numalab.core.process import Deadline
 from numalab.model.case import Case
@@ -43,6 +42,8 @@ if TYPE_CHECKING:
     from numalab.host.hypervisor import Host
 
 DEFAULT_MINUTES = 10.0
+OPTIONS = {"accelerator": "--lab-accel", "boots": "--lab-boots", "kernels": "--lab-kernels", "series": "--lab-series", "uri": "--lab-connect"}
+"""The options that take the fields of errors."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -127,7 +128,7 @@ class CaseFile(pytest.File):
 
         kernels, series = self.config.getoption("--kernels"), self.config.getoption("--series")
         if kernels and series:
-            raise InputError(f"--kernels {kernels} --series {series}: give one of the two")
+            raise InputError(f"--lab-kernels {kernels} --lab-series {series}: give one of the two")
         if not series:
             return kernels.split(",") if kernels else ()
         found = [other for name in (case.before, case.after) if (other := recipe.in_series(name, series))]
@@ -192,14 +193,14 @@ class CaseItem(pytest.Item):
 
 def _plain(error: BaseException) -> str:
     """An error that explains itself; '' for all others, which need their traceback."""
-    return visible(str(error)) if isinstance(error, (DoesNotHold, LabError)) else ""
+    return visible(told(error, OPTIONS)) if isinstance(error, (DoesNotHold, LabError)) else ""
 
 
 class DoesNotHold(AssertionError):
     """The verdict says no."""
 
 
-class CannotTell(Skipped):
+class CannotTell(pytest.skip.Exception):  # type: ignore[name-defined,misc]  # mypy takes this public name for a variable
     """The verdict says neither; pytest counts it by itself (see pytest_report_teststatus)."""
 
 
@@ -241,7 +242,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         if isinstance(made.longrepr, tuple):
             made.longrepr = (*made.longrepr[:2], str(error))  # without the exception's name
     if isinstance(error, LabError):
-        made.sections.append(("numalab", visible(f"{type(error).__name__}: {error}\n{error.evidence}")))
+        made.sections.append(("numalab", visible(f"{type(error).__name__}: {told(error, OPTIONS)}\n{error.evidence}")))
         if isinstance(item, CaseItem):
             made.longrepr = _plain(error)  # of a set-up, pytest asks nobody how to show what broke
     return made

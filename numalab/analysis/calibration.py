@@ -29,7 +29,7 @@ from numalab.model.verdict import CONFIDENCE
 from numalab.runs import compatibility
 
 PARTS = ("workload", "disks", "append")
-"""Of a case: what changes how its boots scatter, beside what differs by size."""
+"""The parts of a case that change how its boots scatter, beside what differs by size."""
 SIZE_PARTS = ("params", "sysctls", "knobs")
 
 
@@ -66,9 +66,9 @@ class Spread(Value):
     phase: str
     boots: int
     mean: float
-    """Of the values, in the metric's unit."""
+    """The mean of the values, in the metric's unit."""
     sd: float = Field(ge=0)
-    """Of the values' logarithms (effect.shift says what of zeros): 0.1 is about 10 %."""
+    """The standard deviation of the values' logarithms (effect.shift says what of zeros): 0.1 is about 10 %."""
 
     def limit(self, boots: int) -> float:
         """By what factor two lots of so many boots of one kernel differ, but for 1 in 20 times.
@@ -90,12 +90,12 @@ class Calibration(Stored):
     spreads: tuple[Spread, ...]
 
     def spread(self, expectation: Expectation) -> Spread | None:
-        """Of what an expectation is about; None when the metric had no value in enough boots."""
+        """The spread of what an expectation is about; None when the metric had no value in enough boots."""
         return next((spread for spread in self.spreads if (spread.metric, spread.phase) == (expectation.metric, expectation.phase)), None)
 
 
 def site(run: Run) -> Site:
-    """Of a run of a case. Raises InputError for one of no case."""
+    """The site of a run of a case. Raises InputError for one of no case."""
     if run.place is None:
         raise InputError(f"run {run.id} belongs to no case, and cannot calibrate one")
     spec = run.guest.spec

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from statistics import mean, variance
 
 LEAST_BOOTS = 3
-"""Of each kernel, to decide anything. A counter with two modes, one of which a boot falls into by luck, seems
+"""The boots of each kernel that it takes to decide anything. A counter with two modes, one of which a boot falls into by luck, seems
 to differ between two kernels in `two_modes` of all tries: 12 % with 2 boots of each, 3 % with 3."""
 MOST_BOOTS = 1000
 """Where boots_needed stops to count: so many, or more."""
@@ -47,7 +47,7 @@ class Effect:
     log: float
     """The log of the ratio of geometric means (of values + shift)."""
     variances: tuple[float, float]
-    """Of a boot's log, before and after, from the boots or from their count."""
+    """The variances of a boot's log, before and after, from the boots or from their count."""
     vanished: tuple[bool, bool]
     """Whether a kernel's values are all 0."""
 
@@ -94,7 +94,7 @@ def ratio(effect: Effect) -> float | None:
 
 
 def quantile(probability: float, freedom: float) -> float:
-    """Of Student's t distribution.
+    """A quantile of Student's t distribution.
 
     scipy is imported where it is called, here and below: it takes as long as all the rest of a lab.py that judges nothing.
     """

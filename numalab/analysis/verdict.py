@@ -31,7 +31,7 @@ from numalab.runs.compatibility import Traits
 STEP = 1.5
 """From one look to the next: 3, 5 and 8 boots of each kernel."""
 SAID = ("description", "source", "published", "also", "notes")
-"""Of a case: words about it. Runs may differ in them."""
+"""The parts of a case that are words about it. Runs may differ in them."""
 
 MOVED = {
     "e2e37c51a1bfe02a2bce2acf52c5061c7d99f161c4f84a9a48e4c66eaed2a657": "71df7cd11808f6ce361deaab6c6765572e3c6ab3eeb97ae59a9f7761671b3f0f",  # workload.py
@@ -56,7 +56,7 @@ def verdict(runs: Sequence[Run], *, calibration: Calibration | None = None, forc
     whole = [run for run in every if not run.error]
     unlike = _unlike(every, whole)
     if unlike and not force:
-        raise InputError(f"these runs are not comparable: {'; '.join(unlike)}: leave some out, or use --force")
+        raise InputError(f"these runs are not comparable: {'; '.join(unlike)}: leave some out, or force it", field="force")
     first, spec = (whole or every)[0], (whole or every)[0].guest.spec
     place = first.place
     assert place is not None
@@ -74,7 +74,7 @@ def verdict(runs: Sequence[Run], *, calibration: Calibration | None = None, forc
 
 
 def overall(findings: Sequence[Finding]) -> Answer:
-    """Of a case: it holds when all that decide hold, and does not when one does not."""
+    """The answer of a case: it holds when all that decide hold, and does not when one does not."""
     answers = {found.answer for found in findings if found.decides}
     if Answer.DOES_NOT_HOLD in answers:
         return Answer.DOES_NOT_HOLD

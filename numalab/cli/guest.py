@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import ValidationError
 
 from numalab.cli.interrupt import limit
 from numalab.cli.options import (
@@ -45,7 +46,7 @@ from numalab.maintenance import gc as maintenance_gc
 from numalab.model import catalog, topology, verification
 from numalab.model.guest import BootWay, DiskForm, GuestRequest
 from numalab.model.topology import Disk, Topology
-from numalab.model.values import check_name
+from numalab.model.values import check_name, first_fault
 from numalab.report import text as report_text
 
 
@@ -60,7 +61,9 @@ def up(
     vcpus: VcpusOption = None,
     disk: Annotated[list[str] | None, typer.Option("--disk", metavar="[NAME=]SIZE", help="a further sparse disk, or another size of one (500TB=900T)")] = None,
     append: Annotated[str, typer.Option("--append", metavar="WORDS", help="further words on the kernel command line")] = "",
-    form: Annotated[str, typer.Option("--storage", metavar="auto|raw|qcow2|pool", help="how data disks are kept; pool: XFS on a loop device (root)")] = "auto",
+    storage: Annotated[
+        str, typer.Option("--storage", metavar="auto|raw|qcow2|pool", help="how data disks are kept; pool: XFS on a loop device (root)")
+    ] = "auto",
     image_name: Annotated[str, typer.Option("--image", metavar="I")] = "debian12",
     ssh_port: Annotated[int | None, typer.Option("--ssh-port", metavar="P", help="loopback port for SSH; default: a free one")] = None,
     network: Annotated[bool, typer.Option("--network", help="let the guest reach this host, its LAN and beyond; default: SSH from the host only")] = False,
@@ -71,7 +74,7 @@ def up(
     """Bring up guests, and verify each one's topology from inside."""
     common: dict[str, object] = {
         "image_name": image_name, "append": append, "wish": accel_word(accelerator), "kept": True,
-        "ssh_port": ssh_port, "network": network, "boot": one_of(BootWay, "--boot", boot), "form": one_of(DiskForm, "--storage", form),
+        "ssh_port": ssh_port, "network": network, "boot": one_of(BootWay, "--boot", boot), "form": one_of(DiskForm, "--storage", storage),
     }
     requests = _requests(topologies, _kernels(kernel_names), name or [], common, size_option("--memory", memory), vcpus, disk or [])
     deadline = limit(timeout)
@@ -135,8 +138,8 @@ def _with_disks(shape: Topology, texts: list[str]) -> Topology:
         name, _, size = text.rpartition("=")
         try:
             disk = Disk.model_validate({"name": name or size, "size": size})
-        except ValueError as error:
-            raise InputError(f"--disk {text}: {str(error).splitlines()[2].strip().partition(' [')[0].removeprefix('Value error, ')}") from error
+        except ValidationError as error:
+            raise InputError(f"--disk {text}: {first_fault(error)[1]}") from error
         # A topology's disk of that very size is the one that was meant.
         if not name and disk.size in {known.size for known in disks.values()}:
             continue
@@ -193,12 +196,12 @@ def status(name: GuestName) -> None:
 
 def put_in_order(
     name: GuestName,
-    sysctls: Annotated[list[str] | None, typer.Option("--set", metavar="SYSCTL=VALUE", help="such as kernel.numa_balancing=0")] = None,
-    knobs: Annotated[list[str] | None, typer.Option("--knob", metavar="KNOB=VALUE", help=f"of NUMA balancing: {', '.join(provision.KNOBS)}")] = None,
+    sysctl: Annotated[list[str] | None, typer.Option("--set", metavar="SYSCTL=VALUE", help="such as kernel.numa_balancing=0")] = None,
+    knob: Annotated[list[str] | None, typer.Option("--knob", metavar="KNOB=VALUE", help=f"of NUMA balancing: {', '.join(provision.KNOBS)}")] = None,
     boot: Annotated[str | None, typer.Option("--boot", metavar="grub", help="install the guest's kernel in the guest and let GRUB start it")] = None,
 ) -> None:
     """Set sysctls and knobs of a running guest, and prove them by reading them back. A second time changes nothing."""
-    asked = provision.Order(sysctls=provision.pairs("--set", sysctls or []), knobs=provision.pairs("--knob", knobs or []))
+    asked = provision.Order(sysctls=provision.pairs("sysctl", sysctl or []), knobs=provision.pairs("knob", knob or []))
     guest = reach(name)
     changed = provision.tune(guest, asked, limit(5 * MINUTE)).changed
     if boot and one_of(BootWay, "--boot", boot) == BootWay.GRUB:

@@ -39,7 +39,7 @@ def report(
 
 
 def verdicts(runs: Sequence[Run], *, force: bool) -> list[Verdict]:
-    """Of each experiment whose both sides are there, in the order in which they are named; others have none."""
+    """The verdicts of each experiment whose both sides are there, in the order in which they are named; others have none."""
     experiments: dict[str, list[Run]] = {}
     for run in runs:
         if run.place:

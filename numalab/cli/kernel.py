@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from numalab.cli.interrupt import limit
+from numalab.cli.options import MINUTE
 from numalab.cli.terminal import echo
 from numalab.core import paths, state
 from numalab.core.errors import InputError
@@ -22,7 +23,6 @@ from numalab.model.values import check_name
 
 app = typer.Typer(no_args_is_help=True, help="Kernels: list, show, build and import them.")
 
-MINUTE = 60.0
 ImageOption = Annotated[str, typer.Option("--image", metavar="I", help="whose configuration `config: distribution` means")]
 SourceOption = Annotated[str | None, typer.Option("--source", metavar="PATH", help="the Linux git tree of kernels that name none; remembered")]
 

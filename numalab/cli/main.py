@@ -33,6 +33,7 @@ from numalab.cli.options import (
     VcpusOption,
     accel_word,
     inventory,
+    learn_options,
     one_of,
     reach,
     show_error,
@@ -172,7 +173,9 @@ def main() -> NoReturn:
 def _outcome() -> int:
     """Run the command; its exit status. What cannot be printed changes no status."""
     try:
-        status = _command(app)
+        command = typer.main.get_command(app)
+        learn_options(command, sys.argv[1:])
+        status = _command(command)
         if sys.stdout:
             sys.stdout.flush()  # a full disk is an error of ours; Python would tell of it at its exit, with 120
         return status

@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from numalab.cli.interrupt import limit
-from numalab.cli.terminal import echo
+from numalab.cli.terminal import echo, told
 from numalab.core.errors import Cancelled, HostError, InputError, KernelOops, LabError
 from numalab.guest import guest as guests
 from numalab.guest.guest import Guest
@@ -84,9 +84,21 @@ def inventory() -> Path:
     return ansible.write_inventory(ready)
 
 
+_options: dict[str, str] = {}
+"""Parameters of the command that runs, and the option of each."""
+
+
+def learn_options(command: Callable[..., object], words: Sequence[str]) -> None:
+    """Remember the options of the command that these words call, for `show_error`."""
+    for word in words:
+        command = getattr(command, "commands", {}).get(word, command)
+    _options.clear()
+    _options.update({one.name: one.opts[0] for one in getattr(command, "params", ()) if one.opts[0].startswith("--")})
+
+
 def show_error(error: BaseException) -> None:
     """One line; then, indented, the evidence for whoever wants more."""
-    echo(f"lab.py: error: {error}", err=True)
+    echo(f"lab.py: error: {told(error, _options)}", err=True)
     for line in getattr(error, "evidence", "").splitlines():
         echo(f"    {line}", err=True)
 

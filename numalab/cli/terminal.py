@@ -12,6 +12,7 @@ import io
 import os
 import re
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import typer
@@ -41,6 +42,15 @@ def visible(text: str) -> str:
 def echo(text: object = "", *, err: bool = False, nl: bool = True) -> None:
     """Print text for a person, a newline after it."""
     typer.echo(visible(str(text)), err=err, nl=nl)
+
+
+def told(error: BaseException, options: Mapping[str, str]) -> str:
+    """An error's line. Where an option takes the field that it is about, the option stands for it: instead of it, or after the line."""
+    line, field = str(error), getattr(error, "field", "")
+    if field not in options:
+        return line
+    words = field.replace("_", " ")
+    return options[field] + line.removeprefix(words) if line.startswith(words) else f"{line} ({options[field]})"
 
 
 def outlive_readers() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""SHA-256 of files, remembered for as long as a file does not change: images and kernel sources are large.
+"""SHA-256 of texts, and of files, remembered for as long as a file does not change: images and kernel sources are large.
 
 Not here: what a checksum is compared with (source, where).
 """
@@ -14,6 +14,11 @@ from numalab.core import state
 
 FORMAT = 2
 """The format of checksums.json; 1 had no number in it."""
+
+
+def of_texts(*texts: str) -> str:
+    """The SHA-256 of texts in this order, in hexadecimal. The keys of kernels and the names of cached files begin with it."""
+    return hashlib.sha256(json.dumps(texts).encode()).hexdigest()
 
 
 def sha256(path: Path) -> str:

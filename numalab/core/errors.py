@@ -25,14 +25,17 @@ class Exit(IntEnum):
 class LabError(Exception):
     """Ours to mend, or the user's input: never a statement about a kernel.
 
-    `evidence` is text for a reader who wants more than the line (a console's tail, a command's stderr).
+    `evidence` is text for a reader who wants more than the line (a console's tail, a command's stderr). `field` is
+    what was asked for and is wrong, or would mend it, by the name of the parameter that takes it on the command line.
+    A message that begins with it has words for its underscores (ssh port 22: …); `numalab.cli` shows the option.
     """
 
     status = Exit.LAB_ERROR
 
-    def __init__(self, message: str, *, evidence: str = "") -> None:
+    def __init__(self, message: str, *, evidence: str = "", field: str = "") -> None:
         super().__init__(message)
         self.evidence = evidence
+        self.field = field
 
 
 class InputError(LabError):

@@ -60,7 +60,7 @@ def make_plan(
     if size not in case.sizes:
         raise InputError(f"case {name} has no size {size}: it has {', '.join(case.sizes)}")
     if len(kernels) == 1:
-        raise InputError(f"--kernels {kernels[0]}: one kernel compares with nothing; give two, such as {case.before},{case.after}")
+        raise InputError(f"kernels {kernels[0]}: one kernel compares with nothing; give two, such as {case.before},{case.after}", field="kernels")
     machines = case.sizes[size].machines
     named = (one for one in machines if topology_name in (None, one.topology))
     machine = next(named, None) or _like(machines[0], topology_name or machines[0].topology)

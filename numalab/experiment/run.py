@@ -34,6 +34,7 @@ from numalab.model.guest import GuestRequest
 from numalab.model.run import Run
 from numalab.model.verdict import Verdict
 from numalab.runs import index as run_index
+from numalab.runs import record
 
 PREPARE_SECONDS = 6 * 3600.0
 """For kernels that have to be built first; a distribution's whole configuration under emulation is the longest."""
@@ -182,7 +183,7 @@ def _refuse(asked: Plan, run: Run, boots: int) -> None:
     refused = calibration.inside(asked.case, boots, known) if known and len(set(asked.kernels)) > 1 else ()
     if refused:
         told = "; ".join(f"{wish.metric}: by {wish.by:g}, but one kernel alone differs by up to {least:.3g}" for wish, least in refused)
-        raise InputError(f"case {asked.case_name}: {boots} boots cannot bear its thresholds here ({told}): more --boots, or a larger `by`")
+        raise InputError(f"case {asked.case_name}: {boots} boots cannot bear its thresholds here ({told}): more boots, or a larger `by`", field="boots")
 
 
 def verdicts(runs: Sequence[Run], *, force: bool = False) -> tuple[Verdict, ...]:
@@ -230,7 +231,7 @@ def _others(judged: Verdict, runs: Sequence[Run]) -> list[tuple[str, str]]:
         before = {entry.kernel for entry in entries if entry.arm == Arm.BEFORE}
         after = {entry.kernel for entry in entries if entry.arm == Arm.AFTER}
         if before == {judged.before} and (judged.after in after or not after):
-            boots = [run_index.load(entry) for entry in entries if entry.arm == Arm.BEFORE or entry.kernel == judged.after]
+            boots = [record.summary(entry.folder) for entry in entries if entry.arm == Arm.BEFORE or entry.kernel == judged.after]
             if boots[0].host.get("machine") == machine:
                 found.append((boots[0].started, _answer(boots)))
     return found

@@ -116,7 +116,7 @@ def _claim(name: str, uri: str) -> Path:
 
 def taken(name: str) -> NameTaken:
     """The error that a name is in use."""
-    return NameTaken(f"a guest called {name} is there: lab.py down {name}, or another --name")
+    return NameTaken(f"a guest called {name} is there: lab.py down {name}, or choose another name", field="name")
 
 
 def _chosen(request: GuestRequest, deadline: Deadline) -> tuple[Image, Boot]:
@@ -139,7 +139,7 @@ def _claim_there(place: Path, where: Where, deadline: Deadline) -> None:
     claim = (place / "maker").read_text()
     done = where.run(["sh", "-c", CLAIM, "sh", place, state.identity(), part_prefix(), claim], deadline=deadline, check=False)
     if done.status:
-        raise HostError(f"{where.ssh}:{place}: {done.stderr.strip()}: is it another lab's guest of this name? Choose another --name")
+        raise HostError(f"{where.ssh}:{place}: {done.stderr.strip()}: is it another lab's guest of this name? Choose another name", field="name")
 
 
 def _boot_there(boot: Boot, there: dict[Path, Path], cmdline: str) -> Boot:
@@ -193,7 +193,7 @@ def start(guest: Guest, request: GuestRequest, deadline: Deadline) -> None:
     """Create the domain. One at a time over the whole host, so that two never count the same free memory."""
     where = guest.host.where
     if request.ssh_port and not where.ssh and not _port_free(request.ssh_port):
-        raise InputError(f"--ssh-port {request.ssh_port}: the port is taken; choose another or leave it out")
+        raise InputError(f"ssh port {request.ssh_port}: the port is taken; choose another or leave it out", field="ssh_port")
     where.touch(guest.console_log, deadline)  # ours, before libvirt's log daemon opens it as root
     qemu_user.hand_over(guest.record.spec, guest.host)
     with state.machine_lock("admission", deadline), step("start", who=request.name):
@@ -219,8 +219,8 @@ def admit(asked: Topology, host: Host, deadline: Deadline) -> None:
     free = host.free_memory(deadline)
     if asked.memory > free:
         fits = topology.largest(asked, free)
-        most = f"--memory {fits.memory // MIB}M is the largest of this shape that fits" if fits else "not even the smallest of this shape fits"
-        raise HostError(f"{show_size(asked.memory)} of memory asked, {free // MIB}MiB free on the host: {most}")
+        most = f"{fits.memory // MIB}M is the largest of this shape that fits" if fits else "not even the smallest of this shape fits"
+        raise HostError(f"{show_size(asked.memory)} of memory asked, {free // MIB}MiB free on the host: {most}", field="memory" if fits else "")
 
 
 def free_port(where: Where = HERE) -> int:

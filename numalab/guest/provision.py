@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """A guest that is up, put in order by playbooks/provision.yml: knobs, modules, a kernel of its own in GRUB.
 
-`up` here is launch.up and then what the kernel needs inside the guest: its modules, if it has any, and with
---boot grub the kernel itself.
+`up` here is launch.up and then what the kernel needs inside the guest: its modules, if it has any, and for
+GRUB the kernel itself.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from numalab.model.guest import BootWay, GuestRequest
 from numalab.model.values import Value
 
 KNOBS = ("scan_delay_ms", "scan_period_min_ms", "scan_period_max_ms", "scan_size_mb")
-"""Of automatic NUMA balancing: /sys/kernel/debug/sched/numa_balancing since 5.13, sysctls before."""
+"""Settings of automatic NUMA balancing: /sys/kernel/debug/sched/numa_balancing since 5.13, sysctls before."""
 SHUTDOWN_SECONDS = 60.0
 
 
@@ -40,15 +40,15 @@ class Order(Value):
     knobs: dict[SettingName, Setting] = Field(default_factory=dict)
 
 
-def pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
-    """NAME=VALUE arguments as a mapping. Raises InputError."""
+def pairs(field: str, texts: Sequence[str]) -> dict[str, str]:
+    """Texts NAME=VALUE as a mapping; `field` is what they set: sysctl or knob. Raises InputError."""
     found: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not re.fullmatch(r"[a-zA-Z0-9_][a-zA-Z0-9_./-]*", name) or not re.fullmatch(r"[^\n'\"\\]+", value):
-            raise InputError(f"{option} {text}: is not NAME=VALUE")
-        if option == "--knob" and name not in KNOBS:
-            raise InputError(f"--knob {text}: {name} is none of {', '.join(KNOBS)}")
+            raise InputError(f"{field} {text}: is not NAME=VALUE", field=field)
+        if field == "knob" and name not in KNOBS:
+            raise InputError(f"knob {text}: {name} is none of {', '.join(KNOBS)}", field=field)
         found[name] = " ".join(value.split())
     return found
 

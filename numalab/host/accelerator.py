@@ -51,7 +51,7 @@ def choose(wish: str, kernel: Path, deadline: Deadline, where: Where = HERE) -> 
         return Probe(accel=Accel.TCG, reason="asked for", key="")
     probe = _cached(kernel, deadline, where)
     if wish == "kvm" and probe.accel is not Accel.KVM:
-        raise HostError(f"--accel kvm: {probe.reason}; use --accel tcg or auto")
+        raise HostError(f"accelerator kvm: {probe.reason}; use tcg or auto", field="accelerator")
     return probe
 
 

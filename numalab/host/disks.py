@@ -85,9 +85,11 @@ def check_size(disk: Disk, folder: Path, form: DiskForm, where: Where = HERE) ->
     if form is DiskForm.AUTO:
         form = DiskForm.RAW if disk.size <= most else DiskForm.QCOW2
     if form is DiskForm.RAW and disk.size > most:
-        raise InputError(f"disk {disk.name}: {show_size(disk.size)} raw, but files in {folder} end at {most / TIB:.0f}TiB: use --storage qcow2 or pool")
+        why = f"{show_size(disk.size)} raw, but files in {folder} end at {most / TIB:.0f}TiB"
+        raise InputError(f"disk {disk.name}: {why}: use qcow2 or a pool for it", field="storage")
     if form is DiskForm.QCOW2 and disk.size > QCOW2_MOST:
-        raise InputError(f"disk {disk.name}: {show_size(disk.size)}, but a qcow2 ends at {show_size(QCOW2_MOST)}: use --storage pool, or raw on XFS")
+        why = f"{show_size(disk.size)}, but a qcow2 ends at {show_size(QCOW2_MOST)}"
+        raise InputError(f"disk {disk.name}: {why}: use a pool for it, or raw on XFS", field="storage")
     return form
 
 
@@ -95,7 +97,7 @@ def create(disk: Disk, folder: Path, form: DiskForm, deadline: Deadline, where: 
     """A sparse data disk in a guest's folder (or, for the pool, in the pool and removed with the guest)."""
     form = check_size(disk, folder, form, where)
     if form is DiskForm.POOL and where.ssh:
-        raise InputError(f"--storage pool is for this machine's own disks, not for those of {where.ssh}")
+        raise InputError(f"storage pool is for this machine's own disks, not for those of {where.ssh}", field="storage")
     if form is DiskForm.QCOW2:
         path = folder / f"{disk.name}.qcow2"
         where.run([where.program("qemu-img", "qemu-utils"), "create", "-q", "-f", "qcow2", path, str(disk.size)], deadline=deadline)
@@ -141,7 +143,7 @@ def pool(deadline: Deadline) -> Path:
         backing = place.with_suffix(".xfs")
         place.mkdir(exist_ok=True, mode=0o700)
         if os.geteuid() != 0:
-            raise HostError("--storage pool needs root for its loop mount; qcow2 does not")
+            raise HostError("storage pool needs root for its loop mount; qcow2 does not", field="storage")
         if (old := earlier.with_suffix(".xfs")).exists():
             note(f"{old}: left alone: an earlier lab made it, and another machine may have it mounted: if none has, remove it")
         with step("storage pool: XFS on a loop device"):

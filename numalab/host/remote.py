@@ -214,5 +214,5 @@ def of_uri(uri: str) -> Where:
     if not parts.hostname or transport == "unix":
         return HERE
     if transport != "ssh":
-        raise InputError(f"--connect {uri}: guests' disks are made over SSH: use qemu+ssh://{parts.netloc}/system")
+        raise InputError(f"uri {uri}: guests' disks are made over SSH: use qemu+ssh://{parts.netloc}/system", field="uri")
     return Where(parts.netloc)

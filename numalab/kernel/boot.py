@@ -21,7 +21,7 @@ from numalab.model.guest import Boot
 from numalab.model.topology import Topology
 
 SEED_BYTES = 64
-"""Of entropy on the command line; systemd credits all of it."""
+"""Bytes of entropy on the command line; systemd credits all of it."""
 
 
 def resolve(name: str, image: Image) -> Boot:

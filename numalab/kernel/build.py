@@ -7,7 +7,6 @@ plan's key and never built again. Not here: what a recipe may say (recipes), whe
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import shutil
@@ -17,6 +16,7 @@ import time
 from pathlib import Path
 
 from numalab.core import state
+from numalab.core.checksum import of_texts
 from numalab.core.errors import CommandFailed, HostError, InputError
 from numalab.core.log import note, step
 from numalab.core.process import Deadline
@@ -63,13 +63,13 @@ class BuildPlan(Value):
     @property
     def build(self) -> str:
         """Names the build tree: one for each source, configuration and tool chain."""
-        return f"{self.tree.id}-{_hash(*self._options(), *self._tools())[:12]}"
+        return f"{self.tree.id}-{of_texts(*self._options(), *self._tools())[:12]}"
 
     @property
     def key(self) -> str:
         """Names the result: equal keys are equal kernels."""
         changes = [f"{'-' if patch.reverse else '+'}{patch.text}" for patch in self.patches]
-        return _hash(str(FORMAT), self.name, self.tree.id, *self._options(), *self._tools(), *changes)[:16]
+        return of_texts(str(FORMAT), self.name, self.tree.id, *self._options(), *self._tools(), *changes)[:16]
 
     @property
     def make(self) -> tuple[str, ...]:
@@ -104,10 +104,6 @@ class Built(Stored):
     def file(self, name: str) -> Path:
         """The path of one of its files."""
         return Path(self.directory) / name
-
-
-def _hash(*texts: str) -> str:
-    return hashlib.sha256(json.dumps(texts).encode()).hexdigest()
 
 
 def plan(name: str, image: Image | None, deadline: Deadline, *, fetch: bool) -> BuildPlan | None:

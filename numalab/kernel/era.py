@@ -50,7 +50,7 @@ class Era(Value):
     flags: tuple[Word, ...] = ()
     """For every run of the compiler, of the assembler too."""
     header: Annotated[str, Field(pattern=r"^compiler-gcc\d\.h$")] | None = None
-    """Of include/linux: what a compiler gets that is too young to have a compiler-gccN.h in the tree."""
+    """The file of include/linux that a compiler gets that is too young to have a compiler-gccN.h in the tree."""
     lacks: tuple[Word, ...] = ()
     """Options (patterns, as in fnmatch) that may be asked for and get lost; all others fail the build."""
     append: Words = ""

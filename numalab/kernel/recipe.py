@@ -127,7 +127,7 @@ def in_series(name: str, series: str) -> str | None:
     """
     known = names("kernels")
     if series not in known:
-        raise InputError(f"--series {series}: there is no kernels/{series}.yml: there are {', '.join(known)}")
+        raise InputError(f"series {series}: there is no kernels/{series}.yml: there are {', '.join(known)}", field="series")
     other = f"{series}{name.removeprefix(recipe(name).of_series or '')}"
     return other if other in known else None
 

@@ -168,26 +168,26 @@ def _download(url: str, sha256: str, path: Path, deadline: Deadline) -> None:
 
 
 def linux_git() -> str | None:
-    """The git tree of kernels that name none: LAB_LINUX_GIT, or the last --source."""
+    """The git tree of kernels that name none: LAB_LINUX_GIT, or the last that was given to `use_git`."""
     memory = state.folder("cache") / "linux-git"
     if (given := os.environ.get("LAB_LINUX_GIT")) or not memory.exists():
         return given
     place = memory.read_text(errors="replace")
     if not place.strip() or "\0" in place or "\ufffd" in place:
-        note(f"{memory} is damaged: give --source again")
+        note(f"{memory} is damaged: lab.py kernel build must be told the source tree again")
         return None
     return place
 
 
 def use_git(where: str, deadline: Deadline) -> None:
-    """--source: take this git tree (a path or a URL) from now on. Raises InputError when there is none."""
+    """Take this git tree (a path or a URL) from now on. Raises InputError when there is none."""
     if "://" not in where:
         place = Path(where).expanduser().absolute()
         if not place.is_dir() or git(place, ["rev-parse", "--git-dir"], deadline, check=False).status:
-            raise InputError(f"--source {where}: is no git tree")
+            raise InputError(f"source tree {where}: is no git tree", field="source_tree")
         where = str(place)
     if (known := os.environ.get("LAB_LINUX_GIT")) and known != where:
-        raise InputError(f"--source {where}: but LAB_LINUX_GIT is {known}, and goes first: unset it")
+        raise InputError(f"source tree {where}: but LAB_LINUX_GIT is {known}, and goes first: unset it", field="source_tree")
     state.write(state.folder("cache") / "linux-git", where)
 
 
@@ -195,7 +195,7 @@ def _git(name: str, what: KernelRecipe, asked: Git, deadline: Deadline, fetch: b
     """A commit, archived once; tags are looked up each time, so a moved one is another commit."""
     where = asked.url or linux_git()
     if not where:
-        raise InputError(f"{shown(name)}: comes from a Linux git tree: say where one is, with --source PATH or LAB_LINUX_GIT")
+        raise InputError(f"{shown(name)}: comes from a Linux git tree: say where one is, in LAB_LINUX_GIT or to lab.py kernel build", field="source_tree")
     local = Path(where).expanduser()
     if "://" not in where and not local.is_dir():
         raise InputError(f"{shown(name)}: source.git.url: there is no repository {local}")
@@ -250,7 +250,7 @@ def _mirror(url: str, place: Path, rev: str, deadline: Deadline) -> None:
     with state.lock(f"git-{place.name}", deadline):
         if not place.is_dir():
             with step(f"{url}: cloned"), state.making(place) as scratch:
-                run([need("git", "git"), "clone", "-q", "--bare", url, scratch], deadline=deadline)
+                run([need("git", "git"), "clone", "-q", "--bare", "--", url, scratch], deadline=deadline)
         elif _commit(place, rev, deadline) is None:
             git(place, ["fetch", "-q", "--tags", "origin", "+refs/heads/*:refs/heads/*"], deadline)
 

@@ -6,8 +6,6 @@ Not here: what is built with them (kernelbuild).
 
 from __future__ import annotations
 
-import hashlib
-import json
 import secrets
 import shutil
 import sys
@@ -17,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from numalab.core import state
+from numalab.core.checksum import of_texts
 from numalab.core.errors import HostError, InputError
 from numalab.core.log import note, step
 from numalab.core.process import Deadline, ends_with_us, need, run
@@ -49,10 +48,6 @@ class Tools(Value):
     """The first line of --version of each of BINUTILS."""
     container: str = ""
     """The id of the container that it is in; '' is the builder itself."""
-
-
-def _hash(*texts: str) -> str:
-    return hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:16]
 
 
 def builder() -> Builder:
@@ -95,7 +90,7 @@ def tools(age: Era | None, deadline: Deadline, *, ask: bool) -> Tools | None:
         compiler, *binutils = (
             run([need(program, package), "--version"], deadline=deadline).stdout.splitlines()[0] for program, package in packages.items())
         return Tools(compiler=compiler, binutils=tuple(binutils))
-    memory = state.folder("cache") / f"tools-{MEMORY_FORMAT}-{_hash(who.host, _program(age))}"
+    memory = state.folder("cache") / f"tools-{MEMORY_FORMAT}-{of_texts(who.host, _program(age))[:16]}"
     if ask:
         module = ["-m", "ansible.builtin.shell", "-a", ask_tools(age)]
         words: list[str | Path] = [ansible.ansible("ansible"), "-i", ansible.INVENTORY, who.host, *module]
@@ -112,7 +107,8 @@ def _contained(who: Builder, age: Era, deadline: Deadline, *, ask: bool) -> Tool
     assert age.container  # the caller looked
     what = era.container(age.container)
     name = what.id(age.container)
-    memory = state.directory() / "containers" / name / "versions" if who.local else state.folder("cache") / f"versions-{MEMORY_FORMAT}-{_hash(who.host, name)}"
+    elsewhere = f"versions-{MEMORY_FORMAT}-{of_texts(who.host, name)[:16]}"
+    memory = state.directory() / "containers" / name / "versions" if who.local else state.folder("cache") / elsewhere
     lines = _remembered(memory)
     if ask and not (who.local and lines):
         memory.unlink(missing_ok=True)  # without it the role makes the container of this machine anew

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -28,14 +29,14 @@ def collect(host: Host, deadline: Deadline) -> list[str]:
 
     Guests on other hypervisors than `host` stay: each has its own gc (--connect).
     """
-    removed = []
+    removed, busy = list[str](), set[str]()
     for name in guests.names():
-        with contextlib.suppress(DeadlinePassed), guests.hold(name, Deadline.after(0)):  # else somebody works on it
-            removed += _guest(name, host, deadline)
+        with _held(name, busy) as held:
+            removed += _guest(name, host, deadline) if held else []
     for stray in host.marks():
         if stray.lab == state.identity():
-            with contextlib.suppress(DeadlinePassed), guests.hold(stray.name, Deadline.after(0)):
-                removed += _domain(stray, host, deadline)
+            with _held(stray.name, busy) as held:
+                removed += _domain(stray, host, deadline) if held else []
     for path in [*state.abandoned(), *_claims()]:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
@@ -51,6 +52,20 @@ def collect(host: Host, deadline: Deadline) -> list[str]:
     if disks.release_pool(deadline):
         removed.append("storage pool: empty")
     return removed
+
+
+@contextlib.contextmanager
+def _held(name: str, busy: set[str]) -> Iterator[bool]:
+    """Whether we have a guest's lock for the block; a guest whose lock another has is told of once, and is `busy` from then on."""
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(guests.hold(name, Deadline.after(0)))
+        except DeadlinePassed:
+            if name not in busy:
+                note(f"guest {name}: left alone: another lab.py works on it")
+            busy.add(name)
+        # Outside of the try: a deadline that passes in the block is not about the lock.
+        yield name not in busy
 
 
 def _guest(name: str, host: Host, deadline: Deadline) -> list[str]:

@@ -10,6 +10,7 @@ import contextlib
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from numalab.core import state
@@ -37,9 +38,9 @@ class Kept:
     sources: set[str] = field(default_factory=set)
     downloads: set[str] = field(default_factory=set)
     names: set[str] = field(default_factory=set)
-    """Of kernels whose key is not known just now: all that carry the name are kept."""
+    """Names of kernels whose key is not known just now: all that carry the name are kept."""
     beginnings: tuple[str, ...] = ()
-    """Of their sources' ids."""
+    """Beginnings of the ids of their sources."""
 
     def source(self, name: str) -> bool:
         """Whether a source, by its id, is kept."""
@@ -75,7 +76,7 @@ def remove(path: Path) -> bool:
             if not path.is_dir():
                 path.unlink(missing_ok=True)
                 return True
-            if state.discard(path, lambda: path.parent.name == "kernels" and not _booted_by_nobody(path)):
+            if state.discard(path, partial(_needed, path)):
                 return True
     except DeadlinePassed:
         pass
@@ -88,9 +89,12 @@ def _booted(records: Iterable[GuestRecord]) -> set[str]:
     return {Path(record.spec.boot.kernel).parent.name if record.spec.boot.kernel else record.spec.boot.name for record in records}
 
 
-def _booted_by_nobody(path: Path) -> bool:
+def _needed(path: Path) -> bool:
+    """Whether a candidate is a kernel that a guest may stand on: one whose record cannot be read may stand on any."""
+    if path.parent.name != "kernels":
+        return False
     records, unknown = guest.records()
-    return not unknown and not {path.name, path.name.rpartition("-")[0]} & _booted(records)
+    return bool(unknown) or bool({path.name, path.name.rpartition("-")[0]} & _booted(records))
 
 
 def _there(kind: str) -> Iterator[Path]:

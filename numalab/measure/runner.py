@@ -31,7 +31,7 @@ from numalab.host import accelerator, console, machine, ssh
 from numalab.model import catalog, verification
 from numalab.model.case import Place
 from numalab.model.run import PhaseResult, Run
-from numalab.model.values import Phase, SizeClass, Value, check_name, jsonable
+from numalab.model.values import Phase, SizeClass, Value, check_name, first_line, jsonable
 from numalab.runs import counters, record
 
 INSIDE = "/run/numalab-inside.py"
@@ -95,9 +95,7 @@ def parameters(module: ModuleType, size: SizeClass, over: Mapping[str, Any]) -> 
     try:
         return type(own).model_validate({**own.model_dump(), **over})
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise InputError(f"{name}: {size} parameter {key}: {first['msg'].removeprefix('Value error, ')}") from error
+        raise InputError(f"{name}: {size} parameter {first_line(error)}") from error
 
 
 def run(

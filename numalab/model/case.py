@@ -72,10 +72,10 @@ class CaseSize(Value):
     machines: Annotated[tuple[Machine, ...], Field(min_length=1)]
     """The first is what runs when nobody chooses."""
     params: dict[str, Any] = Field(default_factory=dict)
-    """Of the workload, over its own defaults for this size."""
+    """Parameters of the workload, over its own defaults for this size."""
     sysctls: dict[SettingName, Setting] = Field(default_factory=dict)
     knobs: dict[SettingName, Setting] = Field(default_factory=dict)
-    """Of NUMA balancing: scan_delay_ms, scan_period_min_ms, scan_period_max_ms, scan_size_mb."""
+    """Settings of NUMA balancing: scan_delay_ms, scan_period_min_ms, scan_period_max_ms, scan_size_mb."""
     boots: Annotated[int, Field(ge=3)] = 3
     """Fresh boots of each kernel when nobody says."""
     most_boots: Annotated[int, Field(ge=3)] = 8

@@ -20,7 +20,7 @@ from numalab.core import paths
 from numalab.core.errors import InputError
 from numalab.model.case import Case
 from numalab.model.topology import Topology
-from numalab.model.values import check_name
+from numalab.model.values import check_name, first_fault
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -62,9 +62,7 @@ def load(kind: type[M], path: Path) -> M:
     try:
         return kind.model_validate(data)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = [part for part in first["loc"] if isinstance(part, int) or not part.startswith("function-")]
-        reason = first["msg"].removeprefix("Value error, ")
+        where, reason = first_fault(error)
         if not where and (key := reason.partition(":")[0]) in data:
             where, reason = [key], reason.partition(":")[2].strip()
         shown = ".".join(str(part) for part in where)

@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from numalab.core.errors import InputError
 from numalab.model.units import MIB, Cpus, Size, show_cpus, show_size
-from numalab.model.values import Line, Value, jsonable
+from numalab.model.values import Line, Value, first_line, jsonable
 
 MAX_VCPUS = 255
 """xAPIC ids end here; more needs an interrupt-remapping IOMMU that the lab does not give its guests."""
@@ -171,11 +171,11 @@ def scale(topology: Topology, *, memory: int | None = None, vcpus: int | None = 
     mem_shares = [node.memory for node in topology.nodes]
     cpu_shares = [len(node.cpus) for node in topology.nodes]
     if memory % MIB:
-        raise InputError(f"--memory: {memory} bytes is not a whole number of MiB")
+        raise InputError(f"memory: {memory} bytes is not a whole number of MiB", field="memory")
     if vcpus < sum(map(bool, cpu_shares)):
-        raise InputError(f"--vcpus {vcpus}: {sum(map(bool, cpu_shares))} nodes of this topology have CPUs, one each is the least")
+        raise InputError(f"vcpus {vcpus}: {sum(map(bool, cpu_shares))} nodes of this topology have CPUs, one each is the least", field="vcpus")
     if memory < (least := LEAST_NODE * max(1, topology.fake or sum(map(bool, mem_shares)))):
-        raise InputError(f"--memory: this topology needs {least // MIB}MiB at least ({LEAST_NODE // MIB}MiB a node)")
+        raise InputError(f"memory: this topology needs {least // MIB}MiB at least ({LEAST_NODE // MIB}MiB a node)", field="memory")
     mems = [m * MIB for m in _apportion(memory // MIB, mem_shares, least=LEAST_NODE // MIB)]
     counts = _apportion(vcpus, cpu_shares, least=1)
     nodes, first = [], 0
@@ -190,9 +190,7 @@ def scale(topology: Topology, *, memory: int | None = None, vcpus: int | None = 
     try:
         return Topology.model_validate(jsonable(topology) | {"memory": show_size(memory), "vcpus": vcpus, "nodes": nodes, "sockets": sockets})
     except ValidationError as error:
-        reason = error.errors(include_url=False)[0]
-        raise InputError(f"this topology cannot be scaled to {vcpus} vCPUs and {memory // MIB}MiB: "
-                         f"{'.'.join(map(str, reason['loc']))} {reason['msg']}".replace("  ", " ")) from error
+        raise InputError(f"this topology cannot be scaled to {vcpus} vCPUs and {memory // MIB}MiB: {first_line(error)}") from error
 
 
 def _apportion(total: int, shares: list[int], *, least: int) -> list[int]:

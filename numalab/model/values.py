@@ -89,11 +89,18 @@ class Phase(Value):
     """Whether its counters are a result; preparation is recorded too, but not shown as one."""
 
 
+def first_fault(error: ValidationError) -> tuple[list[str | int], str]:
+    """The first field that is wrong, as the path of keys and indexes to it (without what pydantic calls its functions), and why."""
+    first = error.errors(include_url=False)[0]
+    where = [part for part in first["loc"] if isinstance(part, int) or not part.startswith("function-")]
+    return where, first["msg"].removeprefix("Value error, ")
+
+
 def first_line(error: OSError | ValueError) -> str:
     """One line of an error that may have many: of pydantic's, the first field that is wrong and why."""
     if isinstance(error, ValidationError):
-        first = error.errors(include_url=False)[0]
-        return ": ".join(filter(None, (".".join(str(part) for part in first["loc"]), first["msg"].removeprefix("Value error, "))))
+        where, reason = first_fault(error)
+        return ": ".join(filter(None, (".".join(map(str, where)), reason)))
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 

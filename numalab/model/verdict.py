@@ -9,11 +9,11 @@ from numalab.model.case import Expectation
 from numalab.model.values import Line, SizeClass, Value
 
 CONFIDENCE = 0.95
-"""Of every interval; 1 - CONFIDENCE is the false discovery rate over a case's expectations."""
+"""The confidence of every interval; 1 - CONFIDENCE is the false discovery rate over a case's expectations."""
 
 
 class Answer(StrEnum):
-    """Of an expectation, and of a case."""
+    """What is concluded of an expectation, and of a case."""
 
     HOLDS = "holds"
     DOES_NOT_HOLD = "does not hold"
@@ -33,13 +33,13 @@ class Finding(Value):
     high: float | None = None
     """The ratio's confidence interval; None where it has no end, or where there are not two boots of each kernel."""
     p: float | None = None
-    """Of no change, two-sided."""
+    """The two-sided p-value of no change."""
     q: float | None = None
     """p after the false-discovery correction over the case's deciding expectations; None for the others."""
     detectable: float | None = None
     """The effect (as `by`: 1.3 is 30 %) that this many boots with this spread show with a power of 80 %."""
     boots_needed: int | None = None
-    """Of each kernel, for the effect that was asked for (`by`; where that is 1, the one found) to be shown with a power of 80 %."""
+    """How many boots of each kernel it takes for the effect that was asked for (`by`; where that is 1, the one found) to be shown with a power of 80 %."""
     answer: Answer
     decides: bool
     reason: Line

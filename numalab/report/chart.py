@@ -21,7 +21,7 @@ LABEL = 34
 """Characters of a label inside a plot; a telephone has no more room. Its table has it whole."""
 
 
-class Table(Value):
+class ChartTable(Value):
     """Cells as text. The first cell of a row is its header."""
 
     caption: str
@@ -40,7 +40,7 @@ class Plot(Value):
     figure: dict[str, Any]
     height: int
     wide: bool = False
-    table: Table
+    table: ChartTable
 
 
 def number(value: float | None) -> str:
@@ -50,14 +50,6 @@ def number(value: float | None) -> str:
     if math.isinf(value):
         return "∞" if value > 0 else "-∞"
     return f"{value:.0f}" if value == int(value) or abs(value) >= 10000 else f"{value:.4g}"
-
-
-def short(value: float) -> str:
-    """For a label: 1557000 -> 1.56M."""
-    for unit, scale in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if abs(value) >= 0.9995 * scale:  # what three digits round up to it
-            return f"{value / scale:.3g}{unit}"
-    return f"{value:.3g}" if not value or abs(value) >= 0.001 else f"{value:.1e}"
 
 
 def interval(low: float | None, high: float | None) -> str:

@@ -17,25 +17,26 @@ from scipy import stats
 from numalab.model.case import Direction
 from numalab.model.values import Value
 from numalab.model.verdict import CONFIDENCE, Answer, Finding
-from numalab.report.chart import Plot, Table, axis, figure, interval, joined, note, number, rows, short, titled
+from numalab.report.chart import ChartTable, Plot, axis, figure, interval, joined, note, number, rows, titled
+from numalab.report.text import short
 from numalab.runs import profile, samples
 from numalab.runs.profile import Stacks
 from numalab.runs.samples import Series
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b0609a", "#8c7a00", "#5a6fd0", "#b04a4a", "#6b7780")
-"""Of kernels, the first the baseline. The first three are Okabe and Ito's (jfly.uni-koeln.de/color); all have 3:1 on white."""
+"""Colours of kernels, the first the baseline. The first three are Okabe and Ito's (jfly.uni-koeln.de/color); all have 3:1 on white."""
 SYMBOLS = ("circle", "diamond", "square", "triangle-up", "triangle-down", "pentagon", "star", "hexagon")
-"""Of kernels: nobody needs to tell the colours apart."""
+"""Symbols of kernels: nobody needs to tell the colours apart."""
 DASHES = ("solid", "7px 4px", "2px 3px", "8px 3px 2px 3px", "14px 4px", "12px 3px 2px 3px", "5px 2px", "2px 6px")
 ANSWER_COLOURS = {Answer.HOLDS: "#1a7f4b", Answer.DOES_NOT_HOLD: "#c0392b", Answer.CANNOT_TELL: "#8a6d00"}
 FLAME_COLOURS = ("#f2b880", "#f0a868", "#eec08c", "#f3cf9b", "#e9a270")
 RULE = "#888888"
-"""Of lines that are no data: seen on white and on black."""
+"""The colour of lines that are no data: seen on white and on black."""
 MOMENTS = 240
 """Points of a line, at most: what a plot of this width can show."""
 TABLE_MOMENTS = 11
 LEAST_SHARE = 0.002
-"""Of a profile: a thinner box of a flame graph is less than two pixels wide."""
+"""The least share of a profile that is drawn: a thinner box of a flame graph is less than two pixels wide."""
 LISTED = 25
 """Functions in a profile's table."""
 INTERVAL = f"{CONFIDENCE:.0%} interval"
@@ -46,7 +47,7 @@ Values = Sequence[tuple[str, float]]
 
 
 class Mean(Value):
-    """Of the boots' values: arithmetic mean and its interval by Student's t; no interval from one boot."""
+    """The arithmetic mean of the boots' values and its interval by Student's t; no interval from one boot."""
 
     mean: float
     low: float | None = None
@@ -92,13 +93,13 @@ def dots(title: str, unit: str, values: Mapping[str, Mapping[str, Values]], kern
     form = "SI" if end >= 1 else "power"  # A prefix suits large counts; 5 µ faults do not exist.
     drawn = figure(traces, height, (6, 54, 6, 20), annotations=notes, yaxis=rows(y + 0.5, 0.6, means),
                    xaxis=axis(range=[start, end], fixedrange=True, nticks=5, exponentformat=form))
-    table = Table(caption=titled(title, unit), head=("phase", "kernel", "boots", "mean", INTERVAL, "each boot"), rows=tuple(cells))
+    table = ChartTable(caption=titled(title, unit), head=("phase", "kernel", "boots", "mean", INTERVAL, "each boot"), rows=tuple(cells))
     said = joined(cells, "{0}, {1}: mean {3}, interval {4}, boots {2}")
     return Plot(title=title, unit=unit, about=about, alt=f"{title}, each boot as a dot. {said}", figure=drawn, height=height, table=table)
 
 
 def _ends(columns: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """Of an axis from 0 over all dots and, as far as they do not dwarf them, all intervals; a little more, so that no dot is cut."""
+    """The ends of an axis from 0 over all dots and, as far as they do not dwarf them, all intervals; a little more, so that no dot is cut."""
     every = [value for column in columns for value in column]
     means = [mean(column) for column in columns]
     most, least = max([0.0, *every]), min([0.0, *every])
@@ -147,7 +148,7 @@ def effects(findings: Sequence[Finding]) -> Plot | None:
                    ticktext=[f"{tick:g}" for tick in ticks]),
         shapes=[{"type": "line", "x0": 1, "x1": 1, "yref": "paper", "y0": 0, "y1": 1, "line": {"width": 1.5, "color": RULE}}],
     )
-    table = Table(caption="Effects", head=("metric", "phase", "after / before", INTERVAL, "asked", "answer"), rows=tuple(cells))
+    table = ChartTable(caption="Effects", head=("metric", "phase", "after / before", INTERVAL, "asked", "answer"), rows=tuple(cells))
     said = joined(cells, "{0} in {1}: {2}, interval {3}, {5}")
     return Plot(title="Effect of each expectation", alt=f"Ratio of after to before. {said}", figure=drawn, height=height, wide=True, table=table)
 
@@ -198,7 +199,7 @@ def over_time(title: str, unit: str, lines: Sequence[tuple[str, str, Series]], k
     drawn = figure(traces, height, (48, 10, 8, 36), hovermode="closest", xaxis=axis("s", nticks=6, rangemode="tozero"),
                    yaxis=axis(nticks=5, rangemode="tozero"))
     cells = tuple((f"{t:.1f}", *(number(samples.at(line, t)) for _, _, line in lines)) for t in _grid([line for _, _, line in lines]))
-    table = Table(caption=titled(title, unit), head=("s", *(f"{kernel} {boot}" for boot, kernel, _ in lines)), rows=cells)
+    table = ChartTable(caption=titled(title, unit), head=("s", *(f"{kernel} {boot}" for boot, kernel, _ in lines)), rows=cells)
     said = joined([(kernel, boot, number(line[-1][1])) for boot, kernel, line in lines if line], "{0} {1}: {2}")
     return Plot(title=title, unit=unit, alt=f"{title} over time, a line for each boot. At the end {said}", figure=drawn, height=height, table=table)
 
@@ -217,7 +218,7 @@ def heat(title: str, nodes: Mapping[int, Series], most: float) -> Plot | None:
     drawn = figure([trace], height, (52, 6, 8, 36), xaxis=axis("s", nticks=6), yaxis=axis(autorange="reversed", fixedrange=True))
     grid = _grid(list(nodes.values()))
     cells = tuple((name, *(number(_mib(samples.at(line, t))) for t in grid)) for name, line in zip(names, nodes.values(), strict=True))
-    table = Table(caption=f"{title}, MiB", head=("node", *(f"{t:.1f} s" for t in grid)), rows=cells)
+    table = ChartTable(caption=f"{title}, MiB", head=("node", *(f"{t:.1f} s" for t in grid)), rows=cells)
     said = joined([(row[0], row[1], row[-1]) for row in cells], "{0}: {1} at first, {2} at last")
     return Plot(title=title, unit="MiB", alt=f"Heat map of MiB in use by node over time. {said}", figure=drawn, height=height, table=table)
 
@@ -250,6 +251,6 @@ def flame(title: str, stacks: Stacks) -> Plot | None:
     height = 18 * (max((box.depth for box in boxes), default=0) + 1) + 12
     drawn = figure([trace], height, (2, 2, 4, 4), uniformtext={"mode": "hide", "minsize": 9})
     cells = tuple((share.function, f"{share.total:.2%}", f"{share.own:.2%}") for share in profile.shares(stacks)[:LISTED])
-    table = Table(caption=f"{title}: functions by their share of {every} samples", head=("function", "with what it calls", "itself"), rows=cells)
+    table = ChartTable(caption=f"{title}: functions by their share of {every} samples", head=("function", "with what it calls", "itself"), rows=cells)
     alt = f"Flame graph of {every} samples. Largest: {joined(cells[:5], '{0} {1}')}"
     return Plot(title=title, unit=f"{every} samples", alt=alt, figure=drawn, height=height, wide=True, table=table)

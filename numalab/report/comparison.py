@@ -83,7 +83,7 @@ def columns(runs: Sequence[Run], baseline: str | None = None) -> Columns:
         found.setdefault(f"{name}-{run.place.arm}" if run.place and len(arms[name]) > 1 else name, []).append(run)
     if baseline is not None:
         if baseline not in found:
-            raise InputError(f"--baseline {baseline}: there is no run of it; there are {', '.join(found)}")
+            raise InputError(f"baseline {baseline}: there is no run of it; there are {', '.join(found)}", field="baseline")
         found = {baseline: found[baseline], **found}
     return {name: tuple(boots) for name, boots in found.items()}
 
@@ -160,7 +160,7 @@ def _outputs(found: Columns) -> list[tuple[str, str]]:
 
 
 def _sort(output: str) -> Kind:
-    """Of a workload's number: a time, a rate (RATIO), or a mere count, by its name: files_per_second is a rate."""
+    """The kind of a workload's number: a time, a rate (RATIO), or a mere count, by its name: files_per_second is a rate."""
     if re.search(r"per[_-]second", output):
         return Kind.RATIO
     return metrics.kind(f"output:{output}")
@@ -184,7 +184,7 @@ def _variation(values: Sequence[float]) -> float | None:
 
 
 def _deviation(values: Sequence[float]) -> float | None:
-    """Of a sample: divided by n - 1; None for one value."""
+    """The standard deviation of a sample: divided by n - 1; None for one value."""
     return statistics.stdev(values) if len(values) > 1 else None
 
 

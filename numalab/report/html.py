@@ -81,7 +81,7 @@ def _check(target: Path) -> None:
     except (OSError, ValueError):
         ours = False
     if not ours:
-        raise InputError(f"--html: {target} is there and is no report of the lab's: name another folder, or remove it")
+        raise InputError(f"target: {target} is there and is no report of the lab's: name another folder, or remove it", field="target")
 
 
 def _boot(run: Run, folder: Path, target: Path, number: int) -> MeasuredBoot:
@@ -104,7 +104,7 @@ def _edge(place: Path, t: float) -> Sample:
 
 
 def _number(run: Run, runs: Sequence[Run]) -> int:
-    """Of a boot in its experiment, from 1; without one, among the runs of that workload on that kernel."""
+    """The number of a boot in its experiment, from 1; without one, among the runs of that workload on that kernel."""
     alike = [other.id for other in runs if (other.workload, other.kernel) == (run.workload, run.kernel)]
     return run.place.boot + 1 if run.place else alike.index(run.id) + 1
 

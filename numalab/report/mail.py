@@ -25,7 +25,7 @@ from numalab.report.replication import Beside
 
 WIDTH = 76
 INDENT = 10
-"""Of what follows a heading of the setup."""
+"""How far the text is indented that follows a heading of the setup."""
 
 
 def compose(

@@ -55,7 +55,7 @@ class PublishedRow(Value):
     unrounded: tuple[Index, ...] = ()
     """Columns whose gain was computed from more digits than were printed."""
     shares: tuple[Percent | None, ...] = ()
-    """Of another row, by a rule that the test of the table knows."""
+    """Shares of another row, by a rule that the test of the table knows."""
     spreads: tuple[Percent | None, ...] = ()
     """perf stat's `+-`: the standard error over repetitions in % of their mean. The repetitions were not printed."""
     scaled: tuple[Percent | None, ...] = ()

@@ -25,7 +25,7 @@ from numalab.report.table import ABSENT
 
 
 class Agreement(StrEnum):
-    """Of our effect with the published one."""
+    """How our effect agrees with the published one."""
 
     SAME = "same way"
     OTHER = "other way"
@@ -52,7 +52,7 @@ class Beside(Value):
     """Ours; None when a side has no value, or all of before is 0."""
     low: float | None
     high: float | None
-    """Of its confidence interval; both None when there is none, one of them when it has no end there."""
+    """The ends of its confidence interval; both None when there is none, one of them when it has no end there."""
     boots: tuple[int, int]
     """That have a value."""
     agreement: Agreement

@@ -18,7 +18,7 @@ from numalab.model.units import show_size
 from numalab.model.values import Value
 from numalab.model.verdict import CONFIDENCE, Answer, Finding, Verdict
 from numalab.report import charts, comparison, replication, section_charts, topology_diagram
-from numalab.report.chart import Plot, Table
+from numalab.report.chart import ChartTable, Plot
 from numalab.report.reference import Published
 from numalab.report.section_charts import Gallery, Group, MeasuredBoot, MeasuredBoots, unique
 from numalab.report.table import Block
@@ -76,7 +76,7 @@ class Section:
     doubts: Sequence[str]
     keys: Sequence[Key]
     tables: Sequence[Block]
-    published: Sequence[Table]
+    published: Sequence[ChartTable]
     metrics: Gallery
     over_time: Sequence[Group]
     profiles: Sequence[Group]
@@ -146,7 +146,7 @@ def _belongs(verdict: Verdict, runs: Sequence[Run]) -> bool:
     return machine == (runs[0].place.case_name if runs[0].place else "", runs[0].size, spec.topology_name, spec.accel)
 
 
-def _published(references: Mapping[str, Published], columns: comparison.Columns, case: Case | None) -> list[Table]:
+def _published(references: Mapping[str, Published], columns: comparison.Columns, case: Case | None) -> list[ChartTable]:
     """The published effects that a case mirrors, beside its boots: a table for each reference and pair of kernels."""
     mirrored = {name: references[name] for name in (case.published if case else ()) if name in references}
     if not mirrored or len(columns) < 2:
@@ -161,7 +161,7 @@ def _published(references: Mapping[str, Published], columns: comparison.Columns,
             for row in mine
         )
         caption = f"{about.author}, {about.date}, {about.machine}: {about.before} to {about.after}. Here: {before} to {after}."
-        found.append(Table(caption=caption, head=("change of", "published", "here", f"{CONFIDENCE:.0%} interval", "boots", "direction"), rows=cells))
+        found.append(ChartTable(caption=caption, head=("change of", "published", "here", f"{CONFIDENCE:.0%} interval", "boots", "direction"), rows=cells))
     return found
 
 

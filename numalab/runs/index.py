@@ -22,12 +22,11 @@ from typing import Any
 from numalab.core import state
 from numalab.core.errors import HostError, InputError
 from numalab.model import catalog
-from numalab.model.run import Run
 from numalab.model.values import Value
 from numalab.runs import record
 
 VERSION = 1
-"""Of the index's form: an index of another is made anew."""
+"""The version of the index's form: an index of another version is made anew."""
 WAIT_SECONDS = 60.0
 """For another lab.py that is writing the index."""
 DAMAGE = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
@@ -119,7 +118,7 @@ def moment(text: str, now: datetime | None = None) -> str:
         return then.strftime("%Y%m%dT%H%M%S")
     if re.fullmatch(r"\d{4}-?\d{2}-?\d{2}([T ]\d{2}(:?\d{2}){0,2})?", text):
         return re.sub(r"[-:]", "", text).replace(" ", "T")
-    raise InputError(f"--since {text}: write a day (2026-11-21), a moment (20261121T1430, UTC) or an age (90m, 12h, 7d, 2w)")
+    raise InputError(f"since {text}: write a day (2026-11-21), a moment (20261121T1430, UTC) or an age (90m, 12h, 7d, 2w)", field="since")
 
 
 def add(source: Path) -> Entry:
@@ -138,13 +137,6 @@ def add(source: Path) -> Entry:
         with state.making(place) as scratch:
             shutil.copytree(source, scratch, dirs_exist_ok=True)
     return _entry(run.id, (place / "run.json").read_bytes())
-
-
-def load(entry: Entry) -> Run:
-    """A run from its run.json alone: its differences as they were written, quick. Raises InputError."""
-    if entry.damage:
-        raise InputError(f"{entry.folder}: {entry.damage}")
-    return record.summary(entry.folder)
 
 
 def _ask(question: str, values: Sequence[str]) -> list[tuple[str, ...]]:

@@ -30,7 +30,7 @@ from numalab.runs import profile as runs_profile
 PROFILE = "profile.folded"
 """In a phase's folder, where a profile was taken; see folded."""
 LEAST_SHARE = 0.005
-"""Of a profile's samples: functions with less, and frames that perf has no name for, are in PROFILE only."""
+"""The least share of a profile's samples that is a number of the run: functions with less, and frames that perf has no name for, are in PROFILE only."""
 
 
 def write(run: Run, folder: Path) -> None:

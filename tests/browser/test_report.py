@@ -39,7 +39,7 @@ return [...document.querySelectorAll(".plot")].map((plot) => {
 
 
 def dark(colour: str) -> bool:
-    """Of rgb(r, g, b)."""
+    """Whether rgb(r, g, b) is dark."""
     return sum(int(part) for part in colour.removeprefix("rgb(").rstrip(")").split(",")) < 3 * 128
 
 

@@ -39,7 +39,7 @@ from tests.vm.conftest import PATIENCE, Command, until
 SMALL = ("--topology", "uma-2g", "--memory", "512M", "--vcpus", "1", "--accel", "tcg")
 LEAN = (*SMALL, "--kernel", "6.1")
 DISK_GIB = 6
-"""Of a lab's own disk (a tmpfs), so that it can be full without anybody else's being so."""
+"""The size of a lab's own disk (a tmpfs), so that it can be full without anybody else's being so."""
 NAMES = ("one", "two")
 CASE = """description: threads on one CPU, for the chaos test
 source: ours
@@ -243,7 +243,7 @@ def kill_libvirtd(lab: Lab, child: subprocess.Popen[str]) -> None:
 
 
 def fill_disk(lab: Lab, child: subprocess.Popen[str]) -> None:
-    """Of this lab; where it has none of its own, nothing."""
+    """Fill this lab's disk; where it has none of its own, nothing."""
     if lab.place.is_mount():
         lab.fill()
 

@@ -28,7 +28,7 @@ HOST = {
     "load at start": "1.42",
 }
 PAGES = 262144
-"""Of a node of 1 GiB."""
+"""The pages of a node of 1 GiB."""
 
 Values = Mapping[str, Sequence[float]]
 """By counter of /proc/vmstat a value for each boot."""
@@ -102,7 +102,7 @@ def finding(of: Case, index: int, before: Sequence[float], after: Sequence[float
 
 
 def verdict(runs: Sequence[Run], findings: Sequence[Finding], answer: Answer, *doubts: str) -> Verdict:
-    """Of an experiment's runs."""
+    """A verdict of an experiment's runs."""
     place, guest = runs[0].place, runs[0].guest.spec
     assert place
     whole = [item.place.arm for item in runs if item.place and not item.error]

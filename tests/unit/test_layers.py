@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
-from numalab.core import paths
+from numalab.core import errors, paths
 
 PACKAGE = paths.PACKAGE
 ROOT = paths.ROOT
@@ -163,7 +163,33 @@ def test_nobody_else_prints_or_exits(module: str) -> None:
     assert not {text for text in raised if text.startswith("SystemExit")}
 
 
-PROVIDERS = {"ruamel": "ruamel.yaml", "libvirt": "libvirt-python", "_pytest": "pytest", "axe_core_python": "axe-core-python"}
+OURS = {name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, errors.LabError)}
+FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
+
+
+def flags_in_errors(source: ast.Module) -> list[str]:
+    """The texts with a command line's flag in what is raised, and in what an exception of ours is made of."""
+    made = [node.exc for node in ast.walk(source) if isinstance(node, ast.Raise) and node.exc]
+    made += [node for node in ast.walk(source) if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in OURS]
+    texts = {part.value for node in made for part in ast.walk(node) if isinstance(part, ast.Constant) and isinstance(part.value, str)}
+    return sorted(text for text in texts if FLAG.search(text))
+
+
+@pytest.mark.parametrize("module", [module for module in MODULES if module.split(".")[0] not in ("cli", "pytest_plugin")])
+def test_errors_below_the_command_line_name_no_flags(module: str) -> None:
+    """They name the field (LabError.field); the command line and the plugin have options of different names for it."""
+    assert flags_in_errors(tree(module)) == []
+
+
+def test_flags_in_errors_are_found() -> None:
+    lines = (
+        'raise InputError(f"--memory {size}: too small")', 'x = run(["qemu", "--version"])',
+        'taken = errors.NameTaken("choose another --name")', 'raise HostError("a-b --- c")',
+    )
+    assert flags_in_errors(ast.parse("\n".join(lines))) == ["--memory ", "choose another --name"]
+
+
+PROVIDERS = {"ruamel": "ruamel.yaml", "libvirt": "libvirt-python", "axe_core_python": "axe-core-python"}
 """Modules whose package has another name."""
 
 

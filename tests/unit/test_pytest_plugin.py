@@ -189,7 +189,7 @@ class Cases:
         return self.pytester.runpytest_inprocess("-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning", *words, "testcases")
 
     def properties(self) -> dict[str, str]:
-        """Of the one test in the JUnit XML."""
+        """The properties of the one test in the JUnit XML."""
         assert self.run("--junitxml=j.xml", "-o", "junit_family=xunit1")
         tests = ElementTree.parse(self.pytester.path / "j.xml").findall(".//testcase")
         assert len(tests) == 1
@@ -345,10 +345,10 @@ def test_which_files_are_cases(cases: Cases) -> None:
 
 @pytest.mark.parametrize(("break_it", "words", "said"), [
     (lambda cases: cases.write("mine", "description: 1"), [], "*testcases/mine.yml:1: description: Input should be a valid string"),
-    (lambda cases: None, ["--kernels", "6.1"], "--kernels 6.1: one kernel compares with nothing*"),
+    (lambda cases: None, ["--kernels", "6.1"], "--lab-kernels 6.1: one kernel compares with nothing*"),
     (lambda cases: None, ["--topology", "7socket"], "no topologies file *"),
-    (lambda cases: None, ["--series", "6.7"], "--series 6.7: there is no kernels/6.7.yml: there are *, 6.12, *"),
-    (lambda cases: None, ["--series", "6.12", "--kernels", "6.1,6.12"], "--kernels 6.1,6.12 --series 6.12: give one of the two"),
+    (lambda cases: None, ["--series", "6.7"], "--lab-series 6.7: there is no kernels/6.7.yml: there are *, 6.12, *"),
+    (lambda cases: None, ["--series", "6.12", "--kernels", "6.1,6.12"], "--lab-kernels 6.1,6.12 --lab-series 6.12: give one of the two"),
 ])
 def test_bad_cases_and_options(cases: Cases, break_it: Callable[[Cases], Any], words: list[str], said: str) -> None:
     """An error of the collection, in one line."""

@@ -27,7 +27,7 @@ def p_none(found: Effect) -> float:
 
 
 def width(found: Effect) -> float:
-    """Of the interval, in logs."""
+    """The width of the interval, in logs."""
     low, high = effect.interval(found, 0.05)
     assert low
     assert high

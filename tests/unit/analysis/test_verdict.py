@@ -202,12 +202,13 @@ def test_nothing_decides() -> None:
     ({"of": case(FALLING.model_copy(update={"by": 3.0}))}, "case: "),
 ])
 def test_unlike_runs_are_refused(changes: dict[str, Any], words: str) -> None:
-    """Unless --force is given, and then it is told."""
+    """Unless it is forced, and then it is told."""
     runs = [boot(Arm.AFTER, 1, {"numa_pte_updates": 98000}, experiment="other", **changes), *experiment(MANY, FEW[1:])]
     with pytest.raises(InputError, match="not comparable") as refused:
         judge.verdict(runs)
     assert words in str(refused.value)
-    assert "--force" in str(refused.value)
+    assert str(refused.value).endswith("or force it")
+    assert refused.value.field == "force"
     assert any(words in doubt for doubt in told(runs, force=True))
 
 

@@ -147,7 +147,8 @@ def test_run_as_chosen(lab: Lab, case: str, conducted: dict[str, Any]) -> None:
 @pytest.mark.parametrize(("words", "said"), [
     (("--boots", "0"), "--boots: '0' is neither a number from 1 nor auto"), (("--boots", "many"), "--boots: 'many' is neither"),
     (("--boots", "-3"), "--boots: '-3' is neither"), (("--size", "huge"), "--size: 'huge' is none of quick, full"), (("--size", "full"), "has no size full"),
-    (("--kernels", "6.1"), "one kernel compares with nothing"), (("--kernels", "6.1,"), "'' is not a name"), (("--accel", "xen"), "--accel: 'xen'"),
+    (("--kernels", "6.1"), "error: --kernels 6.1: one kernel compares with nothing"), (("--kernels", "6.1,"), "'' is not a name"),
+    (("--memory", "64M"), "error: --memory: this topology needs"), (("--vcpus", "2"), "error: --vcpus 2: 4 nodes"), (("--accel", "xen"), "--accel: 'xen'"),
     (("--memory", "lots"), "--memory: 'lots' is not a size"), (("--topology", "7socket"), "no topologies file"), (("--vcpus", "x"), "--vcpus"),
 ])
 def test_bad_choices(lab: Lab, case: str, conducted: dict[str, Any], words: tuple[str, str], said: str) -> None:

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from numalab.cli import case as case_commands
 from numalab.cli import guest as guest_commands
 from numalab.cli import main, options
 from numalab.core import paths
-from numalab.core.errors import Cancelled, DeadlinePassed, Exit, GuestError, GuestLost, HostError, KernelOops, LabError
+from numalab.core.errors import Cancelled, DeadlinePassed, Exit, GuestError, GuestLost, HostError, InputError, KernelOops, LabError
 from numalab.core.process import Result
 from tests.unit.experiment.test_run import CASE, CLEAR, NOISE
 from tests.unit.experiment.test_run import Lab as FakeLab
@@ -64,7 +65,7 @@ def test_a_verdict(lab_py: Call, case: str, fake_lab: FakeLab, values: dict[str,
 @pytest.mark.parametrize("where", ["up", "tune", "measure"])
 @pytest.mark.parametrize(("boot", "arm", "kernel"), [(0, "before", BEFORE), (1, "after", AFTER), (2, "after", AFTER), (3, "before", BEFORE)])
 def test_a_crash_names_its_arm(lab_py: Call, case: str, fake_lab: FakeLab, where: str, boot: int, arm: str, kernel: str) -> None:
-    """Of either arm: a kernel "before" that panics is no regression, and "does not hold" would say so."""
+    """The arm may be either: a kernel "before" that panics is no regression, and "does not hold" would say so."""
     fake_lab.breaks[f"{where} {boot}"] = OOPS
     code, out, err = lab_py("run", case)
     assert (code, out) == (4, "")
@@ -148,6 +149,23 @@ def test_exec_without_an_output(lab_py: Call, monkeypatch: pytest.MonkeyPatch) -
     assert lab_py("exec", "g", "--", "true")[0] == 125
     monkeypatch.setattr(sys, "stdout", None)
     assert lab_py("exec", "g", "--", "true")[0] == 125
+
+
+@pytest.mark.parametrize(("words", "error", "said"), [
+    ("up", HostError("accelerator kvm: QEMU fails; use tcg or auto", field="accelerator"), "--accel kvm: QEMU fails; use tcg or auto"),
+    ("up", InputError("ssh port 22: the port is taken", field="ssh_port"), "--ssh-port 22: the port is taken"),
+    ("up", InputError("disk data: 500TiB: use a pool for it", field="storage"), "disk data: 500TiB: use a pool for it (--storage)"),
+    ("measure w", InputError("disk data: 500TiB: use a pool for it", field="storage"), "disk data: 500TiB: use a pool for it"),
+    ("kernel build 3.19", InputError("source tree /x: is no git tree", field="source_tree"), "--source /x: is no git tree"),
+    ("kernel list", InputError("source tree /x: is no git tree", field="source_tree"), "source tree /x: is no git tree"),
+    ("image build", InputError("base /x: No such file", field="base"), "--base /x: No such file"),
+    ("exec up -- up --name x", InputError("name: is wrong", field="name"), "name: is wrong"),
+    ("no such", InputError("memory: is wrong", field="memory"), "memory: is wrong"),
+])
+def test_a_field_is_shown_as_the_option_that_the_command_has(words: str, error: LabError, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    options.learn_options(typer.main.get_command(main.app), words.split())
+    options.show_error(error)
+    assert capsys.readouterr().err == f"lab.py: error: {said}\n"
 
 
 @pytest.mark.parametrize(("errors", "gravest"), [

@@ -139,7 +139,7 @@ def test_a_record_from_before_guests_had_a_choice_of_network(host: FakeHost, dea
 
 @pytest.mark.parametrize(("target", "name", "error"), [
     (image, "require", HostError("image debian12 is not built")),
-    (accelerator, "choose", HostError("--accel kvm")),
+    (accelerator, "choose", HostError("accelerator kvm")),
     (disks, "check_room", HostError("full")),
     (disks, "overlay", HostError("qemu-img")),
     (disks, "create", InputError("disk too large")),
@@ -225,7 +225,7 @@ def test_a_breakpoint_that_is_not_in_memory(
 
 
 def test_a_breakpoint_that_is_not_in_memory_later(host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
-    """Of a guest that is up it is an error of the lab, with its evidence: no finding about the kernel."""
+    """In a guest that is up it is an error of the lab, with its evidence, and no finding about the kernel."""
     boots(monkeypatch, "up")
     monkeypatch.setattr(guest, "OOPS_SECONDS", 0.0)
     made = launch.up(request(), host.real(), deadline)
@@ -288,7 +288,7 @@ def test_why_up_failed_is_said_even_if_cleaning_up_fails(host: FakeHost, monkeyp
 
 def test_a_taken_name(host: FakeHost, deadline: Deadline) -> None:
     made = launch.up(request(), host.real(), deadline)
-    with pytest.raises(InputError, match=r"a guest called g is there: lab.py down g, or another --name"):
+    with pytest.raises(InputError, match=r"a guest called g is there: lab.py down g, or choose another name"):
         launch.up(request(), host.real(), deadline)
     assert (guest.read("g"), host.names, host.stopped) == (made.record, ["g"], [])
 
@@ -298,7 +298,7 @@ def test_a_taken_port(host: FakeHost, deadline: Deadline) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(InputError, match=f"--ssh-port {port}: the port is taken"):
+        with pytest.raises(InputError, match=f"^ssh port {port}: the port is taken"):
             launch.up(request(ssh_port=port), host.real(), deadline)
     assert (guest.names(), host.domains) == ([], {})
 
@@ -344,7 +344,7 @@ def test_a_guest_that_a_full_disk_paused(host: FakeHost, deadline: Deadline) -> 
 
 
 @pytest.mark.parametrize(("free", "said"), [
-    (16 * GIB - 1, "16GiB of memory asked, 16383MiB free on the host: --memory 16128M is the largest of this shape that fits"),
+    (16 * GIB - 1, "16GiB of memory asked, 16383MiB free on the host: 16128M is the largest of this shape that fits"),
     (511 * MIB, "16GiB of memory asked, 511MiB free on the host: not even the smallest of this shape fits"),
 ])
 def test_admit_refuses(free: int, said: str, deadline: Deadline) -> None:

@@ -145,7 +145,7 @@ def test_wishes(kernel: Path, program: Program, deadline: Deadline) -> None:
     qemu = program("qemu-system-x86_64", FAILS)
     assert accelerator.choose("tcg", kernel, deadline).accel is Accel.TCG
     assert tries(qemu) == 0, "nobody asked"
-    with pytest.raises(HostError, match=r"--accel kvm: QEMU fails under KVM: .*use --accel tcg or auto"):
+    with pytest.raises(HostError, match=r"^accelerator kvm: QEMU fails under KVM: .*use tcg or auto"):
         accelerator.choose("kvm", kernel, deadline)
 
 

@@ -85,7 +85,7 @@ ansible.playbook("wait.yml", inventories=[], limit="localhost", variables={{}}, 
 
 
 def test_a_play_ends_with_a_lab_that_is_killed(tmp_path: Path) -> None:
-    """Of kill -9, which nobody can clean up after: ansible-playbook, its worker, and the program (make) that it runs."""
+    """Nobody can clean up after kill -9: ansible-playbook, its worker and the program (make) that it runs must end by themselves."""
     (tmp_path / "playbooks").mkdir()
     pid = tmp_path / "pid"
     (tmp_path / "playbooks" / "wait.yml").write_text(WAIT.format(pid=pid))

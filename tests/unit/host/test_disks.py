@@ -73,9 +73,9 @@ def test_on_xfs(size: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ends_at", [EXT4], indirect=True)
 @pytest.mark.parametrize(("size", "form", "reason"), [
-    ("500T", DiskForm.RAW, "500TiB raw, but files in .* end at 16TiB: use --storage qcow2 or pool"),
-    ("3000T", DiskForm.AUTO, "3000TiB, but a qcow2 ends at 2PiB: use --storage pool"),
-    ("3000T", DiskForm.QCOW2, "3000TiB, but a qcow2 ends at 2PiB: use --storage pool"),
+    ("500T", DiskForm.RAW, "500TiB raw, but files in .* end at 16TiB: use qcow2 or a pool for it"),
+    ("3000T", DiskForm.AUTO, "3000TiB, but a qcow2 ends at 2PiB: use a pool for it"),
+    ("3000T", DiskForm.QCOW2, "3000TiB, but a qcow2 ends at 2PiB: use a pool for it"),
 ])
 @pytest.mark.usefixtures("ends_at")
 def test_refused(size: str, form: DiskForm, reason: str, tmp_path: Path, deadline: Deadline) -> None:

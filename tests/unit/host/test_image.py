@@ -85,7 +85,7 @@ def test_what_is_no_input_changes_nothing(path: str, checkout: Path, deadline: D
 
 def test_base(tmp_path: Path, deadline: Deadline) -> None:
     base = tmp_path / "cloud.qcow2"
-    with pytest.raises(InputError, match=f"--base {base}: No such file"):
+    with pytest.raises(InputError, match=f"^base {base}: No such file"):
         image.existing(NAME, deadline, base)
     base.write_bytes(b"one")
     first = image.inputs(NAME, base, deadline)
@@ -128,7 +128,7 @@ def test_a_broken_image_names_its_mend(harm: str, deadline: Deadline) -> None:
     else:
         path.write_bytes(path.read_bytes()[:-1])
     for ask in (image.existing, image.require):
-        with pytest.raises(HostError, match=f"lab.py image build --force {NAME}"):
+        with pytest.raises(HostError, match=rf"build it again by force \(lab.py image build {NAME}"):
             ask(NAME, deadline)
 
 

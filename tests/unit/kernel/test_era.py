@@ -300,9 +300,9 @@ def linux(tmp_path: Path) -> Path:
 def test_a_git_tree_is_said_once(linux: Path, lab_state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LAB_LINUX_GIT", raising=False)
     deadline, what = Deadline.after(60), recipe.recipe("3.19").model_copy(update={"source": recipe.Source(git=recipe.Git(rev="v3.19"))})
-    with pytest.raises(InputError, match=r"kernels/3\.19\.yml: comes from a Linux git tree: say where one is, with --source PATH or LAB_LINUX_GIT"):
+    with pytest.raises(InputError, match=r"kernels/3\.19\.yml: comes from a Linux git tree: say where one is, in LAB_LINUX_GIT or to lab.py kernel build"):
         source.tree("3.19", what, deadline, fetch=True)
-    with pytest.raises(InputError, match=r"--source .*: is no git tree"):
+    with pytest.raises(InputError, match=r"^source tree .*: is no git tree"):
         source.use_git(str(lab_state), deadline)
     source.use_git(str(linux), deadline)
     found = source.tree("3.19", what, deadline, fetch=True)
@@ -388,7 +388,7 @@ def test_a_damaged_memory_of_the_git_tree(
     source.use_git(str(linux), Deadline.after(60))
     (lab_state / "cache/linux-git").write_bytes(damage)
     assert source.linux_git() is None
-    assert "cache/linux-git is damaged: give --source again" in caplog.text
+    assert "cache/linux-git is damaged: lab.py kernel build must be told the source tree again" in caplog.text
 
 
 def test_a_damaged_configuration_is_made_again(lab_state: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -326,12 +326,12 @@ def test_sources_that_are_not_there(kernels: Callable[..., Path], tmp_path: Path
     assert source.tree("deb", recipe.recipe("deb"), deadline, fetch=False) is None
 
 
-@pytest.mark.parametrize(("option", "text"), [
-    ("--set", "kernel.numa_balancing"), ("--set", "=1"), ("--set", "a b=1"), ("--set", "kernel.x=a'b"), ("--knob", "scan_speed=1"), ("--set", "a="),
+@pytest.mark.parametrize(("field", "text"), [
+    ("sysctl", "kernel.numa_balancing"), ("sysctl", "=1"), ("sysctl", "a b=1"), ("sysctl", "kernel.x=a'b"), ("knob", "scan_speed=1"), ("sysctl", "a="),
 ])
-def test_settings_that_are_none(option: str, text: str) -> None:
-    with pytest.raises(InputError, match=f"^{option} "):
-        pairs(option, [text])
+def test_settings_that_are_none(field: str, text: str) -> None:
+    with pytest.raises(InputError, match=f"^{field} "):
+        pairs(field, [text])
 
 
 def test_import(kernels: Callable[..., Path], tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from numalab.core import state
-from numalab.core.errors import HostError
+from numalab.core.errors import DeadlinePassed, HostError
 from numalab.core.process import Deadline
 from numalab.guest import guest
 from numalab.host import image
@@ -189,13 +189,31 @@ def test_an_experiments_guest_ends_with_the_experiment(maker_lives: bool, deadli
     assert host.names == (["g"] if maker_lives else [])
 
 
-def test_a_guest_that_somebody_works_on_stays(deadline: Deadline) -> None:
+def test_a_guest_that_somebody_works_on_stays(deadline: Deadline, caplog: pytest.LogCaptureFixture) -> None:
     """`provision --boot grub` restarts it: for a moment its record is ready and its domain is not there."""
-    place = put("g")
+    place, host = put("g"), FakeHost()
+    host.add(Mark(uuid="another", name="g", directory=str(place), lab=state.identity()))
     with held("guest-g"):
-        assert gc.collect(FakeHost().real(), deadline) == []
+        assert gc.collect(host.real(), deadline) == []
         assert place.exists()
+    assert caplog.text.count("guest g: left alone: another lab.py works on it") == 1
     assert gc.collect(FakeHost().real(), deadline) == ["guest g: it was lost"]
+
+
+@pytest.mark.parametrize("stray", [False, True])
+def test_a_libvirt_that_does_not_answer_in_time_is_told(stray: bool, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+    """Only the wait for a guest's lock may pass in silence."""
+    def slow(*_: object, **__: object) -> None:
+        raise DeadlinePassed("stopping g: libvirt did not answer in time")
+
+    host = FakeHost()
+    if stray:
+        host.add(Mark(uuid="u", name="g", directory=str(state.folder("guests") / "g"), lab=state.identity()))
+    else:
+        put("g", ready=False, host=host)
+    monkeypatch.setattr(FakeHost, "stop", slow)
+    with pytest.raises(DeadlinePassed, match="libvirt did not answer"):
+        gc.collect(host.real(), deadline)
 
 
 def test_what_becomes_ready_meanwhile_stays(monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:

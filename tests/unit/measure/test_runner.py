@@ -106,7 +106,7 @@ class FakeGuest(FakeShell):
         return [verification.LayoutRow("nodes", "0-3", "0-3", True)]
 
     def console_size(self) -> int:
-        """Of the log so far."""
+        """The size of the log so far."""
         return self.console_log.stat().st_size
 
     def console_pieces(self, offset: int = 0) -> Iterator[str]:

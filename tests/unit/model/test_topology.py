@@ -98,12 +98,12 @@ def test_sockets_divide_the_vcpus(vcpus: int, sockets: int) -> None:
 
 
 @pytest.mark.parametrize(("name", "memory", "vcpus", "reason"), [
-    ("4socket", None, 3, "--vcpus 3: 4 nodes of this topology have CPUs"),
-    ("4socket", None, -1, "--vcpus -1"),
-    ("4socket", 511 * MIB, None, "--memory: this topology needs 512MiB"),
-    ("cpuless", 255 * MIB, None, "--memory: this topology needs 256MiB"),
-    ("fakenuma", 511 * MIB, None, "--memory: this topology needs 512MiB"),
-    ("uma-2g", GIB + 1, None, "--memory: 1073741825 bytes is not a whole number of MiB"),
+    ("4socket", None, 3, "vcpus 3: 4 nodes of this topology have CPUs"),
+    ("4socket", None, -1, "vcpus -1"),
+    ("4socket", 511 * MIB, None, "memory: this topology needs 512MiB"),
+    ("cpuless", 255 * MIB, None, "memory: this topology needs 256MiB"),
+    ("fakenuma", 511 * MIB, None, "memory: this topology needs 512MiB"),
+    ("uma-2g", GIB + 1, None, "memory: 1073741825 bytes is not a whole number of MiB"),
     ("4socket", None, 256, "256"),
     ("uma-2g", None, 0, "vcpus"),
     ("uma-2g", 200 * MIB, None, "200MiB"),

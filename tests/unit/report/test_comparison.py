@@ -77,7 +77,7 @@ def test_any_column_can_be_the_baseline() -> None:
 
 
 def test_an_unknown_baseline_names_those_there_are() -> None:
-    with pytest.raises(InputError, match=r"^--baseline 5\.10: there is no run of it; there are 4\.0\.0-rc1-vanilla, .*, 3\.19\.0-vanilla$"):
+    with pytest.raises(InputError, match=r"^baseline 5\.10: there is no run of it; there are 4\.0\.0-rc1-vanilla, .*, 3\.19\.0-vanilla$"):
         comparison.columns(seed_runs(), "5.10")
 
 

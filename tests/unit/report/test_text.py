@@ -84,7 +84,7 @@ def test_a_run_that_broke_before_its_first_phase() -> None:
 @pytest.mark.parametrize(("number", "text"), [
     (0, "0"), (7, "7"), (0.0605, "0.0605"), (0.9, "0.9"), (999.4, "999"), (999.9, "1000"), (1234.5, "1234"), (9999, "9999"), (9999.7, "10k"), (10_000, "10k"),
     (147_213, "147k"), (999_499, "999k"), (999_600, "1M"), (1_557_000, "1.56M"), (121_929_782, "122M"), (999_600_000, "1G"), (1.5e9, "1.5G"), (2.5e12, "2500G"),
-    (-147_213, "-147k"), (-3.5, "-3.5"),
+    (-147_213, "-147k"), (-3.5, "-3.5"), (3.18e-6, "3.18e-06"),
 ])
 def test_short(number: float, text: str) -> None:
     assert report_text.short(number) == text
@@ -105,7 +105,7 @@ BOOTS = {
 
 
 def judged(accel: Accel = Accel.TCG) -> Verdict:
-    """Of three boots of each kernel."""
+    """A verdict from three boots of each kernel."""
     case = synthetic.CASE.model_copy(update={"expect": WISHES})
     names = list(BOOTS)
     runs = []

@@ -172,8 +172,8 @@ def test_a_damaged_run_is_shown_as_such(text: str, damage: str, four: list[Run])
     assert entry.id == four[0].id
     assert entry.damage.startswith(damage)
     assert ids(run_index.find(case="xfsrepair")) == ["11", "12"]
-    with pytest.raises(InputError, match=f"^{entry.folder}: run.json cannot be read"):
-        run_index.load(entry)
+    with pytest.raises(InputError, match=f"^{entry.folder}: not a run: "):
+        record.summary(entry.folder)
 
 
 def test_a_copy_beside_the_run_is_not_counted_twice(four: list[Run]) -> None:
@@ -182,9 +182,9 @@ def test_a_copy_beside_the_run_is_not_counted_twice(four: list[Run]) -> None:
     assert [entry.damage for entry in run_index.find() if entry.id == "copy"] == [f"run.json is that of {four[1].id}: a copy?"]
 
 
-def test_load_reads_run_json_alone(four: list[Run]) -> None:
+def test_a_summary_reads_run_json_alone(four: list[Run]) -> None:
     shutil.rmtree(state.folder("runs") / four[1].id / "phases")
-    assert run_index.load(run_index.find(kernel=AFTER)[0]) == four[1]
+    assert record.summary(run_index.find(kernel=AFTER)[0].folder) == four[1]
 
 
 # Choosing.
@@ -221,7 +221,7 @@ def test_moment(text: str, stamp: str) -> None:
 
 @pytest.mark.parametrize("text", ["yesterday", "7", "7y", "2026", "-1d", "99999d", "2026-11-21; DROP TABLE runs"])
 def test_no_moment(text: str) -> None:
-    with pytest.raises(InputError, match=r"^--since .*: write a day"):
+    with pytest.raises(InputError, match=r"^since .*: write a day"):
         run_index.moment(text)
 
 
@@ -243,7 +243,7 @@ def test_another_run_of_that_id_is_refused(tmp_path: Path) -> None:
     other = keep(made(release="6.1-other"), tmp_path / "b")
     with pytest.raises(InputError, match=f"^{other}: there is another run {made().id} here: "):
         run_index.add(other)
-    assert run_index.load(run_index.find()[0]).release == made().release
+    assert record.summary(run_index.find()[0].folder).release == made().release
 
 
 @pytest.mark.parametrize("bad", ["../evil", "..", ".hidden", "a/b", "", "/etc", "x" * 300, "a\nb"])

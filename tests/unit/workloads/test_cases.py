@@ -25,7 +25,7 @@ MATRIX = {
 }
 """The matrix that was asked for, and the recipe that shows today what writeback-usb and writeback-fsmark showed."""
 COUNTERS = parse(recorded("vmstat-6.1.txt")).keys()
-"""Of a 6.1 without the patches that add some (fairzone_*)."""
+"""The counters of a 6.1 without the patches that add some (fairzone_*)."""
 EACH = [(name, size) for name in CASES for size in SizeClass]
 
 
