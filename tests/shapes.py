@@ -56,6 +56,8 @@ def nodes(draw: st.DrawFn, *, most: int = 64) -> dict[str, Any]:
     holders = [i for i, kind in enumerate(kinds) if kind != "c"] or [count - 1]
     vcpus = draw(st.one_of(st.integers(len(owners), len(owners) + 8), st.integers(len(owners), 128)))
     cpus = deal(draw(st.sampled_from(DEALS)), vcpus, owners, chance)
+    if draw(st.integers(0, 19)) < 19:  # nodes in another order than that of their first vCPUs are refused
+        cpus = dict(zip(sorted(cpus), sorted(cpus.values(), key=min), strict=True))
     sizes = draw(st.sampled_from((SMALL_MIB, SMALL_MIB, (*SMALL_MIB, *LARGE_MIB) if count <= 8 else SMALL_MIB, (128,), (256,))))
     mibs = {i: chance.choice(sizes) for i in {*holders, *(i for i in range(count) if i not in cpus)}}
     if draw(st.integers(0, 19)) < 19:

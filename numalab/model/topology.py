@@ -96,6 +96,13 @@ class Topology(Value):
         missing = tuple(cpu for cpu in range(self.vcpus) if cpu not in owner)
         if self.nodes and missing:
             raise ValueError(f"nodes: vCPU {show_cpus(missing)} is in no node")
+        firsts = [min(node.cpus) for node in self.nodes if node.cpus]
+        if firsts != sorted(firsts):
+            # Linux numbers nodes as it meets them in the SRAT (acpi_map_pxm_to_node in drivers/acpi/numa/srat.c), where
+            # CPUs come first, by their number: the guest would show these nodes under other numbers.
+            index = next(owner[cpu] for cpu, least in zip(firsts, sorted(firsts), strict=True) if cpu != least)
+            raise ValueError(f"nodes: node {index} begins with vCPU {min(self.nodes[index].cpus)}, and a later node with vCPU "
+                             f"{min(first for first in firsts if owner[first] > index)}: Linux numbers nodes by their first vCPU: sort them so")
         if self.vcpus % self.sockets:
             raise ValueError(f"sockets: {self.vcpus} vCPUs do not divide into {self.sockets} sockets")
 

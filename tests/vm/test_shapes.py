@@ -48,7 +48,7 @@ SCHEMA = Path("/usr/share/libvirt/schemas/domain.rng")
 SMALL_VCPUS, SMALL_MEMORY = 8, 6 * GIB
 """What boots under emulation in a minute."""
 REFUSED = re.compile(rf"[^\n]*/made\.yml:[1-9]\d*: ({'|'.join(Topology.model_fields)}|colour)(\.[\w.]+)?: [^\n]+")
-SCALING_REFUSED = re.compile(r"(--memory|--vcpus|this topology cannot be scaled)[^\n]+")
+SCALING_REFUSED = re.compile(r"(memory|vcpus|this topology cannot be scaled)[^\n]+")
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,8 @@ def test_no_names(name: str) -> None:
     ({"disks": [{"name": "a/b", "size": "1G"}]}, "disks.0.name"), ({"disks": [{"name": "x" * 21, "size": "1G"}]}, "disks.0.name"),
     ({"disks": [{"name": "a", "size": "1B"}]}, "disks.0.size"),
     ({"nodes": [{"cpus": "0-3", "memory": "1GiB"}, {}], "memory": "1GiB"}, "node 1 has neither CPUs nor memory"),
+    ({"nodes": [{"cpus": "1-3", "memory": "1GiB"}, {"cpus": "0", "memory": "1GiB"}], "memory": "2GiB"},
+     "node 0 begins with vCPU 1, and a later node with vCPU 0: Linux numbers nodes by their first vCPU"),
     ({"nodes": [{"cpus": "0-3", "memory": "1048577K"}]}, "not a whole number of MiB"),
     ({"nodes": [{"cpus": "0-4", "memory": "2GiB"}]}, r"node 0 has vCPU 4, but there are only 4 \(0-3\)"),
     ({"nodes": [{"cpus": "0-3", "memory": "1GiB", "latency_ns": 80, "bandwidth_mibs": 1}, {"memory": "1GiB"}]}, "or on none"),
