@@ -28,6 +28,7 @@ from numalab.cli.terminal import told, visible
 from numalab.core.errors import HostError, InputError, LabError
 from numalab.core.process import Deadline
 from numalab.model.case import Case
+from numalab.model.guest import GuestRequest
 from numalab.model.run import Run
 from numalab.model.topology import Topology
 from numalab.model.units import GIB, parse_size
@@ -260,7 +261,7 @@ class Lab:
         from numalab.guest import guest as guests
         from numalab.guest import launch, provision
 
-        request = guests.Request(
+        request = GuestRequest(
             name=guests.fresh_name("test-" + Path(name).name.removesuffix(".yml")), topology_name=name, shape=topology,
             kernel_name=kernel or self.config.getoption("--kernel"), wish=self.config.getoption("--accel"), append=append,
         )

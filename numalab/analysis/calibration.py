@@ -23,7 +23,8 @@ from numalab.core import state
 from numalab.core.errors import InputError
 from numalab.model.case import Case, Expectation
 from numalab.model.run import Run
-from numalab.model.values import SizeClass, Stored, Value, first_line, jsonable
+from numalab.model.topology import Topology
+from numalab.model.values import Accel, SizeClass, Stored, Value, first_line, jsonable
 from numalab.model.verdict import CONFIDENCE
 from numalab.runs import compatibility
 
@@ -97,18 +98,17 @@ def site(run: Run) -> Site:
     """The site of a run of a case. Raises InputError for one of no case."""
     if run.place is None:
         raise InputError(f"run {run.id} belongs to no case, and cannot calibrate one")
-    spec = run.guest["spec"]
-    here = plan(run.place.case_name, run.place.case, run.size, spec["topology"], spec["accel"], run.host.get("machine", ""))
+    spec = run.guest.spec
+    here = plan(run.place.case_name, run.place.case, run.size, spec.topology, spec.accel, run.host.get("machine", ""))
     return here.model_copy(update={"machine_id": run.host.get("machine id", "")})
 
 
-def plan(name: str, case: Case, size: SizeClass, topology: dict[str, Any], accel: str, machine: str) -> Site:
-    """The same before there is a run: the topology as plain JSON data, scaled; the name of the machine that runs the guests."""
+def plan(name: str, case: Case, size: SizeClass, topology: Topology, accel: Accel, machine: str) -> Site:
+    """The same before there is a run: the topology, scaled; the name of the machine that runs the guests."""
     known, here = jsonable(case), jsonable(case.sizes[size])
     recipe = {key: known[key] for key in PARTS} | {key: here[key] for key in SIZE_PARTS}
     return Site(
-        case_name=name, size=size, recipe=recipe, accel=accel, machine=machine,
-        shape={key: value for key, value in topology.items() if key not in compatibility.NO_PART},
+        case_name=name, size=size, recipe=recipe, accel=accel.value, machine=machine, shape=compatibility.shape(topology),
     )
 
 

@@ -57,7 +57,7 @@ def verdict(runs: Sequence[Run], *, calibration: Calibration | None = None, forc
     unlike = _unlike(every, whole)
     if unlike and not force:
         raise InputError(f"these runs are not comparable: {'; '.join(unlike)}: leave some out, or force it", field="force")
-    first, spec = (whole or every)[0], (whole or every)[0].guest["spec"]
+    first, spec = (whole or every)[0], (whole or every)[0].guest.spec
     place = first.place
     assert place is not None
     sides = {arm: _side(whole, arm) for arm in Arm}
@@ -65,7 +65,7 @@ def verdict(runs: Sequence[Run], *, calibration: Calibration | None = None, forc
     findings = tuple(expectation.together([_asked(wish, sides) for wish in place.case.expect], expectation.ALPHA / shares))
     named = {arm: [run.kernel for run in _side(every, arm)] for arm in Arm}
     return Verdict(
-        case_name=place.case_name, size=first.size, topology=spec["topology_name"], accel=spec["accel"],
+        case_name=place.case_name, size=first.size, topology=spec.topology_name, accel=spec.accel.value,
         before=(named[Arm.BEFORE] or [place.case.before])[0], after=(named[Arm.AFTER] or [place.case.after])[0],
         boots=(len(sides[Arm.BEFORE]), len(sides[Arm.AFTER])), answer=overall(findings), findings=findings, runs=tuple(run.id for run in whole),
         doubts=tuple(map(_line, [*(f"forced, though not comparable: {line}" for line in unlike), *_about_runs(every, sides), *_about_values(findings, sides),
@@ -139,11 +139,11 @@ def _inputs(run: Run) -> Traits:
     assert run.place is not None
     case = {key: value for key, value in jsonable(run.place.case).items() if key not in SAID}
     inputs = {name: MOVED.get(digest, digest) for name, digest in run.inputs.items()}
-    return {"case": {"": run.place.case_name, **case}, "image": {"": run.guest.get("image_id", "")}, "inputs": inputs}
+    return {"case": {"": run.place.case_name, **case}, "image": {"": run.guest.image_id}, "inputs": inputs}
 
 
 def _kernel(run: Run) -> Traits:
-    return {"name": {"": run.kernel}, "build": {"": run.guest.get("kernel_hash", "")}, "release": {"": run.release}}
+    return {"name": {"": run.kernel}, "build": {"": run.guest.kernel_hash}, "release": {"": run.release}}
 
 
 def _asked(wish: Expectation, sides: Sides) -> expectation.Asked:
@@ -161,7 +161,7 @@ def _about_runs(every: Sequence[Run], sides: Sides) -> list[str]:
     """Boots that broke, complained or were begun again, and experiments that were not interleaved."""
     lines = [f"run {run.id} broke and is not counted: {run.error}" for run in every if run.error]
     if again := hung(every):
-        lines.append(f"{again}, before {', '.join(run.id for run in every if run.guest.get('hung'))}: a kernel that hangs looks the same")
+        lines.append(f"{again}, before {', '.join(run.id for run in every if run.guest.hung)}: a kernel that hangs looks the same")
     for run in every:
         if run.console_warnings and not run.error:
             lines.append(f"run {run.id}: {len(run.console_warnings)} warnings on its console, the first: {run.console_warnings[0]}")
@@ -201,5 +201,5 @@ def _line(text: str) -> str:
 
 def hung(runs: Sequence[Run]) -> str:
     """How many boots had to be begun again under emulation, in words; '' for none."""
-    count = sum(run.guest.get("hung", 0) for run in runs)
+    count = sum(run.guest.hung for run in runs)
     return f"{count} boot{'s' * (count > 1)} hung under emulation and {'were' if count > 1 else 'was'} begun again" if count else ""

@@ -37,15 +37,14 @@ from numalab.cli.terminal import echo, visible
 from numalab.core.errors import Cancelled, DeadlinePassed, Exit, HostError, InputError, LabError
 from numalab.guest import guest as guests
 from numalab.guest import launch, provision
-from numalab.guest.guest import Request
 from numalab.host import console, image, qemu_user
-from numalab.host import disks as host_disks
 from numalab.host.domain import Mark, domain_name, mark
 from numalab.host.hypervisor import connect
 from numalab.kernel import boot as kernel_boot
 from numalab.kernel import recipe
 from numalab.maintenance import gc as maintenance_gc
 from numalab.model import catalog, topology, verification
+from numalab.model.guest import BootWay, DiskForm, GuestRequest
 from numalab.model.topology import Disk, Topology
 from numalab.model.values import check_name, first_fault
 from numalab.report import text as report_text
@@ -75,7 +74,7 @@ def up(
     """Bring up guests, and verify each one's topology from inside."""
     common: dict[str, object] = {
         "image_name": image_name, "append": append, "wish": accel_word(accelerator), "kept": True,
-        "ssh_port": ssh_port, "network": network, "boot": one_of(guests.BootWay, "--boot", boot), "form": one_of(host_disks.Form, "--storage", storage),
+        "ssh_port": ssh_port, "network": network, "boot": one_of(BootWay, "--boot", boot), "form": one_of(DiskForm, "--storage", storage),
     }
     requests = _requests(topologies, _kernels(kernel_names), name or [], common, size_option("--memory", memory), vcpus, disk or [])
     deadline = limit(timeout)
@@ -109,14 +108,14 @@ def _kernels(text: str) -> list[str]:
 
 def _requests(
     topologies: list[str], kernels: list[str], given: list[str], common: dict[str, object], memory: int | None, vcpus: int | None, disks: list[str],
-) -> list[Request]:
+) -> list[GuestRequest]:
     """The asked guests as values; everything that can be wrong about them is found here, before anything is made."""
     pairs = [(text, kernel_name) for text in topologies for kernel_name in kernels]
     if given and len(given) != len(pairs):
         raise InputError(f"--name: {len(given)} names for {len(topologies)} topologies" + (f" times {len(kernels)} kernels" if len(kernels) > 1 else ""))
     if common["ssh_port"] and len(pairs) > 1:
         raise InputError("--ssh-port: one port cannot serve several guests")
-    found: list[Request] = []
+    found: list[GuestRequest] = []
     for index, (text, kernel_name) in enumerate(pairs):
         shape = topology.scale(_with_disks(catalog.topology(text), disks), memory=memory, vcpus=vcpus)
         taken = {request.name for request in found}
@@ -128,7 +127,7 @@ def _requests(
                 raise ValueError(f"{who!r} is there twice")
         except ValueError as error:
             raise InputError(f"--name: {error}") from error
-        found.append(Request.model_validate({**common, "name": who, "topology_name": text, "kernel_name": kernel_name, "shape": shape}))
+        found.append(GuestRequest.model_validate({**common, "name": who, "topology_name": text, "kernel_name": kernel_name, "shape": shape}))
     return found
 
 
@@ -205,7 +204,7 @@ def put_in_order(
     asked = provision.Order(sysctls=provision.pairs("sysctl", sysctl or []), knobs=provision.pairs("knob", knob or []))
     guest = reach(name)
     changed = provision.tune(guest, asked, limit(5 * MINUTE)).changed
-    if boot and one_of(guests.BootWay, "--boot", boot) == guests.BootWay.GRUB:
+    if boot and one_of(BootWay, "--boot", boot) == BootWay.GRUB:
         changed += provision.own_kernel(guest, limit(launch.UP_SECONDS))
         inventory()
     echo(f"{name}: changed={changed}")

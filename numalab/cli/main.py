@@ -45,12 +45,12 @@ from numalab.core import version
 from numalab.core.errors import Cancelled, Exit, InputError, LabError
 from numalab.guest import guest as guests
 from numalab.guest import launch, provision
-from numalab.guest.guest import Request
 from numalab.host import image
 from numalab.host.hypervisor import connect
 from numalab.maintenance import doctor
 from numalab.measure import runner
 from numalab.model import catalog, topology
+from numalab.model.guest import GuestRequest
 from numalab.model.values import SizeClass
 from numalab.report import text
 from numalab.runs import record
@@ -96,7 +96,7 @@ def measure_workload(
         result, folder = runner.run(reach(on), workload, which, limit(COMMAND_SECONDS))
     else:
         shape = topology.scale(catalog.topology(topology_name), memory=size_option("--memory", memory), vcpus=vcpus)
-        request = Request(
+        request = GuestRequest(
             name=guests.fresh_name(f"measure-{workload}"), topology_name=topology_name, shape=shape,
             kernel_name=kernel_name, wish=accel_word(accelerator),
         )

@@ -14,8 +14,9 @@ from numalab.cli.terminal import echo, told
 from numalab.core.errors import Cancelled, HostError, InputError, KernelOops, LabError
 from numalab.guest import guest as guests
 from numalab.guest.guest import Guest
-from numalab.host import ansible, disks
+from numalab.host import ansible
 from numalab.host.hypervisor import connect
+from numalab.model.guest import BootWay, DiskForm
 from numalab.model.units import parse_size
 from numalab.model.values import SizeClass
 
@@ -47,7 +48,7 @@ def reach(name: str) -> Guest:
     return guest
 
 
-def one_of(kind: type[SizeClass] | type[disks.Form] | type[guests.BootWay], option: str, text: str) -> str:
+def one_of(kind: type[SizeClass] | type[DiskForm] | type[BootWay], option: str, text: str) -> str:
     """A word of an option that takes few, or an InputError with all of them."""
     words = [member.value for member in kind]
     if text not in words:

@@ -17,6 +17,7 @@ from numalab.core.errors import InputError
 from numalab.experiment import run as experiment
 from numalab.model.case import Arm
 from numalab.model.run import Run
+from numalab.model.units import show_size
 from numalab.model.values import jsonable
 from numalab.model.verdict import Verdict
 from numalab.report import comparison, export, mail, reference, replication, table, text
@@ -104,10 +105,10 @@ def verdicts(runs: Sequence[Run], *, force: bool) -> tuple[tuple[Verdict, ...], 
 def plain(found: Columns, above: Sequence[str], beside: Sequence[Beside], references: Mapping[str, Published]) -> str:
     """Tables as the seeds have them, the workload's name over the first."""
     run = next(iter(found.values()))[0]
-    spec = run.guest["spec"]
+    spec = run.guest.spec
     boots = ", ".join(f"{len(boots)} of {heading}" for heading, boots in found.items())
-    shape = f"{spec['topology_name']}: {spec['topology']['vcpus']} vCPUs, {spec['topology']['memory']}"
-    head = [f"{run.workload} ({run.size}) on {shape}, {spec['accel']}; boots: {boots}"]
+    shape = f"{spec.topology_name}: {spec.topology.vcpus} vCPUs, {show_size(spec.topology.memory)}"
+    head = [f"{run.workload} ({run.size}) on {shape}, {spec.accel}; boots: {boots}"]
     if run.emulated:
         head.append(text.EMULATED)
     first, *others = (table.text(block) for block in comparison.compare(found))

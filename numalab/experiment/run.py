@@ -25,11 +25,12 @@ from numalab.core.process import Deadline
 from numalab.experiment.plan import Plan, boot_order, build_kernels, interesting_phase, pin_builds, plan_settings, scaled_topology, workload_phases
 from numalab.guest import guest as guests
 from numalab.guest import launch, provision
-from numalab.guest.guest import Guest, Request
+from numalab.guest.guest import Guest
 from numalab.host import ssh
 from numalab.host.hypervisor import Host
 from numalab.measure import runner
 from numalab.model.case import Arm, Place
+from numalab.model.guest import GuestRequest
 from numalab.model.run import Run
 from numalab.model.verdict import Verdict
 from numalab.runs import index as run_index
@@ -102,7 +103,7 @@ def booted(asked: Plan, host: Host, kernel: str, name: str, deadline: Deadline) 
 
 def up(asked: Plan, host: Host, kernel: str, name: str, deadline: Deadline, *, kept: bool = False) -> Guest:
     """A guest of the plan with its sysctls and knobs; `kept` for a person. On any error, nothing is left."""
-    request = Request(
+    request = GuestRequest(
         name=name, topology_name=asked.machine.topology, shape=scaled_topology(asked), kernel_name=kernel, wish=asked.wish,
         append=asked.case.append, image_name=asked.image, image_id=asked.image_id, kept=kept,
         pinned=asked.pinned.get(kernel),

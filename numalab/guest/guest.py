@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A guest: its record, how it is reached, used and ended. `launch` makes one.
+"""A guest: how it is reached, used and ended, and its files on the host. `launch` makes one.
 
 A guest is a folder guests/NAME in the state directory and a domain with the guest's mark. Whoever makes,
 changes or ends it holds its lock (`hold`), and looks again once it is held.
@@ -17,9 +17,8 @@ from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from numalab.core import state
 from numalab.core.errors import BootHung, DeadlinePassed, GuestError, GuestLost, HostError, InputError, KernelOops, LabError, TopologyMismatch
@@ -30,9 +29,8 @@ from numalab.host.domain import Mark, mark
 from numalab.host.hypervisor import Host
 from numalab.host.remote import of_uri
 from numalab.model import verification
-from numalab.model.guest import Boot, GuestSpec
-from numalab.model.topology import Topology
-from numalab.model.values import Accel, Name, Stored, Value, check_name, first_line, jsonable
+from numalab.model.guest import GuestRecord
+from numalab.model.values import Accel, Stored, check_name, first_line, jsonable
 
 OOPS_SECONDS = 1.0
 """Until an oops stands on the console as a whole."""
@@ -42,36 +40,6 @@ translation of an instruction that another vCPU has just patched (Linux patches 
 executes a breakpoint for ever that is no longer there. So one guest's registers said, on QEMU 7.2, where 2 or 3 of 100
 boots hang, not all in that place. Such a boot is begun again and counted; one under KVM is not, for there a hang is
 the kernel's."""
-
-
-class BootWay(StrEnum):
-    """Who starts the kernel: QEMU, from the host's files, or the guest's own GRUB."""
-
-    DIRECT = "direct"
-    GRUB = "grub"
-
-
-class Request(Value):
-    """What a person asks of `up`."""
-
-    name: Name
-    topology_name: str
-    shape: Topology
-    kernel_name: str = "debian"
-    boot: BootWay = BootWay.DIRECT
-    image_name: str = "debian12"
-    image_id: str = ""
-    """A certain build of the image; '' takes the newest of today's inputs."""
-    append: str = ""
-    wish: str = "auto"
-    form: disks.Form = disks.Form.AUTO
-    ssh_port: int | None = None
-    network: bool = False
-    """See GuestSpec."""
-    kept: bool = False
-    """See Record."""
-    pinned: Boot | None = None
-    """A certain build of the kernel; None takes that of today's recipe."""
 
 
 class Maker(Stored):
@@ -89,29 +57,6 @@ class Maker(Stored):
         return state.Process.parse(self.process)
 
 
-class Record(Stored):
-    """guests/NAME/guest.json: enough to reach the guest from another process, and to clean up after one."""
-
-    format: int = 2
-    spec: GuestSpec
-    uri: str
-    image: str
-    image_id: str
-    kernel_hash: str
-    accel_reason: str
-    created: str
-    ready: bool
-    kept: bool = True
-    """Whether it stays up after the process that made it, for a person; else gc ends it when that process is gone."""
-    hung: int = 0
-    """How many boots hung under emulation before this one."""
-
-    @classmethod
-    def upgraded(cls, data: dict[str, Any], number: int) -> dict[str, Any]:
-        """Format 1 named its maker, which now stands in a file of its own."""
-        return {key: value for key, value in data.items() if key not in ("maker", "maker_started")}
-
-
 @contextmanager
 def hold(name: str, deadline: Deadline) -> Iterator[None]:
     """A guest's lock. DeadlinePassed when another process keeps it until then."""
@@ -119,14 +64,14 @@ def hold(name: str, deadline: Deadline) -> Iterator[None]:
         yield
 
 
-def check_release(record: Record, release: str) -> None:
+def check_release(record: GuestRecord, release: str) -> None:
     """GuestError when a guest's `uname -r` is not that of its record's kernel, where that is known."""
     boot = record.spec.boot
     if boot.release and release != boot.release:
         raise GuestError(f"guest {record.spec.name}: runs kernel {release}, but {boot.name} is {boot.release}")
 
 
-def ssh_to(record: Record, watch: Callable[[], None] | None = None) -> ssh.Ssh:
+def ssh_to(record: GuestRecord, watch: Callable[[], None] | None = None) -> ssh.Ssh:
     """SSH to the guest of a record."""
     return ssh.Ssh(
         guest=record.spec.name, port=record.spec.ssh_port, key=state.folder("ssh") / "id_ed25519",
@@ -142,7 +87,7 @@ DOWN_SECONDS = 60.0
 class Guest:
     """A guest that is up, or about to be. It is a Shell."""
 
-    record: Record
+    record: GuestRecord
     host: Host
 
     def __post_init__(self) -> None:
@@ -343,7 +288,7 @@ def fresh_name(wish: str, besides: AbstractSet[str] = frozenset()) -> str:
     return next(name for name in [stem, *(f"{stem}-{n}" for n in range(2, 1000))] if name not in taken)
 
 
-def read(name: str) -> Record:
+def read(name: str) -> GuestRecord:
     """A guest's record. InputError when there is no such guest, HostError when its record cannot be read."""
     try:
         check_name(name)
@@ -351,7 +296,7 @@ def read(name: str) -> Record:
         raise InputError(str(error)) from error
     place = state.folder("guests") / name
     try:
-        return Record.model_validate_json((place / "guest.json").read_text())
+        return GuestRecord.model_validate_json((place / "guest.json").read_text())
     except FileNotFoundError:
         if place.exists():
             raise InputError(f"guest {name} is half made: its up did not end; lab.py gc removes what is left of it") from None
@@ -361,7 +306,7 @@ def read(name: str) -> Record:
         raise HostError(f"{place / 'guest.json'}: not a guest's record: {first_line(error)}") from error
 
 
-def records() -> tuple[list[Record], list[str]]:
+def records() -> tuple[list[GuestRecord], list[str]]:
     """The records of all guests, and the names of guests whose record cannot be read; half-made guests have none."""
     known, unknown = [], []
     for name in names():
@@ -401,7 +346,7 @@ def made_by_us() -> list[str]:
     return ours
 
 
-def elsewhere(record: Record) -> str:
+def elsewhere(record: GuestRecord) -> str:
     """The machine that a guest runs on, where that is another one that shares the state directory; '' else."""
     known = maker(record.spec.name)
     process = known.parsed if known else None

@@ -20,7 +20,7 @@ from numalab.core.errors import BootHung, HostError, InputError, LabError, NameT
 from numalab.core.log import note, step
 from numalab.core.process import Deadline
 from numalab.guest import guest as guests
-from numalab.guest.guest import Guest, Record, Request
+from numalab.guest.guest import Guest
 from numalab.host import accelerator, image, qemu_user
 from numalab.host import disks as host_disks
 from numalab.host.domain import CMDLINE, domain_xml
@@ -29,7 +29,7 @@ from numalab.host.image import Image
 from numalab.host.remote import HERE, Where, part_prefix
 from numalab.kernel import boot as kernel_boot
 from numalab.model import topology
-from numalab.model.guest import Boot, GuestSpec
+from numalab.model.guest import Boot, GuestRecord, GuestRequest, GuestSpec
 from numalab.model.topology import Topology
 from numalab.model.units import MIB, show_size
 from numalab.model.values import jsonable
@@ -48,7 +48,7 @@ Where both machines share the state directory it is there already, with that cla
 earlier labs left when they were killed between the two, and no other."""
 
 
-def up(request: Request, host: Host, deadline: Deadline) -> Guest:
+def up(request: GuestRequest, host: Host, deadline: Deadline) -> Guest:
     """Make, boot, reach and verify a guest. On any error, nothing of it is left.
 
     A boot that hangs under emulation is begun again, from fresh disks: said, and counted in the record.
@@ -64,13 +64,13 @@ def up(request: Request, host: Host, deadline: Deadline) -> Guest:
     return _up(request, host, deadline, BOOT_TRIES - 1)
 
 
-def _up(request: Request, host: Host, deadline: Deadline, hung: int) -> Guest:
+def _up(request: GuestRequest, host: Host, deadline: Deadline, hung: int) -> Guest:
     """One try, under the guest's lock."""
     with guests.hold(request.name, deadline):
         return _made(request, host, deadline, hung)
 
 
-def _made(request: Request, host: Host, deadline: Deadline, hung: int) -> Guest:
+def _made(request: GuestRequest, host: Host, deadline: Deadline, hung: int) -> Guest:
     place = _claim(request.name, host.uri)
     guest = None
     try:
@@ -119,7 +119,7 @@ def taken(name: str) -> NameTaken:
     return NameTaken(f"a guest called {name} is there: lab.py down {name}, or choose another name", field="name")
 
 
-def _chosen(request: Request, deadline: Deadline) -> tuple[Image, Boot]:
+def _chosen(request: GuestRequest, deadline: Deadline) -> tuple[Image, Boot]:
     """The image and the kernel to boot. HostError when one is not built."""
     base = image.pinned(request.image_name, request.image_id) if request.image_id else image.require(request.image_name, deadline)
     boot = request.pinned or kernel_boot.resolve(request.kernel_name, base)
@@ -148,7 +148,7 @@ def _boot_there(boot: Boot, there: dict[Path, Path], cmdline: str) -> Boot:
     return boot.model_copy(update={"kernel": kernel, "initrd": initrd, "cmdline": cmdline})
 
 
-def _prepare(request: Request, base: Image, boot: Boot, host: Host, place: Path, deadline: Deadline, hung: int) -> Guest:
+def _prepare(request: GuestRequest, base: Image, boot: Boot, host: Host, place: Path, deadline: Deadline, hung: int) -> Guest:
     """Everything short of starting it: accelerator, disks, record."""
     where = host.where
     request = request.model_copy(update={"shape": kernel_boot.fitted(request.kernel_name, request.shape)})
@@ -176,7 +176,7 @@ def _prepare(request: Request, base: Image, boot: Boot, host: Host, place: Path,
         ssh_port=request.ssh_port or free_port(where), directory=str(place), lab=state.identity(), owner=runs_as.owner,
         network=request.network,
     )
-    record = Record(
+    record = GuestRecord(
         spec=spec, uri=host.uri, image=base.name, image_id=base.id, kernel_hash=kernel_boot.digest(boot),
         accel_reason=probe.reason, created=state.stamp(), ready=False, kept=request.kept, hung=hung,
     )
@@ -189,7 +189,7 @@ def _prepare(request: Request, base: Image, boot: Boot, host: Host, place: Path,
     return guest
 
 
-def start(guest: Guest, request: Request, deadline: Deadline) -> None:
+def start(guest: Guest, request: GuestRequest, deadline: Deadline) -> None:
     """Create the domain. One at a time over the whole host, so that two never count the same free memory."""
     where = guest.host.where
     if request.ssh_port and not where.ssh and not _port_free(request.ssh_port):

@@ -20,11 +20,12 @@ from numalab.core.log import step
 from numalab.core.process import Deadline
 from numalab.guest import guest as guests
 from numalab.guest import launch
-from numalab.guest.guest import BootWay, Guest, Request
+from numalab.guest.guest import Guest
 from numalab.host import ansible, image, ssh
 from numalab.host.hypervisor import Host
 from numalab.kernel import boot as kernel_boot
 from numalab.model.case import Setting, SettingName
+from numalab.model.guest import BootWay, GuestRequest
 from numalab.model.values import Value
 
 KNOBS = ("scan_delay_ms", "scan_period_min_ms", "scan_period_max_ms", "scan_size_mb")
@@ -58,7 +59,7 @@ def tune(guest: Guest, asked: Order, deadline: Deadline) -> ansible.Recap:
         return _play(guest, {"tuning_sysctls": asked.sysctls, "tuning_knobs": asked.knobs}, deadline)
 
 
-def up(request: Request, host: Host, deadline: Deadline) -> Guest:
+def up(request: GuestRequest, host: Host, deadline: Deadline) -> Guest:
     """launch.up, then modules and boot loader as the kernel and the request want. On any error, nothing is left."""
     if (state.folder("guests") / request.name).exists():  # before another lab.py, which works on it, is waited for
         raise launch.taken(request.name)
@@ -66,7 +67,7 @@ def up(request: Request, host: Host, deadline: Deadline) -> Guest:
         return _up(request, host, deadline)
 
 
-def _up(request: Request, host: Host, deadline: Deadline) -> Guest:
+def _up(request: GuestRequest, host: Host, deadline: Deadline) -> Guest:
     guest = launch.up(request, host, deadline)
     with guests.ending(guest, only_on_error=True):
         if request.boot is BootWay.GRUB:
@@ -80,7 +81,7 @@ def _up(request: Request, host: Host, deadline: Deadline) -> Guest:
     return guest
 
 
-def own_kernel(guest: Guest, deadline: Deadline, request: Request | None = None) -> int:
+def own_kernel(guest: Guest, deadline: Deadline, request: GuestRequest | None = None) -> int:
     """Install the guest's kernel in the guest, choose it in GRUB and restart into it; returns how much was changed.
 
     A guest that GRUB started already, with nothing changed, is not restarted.
@@ -89,7 +90,7 @@ def own_kernel(guest: Guest, deadline: Deadline, request: Request | None = None)
         return _own_kernel(guest, deadline, request)
 
 
-def _own_kernel(guest: Guest, deadline: Deadline, request: Request | None) -> int:
+def _own_kernel(guest: Guest, deadline: Deadline, request: GuestRequest | None) -> int:
     spec = guest.record.spec
     boot = kernel_boot.resolve(spec.boot.name, image.pinned(guest.record.image, guest.record.image_id))
     words = spec.boot.cmdline.split()
@@ -112,7 +113,7 @@ def _own_kernel(guest: Guest, deadline: Deadline, request: Request | None) -> in
         guest.record = guest.record.model_copy(update={"spec": fresh, "kernel_hash": kernel_boot.digest(boot)})  # today's build of that name
         guest.save()
         guest.__post_init__()
-        launch.start(guest, request or Request(name=spec.name, topology_name=spec.topology_name, shape=spec.topology), deadline)
+        launch.start(guest, request or GuestRequest(name=spec.name, topology_name=spec.topology_name, shape=spec.topology), deadline)
         guest.reach(deadline)
     guest.verify(deadline)
     return changed

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from enum import StrEnum
 from pathlib import Path
 
 from numalab.core import state
@@ -18,7 +17,7 @@ from numalab.core.errors import HostError, InputError
 from numalab.core.log import note, step
 from numalab.core.process import Deadline, need, run
 from numalab.host.remote import HERE, Where
-from numalab.model.guest import DiskFile
+from numalab.model.guest import DiskFile, DiskForm
 from numalab.model.topology import Disk
 from numalab.model.units import MIB, TIB, show_size
 
@@ -28,15 +27,6 @@ POOL_SIZE = 2 * TIB
 """The pool's own file is sparse too; XFS on it holds files of up to 8 EiB."""
 ROOM = 2048 * MIB
 """Free host space that a guest's overlays must find: an overlay grows as the guest writes."""
-
-
-class Form(StrEnum):
-    """How a data disk is kept; auto takes raw where the file system can hold one, else qcow2."""
-
-    AUTO = "auto"
-    RAW = "raw"
-    QCOW2 = "qcow2"
-    POOL = "pool"
 
 
 def largest_file(folder: Path, where: Where = HERE) -> int:
@@ -89,30 +79,30 @@ def overlay(image: Path, target: Path, deadline: Deadline, where: Where = HERE) 
     return DiskFile(path=str(target), format="qcow2", serial="root", direct=direct_io(target.parent, where))
 
 
-def check_size(disk: Disk, folder: Path, form: Form, where: Where = HERE) -> Form:
+def check_size(disk: Disk, folder: Path, form: DiskForm, where: Where = HERE) -> DiskForm:
     """The form that this disk will have: AUTO decided, and an InputError when it cannot hold the size."""
-    most = largest_file(folder, where) if form in (Form.AUTO, Form.RAW) else 0
-    if form is Form.AUTO:
-        form = Form.RAW if disk.size <= most else Form.QCOW2
-    if form is Form.RAW and disk.size > most:
+    most = largest_file(folder, where) if form in (DiskForm.AUTO, DiskForm.RAW) else 0
+    if form is DiskForm.AUTO:
+        form = DiskForm.RAW if disk.size <= most else DiskForm.QCOW2
+    if form is DiskForm.RAW and disk.size > most:
         why = f"{show_size(disk.size)} raw, but files in {folder} end at {most / TIB:.0f}TiB"
         raise InputError(f"disk {disk.name}: {why}: use qcow2 or a pool for it", field="storage")
-    if form is Form.QCOW2 and disk.size > QCOW2_MOST:
+    if form is DiskForm.QCOW2 and disk.size > QCOW2_MOST:
         why = f"{show_size(disk.size)}, but a qcow2 ends at {show_size(QCOW2_MOST)}"
         raise InputError(f"disk {disk.name}: {why}: use a pool for it, or raw on XFS", field="storage")
     return form
 
 
-def create(disk: Disk, folder: Path, form: Form, deadline: Deadline, where: Where = HERE) -> DiskFile:
+def create(disk: Disk, folder: Path, form: DiskForm, deadline: Deadline, where: Where = HERE) -> DiskFile:
     """A sparse data disk in a guest's folder (or, for the pool, in the pool and removed with the guest)."""
     form = check_size(disk, folder, form, where)
-    if form is Form.POOL and where.ssh:
+    if form is DiskForm.POOL and where.ssh:
         raise InputError(f"storage pool is for this machine's own disks, not for those of {where.ssh}", field="storage")
-    if form is Form.QCOW2:
+    if form is DiskForm.QCOW2:
         path = folder / f"{disk.name}.qcow2"
         where.run([where.program("qemu-img", "qemu-utils"), "create", "-q", "-f", "qcow2", path, str(disk.size)], deadline=deadline)
         return DiskFile(path=str(path), format="qcow2", serial=disk.name, direct=direct_io(folder, where), bus=disk.bus, mibs_per_second=disk.mibs_per_second)
-    place = _pool_folder(folder.name, deadline) if form is Form.POOL else folder
+    place = _pool_folder(folder.name, deadline) if form is DiskForm.POOL else folder
     place.mkdir(exist_ok=True)
     path = place / f"{disk.name}.raw"
     where.run(["install", "-m", "600", "/dev/null", path], deadline=deadline)

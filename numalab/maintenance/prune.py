@@ -22,6 +22,7 @@ from numalab.host.image import Image
 from numalab.kernel import build, era, recipe
 from numalab.kernel.recipe import DISTRIBUTION, KernelRecipe
 from numalab.model import catalog
+from numalab.model.guest import GuestRecord
 
 _ID = re.compile(r"(debian-[\d.]+-|git-|tar-)[0-9a-f]{16}")
 """The source's id at the beginning of the name of a source, a build tree or a configuration."""
@@ -83,7 +84,7 @@ def remove(path: Path) -> bool:
     return False
 
 
-def _booted(records: Iterable[guest.Record]) -> set[str]:
+def _booted(records: Iterable[GuestRecord]) -> set[str]:
     """Folders of the kernels that guests run; of a guest that GRUB started, the name of its kernel."""
     return {Path(record.spec.boot.kernel).parent.name if record.spec.boot.kernel else record.spec.boot.name for record in records}
 

@@ -111,7 +111,7 @@ def run(
     result = Run(
         id=f"{state.stamp()}-{workload}-{guest.record.spec.topology_name}-{guest.record.spec.boot.name}-{os.getpid()}-{secrets.token_hex(4)}".replace("/", "_"),
         workload=workload, size=size, params=jsonable(params), started=state.stamp(), host=_host(guest, deadline),
-        guest=jsonable(guest.record), release="", cmdline="", inputs=_inputs(workload), settings=options.settings, place=options.place,
+        guest=guest.record, release="", cmdline="", inputs=_inputs(workload), settings=options.settings, place=options.place,
     )
     error: BaseException | None = None
     told = 0

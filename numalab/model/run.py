@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import Field
 
 from numalab.model.case import Place
+from numalab.model.guest import GuestRecord
 from numalab.model.values import Accel, Phase, SizeClass, Stored, Value
 
 
@@ -37,7 +38,8 @@ class Run(Stored):
     started: str
     host: dict[str, str]
     """The machine that runs the guest; see machine.about."""
-    guest: dict[str, Any]
+    guest: GuestRecord
+    """Read by the present rules: one that is added to Topology must not refuse what guests have run on."""
     inputs: dict[str, str] = Field(default_factory=dict)
     """Files that the run depends on beside the guest's (which are in `guest`) -> their SHA-256."""
     release: str
@@ -54,12 +56,12 @@ class Run(Stored):
     @property
     def kernel(self) -> str:
         """The name, in kernels/, of what its guest booted."""
-        return str(self.guest["spec"]["boot"]["name"])
+        return self.guest.spec.boot.name
 
     @property
     def emulated(self) -> bool:
         """Whether its times tell nothing."""
-        return bool(self.guest["spec"]["accel"] == Accel.TCG)
+        return self.guest.spec.accel is Accel.TCG
 
     @property
     def measured(self) -> list[PhaseResult]:

@@ -101,10 +101,10 @@ def to_csv(runs: Sequence[Run]) -> str:
 
 
 def _lines(run: Run) -> Iterator[tuple[object, ...]]:
-    spec, place = run.guest["spec"], run.place
+    spec, place = run.guest.spec, run.place
     head = (
         run.id, run.started, *((place.case_name, place.experiment, place.arm.value, place.boot) if place else ("", "", "", "")),
-        run.workload, run.size.value, spec["topology_name"], spec["accel"], run.kernel, run.release,
+        run.workload, run.size.value, spec.topology_name, spec.accel.value, run.kernel, run.release,
     )
     for result in run.phases:
         sums = metrics.merged(run, result.phase.name)

@@ -23,8 +23,7 @@ from numalab.core.errors import InputError
 from numalab.kernel import patch as kernel_patch
 from numalab.kernel import recipe as kernel_recipe
 from numalab.model.run import Run
-from numalab.model.topology import Topology
-from numalab.model.values import Accel, jsonable
+from numalab.model.values import jsonable
 from numalab.model.verdict import Verdict
 from numalab.report import attachments, chart, charts, reference, sections, table
 from numalab.report.reference import Published
@@ -48,8 +47,6 @@ def write(runs: Sequence[tuple[Run, Path]], verdicts: Sequence[Verdict], target:
     _check(target)
     if doubles := {run.id for run, _ in runs if [other.id for other, _ in runs].count(run.id) > 1}:
         raise InputError(f"{sorted(doubles)[0]}: is there twice: a report's files are named by run")
-    for run, folder in runs:
-        _check_guest(run, folder)
     with state.making(target.absolute()) as scratch:
         scratch.chmod(0o755)  # A report is made to be shown.
         boots = [_boot(run, folder, scratch, _number(run, [other for other, _ in runs])) for run, folder in runs]
@@ -85,17 +82,6 @@ def _check(target: Path) -> None:
         ours = False
     if not ours:
         raise InputError(f"target: {target} is there and is no report of the lab's: name another folder, or remove it", field="target")
-
-
-def _check_guest(run: Run, folder: Path) -> None:
-    """InputError for a run.json whose guest is none of the lab's: a Run takes anything there."""
-    try:
-        spec = run.guest["spec"]
-        Topology.model_validate(spec["topology"])
-        Accel(spec["accel"])
-        str(spec["topology_name"] + spec["boot"]["name"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{folder}: run.json: guest: is no guest of the lab's: {error!r}") from error
 
 
 def _boot(run: Run, folder: Path, target: Path, number: int) -> MeasuredBoot:

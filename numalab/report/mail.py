@@ -45,15 +45,15 @@ def setup(found: Columns) -> str:
     """On what was run what: host, guest, image, kernels, workload, boots."""
     every = [run for boots in found.values() for run in boots]
     run = every[0]
-    spec = run.guest["spec"]
-    accel = f"{spec['accel']} ({report_text.EMULATED})" if run.emulated else spec["accel"]
+    spec = run.guest.spec
+    accel = f"{spec.accel} ({report_text.EMULATED})" if run.emulated else spec.accel.value
     place = run.place
     facts = [
         *([("Case", f"{place.case_name}: {place.case.description} ({place.case.source})")] if place else []),
         ("Host", f"{run.host.get('cpu', '?')}, {run.host.get('cpus', '?')} CPUs, Linux {run.host.get('kernel', '?')}, QEMU {run.host.get('qemu', '?')}"),
-        ("Guest", f"{spec['topology_name']}: {shape(Topology.model_validate(spec['topology']))}"),
+        ("Guest", f"{spec.topology_name}: {shape(spec.topology)}"),
         ("Accel", accel),
-        ("Image", f"{run.guest.get('image', '?')} {run.guest.get('image_id', '')}".strip()),
+        ("Image", f"{run.guest.image} {run.guest.image_id}"),
         *(("Kernel", kernel(heading, boots[0])) for heading, boots in found.items()),
         ("Workload", f"{run.workload}, size {run.size}: {', '.join(f'{key} {value}' for key, value in run.params.items())}"),
         *([("Settings", ", ".join(f"{key} {value}" for key, value in run.settings.items()))] if run.settings else []),

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from numalab.analysis.verdict import hung
 from numalab.model.case import Case, Expectation
 from numalab.model.run import Run
-from numalab.model.topology import Topology
+from numalab.model.topology import Disk
 from numalab.model.units import show_size
 from numalab.model.values import Value
 from numalab.model.verdict import CONFIDENCE, Answer, Finding, Verdict
@@ -107,15 +106,15 @@ def together(runs: Sequence[Run]) -> list[list[Run]]:
     """Runs by section: of one case, or one workload without a case, in one size on one kind of machine."""
     groups: dict[tuple[str, ...], list[Run]] = {}
     for run in runs:
-        spec = run.guest["spec"]
-        machine = (spec["topology_name"], str(spec["topology"]["vcpus"]), str(spec["topology"]["memory"]), spec["accel"])
+        spec = run.guest.spec
+        machine = (spec.topology_name, str(spec.topology.vcpus), str(spec.topology.memory), spec.accel)
         groups.setdefault((run.place.case_name if run.place else "", run.workload, run.size, *machine), []).append(run)
     return list(groups.values())
 
 
 def _section(ident: str, boots: Sequence[MeasuredBoot], verdicts: Sequence[Verdict], known: Known) -> Section:
     runs, first = [boot.run for boot in boots], boots[0].run
-    spec, case = first.guest["spec"], next((boot.run.place.case for boot in boots if boot.run.place), None)
+    spec, case = first.guest.spec, next((boot.run.place.case for boot in boots if boot.run.place), None)
     emulated = first.emulated
     whole = [run for run in runs if not run.error]
     columns = comparison.columns(whole, known.baseline) if whole else {}
@@ -130,12 +129,12 @@ def _section(ident: str, boots: Sequence[MeasuredBoot], verdicts: Sequence[Verdi
     doubts += [f"not set beside reference/{name}.yml: this checkout has no such table" for name in gone]
     return Section(
         id=ident, title=first.place.case_name if first.place else first.workload, case=case, emulated=emulated,
-        machine=f"{first.size} on {spec['topology_name']}: {spec['topology']['vcpus']} vCPUs, {spec['topology']['memory']}, {spec['accel']}",
+        machine=f"{first.size} on {spec.topology_name}: {spec.topology.vcpus} vCPUs, {show_size(spec.topology.memory)}, {spec.accel}",
         verdicts=own, effects=[plot for verdict in own if (plot := charts.effects(verdict.findings))], doubts=unique(doubts),
         keys=[_key(index, name, every, known.kernels) for index, name in enumerate(order)], tables=comparison.compare(columns) if columns else (),
         published=_published(known.references, columns, case), metrics=section_charts.every_metric(shown, expected, emulated=emulated),
         over_time=section_charts.over_time(shown, [metric for metric, _ in expected]), profiles=section_charts.profiles(shown),
-        drawing=topology_diagram.draw(Topology.model_validate(spec["topology"])), facts=facts(runs), boots=every,
+        drawing=topology_diagram.draw(spec.topology), facts=facts(runs), boots=every,
     )
 
 
@@ -143,8 +142,8 @@ def _belongs(verdict: Verdict, runs: Sequence[Run]) -> bool:
     """Whether a verdict is about these runs; where every boot broke it names none, and goes by its case and machine."""
     if verdict.runs:
         return not {run.id for run in runs}.isdisjoint(verdict.runs)
-    machine, spec = (verdict.case_name, verdict.size, verdict.topology, verdict.accel), runs[0].guest["spec"]
-    return machine == (runs[0].place.case_name if runs[0].place else "", runs[0].size, spec["topology_name"], spec["accel"])
+    machine, spec = (verdict.case_name, verdict.size, verdict.topology, verdict.accel), runs[0].guest.spec
+    return machine == (runs[0].place.case_name if runs[0].place else "", runs[0].size, spec.topology_name, spec.accel)
 
 
 def _published(references: Mapping[str, Published], columns: comparison.Columns, case: Case | None) -> list[ChartTable]:
@@ -172,32 +171,31 @@ def _key(index: int, name: str, boots: MeasuredBoots, kernels: Mapping[str, Kern
     return Key(
         name=name, colour=charts.COLOURS[index % len(charts.COLOURS)], sign=SIGNS[index % len(SIGNS)], boots=sum(not run.error for run in mine),
         dashes="" if dashes == "solid" else dashes.replace("px", ""), release=", ".join(unique(run.release for run in mine)),
-        hash=", ".join(unique(str(run.guest.get("kernel_hash", "")) for run in mine)), about=kernels.get(mine[0].kernel, Kernel()),
+        hash=", ".join(unique(run.guest.kernel_hash for run in mine)), about=kernels.get(mine[0].kernel, Kernel()),
     )
 
 
 def facts(runs: Sequence[Run]) -> list[tuple[str, Sequence[str]]]:
     """What was run on what, as (title, values): more than one value where the runs differ."""
     hosts = [run.host for run in runs]
-    specs = [run.guest["spec"] for run in runs]
+    specs = [run.guest.spec for run in runs]
     found: list[tuple[str, Sequence[str]]] = [
         ("Host", unique(", ".join(f"{key} {host[key]}" for key in ("machine", "cpu", "cpus", "kernel") if host.get(key)) for host in hosts)),
         ("Hypervisor", unique(", ".join(f"{key} {host[key]}" for key in ("qemu", "libvirt", "uri") if host.get(key)) for host in hosts)),
-        ("Accelerator", unique(f"{spec['accel']}: {run.guest.get('accel_reason') or 'no reason is recorded'}" for run, spec in zip(runs, specs, strict=True))),
+        ("Accelerator", unique(f"{run.guest.spec.accel}: {run.guest.accel_reason or 'no reason is recorded'}" for run in runs)),
         ("Hung", unique([hung(runs)])),
-        ("Topology", unique(f"{spec['topology_name']}: {spec['topology']['description']}" for spec in specs)),
-        ("Disks", unique(_disk(disk) for spec in specs for disk in spec["topology"].get("disks", ()))),
-        ("Image", unique(f"{run.guest.get('image', '')} {run.guest.get('image_id', '')}".strip() for run in runs)),
+        ("Topology", unique(f"{spec.topology_name}: {spec.topology.description}" for spec in specs)),
+        ("Disks", unique(_disk(disk) for spec in specs for disk in spec.topology.disks)),
+        ("Image", unique(f"{run.guest.image} {run.guest.image_id}" for run in runs)),
         ("Settings", unique(", ".join(f"{key} {value}" for key, value in sorted(run.settings.items())) for run in runs)),
         ("Parameters", unique(", ".join(f"{key} {value}" for key, value in run.params.items()) for run in runs)),
     ]
     return [(title, values) for title, values in found if values]
 
 
-def _disk(disk: Mapping[str, Any]) -> str:
-    slow = f", {disk['mibs_per_second']} MiB/s" if disk.get("mibs_per_second") else ""
-    size = disk["size"]
-    return f"{disk['name']} {show_size(size) if isinstance(size, int) else size}, {disk.get('bus', 'virtio')}{slow}"
+def _disk(disk: Disk) -> str:
+    slow = f", {disk.mibs_per_second} MiB/s" if disk.mibs_per_second else ""
+    return f"{disk.name} {show_size(disk.size)}, {disk.bus}{slow}"
 
 
 def asked(expectation: Expectation) -> str:

@@ -12,6 +12,7 @@ from numalab.analysis import effect, metrics
 from numalab.analysis.calibration import Calibration
 from numalab.model.case import Case, Expectation
 from numalab.model.run import Run
+from numalab.model.units import show_size
 from numalab.model.values import Accel, Phase
 from numalab.model.verdict import Answer, Finding, Verdict
 from numalab.runs import counters
@@ -34,10 +35,10 @@ def short(number: float) -> str:
 def summary(run: Run) -> str:
     """One run's measured phases in columns: times, then the seeds' NUMA block from /proc/vmstat."""
     phases = run.measured
-    spec = run.guest["spec"]
+    spec = run.guest.spec
     head = [
-        f"{run.workload} ({run.size}) on {spec['topology_name']}: {spec['topology']['vcpus']} vCPUs, {spec['topology']['memory']}, "
-        f"kernel {spec['boot']['name']} {run.release}, {spec['accel']}",
+        f"{run.workload} ({run.size}) on {spec.topology_name}: {spec.topology.vcpus} vCPUs, {show_size(spec.topology.memory)}, "
+        f"kernel {run.kernel} {run.release}, {spec.accel}",
     ]
     if run.emulated:
         head.append(EMULATED)

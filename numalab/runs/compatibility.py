@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from numalab.model.run import Run
+from numalab.model.topology import Topology
+from numalab.model.values import jsonable
 
 HOST = ("machine", "machine id", "cpu", "cpus")
 """The facts about a run's host that say which machine it is. Its load and its versions may change between two boots."""
@@ -30,16 +32,21 @@ Traits = dict[str, Mapping[str, Any]]
 
 def traits(run: Run) -> Traits:
     """What a run must share with those it is compared with: name of the trait -> its facts."""
-    spec = run.guest["spec"]
+    spec = run.guest.spec
     return {
         "workload": {"": run.workload},
         "size": {"": run.size.value},
         "parameters": run.params,
-        "accelerator": {"": spec["accel"]},
-        "topology": {key: value for key, value in spec["topology"].items() if key not in NO_PART},
+        "accelerator": {"": spec.accel.value},
+        "topology": shape(spec.topology),
         "settings": run.settings,
         "host": {key: run.host[key] for key in HOST if key in run.host},
     }
+
+
+def shape(topology: Topology) -> dict[str, Any]:
+    """What makes a topology another machine, as plain JSON data."""
+    return {key: value for key, value in jsonable(topology).items() if key not in NO_PART}
 
 
 def differences(runs: Sequence[Run], of: Callable[[Run], Traits] = traits) -> tuple[str, ...]:
@@ -60,7 +67,7 @@ def differences(runs: Sequence[Run], of: Callable[[Run], Traits] = traits) -> tu
                 same.append(index)
         if len(kinds) > 1:
             all_facts = [facts for facts, _ in kinds]
-            names = [f"{runs[members[0]].guest['spec']['topology_name']} " if trait == "topology" else "" for _, members in kinds]
+            names = [f"{runs[members[0]].guest.spec.topology_name} " if trait == "topology" else "" for _, members in kinds]
             tallies = [f"({len(members)} run{'s' * (len(members) > 1)})" for _, members in kinds]
             shown = [f"{name}{_apart(facts, all_facts)} {tally}" for name, facts, tally in zip(names, all_facts, tallies, strict=True)]
             lines.append(f"{trait}: {', '.join(shown)}")

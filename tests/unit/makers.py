@@ -11,12 +11,11 @@ from typing import cast
 from numalab.core import state
 from numalab.core.errors import HostError
 from numalab.core.process import Deadline, Result
-from numalab.guest.guest import Record
 from numalab.host.domain import Mark, domain_name, read_mark
 from numalab.host.hypervisor import Host
 from numalab.host.remote import HERE as THIS_MACHINE
 from numalab.model import catalog
-from numalab.model.guest import Boot, DiskFile, GuestSpec
+from numalab.model.guest import Boot, DiskFile, GuestRecord, GuestSpec
 from numalab.model.topology import Topology
 from numalab.model.units import GIB
 from numalab.model.values import Accel
@@ -50,12 +49,21 @@ def spec(
     )
 
 
-def record(name: str, *, ready: bool = True, uri: str = "test:///fake", image_id: str = "0" * 16) -> Record:
-    """The record of a guest whose folder is in the test's state directory."""
-    return Record(
-        spec=spec(name=name, directory=str(state.folder("guests") / name)).model_copy(update={"lab": state.identity(), "uuid": f"uuid of {name}"}),
-        uri=uri, image="debian12", image_id=image_id, kernel_hash="1" * 16, accel_reason="asked for", created="20150307T152000", ready=ready,
+def record_of(
+    made: GuestSpec, *, ready: bool = True, uri: str = "test:///fake", image_id: str = "0" * 16, kernel_hash: str = "1" * 16,
+    accel_reason: str = "asked for", hung: int = 0,
+) -> GuestRecord:
+    """The record of a guest that was made so."""
+    return GuestRecord(
+        spec=made, uri=uri, image="debian12", image_id=image_id, kernel_hash=kernel_hash, accel_reason=accel_reason, created="20150307T152000",
+        ready=ready, hung=hung,
     )
+
+
+def record(name: str, *, ready: bool = True, uri: str = "test:///fake", image_id: str = "0" * 16) -> GuestRecord:
+    """The record of a guest whose folder is in the test's state directory."""
+    made = spec(name=name, directory=str(state.folder("guests") / name)).model_copy(update={"lab": state.identity(), "uuid": f"uuid of {name}"})
+    return record_of(made, ready=ready, uri=uri, image_id=image_id)
 
 
 class FakeShell:

@@ -15,11 +15,11 @@ from numalab.model.case import Arm, Case, Place
 from numalab.model.guest import Boot
 from numalab.model.run import PhaseResult, Run
 from numalab.model.topology import Topology
-from numalab.model.values import Accel, Phase, SizeClass, jsonable
+from numalab.model.values import Accel, Phase, SizeClass
 from numalab.model.verdict import Answer, Finding, Verdict
 from numalab.runs import record
 from numalab.runs.samples import Sample
-from tests.unit.makers import spec
+from tests.unit.makers import record_of, spec
 
 HOSTILE = "<script>alert(1)</script><img src=http://example.invalid/x onerror=alert(2)>"
 """What a kernel's name, a console line or a workload's output may be."""
@@ -65,8 +65,8 @@ def run(
             output={key.removeprefix("output:"): value for key, value in values.items() if key.startswith("output:")}, guest_load=1, host_load=1,
         ))
     machine = spec(topology, accel=accel, boot=Boot(name=kernel, release=f"6.1.192-numalab-{kernel}"))
-    guest = {"spec": jsonable(machine), "image": "debian12", "image_id": "f2dfea8bd1761e9d", "kernel_hash": "7f598247a4264b2f",
-             "accel_reason": "no kernel boots under KVM here" if accel is Accel.TCG else ""}
+    reason = "no kernel boots under KVM here" if accel is Accel.TCG else ""
+    guest = record_of(machine, image_id="f2dfea8bd1761e9d", kernel_hash="7f598247a4264b2f", accel_reason=reason)
     ident = f"20261121T15{boot:02}00-{name}-{machine.topology_name}-{'x' if '<' in kernel else kernel}-{arm or 'none'}-1"
     place = Place(case_name=name, case=of or case(), experiment="e1", arm=arm, boot=boot) if arm else None
     return Run(
@@ -103,11 +103,11 @@ def finding(of: Case, index: int, before: Sequence[float], after: Sequence[float
 
 def verdict(runs: Sequence[Run], findings: Sequence[Finding], answer: Answer, *doubts: str) -> Verdict:
     """A verdict of an experiment's runs."""
-    place, guest = runs[0].place, runs[0].guest["spec"]
+    place, guest = runs[0].place, runs[0].guest.spec
     assert place
     whole = [item.place.arm for item in runs if item.place and not item.error]
     return Verdict(
-        case_name=place.case_name, size=runs[0].size, topology=guest["topology_name"], accel=guest["accel"], before=place.case.before, after=place.case.after,
+        case_name=place.case_name, size=runs[0].size, topology=guest.topology_name, accel=guest.accel.value, before=place.case.before, after=place.case.after,
         boots=(whole.count(Arm.BEFORE), whole.count(Arm.AFTER)), answer=answer, findings=tuple(findings), runs=tuple(item.id for item in runs), doubts=doubts,
     )
 

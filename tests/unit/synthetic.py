@@ -9,8 +9,8 @@ from typing import Any
 from numalab.model.case import Arm, Case, CaseSize, Direction, Expectation, Machine, Place
 from numalab.model.guest import Boot
 from numalab.model.run import PhaseResult, Run
-from numalab.model.values import Accel, Phase, SizeClass, jsonable
-from tests.unit.makers import spec
+from numalab.model.values import Accel, Phase, SizeClass
+from tests.unit.makers import record_of, spec
 
 CASE = Case(
     description="what failed migrations do to the scanner", source="slowscan-lkml-2015.txt, March 7", published=("slowscan-xfsrepair",), workload="xfsrepair",
@@ -39,7 +39,7 @@ def run(
     made = Run(
         id=f"20261121T1200{boot:02}-xfsrepair-{topology}-{kernel}-{boot}", workload="xfsrepair", size=SizeClass.QUICK, params={"files": 1000},
         started=f"20261121T1200{boot:02}", host={"machine": "vm", "cpu": "EPYC", "cpus": "2"},
-        guest={"spec": jsonable(spec(topology, accel=accel, boot=Boot(name=kernel))), "image": "debian12", "image_id": "0" * 16, "kernel_hash": "1" * 16},
+        guest=record_of(spec(topology, accel=accel, boot=Boot(name=kernel))),
         release=f"{kernel}-numalab", cmdline="quiet", place=place, phases=phases,
     )
     return made.model_copy(update=changes)

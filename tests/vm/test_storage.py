@@ -12,7 +12,7 @@ import pytest
 from numalab.core import state
 from numalab.core.process import Deadline, run
 from numalab.host import disks
-from numalab.host.disks import Form
+from numalab.model.guest import DiskForm
 from numalab.model.topology import Disk
 from numalab.model.units import TIB
 from tests.vm.conftest import Command
@@ -66,7 +66,7 @@ def test_raw_disk_on_the_pool_has_the_seeds_extent_size(lab_py: Command, monkeyp
     folder = lab_py.state / "guests" / "two"
     folder.mkdir(parents=True)
     try:
-        disk = disks.create(Disk.model_validate({"name": "500TB", "size": "500TiB"}), folder, Form.POOL, deadline)
+        disk = disks.create(Disk.model_validate({"name": "500TB", "size": "500TiB"}), folder, DiskForm.POOL, deadline)
         assert Path(disk.path).stat().st_size == 500 * TIB
         assert "[1048576]" in run(["xfs_io", "-c", "extsize", disk.path], deadline=deadline).stdout
         assert disks.largest_file(pool(lab_py)) > 500 * TIB

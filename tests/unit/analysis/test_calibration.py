@@ -16,7 +16,7 @@ from numalab.core.errors import InputError
 from numalab.model.case import Arm, Case
 from numalab.model.run import Run
 from numalab.model.topology import Topology, scale
-from numalab.model.values import Accel, jsonable
+from numalab.model.values import Accel
 from tests.unit.analysis.test_verdict import FALLING, QUICK, boot, case, experiment
 from tests.unit.makers import spec
 
@@ -119,7 +119,7 @@ def test_kept_and_found_again() -> None:
 
 def test_planned_before_there_is_a_run() -> None:
     """What a runner asks for before the first boot is what the runs have after the last; thresholds and words are no part of it."""
-    shape = jsonable(spec("4socket").topology)
+    shape = spec("4socket").topology
     asked = case(FALLING.model_copy(update={"by": 9.0}), notes="other words")
     for run in experiment((100,), (105,)):
         assert calibration.plan("slow", asked, run.size, shape, Accel.TCG, "vm") == calibration.site(run)

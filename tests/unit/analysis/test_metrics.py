@@ -11,7 +11,7 @@ from numalab.core.errors import InputError
 from numalab.model.run import PhaseResult, Run
 from numalab.model.values import Phase, SizeClass
 from numalab.runs.counters import parse
-from tests.unit.makers import recorded
+from tests.unit.makers import record_of, recorded, spec
 
 BALANCING = {
     "numa_pte_updates": 1000, "numa_huge_pte_updates": 2, "numa_hint_faults": 200, "numa_hint_faults_local": 50, "numa_pages_migrated": 80,
@@ -63,7 +63,7 @@ def phase(name: str, counters: dict[str, dict[str, int]], *, measured: bool = Tr
 
 
 def run(*phases: PhaseResult) -> Run:
-    return Run(id="r", workload="w", size=SizeClass.QUICK, params={}, started="", host={}, guest={}, release="", cmdline="", phases=phases)
+    return Run(id="r", workload="w", size=SizeClass.QUICK, params={}, started="", host={}, guest=record_of(spec()), release="", cmdline="", phases=phases)
 
 
 @pytest.mark.parametrize(("name", "vmstat", "expected"), BY_HAND, ids=[row[0] for row in BY_HAND])

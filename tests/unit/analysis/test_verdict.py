@@ -14,12 +14,11 @@ from numalab.analysis import verdict as judge
 from numalab.core import paths
 from numalab.core.errors import InputError
 from numalab.model.case import Arm, Case, CaseSize, Direction, Expectation, Machine, Place
-from numalab.model.guest import Boot
 from numalab.model.run import PhaseResult, Run
 from numalab.model.topology import Topology
-from numalab.model.values import Accel, Phase, SizeClass, jsonable
+from numalab.model.values import Accel, Phase, SizeClass
 from numalab.model.verdict import Answer
-from tests.unit.makers import BOOT, spec
+from tests.unit.makers import BOOT, record_of, spec
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -42,8 +41,8 @@ def boot(
     """One boot of an experiment."""
     of = of or case()
     name = of.before if arm is Arm.BEFORE else of.after
-    guest = {"spec": jsonable(spec(topology, accel=accel, boot=Boot.model_validate({**jsonable(BOOT), "name": name}))),
-             "image_id": "i", "kernel_hash": kernel_hash or name}
+    booted = spec(topology, accel=accel, boot=BOOT.model_copy(update={"name": name}))
+    guest = record_of(booted, image_id="i", kernel_hash=kernel_hash or name)
     phases = [PhaseResult(phase=Phase(name=f"work-{part}", command="true", limit_seconds=60), status=0, elapsed=2, user=2, system=system,
                           counters={"vmstat": {key: share(count, part) for key, count in vmstat.items()}}, guest_load=0, host_load=0) for part in range(2)]
     made = Run(
@@ -111,7 +110,7 @@ def test_a_run_that_broke_is_named_and_never_counted() -> None:
 def test_boots_that_were_begun_again_are_doubted() -> None:
     """Under emulation a boot that hangs is begun again; who judges its kernel should know."""
     first, *others = experiment(MANY, FEW)
-    runs = [first.model_copy(update={"guest": {**first.guest, "hung": 2}}), *others]
+    runs = [first.model_copy(update={"guest": first.guest.model_copy(update={"hung": 2})}), *others]
     assert told(runs) == (f"2 boots hung under emulation and were begun again, before {first.id}: a kernel that hangs looks the same",)
 
 
@@ -215,7 +214,7 @@ def test_unlike_runs_are_refused(changes: dict[str, Any], words: str) -> None:
 
 def test_another_image_is_refused() -> None:
     runs = experiment(MANY, FEW)
-    runs[0] = runs[0].model_copy(update={"guest": {**runs[0].guest, "image_id": "j"}})
+    runs[0] = runs[0].model_copy(update={"guest": runs[0].guest.model_copy(update={"image_id": "j"})})
     with pytest.raises(InputError, match="image: j"):
         judge.verdict(runs)
 

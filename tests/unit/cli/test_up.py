@@ -9,14 +9,14 @@ import pytest
 
 from numalab.cli import guest as guest_commands
 from numalab.core.errors import InputError
-from numalab.guest.guest import Request
+from numalab.model.guest import GuestRequest
 
 
-def requests(topologies: list[str], kernels: str, names: list[str] | None = None, port: int | None = None) -> list[Request]:
+def requests(topologies: list[str], kernels: str, names: list[str] | None = None, port: int | None = None) -> list[GuestRequest]:
     return guest_commands._requests(topologies, guest_commands._kernels(kernels), names or [], {"ssh_port": port}, None, None, [])
 
 
-def told(found: list[Request]) -> list[tuple[str, str, str]]:
+def told(found: list[GuestRequest]) -> list[tuple[str, str, str]]:
     return [(request.name, request.topology_name, request.kernel_name) for request in found]
 
 

@@ -17,13 +17,13 @@ from numalab.experiment import run as experiment
 from numalab.experiment.plan import Plan, boot_order, build_kernels, interesting_phase, make_plan, plan_settings, scaled_topology
 from numalab.experiment.run import ExperimentBoot
 from numalab.guest import provision
-from numalab.guest.guest import Request
 from numalab.host import image
 from numalab.kernel import build
 from numalab.measure import runner
 from numalab.model import catalog
 from numalab.model.case import Arm
 from numalab.model.guest import Boot as BootFiles
+from numalab.model.guest import GuestRequest
 from numalab.model.run import Run
 from numalab.model.units import GIB
 from numalab.model.values import SizeClass
@@ -79,13 +79,13 @@ class Lab:
         self.values = values
         self.taken: dict[str, int] = {}
         self.happened: list[str] = []
-        self.requests: list[Request] = []
+        self.requests: list[GuestRequest] = []
         self.orders: list[provision.Order] = []
         self.options: list[runner.Options] = []
         self.breaks: dict[str, BaseException] = {}
         self.up_now = 0
 
-    def up(self, request: Request, host: object, deadline: Deadline) -> Any:
+    def up(self, request: GuestRequest, host: object, deadline: Deadline) -> Any:
         """settle.up."""
         self._maybe("up")
         self.requests.append(request)

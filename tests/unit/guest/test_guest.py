@@ -22,13 +22,13 @@ from numalab.core import state
 from numalab.core.errors import BootHung, DeadlinePassed, GuestError, GuestLost, HostError, InputError, KernelOops, LabError, TopologyMismatch
 from numalab.core.process import Deadline, Result
 from numalab.guest import guest, launch, provision
-from numalab.guest.guest import Guest, Request
+from numalab.guest.guest import Guest
 from numalab.host import accelerator, disks, domain, image, ssh
 from numalab.host.domain import Mark
 from numalab.host.image import Image
 from numalab.host.remote import Where
 from numalab.model import catalog, topology, verification
-from numalab.model.guest import Boot, DiskFile
+from numalab.model.guest import Boot, DiskFile, GuestRequest
 from numalab.model.topology import Topology
 from numalab.model.units import GIB, MIB
 from numalab.model.values import Accel, jsonable
@@ -39,8 +39,8 @@ SHAPE = topology.scale(catalog.topology("4socket"), memory=4 * GIB, vcpus=8)
 Break = Callable[[pytest.MonkeyPatch, FakeHost], None]
 
 
-def request(name: str = "g", *, shape: Topology = SHAPE, append: str = "", ssh_port: int | None = None) -> Request:
-    return Request(name=name, topology_name="4socket", shape=shape, wish="tcg", append=append, ssh_port=ssh_port)
+def request(name: str = "g", *, shape: Topology = SHAPE, append: str = "", ssh_port: int | None = None) -> GuestRequest:
+    return GuestRequest(name=name, topology_name="4socket", shape=shape, wish="tcg", append=append, ssh_port=ssh_port)
 
 
 @pytest.fixture

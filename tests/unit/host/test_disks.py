@@ -16,7 +16,7 @@ from numalab.core import state
 from numalab.core.errors import DeadlinePassed, HostError, InputError
 from numalab.core.process import Deadline
 from numalab.host import disks
-from numalab.host.disks import Form
+from numalab.model.guest import DiskForm
 from numalab.model.topology import Disk
 from numalab.model.units import GIB, MIB, TIB
 from tests.unit.guest.test_guest import held
@@ -56,11 +56,11 @@ def test_largest_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ends_at", [EXT4], indirect=True)
 @pytest.mark.parametrize(("size", "form", "becomes"), [
-    ("10G", Form.AUTO, Form.RAW), ("500T", Form.AUTO, Form.QCOW2), ("500T", Form.QCOW2, Form.QCOW2), ("2P", Form.AUTO, Form.QCOW2),
-    ("10G", Form.QCOW2, Form.QCOW2), ("10G", Form.RAW, Form.RAW), ("5P", Form.POOL, Form.POOL),
+    ("10G", DiskForm.AUTO, DiskForm.RAW), ("500T", DiskForm.AUTO, DiskForm.QCOW2), ("500T", DiskForm.QCOW2, DiskForm.QCOW2),
+    ("2P", DiskForm.AUTO, DiskForm.QCOW2), ("10G", DiskForm.QCOW2, DiskForm.QCOW2), ("10G", DiskForm.RAW, DiskForm.RAW), ("5P", DiskForm.POOL, DiskForm.POOL),
 ])
 @pytest.mark.usefixtures("ends_at")
-def test_on_ext4(size: str, form: Form, becomes: Form, tmp_path: Path) -> None:
+def test_on_ext4(size: str, form: DiskForm, becomes: DiskForm, tmp_path: Path) -> None:
     assert disks.check_size(disk(size), tmp_path, form) is becomes
 
 
@@ -68,17 +68,17 @@ def test_on_ext4(size: str, form: Form, becomes: Form, tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", ["500T", "3P"])
 @pytest.mark.usefixtures("ends_at")
 def test_on_xfs(size: str, tmp_path: Path) -> None:
-    assert disks.check_size(disk(size), tmp_path, Form.AUTO) is Form.RAW
+    assert disks.check_size(disk(size), tmp_path, DiskForm.AUTO) is DiskForm.RAW
 
 
 @pytest.mark.parametrize("ends_at", [EXT4], indirect=True)
 @pytest.mark.parametrize(("size", "form", "reason"), [
-    ("500T", Form.RAW, "500TiB raw, but files in .* end at 16TiB: use qcow2 or a pool for it"),
-    ("3000T", Form.AUTO, "3000TiB, but a qcow2 ends at 2PiB: use a pool for it"),
-    ("3000T", Form.QCOW2, "3000TiB, but a qcow2 ends at 2PiB: use a pool for it"),
+    ("500T", DiskForm.RAW, "500TiB raw, but files in .* end at 16TiB: use qcow2 or a pool for it"),
+    ("3000T", DiskForm.AUTO, "3000TiB, but a qcow2 ends at 2PiB: use a pool for it"),
+    ("3000T", DiskForm.QCOW2, "3000TiB, but a qcow2 ends at 2PiB: use a pool for it"),
 ])
 @pytest.mark.usefixtures("ends_at")
-def test_refused(size: str, form: Form, reason: str, tmp_path: Path, deadline: Deadline) -> None:
+def test_refused(size: str, form: DiskForm, reason: str, tmp_path: Path, deadline: Deadline) -> None:
     with pytest.raises(InputError, match=f"^disk data: {reason}"):
         disks.check_size(disk(size), tmp_path, form)
     with pytest.raises(InputError, match=f"^disk data: {reason}"):
@@ -90,12 +90,12 @@ def test_refused(size: str, form: Form, reason: str, tmp_path: Path, deadline: D
 @pytest.mark.usefixtures("ends_at")
 def test_a_size_that_no_file_can_have_leaves_none(tmp_path: Path, deadline: Deadline) -> None:
     with pytest.raises(InputError, match=r"^disk data: 9000PiB: "):
-        disks.create(disk("9000P"), tmp_path, Form.RAW, deadline)
+        disks.create(disk("9000P"), tmp_path, DiskForm.RAW, deadline)
     assert not list(tmp_path.glob("data*"))
 
 
 def test_a_raw_disk_is_sparse_and_private(tmp_path: Path, deadline: Deadline) -> None:
-    made = disks.create(disk("3G"), tmp_path, Form.RAW, deadline)
+    made = disks.create(disk("3G"), tmp_path, DiskForm.RAW, deadline)
     about = Path(made.path).stat()
     assert (made.path, made.format, made.serial) == (str(tmp_path / "data.raw"), "raw", "data")
     assert (about.st_size, about.st_mode & 0o777) == (3 * GIB, 0o600)
@@ -107,7 +107,7 @@ def test_a_raw_disk_is_sparse_and_private(tmp_path: Path, deadline: Deadline) ->
 def test_500_terabytes_on_ext4(tmp_path: Path, deadline: Deadline) -> None:
     if not shutil.which("qemu-img"):
         pytest.skip("qemu-img is not installed: apt-get install qemu-utils")
-    made = disks.create(disk("500T"), tmp_path, Form.AUTO, deadline)
+    made = disks.create(disk("500T"), tmp_path, DiskForm.AUTO, deadline)
     base = disks.overlay(Path(made.path), tmp_path / "root.qcow2", deadline)
     assert (made.format, made.serial, base.format, base.serial) == ("qcow2", "data", "qcow2", "root")
     about = json.loads(subprocess.run(["qemu-img", "info", "--output=json", base.path], capture_output=True, check=True, timeout=60).stdout)
@@ -133,7 +133,7 @@ def test_room(free: int, enough: bool, tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_guest_drops_its_own_pool_disks_only(monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
     """`up` names a second guest of a topology NAME-2, so a guest's name may begin with another's."""
     monkeypatch.setattr(disks, "pool", lambda _: state.folder("pool"))
-    made = {guest: Path(disks.create(disk("1G"), state.folder("guests", guest), Form.POOL, deadline).path) for guest in ("a", "a-2", "ab")}
+    made = {guest: Path(disks.create(disk("1G"), state.folder("guests", guest), DiskForm.POOL, deadline).path) for guest in ("a", "a-2", "ab")}
     assert all(path.is_relative_to(state.folder("pool")) for path in made.values())
     disks.drop_pool_disks("a")
     assert [guest for guest, path in made.items() if path.exists()] == ["a-2", "ab"]
@@ -179,7 +179,7 @@ def test_the_pool_of_an_earlier_lab_is_used_where_it_is_mounted(mounted: set[str
     state.folder("pool")
     (state.directory() / "pool.xfs").touch()
     mounted.add("pool")
-    made = Path(disks.create(disk("1G"), state.folder("guests", "a"), Form.POOL, deadline).path)
+    made = Path(disks.create(disk("1G"), state.folder("guests", "a"), DiskForm.POOL, deadline).path)
     assert made == state.directory() / "pool/a/data.raw"
     assert not disks.release_pool(deadline), "a guest's disk is in it"
     disks.drop_pool_disks("a")
@@ -197,7 +197,7 @@ def test_a_pool_is_not_released_while_a_disk_is_made(mounted: set[str], monkeypa
             disks.release_pool(Deadline.after(0.3))
         monkeypatch.setattr(disks, "pool", lambda _: state.folder(OWN))
         with pytest.raises(DeadlinePassed):
-            disks.create(disk("1G"), state.folder("guests", "a"), Form.POOL, Deadline.after(0.3))
+            disks.create(disk("1G"), state.folder("guests", "a"), DiskForm.POOL, Deadline.after(0.3))
     assert (unmounted(), list(state.folder(OWN).iterdir())) == ([], [])
 
 

@@ -216,7 +216,8 @@ def test_run(deadline: Deadline) -> None:
     assert run.console_warnings == ("[ 2.0] watchdog: BUG: soft lockup - CPU#0 stuck",)
     assert (run.host["qemu"], run.host["libvirt"], run.host["uri"]) == ("7.2.22", "9.0.0", FakeHost.uri)
     assert (run.host["machine"], run.host["load at start"], run.phases[0].host_load) == ("big", "7.25", 42.5), "of the hypervisor, not of this machine"
-    assert run.guest == jsonable(guest.record)
+    assert run.guest == guest.record
+    assert json.loads((folder / "run.json").read_text())["guest"] == jsonable(guest.record)
     assert record.read(folder) == run
     assert {path.name for path in folder.iterdir()} == {"run.json", "domain.xml", "console.log", "topology.txt", "phases"}
     assert (folder / "console.log").read_text() == CONSOLE

@@ -15,7 +15,7 @@ from numalab.model.run import Run
 from numalab.model.topology import Topology
 from numalab.model.units import GIB, KIB, MIB, TIB, parse_cpus, parse_size, show_cpus, show_size
 from numalab.model.values import check_name, jsonable
-from tests.unit.makers import spec
+from tests.unit.makers import record_of, spec
 
 UMA: dict[str, Any] = {"description": "one node", "vcpus": 4, "memory": "2GiB"}
 
@@ -143,6 +143,6 @@ def test_values_survive_json(name: str) -> None:
 
 
 def test_a_phase_that_did_not_run() -> None:
-    run = Run(id="a", workload="w", size="quick", params={}, started="", host={}, guest={}, release="", cmdline="")
+    run = Run(id="a", workload="w", size="quick", params={}, started="", host={}, guest=record_of(spec()), release="", cmdline="")
     with pytest.raises(KeyError, match="repair"):
         run.phase("repair")

@@ -198,13 +198,6 @@ def test_what_breaks_leaves_the_old_report(tmp_path: Path) -> None:
     assert not list(tmp_path.glob(".making-*"))
 
 
-def test_a_guest_that_is_none(tmp_path: Path) -> None:
-    item = run("6.1", TOUCH)
-    folder = put(item, tmp_path / "state")
-    with pytest.raises(InputError, match="guest"):
-        html.write([(item.model_copy(update={"guest": {}}), folder)], [], tmp_path / "out")
-
-
 def test_counts_begin_with_the_phase(tmp_path: Path) -> None:
     """The first sample comes seconds later: the snapshots before and after are moments too."""
     item = run("6.1", {"touch": {"pgfault": 500.0}})

@@ -61,7 +61,7 @@ def test_the_whole_mail() -> None:
 def test_boots_that_hung_are_told(counts: Sequence[int], said: str | None) -> None:
     found = runs()
     for i, count in enumerate(counts):
-        found[i] = found[i].model_copy(update={"guest": {**found[i].guest, "hung": count}})
+        found[i] = found[i].model_copy(update={"guest": found[i].guest.model_copy(update={"hung": count})})
     text = composed(found)
     assert said in text if said else "Hung" not in text
 

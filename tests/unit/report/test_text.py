@@ -10,11 +10,11 @@ from numalab.experiment import run as experiment
 from numalab.experiment.plan import boot_order
 from numalab.model.case import Arm, Direction, Expectation
 from numalab.model.run import PhaseResult, Run
-from numalab.model.values import Accel, Phase, SizeClass, jsonable
+from numalab.model.values import Accel, Phase, SizeClass
 from numalab.model.verdict import Verdict
 from numalab.report import text as report_text
 from tests.unit import synthetic
-from tests.unit.makers import spec
+from tests.unit.makers import record_of, spec
 
 SLOWSCAN_V2 = {
     "numa_hit": 121929782, "numa_pte_updates": 117237258, "numa_huge_pte_updates": 52121, "numa_hint_faults": 87299060, "numa_hint_faults_local": 32939258,
@@ -33,7 +33,7 @@ def run(accel: Accel = Accel.TCG, *, error: str = "", warnings: tuple[str, ...] 
         for name, measured, counters in PHASES
     ]
     return Run(
-        id="r", workload="xfsrepair", size=SizeClass.FULL, params={}, started="", host={}, guest={"spec": jsonable(spec(accel=accel))}, release="6.1.0",
+        id="r", workload="xfsrepair", size=SizeClass.FULL, params={}, started="", host={}, guest=record_of(spec(accel=accel)), release="6.1.0",
         cmdline="", phases=tuple(phases), error=error, console_warnings=warnings,
     )
 

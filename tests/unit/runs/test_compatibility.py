@@ -10,22 +10,22 @@ from numalab.model.catalog import topology as shape
 from numalab.model.guest import Boot
 from numalab.model.run import Run
 from numalab.model.units import GIB
-from numalab.model.values import Accel, SizeClass, jsonable
+from numalab.model.values import Accel, SizeClass
 from numalab.runs import compatibility
-from tests.unit.makers import spec
+from tests.unit.makers import record_of, spec
 
 
 def run(where: str = "4socket", accel: Accel = Accel.TCG, **changes: object) -> Run:
     made = Run(
         id="r", workload="xfsrepair", size=SizeClass.QUICK, params={"files": 1000, "loops": 5}, started="", release="6.1", cmdline="",
-        host={"machine": "vm", "cpu": "EPYC", "cpus": "2", "load at start": "1.9"}, guest={"spec": jsonable(spec(where, accel=accel))},
+        host={"machine": "vm", "cpu": "EPYC", "cpus": "2", "load at start": "1.9"}, guest=record_of(spec(where, accel=accel)),
         settings={"kernel.numa_balancing": "1"},
     )
     return made.model_copy(update=changes)
 
 
 def test_other_kernels_and_loads_are_the_same_machine() -> None:
-    other = run(guest={"spec": jsonable(spec("4socket", name="b", boot=Boot(name="6.1")))}, release="6.2", id="s")
+    other = run(guest=record_of(spec("4socket", name="b", boot=Boot(name="6.1"))), release="6.2", id="s")
     assert compatibility.differences([run(), other, run(host={"machine": "vm", "cpu": "EPYC", "cpus": "2", "load at start": "0.1", "qemu": "9"})]) == ()
     assert compatibility.differences([run()]) == compatibility.differences([]) == ()
 
@@ -43,9 +43,9 @@ def test_what_differs_is_named(other: Run, line: str) -> None:
 
 
 def test_a_topology_is_its_shape_not_its_name() -> None:
-    small = jsonable(spec(topology.scale(shape("4socket"), memory=4 * GIB, vcpus=None)))
-    assert small["topology_name"] == "mine"
-    (line,) = compatibility.differences([run(), run(guest={"spec": small})])
+    small = spec(topology.scale(shape("4socket"), memory=4 * GIB, vcpus=None))
+    assert small.topology_name == "mine"
+    (line,) = compatibility.differences([run(), run(guest=record_of(small))])
     assert line.startswith("topology: 4socket memory=16GiB nodes=")
     assert "mine memory=4GiB" in line
     assert len(line) < 300
@@ -57,9 +57,9 @@ def test_of_many_facts_three_are_named() -> None:
 
 
 def test_another_name_or_description_is_no_other_topology() -> None:
-    renamed = {**jsonable(spec("4socket")), "topology_name": "topologies/4socket.yml"}
-    renamed["topology"] = {**renamed["topology"], "description": "other words"}
-    assert compatibility.differences([run(), run(guest={"spec": renamed})]) == ()
+    renamed = spec(shape("4socket").model_copy(update={"description": "other words"}))
+    assert renamed.topology_name != run().guest.spec.topology_name
+    assert compatibility.differences([run(), run(guest=record_of(renamed))]) == ()
 
 
 def test_all_that_differs_is_told() -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,9 @@ import pytest
 from numalab.analysis import metrics
 from numalab.core.errors import InputError
 from numalab.model.run import PhaseResult, Run
-from numalab.model.values import Phase, SizeClass, jsonable
+from numalab.model.values import Phase, SizeClass
 from numalab.runs import record
-from tests.unit.makers import spec
+from tests.unit.makers import record_of, spec
 
 BEFORE = {"/proc/vmstat": "numa_hit 5\nold 1\n", "/sys/devices/system/node/node0/vmstat": "nr_free_pages 9\n"}
 AFTER = {"/proc/vmstat": "numa_hit 8\nnew 1\n", "/sys/devices/system/node/node0/vmstat": "nr_free_pages 4\n"}
@@ -30,7 +31,7 @@ def run(tmp_path: Path) -> Run:
     """A run of two phases, written to tmp_path."""
     made = Run(
         id="r", workload="w", size=SizeClass.QUICK, params={"files": 3}, started="20150307T152000", host={"cpu": "x"},
-        guest={"spec": jsonable(spec())}, release="6.1", cmdline="quiet", phases=(result("first"), result("second")), console_warnings=("WARNING: CPU",),
+        guest=record_of(spec()), release="6.1", cmdline="quiet", phases=(result("first"), result("second")), console_warnings=("WARNING: CPU",),
     )
     for index, phase in enumerate(made.phases):
         record.write_phase(tmp_path, index, phase.phase.name, {"before": BEFORE, "after": AFTER}, {"stdout": "out\n", "stderr": ""})
@@ -85,6 +86,26 @@ def test_a_broken_folder_is_no_run(harm: object, run: Run, tmp_path: Path) -> No
     harm(tmp_path)
     with pytest.raises(InputError, match=f"^{tmp_path}: not a run: "):
         record.read(tmp_path)
+
+
+@pytest.mark.parametrize(("change", "why"), [
+    ({"spec": {}}, "guest.spec.name: Field required"),
+    ({"accel_reason": None}, "guest.accel_reason: Input should be a valid string"),
+    ({"hung": "often"}, "guest.hung: Input should be a valid integer"),
+    ({"colour": "red"}, "guest.colour: Extra inputs are not permitted"),
+    ({"format": 99}, "guest: format 99: a newer numalab wrote it; this one reads formats up to 2"),
+])
+def test_a_guest_that_is_none(change: dict[str, object], why: str, run: Run, tmp_path: Path) -> None:
+    """One line tells the file and the field; the file stays as it is."""
+    about = json.loads((tmp_path / "run.json").read_text())
+    text = json.dumps({**about, "guest": {**about["guest"], **change}})
+    (tmp_path / "run.json").write_text(text)
+    for reader in (record.read, record.summary):
+        with pytest.raises(InputError) as refused:
+            reader(tmp_path)
+        assert str(refused.value).startswith(f"{tmp_path}: not a run: run.json: {why}")
+        assert "\n" not in str(refused.value)
+    assert (tmp_path / "run.json").read_text() == text
 
 
 def test_what_a_phase_told(run: Run, tmp_path: Path) -> None:

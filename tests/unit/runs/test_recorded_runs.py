@@ -92,6 +92,15 @@ def test_every_run_is_listed_and_whole(commit: str) -> None:
             assert [sample["t"] for sample in record.samples(entry.folder, index, name)] == [0, 1, 2]
 
 
+def test_the_guest_of_a_run_is_its_record(commit: str) -> None:
+    """Every fact is as it was stored, and one that was not has the record's default."""
+    later = {"1844388": ({"format": 2, "kept": True}, {"network": False})}.get(commit, ({}, {}))
+    for entry in run_index.find():
+        stored = json.loads((entry.folder / "run.json").read_text())["guest"]
+        facts = {key: value for key, value in stored.items() if key not in ("maker", "maker_started")}
+        assert jsonable(record.read(entry.folder).guest) == {**facts, **later[0], "spec": {**stored["spec"], **later[1]}}
+
+
 def test_a_run_of_no_case(commit: str) -> None:
     (entry,) = (entry for entry in run_index.find() if not entry.case_name)
     assert record.profile(entry.folder, 1, "work") == {("work", "main", "do_page_fault"): 90, ("work", "main"): 10}
