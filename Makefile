@@ -60,6 +60,7 @@ kernel: image
 
 lint: setup
 	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check --quiet .
 	$(VENV)/bin/mypy numalab lab.py tests testcases benchmarks tools
 	$(VENV)/bin/yamllint -s -d "$(YAMLLINT)" images kernels playbooks reference testcases topologies
 	$(VENV)/bin/ansible-lint -q --offline playbooks
