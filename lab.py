@@ -1,11 +1,13 @@
 #!/usr/bin/env -S python3 -IS
 # SPDX-License-Identifier: GPL-2.0-only
-"""The lab's command line, as it stands in the checkout: finds its own environment and calls numalab.cli.main."""
+"""The lab's command line, as it stands in the checkout: finds its own environment and calls
+numalab.cli.main."""
 
 import signal
 
-# Signals wait until the command line can take them (interrupt.install). Python's own answer, while it loads, is an exit
-# status of 1, which says "does not hold". exec keeps the mask; -IS above keeps the time before it short.
+# Signals wait until the command line can take them (interrupt.install). Python's own answer, while it loads,
+# is an exit status of 1, which says "does not hold". exec keeps the mask; -IS above keeps the time before it
+# short.
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 
 import os
@@ -15,7 +17,8 @@ from pathlib import Path
 from typing import NoReturn
 
 LAB_ERROR = 2
-"""numalab.core.errors.Exit.LAB_ERROR, before numalab can be imported. Python's own status for an error is 1: "does not hold"."""
+"""numalab.core.errors.Exit.LAB_ERROR, before numalab can be imported. Python's own status for an error is 1:
+"does not hold"."""
 ENVIRONMENT = Path(__file__).resolve().parent / ".venv"
 
 

@@ -48,7 +48,15 @@ class Known:
         return Expectation(metric=self.metric, phase="*", direction=Direction.FALLS, by=self.by, to=self.to)
 
 
-def _known(name: str, metric: str, kind: Kind, before: Sequence[float], after: Sequence[float], by: float, to: float | None = None) -> Known:
+def _known(
+    name: str,
+    metric: str,
+    kind: Kind,
+    before: Sequence[float],
+    after: Sequence[float],
+    by: float,
+    to: float | None = None,
+) -> Known:
     return Known(name=name, metric=metric, kind=kind, before=tuple(before), after=tuple(after), by=by, to=to)
 
 
@@ -63,8 +71,12 @@ KNOWN = (
     _known("dirtyspread", "nr_vmscan_immediate_reclaim", COUNT, (11413, 12957, 947), (0, 0, 0), 10, 0),
     _known("dirtyspread", "kswapd_scan_per_steal", RATIO, (1.65, 1.43, 1.30), (1.001, 1.001, 1.001), 1.2),
     _known("stagger", "numa_pte_updates", COUNT, (148e3, 131e3, 98e3), (66e3, 49e3, 66e3), 1.5),
-    _known("fairzone, 1 node", "fairzone_resets_per_1000_pages", RATIO, (2.9, 2.0, 1.8), (0.18, 0.18, 0.18), 3),
-    _known("fairzone, 4 nodes", "fairzone_resets_per_1000_pages", RATIO, (94, 107, 99), (0.61, 0.60, 0.60), 10),
+    _known(
+        "fairzone, 1 node", "fairzone_resets_per_1000_pages", RATIO, (2.9, 2.0, 1.8), (0.18, 0.18, 0.18), 3
+    ),
+    _known(
+        "fairzone, 4 nodes", "fairzone_resets_per_1000_pages", RATIO, (94, 107, 99), (0.61, 0.60, 0.60), 10
+    ),
     _known("fairzone, 4 nodes", "fairzone_remote", COUNT, (291e3, 329e3, 307e3), (116e3, 124e3, 109e3), 1.5),
 )
 
@@ -80,7 +92,9 @@ def _scattered(mean: float, sd: float, digits: int = 12) -> Draw:
 
 def _modes(sd: float, apart: float, share: float) -> Draw:
     """Boots that fall into one of two modes by luck."""
-    return lambda rng, boots: _drawn(np.exp(8 + rng.normal(0, sd, boots) + apart * (rng.random(boots) < share)))
+    return lambda rng, boots: _drawn(
+        np.exp(8 + rng.normal(0, sd, boots) + apart * (rng.random(boots) < share))
+    )
 
 
 def _zeros(sd: float, share: float) -> Draw:
@@ -107,12 +121,20 @@ ANY = Expectation(metric="any", phase="*", direction=Direction.FALLS)
 AUTO = judge.looks(CaseSize(source="", machines=(Machine(topology="4socket"),), minutes=1))
 
 
-def one(wish: Expectation, kind: Kind, before: Sequence[float], after: Sequence[float], alpha: float = expectation.ALPHA) -> Finding:
+def one(
+    wish: Expectation,
+    kind: Kind,
+    before: Sequence[float],
+    after: Sequence[float],
+    alpha: float = expectation.ALPHA,
+) -> Finding:
     """A finding of drawn boots."""
     return expectation.alone(wish, before, after, kind=kind, alpha=alpha)
 
 
-def rates(wish: Expectation, kind: Kind, before: Draw, after: Draw, boots: int, tries: int) -> dict[Answer, float]:
+def rates(
+    wish: Expectation, kind: Kind, before: Draw, after: Draw, boots: int, tries: int
+) -> dict[Answer, float]:
     """The share of each answer, in percent."""
     rng, counted = np.random.default_rng(4), dict.fromkeys(Answer, 0)
     for _ in range(tries):
@@ -121,7 +143,8 @@ def rates(wish: Expectation, kind: Kind, before: Draw, after: Draw, boots: int, 
 
 
 def auto(wish: Expectation, kind: Kind, before: Draw, after: Draw, tries: int, *, shared: bool) -> float:
-    """How often --boots auto ends with `holds`, in percent; `shared`: the error is divided by the number of looks."""
+    """How often --boots auto ends with `holds`, in percent; `shared`: the error is divided by the number of
+    looks."""
     rng, held = np.random.default_rng(5), 0
     alpha = expectation.ALPHA / len(AUTO) if shared else expectation.ALPHA
     for _ in range(tries):
@@ -142,11 +165,18 @@ def like(row: Known, values: Sequence[float]) -> Draw:
 def show_unchanged(tries: int) -> None:
     """Effects that are claimed where there are none."""
     print(f"nothing changed: `falls` held, % of {tries} tries ({50 * expectation.ALPHA:.3g} are allowed)")
-    print(f"{'boots of each kernel':28}" + "".join(f"{boots:>7}" for boots in BOOTS) + f"{f'auto {AUTO}':>16}{'unshared':>10}")
+    print(
+        f"{'boots of each kernel':28}"
+        + "".join(f"{boots:>7}" for boots in BOOTS)
+        + f"{f'auto {AUTO}':>16}{'unshared':>10}"
+    )
     for name, (kind, draw) in UNCHANGED.items():
         held = [rates(ANY, kind, draw, draw, boots, tries)[Answer.HOLDS] for boots in BOOTS]
         shared, unshared = (auto(ANY, kind, draw, draw, tries, shared=way) for way in (True, False))
-        print(f"{name:28}" + "".join(f"{rate:7.1f}" for rate in held) + f"{shared:16.1f}{unshared:10.1f}", flush=True)
+        print(
+            f"{name:28}" + "".join(f"{rate:7.1f}" for rate in held) + f"{shared:16.1f}{unshared:10.1f}",
+            flush=True,
+        )
     print(f"2 boots of each kernel, were they allowed to decide: {two_boots(tries):.1f} (two modes, even)")
 
 
@@ -159,7 +189,12 @@ def show_known(tries: int) -> None:
         held = [rates(row.wish(), row.kind, before, after, boots, tries)[Answer.HOLDS] for boots in BOOTS]
         held.append(auto(row.wish(), row.kind, before, after, tries, shared=True))
         seen = one(row.wish(), row.kind, row.before, row.after)
-        print(f"{row.name:18} {row.metric:31}{row.by:6g}" + "".join(f"{rate:7.1f}" for rate in held) + f"  {seen.answer}, p {seen.p or 0:.2g}", flush=True)
+        print(
+            f"{row.name:18} {row.metric:31}{row.by:6g}"
+            + "".join(f"{rate:7.1f}" for rate in held)
+            + f"  {seen.answer}, p {seen.p or 0:.2g}",
+            flush=True,
+        )
 
 
 def show_planted(tries: int) -> None:
@@ -173,7 +208,8 @@ def show_planted(tries: int) -> None:
 
 
 def two_boots(tries: int) -> float:
-    """Effects claimed from two boots of each kernel where nothing changed: why LEAST_BOOTS is 3. In percent."""
+    """Effects claimed from two boots of each kernel where nothing changed: why LEAST_BOOTS is 3. In
+    percent."""
     rng, draw, held = np.random.default_rng(6), UNCHANGED["two modes, even"][1], 0
     for _ in range(tries):
         found = effect.compare(draw(rng, 2), draw(rng, 2), counts=False)

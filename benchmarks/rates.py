@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""How often the lab is right about boots whose truth is known: every (before, before, after, after) experiment of the store.
+"""How often the lab is right about boots whose truth is known: every (before, before, after, after)
+experiment of the store.
 
     .venv/bin/python benchmarks/rates.py          # made by: .venv/bin/pytest testcases --rates
 
@@ -42,7 +43,11 @@ def trials(runs: Iterable[Run]) -> Iterator[tuple[str, int, Trial]]:
         sides = error_rates.sides(group, 4)
         names = [{run.kernel for run in side} for side in sides]
         # Two kernels alone, over an even number of rounds, make four sides too: before, after, after, before.
-        if len({len(side) for side in sides}) == 1 and [len(one) for one in names] == [1] * 4 and names[0] == names[1] != names[2] == names[3]:
+        if (
+            len({len(side) for side in sides}) == 1
+            and [len(one) for one in names] == [1] * 4
+            and names[0] == names[1] != names[2] == names[3]
+        ):
             assert group[0].place is not None
             yield group[0].place.case_name, len(sides[0]), error_rates.of(group)
 
@@ -63,7 +68,9 @@ def main() -> None:
     found = list(trials(stored()))
     print(f"{'case':16} {'boots':>5}  {'before / after':14} {'passed off':14} {'unchanged':14}")
     for name, boots, one in found:
-        print(f"{name:16} {boots:5}  {one.effect.answer:14} {one.planted.answer:14} {'green' if one.green else 'CHANGED':14}".rstrip())
+        print(
+            f"{name:16} {boots:5}  {one.effect.answer:14} {one.planted.answer:14} {'green' if one.green else 'CHANGED':14}".rstrip()
+        )
     for what, (hits, of) in rates(one for *_, one in found).items():
         print(f"{what}: {hits} of {of}")
 

@@ -43,13 +43,21 @@ def templates() -> list[str]:
     """A run.json of each arm, with words in capitals where runs differ."""
     found = []
     for arm, kernel in KERNELS.items():
-        vmstat = {name: int(value) for name, value in (line.split() for line in recorded("vmstat-6.1.txt").splitlines())}
+        vmstat = {
+            name: int(value)
+            for name, value in (line.split() for line in recorded("vmstat-6.1.txt").splitlines())
+        }
         nodes = {f"node{node}.vmstat": dict(list(vmstat.items())[:60]) for node in range(4)}
         phases = [
             one.model_copy(update={"counters": {**one.counters, **nodes}})
-            for one in (phase(name, vmstat=vmstat) for name in ("fsmark", "repair-defaults", "repair-bhash", "repair-agstride"))
+            for one in (
+                phase(name, vmstat=vmstat)
+                for name in ("fsmark", "repair-defaults", "repair-bhash", "repair-agstride")
+            )
         ]
-        one = run(kernel, *phases, arm=arm, experiment="EXPERIMENT", case_name="CASE", id="ID", started="STARTED")
+        one = run(
+            kernel, *phases, arm=arm, experiment="EXPERIMENT", case_name="CASE", id="ID", started="STARTED"
+        )
         found.append(json.dumps(jsonable(one), indent=1))
     return found
 
@@ -60,7 +68,12 @@ def make(runs: Path, count: int) -> None:
     for number in range(count):
         started = time.strftime("%Y%m%dT%H%M%S", time.gmtime(1.7e9 + 600 * number))
         experiment = number // PER_EXPERIMENT
-        words = {"ID": f"{started}-{number}", "STARTED": started, "EXPERIMENT": f"e{experiment:05}", "CASE": CASES[experiment % len(CASES)]}
+        words = {
+            "ID": f"{started}-{number}",
+            "STARTED": started,
+            "EXPERIMENT": f"e{experiment:05}",
+            "CASE": CASES[experiment % len(CASES)],
+        }
         text = texts[number % 2]
         for word, value in words.items():
             text = text.replace(f'"{word}"', f'"{value}"')
@@ -100,12 +113,17 @@ def main() -> int:
         runs = state.folder("runs")
         make(runs, count)
         last = max(runs.iterdir()) / "run.json"
-        print(f"{count} runs of {last.stat().st_size / 1e3:.0f} kB; load {os.getloadavg()[0]:.2f}, {os.cpu_count()} CPUs")
+        print(
+            f"{count} runs of {last.stat().st_size / 1e3:.0f} kB; load {os.getloadavg()[0]:.2f}, {os.cpu_count()} CPUs"
+        )
         print(f"{'':45} {'elapsed':>10} {'own CPU':>10}")
         timed("index made anew", lambda: f"{len(run_index.find())} runs")
         limited = [
             timed("list all", lambda: f"{len(run_index.find())} runs"),
-            timed("list a case's, one kernel's, since a day", lambda: f"{len(run_index.find(case='xfsrepair', kernel='6.1', since='2024-01-01'))} runs"),
+            timed(
+                "list a case's, one kernel's, since a day",
+                lambda: f"{len(run_index.find(case='xfsrepair', kernel='6.1', since='2024-01-01'))} runs",
+            ),
             timed("compare a case's newest experiment", lambda: compared(run_index.choose(["xfsrepair"]))),
         ]
         timed("lab.py --help: Python's start and imports", lambda: command("--help"))

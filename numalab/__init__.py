@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """numalab: Linux memory-management regressions, reproduced, judged and explained.
 
-Frozen values in, pure functions between, context managers at the edges, evidence on disk. The folders are the layers;
-imports go down only (tests/unit/test_layers.py has the table):
+Frozen values in, pure functions between, context managers at the edges, evidence on disk. The folders are the
+layers; imports go down only (tests/unit/test_layers.py has the table):
 
     core                 errors, steps, programs, the state directory
     model                values, and the files that people write -> values

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The pytest plugin: cases collected, fixtures that boot guests, options that choose them, and honest outcomes.
+"""The pytest plugin: cases collected, fixtures that boot guests, options that choose them, and honest
+outcomes.
 
-Each testcases/NAME.yml is a test on its first machine, or on each --topology: boots in its set-up (what breaks
-there is an error), the verdict in its call: passed, failed, or `cannot tell`, which is neither. Fixtures: `lab`
-(make guests), `guest` (a fresh verified guest, gone after the test), `run` (a workload in it, measured and
-recorded), `deadline` (the test's own). Marks: `topology(NAME, memory=, vcpus=)`, `minutes(N)`, `kernel(NAME)`.
-The lab's edges are imported when a guest is first asked for, so that tests without guests
+Each testcases/NAME.yml is a test on its first machine, or on each --topology: boots in its set-up (what
+breaks there is an error), the verdict in its call: passed, failed, or `cannot tell`, which is neither.
+Fixtures: `lab` (make guests), `guest` (a fresh verified guest, gone after the test), `run` (a workload in it,
+measured and recorded), `deadline` (the test's own). Marks: `topology(NAME, memory=, vcpus=)`, `minutes(N)`,
+`kernel(NAME)`. The lab's edges are imported when a guest is first asked for, so that tests without guests
 need no libvirt.
 """
 
@@ -42,7 +43,13 @@ if TYPE_CHECKING:
     from numalab.host.hypervisor import Host
 
 DEFAULT_MINUTES = 10.0
-OPTIONS = {"accelerator": "--lab-accel", "boots": "--lab-boots", "kernels": "--lab-kernels", "series": "--lab-series", "uri": "--lab-connect"}
+OPTIONS = {
+    "accelerator": "--lab-accel",
+    "boots": "--lab-boots",
+    "kernels": "--lab-kernels",
+    "series": "--lab-series",
+    "uri": "--lab-connect",
+}
 """The options that take the fields of errors."""
 
 
@@ -55,15 +62,42 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         group.addoption(f"--lab-{name}", f"--{name}", **how)
 
     add("topology", action="append", metavar="T", help="run on these topologies instead of each test's own")
-    add("size", choices=[size.value for size in SizeClass], default=SizeClass.QUICK.value, help="quick: two emulated cores; full: the seeds' own")
+    add(
+        "size",
+        choices=[size.value for size in SizeClass],
+        default=SizeClass.QUICK.value,
+        help="quick: two emulated cores; full: the seeds' own",
+    )
     add("accel", choices=["kvm", "tcg", "auto"], default="auto", help="accelerator of all guests")
     add("kernel", metavar="K", default="debian", help="kernel of all guests that do not name one")
-    add("kernels", metavar="K,K", default=None, help="before and after of all cases, instead of each one's own")
-    add("series", metavar="S", default=None, help="before and after of all cases from this series (6.12); those without are left out")
-    add("boots", metavar="N|auto", type=_boots, default=None, help="fresh boots of each kernel; auto: until the answer is clear")
+    add(
+        "kernels",
+        metavar="K,K",
+        default=None,
+        help="before and after of all cases, instead of each one's own",
+    )
+    add(
+        "series",
+        metavar="S",
+        default=None,
+        help="before and after of all cases from this series (6.12); those without are left out",
+    )
+    add(
+        "boots",
+        metavar="N|auto",
+        type=_boots,
+        default=None,
+        help="fresh boots of each kernel; auto: until the answer is clear",
+    )
     add("connect", metavar="URI", default=None, help="libvirt connection")
     add("rates", action="store_true", help="run the tests of the lab's own error rates, and nothing else")
-    add("at-most", type=float, metavar="MINUTES", default=None, help="leave out tests that are marked as longer")
+    add(
+        "at-most",
+        type=float,
+        metavar="MINUTES",
+        default=None,
+        help="leave out tests that are marked as longer",
+    )
 
 
 def _boots(text: str) -> int | str:
@@ -74,7 +108,8 @@ def _boots(text: str) -> int | str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Name the marks; show the lab's steps with -o log_cli=true; let kill(1) and a closed terminal end a session as Ctrl-C does."""
+    """Name the marks; show the lab's steps with -o log_cli=true; let kill(1) and a closed terminal end a
+    session as Ctrl-C does."""
     for line in (
         "topology(name, memory=SIZE, vcpus=N): the guest's machine; scaled where given",
         "minutes(n): what the test may take, boot and all; its deadline",
@@ -93,9 +128,14 @@ def _interrupt() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """--at-most: deselect what is marked as longer; --rates: tests of the lab or tests of kernels, never both."""
+    """--at-most: deselect what is marked as longer; --rates: tests of the lab or tests of kernels, never
+    both."""
     most, rates = config.getoption("--at-most"), config.getoption("--rates")
-    out = {item for item in items if bool(item.get_closest_marker("rates")) != rates or (most is not None and _minutes(item) > most)}
+    out = {
+        item
+        for item in items
+        if bool(item.get_closest_marker("rates")) != rates or (most is not None and _minutes(item) > most)
+    }
     config.hook.pytest_deselected(items=list(out))
     items[:] = [item for item in items if item not in out]
 
@@ -120,10 +160,13 @@ class CaseFile(pytest.File):
         size, kernels = SizeClass(self.config.getoption("--size")), self._kernels(case)
         if size in case.sizes and kernels is not None:
             for name in self.config.getoption("--topology") or [case.sizes[size].machines[0].topology]:
-                yield CaseItem.from_parent(self, name=f"{self.path.stem}[{name}]", topology_name=name, kernels=kernels)
+                yield CaseItem.from_parent(
+                    self, name=f"{self.path.stem}[{name}]", topology_name=name, kernels=kernels
+                )
 
     def _kernels(self, case: Case) -> Sequence[str] | None:
-        """What --kernels names, () for the case's own; with --series its own kernels there, None when one is missing."""
+        """What --kernels names, () for the case's own; with --series its own kernels there, None when one is
+        missing."""
         from numalab.kernel import recipe
 
         kernels, series = self.config.getoption("--kernels"), self.config.getoption("--series")
@@ -147,8 +190,11 @@ class CaseItem(pytest.Item):
         from numalab.experiment.plan import make_plan
 
         self.plan = make_plan(
-            self.path.stem, SizeClass(self.config.getoption("--size")), topology_name=topology_name,
-            kernels=kernels, wish=self.config.getoption("--accel"),
+            self.path.stem,
+            SizeClass(self.config.getoption("--size")),
+            topology_name=topology_name,
+            kernels=kernels,
+            wish=self.config.getoption("--accel"),
         )
         asked = self.config.getoption("--boots") or self.plan.about.boots
         self.boots: int | None = None if asked == "auto" else asked
@@ -163,12 +209,21 @@ class CaseItem(pytest.Item):
         from numalab.host.hypervisor import connect
 
         host = connect(self.config.getoption("--connect"), Deadline.after(60))
-        self.outcome = experiment.conduct(self.plan, host, self.boots, limit=Deadline.after, view=live.View(self.plan, self.boots))
+        self.outcome = experiment.conduct(
+            self.plan, host, self.boots, limit=Deadline.after, view=live.View(self.plan, self.boots)
+        )
         for verdict in self.outcome.verdicts:
             for finding in verdict.findings:
                 name = f"{verdict.after}.{finding.expectation.phase}.{finding.expectation.metric}"
-                facts = finding.model_dump(mode="json", include={"before", "after", "ratio", "low", "high", "q", "answer"}, exclude_none=True)
-                self.user_properties += [(f"{name}.{key}", value if isinstance(value, str) else json.dumps(value)) for key, value in facts.items()]
+                facts = finding.model_dump(
+                    mode="json",
+                    include={"before", "after", "ratio", "low", "high", "q", "answer"},
+                    exclude_none=True,
+                )
+                self.user_properties += [
+                    (f"{name}.{key}", value if isinstance(value, str) else json.dumps(value))
+                    for key, value in facts.items()
+                ]
         self.user_properties += [("run", str(folder)) for _, folder in self.outcome.runs]
 
     def runtest(self) -> None:
@@ -204,7 +259,9 @@ class CannotTell(pytest.skip.Exception):  # type: ignore[name-defined,misc]  # m
     """The verdict says neither; pytest counts it by itself (see pytest_report_teststatus)."""
 
 
-def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
+def pytest_report_teststatus(
+    report: pytest.TestReport,
+) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
     """`cannot tell` is an outcome of its own, neither passed nor failed nor skipped."""
     if getattr(report, "cannot_tell", False):
         return "cannot tell", "?", ("CANNOT TELL", {"yellow": True})
@@ -227,14 +284,21 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     own = list(metafunc.definition.iter_markers("topology"))
     chosen = metafunc.config.getoption("--topology")
-    marks = [pytest.mark.topology(name).mark for name in chosen] if chosen else own or [pytest.mark.topology("4socket").mark]
+    marks = (
+        [pytest.mark.topology(name).mark for name in chosen]
+        if chosen
+        else own or [pytest.mark.topology("4socket").mark]
+    )
     if len(marks) > 1 or chosen:
         metafunc.parametrize("guest", marks, ids=[mark.args[0] for mark in marks], indirect=True)
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A lab error or an oops brings its evidence (the console's tail, both sides of a mismatch) into the report."""
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A lab error or an oops brings its evidence (the console's tail, both sides of a mismatch) into the
+    report."""
     made = yield
     error = call.excinfo.value if call.excinfo else None
     if isinstance(error, CannotTell):
@@ -242,7 +306,9 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         if isinstance(made.longrepr, tuple):
             made.longrepr = (*made.longrepr[:2], str(error))  # without the exception's name
     if isinstance(error, LabError):
-        made.sections.append(("numalab", visible(f"{type(error).__name__}: {told(error, OPTIONS)}\n{error.evidence}")))
+        made.sections.append(
+            ("numalab", visible(f"{type(error).__name__}: {told(error, OPTIONS)}\n{error.evidence}"))
+        )
         if isinstance(item, CaseItem):
             made.longrepr = _plain(error)  # of a set-up, pytest asks nobody how to show what broke
     return made
@@ -256,14 +322,26 @@ class Lab:
     config: pytest.Config
 
     @contextmanager
-    def up(self, topology: Topology, name: str, deadline: Deadline, *, kernel: str | None = None, append: str = "") -> Iterator[Guest]:
+    def up(
+        self,
+        topology: Topology,
+        name: str,
+        deadline: Deadline,
+        *,
+        kernel: str | None = None,
+        append: str = "",
+    ) -> Iterator[Guest]:
         """A fresh, verified guest; gone at the end of the block."""
         from numalab.guest import guest as guests
         from numalab.guest import launch, provision
 
         request = GuestRequest(
-            name=guests.fresh_name("test-" + Path(name).name.removesuffix(".yml")), topology_name=name, shape=topology,
-            kernel_name=kernel or self.config.getoption("--kernel"), wish=self.config.getoption("--accel"), append=append,
+            name=guests.fresh_name("test-" + Path(name).name.removesuffix(".yml")),
+            topology_name=name,
+            shape=topology,
+            kernel_name=kernel or self.config.getoption("--kernel"),
+            wish=self.config.getoption("--accel"),
+            append=append,
         )
         guest = provision.up(request, self.host, deadline.within(launch.UP_SECONDS))
         with guests.ending(guest):
@@ -300,9 +378,15 @@ def guest(request: pytest.FixtureRequest, lab: Lab, deadline: Deadline) -> Itera
     from numalab.guest.launch import admit
     from numalab.model import catalog, topology
 
-    mark = getattr(request, "param", None) or next(request.node.iter_markers("topology"), pytest.mark.topology("4socket").mark)
+    mark = getattr(request, "param", None) or next(
+        request.node.iter_markers("topology"), pytest.mark.topology("4socket").mark
+    )
     memory = mark.kwargs.get("memory")
-    shape = topology.scale(catalog.topology(mark.args[0]), memory=parse_size(memory) if memory else None, vcpus=mark.kwargs.get("vcpus"))
+    shape = topology.scale(
+        catalog.topology(mark.args[0]),
+        memory=parse_size(memory) if memory else None,
+        vcpus=mark.kwargs.get("vcpus"),
+    )
     try:
         admit(shape, lab.host, deadline)
     except HostError as error:
@@ -313,8 +397,15 @@ def guest(request: pytest.FixtureRequest, lab: Lab, deadline: Deadline) -> Itera
 
 
 @pytest.fixture
-def run(request: pytest.FixtureRequest, guest: Guest, lab: Lab, deadline: Deadline, record_property: Callable[[str, object], None]) -> Callable[[str], Run]:
-    """run(WORKLOAD) -> Run, in the test's guest at the session's size; every counter goes into the JUnit XML."""
+def run(
+    request: pytest.FixtureRequest,
+    guest: Guest,
+    lab: Lab,
+    deadline: Deadline,
+    record_property: Callable[[str, object], None],
+) -> Callable[[str], Run]:
+    """run(WORKLOAD) -> Run, in the test's guest at the session's size; every counter goes into the JUnit
+    XML."""
     from numalab.measure import runner
 
     def measured(workload: str) -> Run:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The lab's own error rates: a regression that is passed off as fixed must be seen, and no change must not be claimed.
+"""The lab's own error rates: a regression that is passed off as fixed must be seen, and no change must not be
+claimed.
 
 Each test boots (before, before, after, after) in turn; benchmarks/rates.py prints what all such experiments
 found. Long: `pytest testcases --rates`.
@@ -25,9 +26,16 @@ from numalab.report import text
 @pytest.mark.rates
 @pytest.mark.minutes(120)
 @pytest.mark.parametrize("name", catalog.names("testcases"))
-def test_before_passed_off_as_after_goes_red(name: str, lab: Lab, record_property: Callable[[str, object], None]) -> None:
+def test_before_passed_off_as_after_goes_red(
+    name: str, lab: Lab, record_property: Callable[[str, object], None]
+) -> None:
     case = catalog.case(name)
-    asked = make_plan(name, lab.size, kernels=(case.before, case.before, case.after, case.after), wish=lab.config.getoption("--accel"))
+    asked = make_plan(
+        name,
+        lab.size,
+        kernels=(case.before, case.before, case.after, case.after),
+        wish=lab.config.getoption("--accel"),
+    )
     rounds = asked.about.boots
     outcome = experiment.conduct(asked, lab.host, rounds, limit=Deadline.after, view=live.View(asked, rounds))
     found = error_rates.of([run for run, _ in outcome.runs])

@@ -16,4 +16,6 @@ pytestmark = [pytest.mark.topology(name) for name in catalog.names("topologies")
 def test_topology_is_as_asked(guest: Guest, deadline: Deadline) -> None:
     rows = guest.verify(deadline)
     assert all(row.agrees for row in rows), verification.layout_table(rows)
-    assert {f"node {node} CPUs" for node in verification.expected_layout(guest.record.spec.topology).nodes} <= {row.what for row in rows}
+    assert {
+        f"node {node} CPUs" for node in verification.expected_layout(guest.record.spec.topology).nodes
+    } <= {row.what for row in rows}

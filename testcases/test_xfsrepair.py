@@ -18,8 +18,11 @@ from numalab.model.values import SizeClass
 @pytest.mark.minutes(30)
 @pytest.mark.topology("4socket", memory="4G", vcpus=4)
 def test_repair_migrates_pages(guest: Guest, run: Callable[[str], Run], deadline: Deadline) -> None:
-    # With the kernel's own knobs so short a repair is not scanned at all under emulation: 0 PTE updates in all four.
-    provision.tune(guest, provision.Order(knobs=catalog.case("xfsrepair").sizes[SizeClass.QUICK].knobs), deadline)
+    # With the kernel's own knobs so short a repair is not scanned at all under emulation: 0 PTE updates in
+    # all four.
+    provision.tune(
+        guest, provision.Order(knobs=catalog.case("xfsrepair").sizes[SizeClass.QUICK].knobs), deadline
+    )
     result = run("xfsrepair")
     repairs = [phase for phase in result.phases if phase.phase.name.startswith("repair-")]
     assert len(repairs) == 4

@@ -7,4 +7,8 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--rewrite-golden", action="store_true", help="write tests/golden anew instead of comparing; then read the diff")
+    parser.addoption(
+        "--rewrite-golden",
+        action="store_true",
+        help="write tests/golden anew instead of comparing; then read the diff",
+    )

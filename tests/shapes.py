@@ -28,7 +28,7 @@ def deal(way: str, vcpus: int, owners: list[int], chance: random.Random) -> dict
     if way == "random":
         chance.shuffle(cpus)
     if way == "round robin":
-        return {node: cpus[i::len(owners)] for i, node in enumerate(owners)}
+        return {node: cpus[i :: len(owners)] for i, node in enumerate(owners)}
     cuts = [vcpus * i // len(owners) for i in range(1, len(owners))]
     if way == "unequal":
         cuts = sorted(chance.sample(range(1, vcpus), len(owners) - 1))
@@ -49,7 +49,10 @@ def nodes(draw: st.DrawFn, *, most: int = 64) -> dict[str, Any]:
     count = draw(st.one_of(st.integers(1, min(8, most)), st.integers(1, most)))
     chance = random.Random(draw(st.integers(0, 1 << 32)))
     # Each node has both, or memory only, or CPUs only; one at least has CPUs and one has memory.
-    kinds = [chance.choice(draw(st.sampled_from(("b", "bbbm", "bbbc", "bmc", "bm", "m", "c")))) for _ in range(count)]
+    kinds = [
+        chance.choice(draw(st.sampled_from(("b", "bbbm", "bbbc", "bmc", "bm", "m", "c"))))
+        for _ in range(count)
+    ]
     if draw(st.integers(0, 19)) < 19:  # nodes without CPUs are refused elsewhere than at the end
         kinds.sort(key=lambda kind: kind == "m")
     owners = [i for i, kind in enumerate(kinds) if kind != "m"] or [0]
@@ -58,7 +61,11 @@ def nodes(draw: st.DrawFn, *, most: int = 64) -> dict[str, Any]:
     cpus = deal(draw(st.sampled_from(DEALS)), vcpus, owners, chance)
     if draw(st.integers(0, 19)) < 19:  # nodes in another order than that of their first vCPUs are refused
         cpus = dict(zip(sorted(cpus), sorted(cpus.values(), key=min), strict=True))
-    sizes = draw(st.sampled_from((SMALL_MIB, SMALL_MIB, (*SMALL_MIB, *LARGE_MIB) if count <= 8 else SMALL_MIB, (128,), (256,))))
+    sizes = draw(
+        st.sampled_from(
+            (SMALL_MIB, SMALL_MIB, (*SMALL_MIB, *LARGE_MIB) if count <= 8 else SMALL_MIB, (128,), (256,))
+        )
+    )
     mibs = {i: chance.choice(sizes) for i in {*holders, *(i for i in range(count) if i not in cpus)}}
     if draw(st.integers(0, 19)) < 19:
         mibs[holders[0]] = max(mibs[holders[0]], 256)  # less is no machine
@@ -67,7 +74,11 @@ def nodes(draw: st.DrawFn, *, most: int = 64) -> dict[str, Any]:
     hmat = draw(st.sampled_from(("", "", "", "all", "memory")))
     if hmat and draw(st.integers(0, 9)) < 9:  # an HMAT with nodes without memory is refused
         mibs = {i: mibs.get(i, 128) for i in range(count)}
-    rates = draw(st.sampled_from(((1024, 10240, 40960, 65536), (1024, 10240, 40960), (1, 100, 40960), (1, 1024, 65536, 123457))))
+    rates = draw(
+        st.sampled_from(
+            ((1024, 10240, 40960, 65536), (1024, 10240, 40960), (1, 100, 40960), (1, 1024, 65536, 123457))
+        )
+    )
     made = []
     for i in range(count):
         node: dict[str, Any] = {}
@@ -99,7 +110,23 @@ def shown(cpus: list[int], chance: random.Random) -> str:
 def plain(draw: st.DrawFn) -> dict[str, Any]:
     """A machine of one node, with fake nodes or without."""
     data: dict[str, Any] = {"vcpus": draw(st.one_of(st.integers(1, 16), st.integers(1, 256)))}
-    size = draw(st.sampled_from(("256MiB", "257MiB", "300.5MiB", "262145KiB", "512MiB", "1GiB", "2815MiB", "2816MiB", "3583MiB", "3.5GiB", "6GiB")))
+    size = draw(
+        st.sampled_from(
+            (
+                "256MiB",
+                "257MiB",
+                "300.5MiB",
+                "262145KiB",
+                "512MiB",
+                "1GiB",
+                "2815MiB",
+                "2816MiB",
+                "3583MiB",
+                "3.5GiB",
+                "6GiB",
+            )
+        )
+    )
     data["memory"] = size
     if draw(st.booleans()):
         data["fake"] = draw(st.integers(2, 32))
@@ -109,14 +136,27 @@ def plain(draw: st.DrawFn) -> dict[str, Any]:
 
 
 BROKEN = (
-    lambda d: d.update(sockets=d["vcpus"] + 1), lambda d: d.update(vcpus=d["vcpus"] + 1), lambda d: d.update(vcpus=0),
-    lambda d: d.update(memory="100MiB"), lambda d: d.update(memory=1024), lambda d: d.update(fake=4), lambda d: d.update(fake=1),
-    lambda d: d.update(distances=[[10]] * 3), lambda d: d.update(distances=[[255]]), lambda d: d.update(colour="blue"),
-    lambda d: d.update(nodes=[*d.get("nodes", []), {}]), lambda d: d.update(nodes=[*d.get("nodes", []), {"cpus": "0"}]),
-    lambda d: d.update(nodes=[*d.get("nodes", []), {"memory": "128MiB"}]), lambda d: d.update(nodes=[*d.get("nodes", []), {"cpus": "999"}]),
-    lambda d: d.update(nodes=[*d.get("nodes", []), {"memory": "128MiB", "latency_ns": 70}]), lambda d: d.pop("memory"),
-    lambda d: d.update(machine="microvm"), lambda d: d.update(disks=[{"name": "a b", "size": "1GiB"}]), lambda d: d.update(description="a\nb"),
-    lambda d: d.update(nodes=[{"cpus": "0", "memory": "128MiB"}] * 65, vcpus=1), lambda d: d.update(nodes="all"),
+    lambda d: d.update(sockets=d["vcpus"] + 1),
+    lambda d: d.update(vcpus=d["vcpus"] + 1),
+    lambda d: d.update(vcpus=0),
+    lambda d: d.update(memory="100MiB"),
+    lambda d: d.update(memory=1024),
+    lambda d: d.update(fake=4),
+    lambda d: d.update(fake=1),
+    lambda d: d.update(distances=[[10]] * 3),
+    lambda d: d.update(distances=[[255]]),
+    lambda d: d.update(colour="blue"),
+    lambda d: d.update(nodes=[*d.get("nodes", []), {}]),
+    lambda d: d.update(nodes=[*d.get("nodes", []), {"cpus": "0"}]),
+    lambda d: d.update(nodes=[*d.get("nodes", []), {"memory": "128MiB"}]),
+    lambda d: d.update(nodes=[*d.get("nodes", []), {"cpus": "999"}]),
+    lambda d: d.update(nodes=[*d.get("nodes", []), {"memory": "128MiB", "latency_ns": 70}]),
+    lambda d: d.pop("memory"),
+    lambda d: d.update(machine="microvm"),
+    lambda d: d.update(disks=[{"name": "a b", "size": "1GiB"}]),
+    lambda d: d.update(description="a\nb"),
+    lambda d: d.update(nodes=[{"cpus": "0", "memory": "128MiB"}] * 65, vcpus=1),
+    lambda d: d.update(nodes="all"),
 )
 """What makes nearly every topology impossible."""
 
@@ -130,12 +170,26 @@ def written(data: dict[str, Any]) -> str:
 def files(draw: st.DrawFn, *, most: int = 64, broken: bool = True, disks: int = MAX_DISKS) -> str:
     """The text of a topology's file."""
     data = draw(st.one_of(nodes(most=most), nodes(most=most), nodes(most=most), plain()))
-    data = {"description": draw(st.sampled_from(("made by hypothesis", "<&>\"'", "café"))), "machine": draw(st.sampled_from(("q35", "pc"))), **data}
+    data = {
+        "description": draw(st.sampled_from(("made by hypothesis", "<&>\"'", "café"))),
+        "machine": draw(st.sampled_from(("q35", "pc"))),
+        **data,
+    }
     if draw(st.booleans()):
-        data["sockets"] = draw(st.sampled_from([n for n in range(1, data["vcpus"] + 1) if data["vcpus"] % n == 0]))
-    kinds = st.fixed_dictionaries({"size": st.sampled_from(("1MiB", "16GiB", "500TiB"))},
-                                  optional={"bus": st.sampled_from(("virtio", "usb")), "mibs_per_second": st.integers(1, 100_000)})
-    names = draw(st.lists(st.from_regex(r"[a-zA-Z0-9]{1,20}", fullmatch=True), max_size=draw(st.sampled_from((0, 0, 2, disks))), unique=True))
+        data["sockets"] = draw(
+            st.sampled_from([n for n in range(1, data["vcpus"] + 1) if data["vcpus"] % n == 0])
+        )
+    kinds = st.fixed_dictionaries(
+        {"size": st.sampled_from(("1MiB", "16GiB", "500TiB"))},
+        optional={"bus": st.sampled_from(("virtio", "usb")), "mibs_per_second": st.integers(1, 100_000)},
+    )
+    names = draw(
+        st.lists(
+            st.from_regex(r"[a-zA-Z0-9]{1,20}", fullmatch=True),
+            max_size=draw(st.sampled_from((0, 0, 2, disks))),
+            unique=True,
+        )
+    )
     if disks == MAX_DISKS and draw(st.integers(0, 19)) == 19:
         names = [f"d{i}" for i in range(disks)]  # as many as can be
     if names:
@@ -150,4 +204,6 @@ def scales(draw: st.DrawFn) -> tuple[int | None, int | None]:
     """Memory in MiB and vCPUs, as --memory and --vcpus may ask; None leaves them as they are."""
     if draw(st.integers(0, 2)) < 2:
         return None, None
-    return draw(st.one_of(st.none(), st.integers(1, 300), st.integers(256, 10_000))), draw(st.one_of(st.none(), st.integers(0, 12), st.integers(1, 260)))
+    return draw(st.one_of(st.none(), st.integers(1, 300), st.integers(256, 10_000))), draw(
+        st.one_of(st.none(), st.integers(0, 12), st.integers(1, 260))
+    )

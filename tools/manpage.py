@@ -27,11 +27,17 @@ def page() -> str:
     context = command.make_context("lab.py", ["list"], resilient_parsing=True)
     lines = [
         f'.TH LAB.PY 1 "" "numalab {metadata.version("numalab")}" "User Commands"',
-        ".SH NAME", rf"lab.py \- {_text(command.help)}",
-        ".SH SYNOPSIS", ".B lab.py", r"[\fIOPTIONS\fR] \fICOMMAND\fR [\fIARGS\fR]...",
-        ".SH OPTIONS", *_parameters(command, context),
-        ".SH COMMANDS", *_commands(command, context),
-        ".SH EXIT STATUS", *_statuses(),
+        ".SH NAME",
+        rf"lab.py \- {_text(command.help)}",
+        ".SH SYNOPSIS",
+        ".B lab.py",
+        r"[\fIOPTIONS\fR] \fICOMMAND\fR [\fIARGS\fR]...",
+        ".SH OPTIONS",
+        *_parameters(command, context),
+        ".SH COMMANDS",
+        *_commands(command, context),
+        ".SH EXIT STATUS",
+        *_statuses(),
     ]
     return "\n".join(lines) + "\n"
 
@@ -53,7 +59,11 @@ def _commands(group: Command, context: Any) -> Iterator[str]:
 
 def _parameters(command: Command, context: Any) -> Iterator[str]:
     """Arguments and options that have a help text; --help of each command would say nothing."""
-    records = (parameter.get_help_record(context) for parameter in command.get_params(context) if parameter.name != "help")
+    records = (
+        parameter.get_help_record(context)
+        for parameter in command.get_params(context)
+        if parameter.name != "help"
+    )
     for words, text in filter(None, records):
         yield from (".TP", rf"\fB{_text(words)}\fR", _text(text) or r"\&")
 
@@ -69,8 +79,16 @@ def _statuses() -> Iterator[str]:
 
 def _text(text: str | None) -> str:
     """One line that roff prints as it is: its paragraphs joined, nothing in it an escape or a macro."""
-    line = " ".join((text or "").split()).replace("\\", r"\e").replace("-", r"\-").replace("^", r"\(ha").replace("~", r"\(ti")
-    line = "".join(char if char.isascii() else rf"\[u{ord(char):04X}]" for char in line)  # troff reads Latin-1
+    line = (
+        " ".join((text or "").split())
+        .replace("\\", r"\e")
+        .replace("-", r"\-")
+        .replace("^", r"\(ha")
+        .replace("~", r"\(ti")
+    )
+    line = "".join(
+        char if char.isascii() else rf"\[u{ord(char):04X}]" for char in line
+    )  # troff reads Latin-1
     return rf"\&{line}" if line.startswith((".", "'")) else line
 
 

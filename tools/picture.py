@@ -23,7 +23,8 @@ from selenium.webdriver.support.wait import WebDriverWait
 ROOT = Path(__file__).resolve().parents[1]
 RECORDED = ROOT / "tests/recorded/runs/1dc3791.tar.xz"
 EXPERIMENTS = ("holds", "cannot-tell")
-"""A verdict with a doubt, and one that cannot tell. A third would make the file larger than a README should load."""
+"""A verdict with a doubt, and one that cannot tell. A third would make the file larger than a README should
+load."""
 WIDTH = 1280
 """In pixels."""
 MARGIN = 2
@@ -54,12 +55,19 @@ def picture(page: Path) -> bytes:
     try:
         driver.set_script_timeout(60)
         # A window that is higher than the part that is shown: plots are drawn when they come into view.
-        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {"width": WIDTH, "height": 3000, "deviceScaleFactor": 1, "mobile": False})
-        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "light"}]})
+        driver.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride",
+            {"width": WIDTH, "height": 3000, "deviceScaleFactor": 1, "mobile": False},
+        )
+        driver.execute_cdp_cmd(
+            "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "light"}]}
+        )
         driver.get(page.as_uri())
         WebDriverWait(driver, 60).until(lambda browser: browser.execute_script(DRAWN))
         clip = {"x": 0, "y": 0, "width": WIDTH, "height": driver.execute_script(END) + MARGIN, "scale": 1}
-        return base64.b64decode(driver.execute_cdp_cmd("Page.captureScreenshot", {"format": "png", "clip": clip})["data"])
+        return base64.b64decode(
+            driver.execute_cdp_cmd("Page.captureScreenshot", {"format": "png", "clip": clip})["data"]
+        )
     finally:
         driver.quit()
 

@@ -34,7 +34,8 @@ SIZE_PARTS = ("params", "sysctls", "knobs")
 
 
 class Site(Value):
-    """What a calibration is good for: another case, size, shape, accelerator or host scatters in its own way."""
+    """What a calibration is good for: another case, size, shape, accelerator or host scatters in its own
+    way."""
 
     case_name: str
     size: SizeClass
@@ -68,7 +69,8 @@ class Spread(Value):
     mean: float
     """The mean of the values, in the metric's unit."""
     sd: float = Field(ge=0)
-    """The standard deviation of the values' logarithms (effect.shift says what of zeros): 0.1 is about 10 %."""
+    """The standard deviation of the values' logarithms (effect.shift says what of zeros): 0.1 is about 10
+    %."""
 
     def limit(self, boots: int) -> float:
         """By what factor two lots of so many boots of one kernel differ, but for 1 in 20 times.
@@ -91,7 +93,14 @@ class Calibration(Stored):
 
     def spread(self, expectation: Expectation) -> Spread | None:
         """The spread of what an expectation is about; None when the metric had no value in enough boots."""
-        return next((spread for spread in self.spreads if (spread.metric, spread.phase) == (expectation.metric, expectation.phase)), None)
+        return next(
+            (
+                spread
+                for spread in self.spreads
+                if (spread.metric, spread.phase) == (expectation.metric, expectation.phase)
+            ),
+            None,
+        )
 
 
 def site(run: Run) -> Site:
@@ -99,7 +108,9 @@ def site(run: Run) -> Site:
     if run.place is None:
         raise InputError(f"run {run.id} belongs to no case, and cannot calibrate one")
     spec = run.guest.spec
-    here = plan(run.place.case_name, run.place.case, run.size, spec.topology, spec.accel, run.host.get("machine", ""))
+    here = plan(
+        run.place.case_name, run.place.case, run.size, spec.topology, spec.accel, run.host.get("machine", "")
+    )
     return here.model_copy(update={"machine_id": run.host.get("machine id", "")})
 
 
@@ -108,7 +119,12 @@ def plan(name: str, case: Case, size: SizeClass, topology: Topology, accel: Acce
     known, here = jsonable(case), jsonable(case.sizes[size])
     recipe = {key: known[key] for key in PARTS} | {key: here[key] for key in SIZE_PARTS}
     return Site(
-        case_name=name, size=size, recipe=recipe, accel=accel.value, machine=machine, shape=compatibility.shape(topology),
+        case_name=name,
+        size=size,
+        recipe=recipe,
+        accel=accel.value,
+        machine=machine,
+        shape=compatibility.shape(topology),
     )
 
 
@@ -119,17 +135,29 @@ def of(runs: Sequence[Run]) -> Calibration:
     """
     whole = sorted((run for run in runs if not run.error), key=lambda run: run.id)
     if len(whole) < effect.LEAST_BOOTS:
-        raise InputError(f"a calibration needs {effect.LEAST_BOOTS} boots that ended well, there are {len(whole)}")
-    here = max((site(run) for run in whole), key=lambda each: each.machine_id)  # a newer run's, if there is one
+        raise InputError(
+            f"a calibration needs {effect.LEAST_BOOTS} boots that ended well, there are {len(whole)}"
+        )
+    here = max(
+        (site(run) for run in whole), key=lambda each: each.machine_id
+    )  # a newer run's, if there is one
     kernels = {run.kernel for run in whole}
-    unlike = [*compatibility.differences(whole), *([f"kernel: {', '.join(sorted(kernels))}"] if len(kernels) > 1 else [])]
+    unlike = [
+        *compatibility.differences(whole),
+        *([f"kernel: {', '.join(sorted(kernels))}"] if len(kernels) > 1 else []),
+    ]
     if unlike or any(site(run).older() != here.older() for run in whole):
-        raise InputError(f"a calibration is of one kernel, case and machine; these runs differ in {'; '.join(unlike) or 'their case'}")
+        raise InputError(
+            f"a calibration is of one kernel, case and machine; these runs differ in {'; '.join(unlike) or 'their case'}"
+        )
     place = whole[0].place
     assert place is not None
     spreads = {(wish.metric, wish.phase): _spread(whole, wish) for wish in place.case.expect}
     return Calibration(
-        site=here, kernel=kernels.pop(), runs=tuple(run.id for run in whole), made=state.stamp(),
+        site=here,
+        kernel=kernels.pop(),
+        runs=tuple(run.id for run in whole),
+        made=state.stamp(),
         spreads=tuple(spread for spread in spreads.values() if spread is not None),
     )
 
@@ -144,7 +172,8 @@ def _spread(runs: Sequence[Run], wish: Expectation) -> Spread | None:
 
 
 def inside(case: Case, boots: int, calibration: Calibration) -> tuple[tuple[Expectation, float], ...]:
-    """Deciding expectations whose `by` lies inside the spread, and the least `by` that so many boots of each kernel bear.
+    """Deciding expectations whose `by` lies inside the spread, and the least `by` that so many boots of each
+    kernel bear.
 
     A `by` of 1 is no threshold (any change will do, if it is told from chance), and lies nowhere.
     """
@@ -164,9 +193,12 @@ def save(calibration: Calibration) -> Path:
 
 
 def load(where: Site) -> Calibration | None:
-    """The calibration of a site, else the one that an older lab made there; None when there is none. Raises InputError."""
+    """The calibration of a site, else the one that an older lab made there; None when there is none. Raises
+    InputError."""
     path = next((path for path in (where.file(), where.older().file()) if path.exists()), where.file())
     try:
         return Calibration.model_validate_json(path.read_text()) if path.exists() else None
     except (OSError, ValueError) as error:  # not UTF-8 too
-        raise InputError(f"{path}: not a calibration: {first_line(error)}: remove it, and run lab.py calibrate {where.case_name}") from error
+        raise InputError(
+            f"{path}: not a calibration: {first_line(error)}: remove it, and run lab.py calibrate {where.case_name}"
+        ) from error

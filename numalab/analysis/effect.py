@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""One metric, two kernels: how large the effect is, how sure that is, and how many boots it takes. Numbers only.
+"""One metric, two kernels: how large the effect is, how sure that is, and how many boots it takes. Numbers
+only.
 
 A boot is one sample. Counters of the kernel scatter by a factor rather than by an amount (a boot in which
 half as much is scanned has half of all that follows), so everything is done to logarithms, and an effect is
@@ -28,8 +29,9 @@ from dataclasses import dataclass
 from statistics import mean, variance
 
 LEAST_BOOTS = 3
-"""The boots of each kernel that it takes to decide anything. A counter with two modes, one of which a boot falls into by luck, seems
-to differ between two kernels in `two_modes` of all tries: 12 % with 2 boots of each, 3 % with 3."""
+"""The boots of each kernel that it takes to decide anything. A counter with two modes, one of which a boot
+falls into by luck, seems to differ between two kernels in `two_modes` of all tries: 12 % with 2 boots of
+each, 3 % with 3."""
 MOST_BOOTS = 1000
 """Where boots_needed stops to count: so many, or more."""
 POWER = 0.8
@@ -84,7 +86,10 @@ def compare(before: Sequence[float], after: Sequence[float], *, counts: bool) ->
     floors = [1 / (mean(side) + extra) if counts else 0.0 for side in (before, after)]
     spread = [max(variance(side), floor) for side, floor in zip(logs, floors, strict=True)]
     return Effect(
-        boots=(len(before), len(after)), log=mean(logs[1]) - mean(logs[0]), variances=(spread[0], spread[1]), vanished=(not any(before), not any(after)),
+        boots=(len(before), len(after)),
+        log=mean(logs[1]) - mean(logs[0]),
+        variances=(spread[0], spread[1]),
+        vanished=(not any(before), not any(after)),
     )
 
 
@@ -96,7 +101,8 @@ def ratio(effect: Effect) -> float | None:
 def quantile(probability: float, freedom: float) -> float:
     """A quantile of Student's t distribution.
 
-    scipy is imported where it is called, here and below: it takes as long as all the rest of a lab.py that judges nothing.
+    scipy is imported where it is called, here and below: it takes as long as all the rest of a lab.py that
+    judges nothing.
     """
     from scipy.special import stdtrit
 
@@ -116,7 +122,8 @@ def _exp(log: float) -> float | None:
 
 
 def two_modes(boots: tuple[int, int]) -> float:
-    """The chance that boots which fall into one of two modes do so by kernel, where the kernel has no part in it.
+    """The chance that boots which fall into one of two modes do so by kernel, where the kernel has no part in
+    it.
 
     2 p^n (1-p)^m at its largest, p = n/(n+m). For as many boots of each that is the unconditional exact test
     (Barnard 1945) of a table with n in its diagonal and 0 elsewhere.
@@ -145,7 +152,8 @@ def _planned(variances: tuple[float, float], boots: tuple[int, int]) -> float:
 
 
 def detectable(effect: Effect, alpha: float) -> float:
-    """The smallest true effect (a factor) that as many boots with this spread tell from none, with a chance of POWER.
+    """The smallest true effect (a factor) that as many boots with this spread tell from none, with a chance
+    of POWER.
 
     By the noncentral t distribution; the chance to find it the wrong way round is left out (it is < alpha/2).
     """
@@ -159,7 +167,8 @@ def detectable(effect: Effect, alpha: float) -> float:
 
 
 def boots_needed(effect: Effect, factor: float, alpha: float) -> int | None:
-    """Boots of each kernel that tell a true effect of `factor` from none with a chance of POWER; None when factor is 1."""
+    """Boots of each kernel that tell a true effect of `factor` from none with a chance of POWER; None when
+    factor is 1."""
     distance = abs(math.log(factor))
     if distance <= NO_SPREAD:
         return None

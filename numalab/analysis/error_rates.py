@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the judge says of boots whose truth is known: a planted regression must be seen, and no change is none.
+"""What the judge says of boots whose truth is known: a planted regression must be seen, and no change is
+none.
 
 An experiment over the kernels (before, before, after, after) has all three truths in its boots. Judged here;
 booted by testcases/test_rates.py, counted by benchmarks/rates.py.
@@ -32,10 +33,13 @@ def sides(runs: Sequence[Run], kernels: int) -> list[list[Run]]:
 
 
 def against(before: Sequence[Run], after: Sequence[Run]) -> list[Run]:
-    """Runs with their sides chosen anew, whatever their kernels: to pass one off as the other, and to compare one with itself."""
+    """Runs with their sides chosen anew, whatever their kernels: to pass one off as the other, and to compare
+    one with itself."""
     return [
         run.model_copy(update={"place": run.place.model_copy(update={"arm": arm})})
-        for arm, side in ((Arm.BEFORE, before), (Arm.AFTER, after)) for run in side if run.place
+        for arm, side in ((Arm.BEFORE, before), (Arm.AFTER, after))
+        for run in side
+        if run.place
     ]
 
 
@@ -66,5 +70,6 @@ def of(runs: Sequence[Run]) -> Trial:
     before, passed_off, after, again = sides(runs, 4)
     return Trial(
         judge.verdict(against([*before, *passed_off], [*after, *again])),
-        judge.verdict(against(before, passed_off)), judge.verdict(against(after, again)),
+        judge.verdict(against(before, passed_off)),
+        judge.verdict(against(after, again)),
     )

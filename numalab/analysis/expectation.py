@@ -46,12 +46,27 @@ class Asked:
     """Why it decides nothing."""
 
 
-def alone(expectation: Expectation, before: Sequence[float], after: Sequence[float], *, kind: Kind = Kind.RATIO, alpha: float = ALPHA) -> Finding:
+def alone(
+    expectation: Expectation,
+    before: Sequence[float],
+    after: Sequence[float],
+    *,
+    kind: Kind = Kind.RATIO,
+    alpha: float = ALPHA,
+) -> Finding:
     """One expectation judged by itself."""
     return together([ask(expectation, before, after, kind)], alpha)[0]
 
 
-def ask(expectation: Expectation, before: Sequence[float], after: Sequence[float], kind: Kind, *, obstacle: str = "", silent: str = "") -> Asked:
+def ask(
+    expectation: Expectation,
+    before: Sequence[float],
+    after: Sequence[float],
+    kind: Kind,
+    *,
+    obstacle: str = "",
+    silent: str = "",
+) -> Asked:
     """An expectation with the values of the boots that have one. `obstacle` and `silent`: see Asked."""
     values, fewest = [*before, *after], min(len(before), len(after))
     if not fewest:
@@ -62,14 +77,20 @@ def ask(expectation: Expectation, before: Sequence[float], after: Sequence[float
     elif not any(values):
         trouble = f"{expectation.metric} is 0 in every boot of both kernels"
     elif fewest < LEAST_BOOTS:
-        trouble = f"{len(before)} and {len(after)} boots: {LEAST_BOOTS} of each kernel are the least that decide"
+        trouble = (
+            f"{len(before)} and {len(after)} boots: {LEAST_BOOTS} of each kernel are the least that decide"
+        )
     else:
         trouble = ""
     sound = fewest > 1 and min(values) >= 0 and any(values)
     counts = kind is Kind.COUNT and all(float(value).is_integer() for value in values)
     return Asked(
-        expectation=expectation, before=tuple(before), after=tuple(after), effect=effect.compare(before, after, counts=counts) if sound else None,
-        obstacle=obstacle or trouble, silent=silent or ("" if expectation.decides else "so the case has it"),
+        expectation=expectation,
+        before=tuple(before),
+        after=tuple(after),
+        effect=effect.compare(before, after, counts=counts) if sound else None,
+        obstacle=obstacle or trouble,
+        silent=silent or ("" if expectation.decides else "so the case has it"),
     )
 
 
@@ -77,16 +98,31 @@ def together(asked: Sequence[Asked], alpha: float = ALPHA) -> list[Finding]:
     """A case's expectations judged, with the correction over those that decide and can."""
     none = [1.0 if one.effect is None else effect.p_distance(one.effect, one.effect.log) for one in asked]
     less = [1.0 if one.effect is None else _p_less(one.effect, one.expectation) for one in asked]
-    family = [i for i, one in enumerate(asked) if one.effect is not None and not one.silent and not one.obstacle]
+    family = [
+        i for i, one in enumerate(asked) if one.effect is not None and not one.silent and not one.obstacle
+    ]
     q_none, q_less = _corrected(none, family), _corrected(less, family)
     found = []
     for i, one in enumerate(asked):
         answer, reason = _answer(one, q_none.get(i, none[i]), q_less.get(i, less[i]), alpha)
-        told = {"ratio": _rough(one)} if one.effect is None else {"p": none[i], "q": q_none.get(i), **_numbers(one.effect, one.expectation, alpha)}
-        found.append(Finding.model_validate({
-            "expectation": one.expectation, "before": one.before, "after": one.after, **told, "answer": answer, "decides": not one.silent,
-            "reason": f"{reason} (decides nothing: {one.silent})" if one.silent else reason,
-        }))
+        told = (
+            {"ratio": _rough(one)}
+            if one.effect is None
+            else {"p": none[i], "q": q_none.get(i), **_numbers(one.effect, one.expectation, alpha)}
+        )
+        found.append(
+            Finding.model_validate(
+                {
+                    "expectation": one.expectation,
+                    "before": one.before,
+                    "after": one.after,
+                    **told,
+                    "answer": answer,
+                    "decides": not one.silent,
+                    "reason": f"{reason} (decides nothing: {one.silent})" if one.silent else reason,
+                }
+            )
+        )
     return found
 
 
@@ -103,8 +139,11 @@ def _corrected(ps: Sequence[float], family: Sequence[int]) -> dict[int, float]:
 def _numbers(found: Effect, wish: Expectation, alpha: float) -> dict[str, float | None]:
     low, high = effect.interval(found, alpha)
     return {
-        "ratio": effect.ratio(found), "low": low, "high": high,
-        "detectable": effect.detectable(found, alpha), "boots_needed": effect.boots_needed(found, _factor(found, wish), alpha),
+        "ratio": effect.ratio(found),
+        "low": low,
+        "high": high,
+        "detectable": effect.detectable(found, alpha),
+        "boots_needed": effect.boots_needed(found, _factor(found, wish), alpha),
     }
 
 
@@ -120,20 +159,28 @@ def _answer(one: Asked, q_none: float, q_less: float, alpha: float) -> tuple[Ans
     if one.obstacle or one.effect is None:
         return Answer.CANNOT_TELL, one.obstacle
     wish, told = one.expectation, _told(one.effect, one.expectation, alpha)
-    missed = [value for value in one.after if wish.to is not None and (value > wish.to if wish.direction is Direction.FALLS else value < wish.to)]
+    missed = [
+        value
+        for value in one.after
+        if wish.to is not None and (value > wish.to if wish.direction is Direction.FALLS else value < wish.to)
+    ]
     if missed:
         told = f"{told}; not at {wish.to:g} in {len(missed)} of {len(one.after)} boots after"
     if len(missed) > 1 or q_less <= alpha:
         return Answer.DOES_NOT_HOLD, told
     if q_none > alpha:
-        return Answer.CANNOT_TELL, f"{told}; q {q_none:.2g} is above {alpha:.2g}; {_lacking(one.effect, wish, alpha)}"
+        return (
+            Answer.CANNOT_TELL,
+            f"{told}; q {q_none:.2g} is above {alpha:.2g}; {_lacking(one.effect, wish, alpha)}",
+        )
     if _towards(one.effect, wish) < math.log(wish.by) - effect.NO_SPREAD:
         return Answer.CANNOT_TELL, f"{told}; there is an effect, but maybe not as large as that"
     return (Answer.CANNOT_TELL if missed else Answer.HOLDS), told
 
 
 def _towards(found: Effect, wish: Expectation) -> float:
-    """log E: how far the metric went where it should; without end where it became 0, or was 0 before it rose."""
+    """log E: how far the metric went where it should; without end where it became 0, or was 0 before it
+    rose."""
     falls = wish.direction is Direction.FALLS
     if found.vanished[1 if falls else 0]:
         return math.inf
@@ -157,11 +204,17 @@ def _told(found: Effect, wish: Expectation, alpha: float) -> str:
     shown = "without end" if ratio is None else f"{ratio:.3g}"
     ends = f"{low:.3g} or more" if high is None else f"{low:.3g} to {high:.3g}"
     bound, word = (1 / wish.by, "less") if wish.direction is Direction.FALLS else (wish.by, "more")
-    return f"after/before is {shown} ({ends}), asked for: {word if wish.by == 1 else f'{bound:.3g} or {word}'}"
+    return (
+        f"after/before is {shown} ({ends}), asked for: {word if wish.by == 1 else f'{bound:.3g} or {word}'}"
+    )
 
 
 def _lacking(found: Effect, wish: Expectation, alpha: float) -> str:
     """What these boots could have shown, and how many it takes."""
     needed = effect.boots_needed(found, _factor(found, wish), alpha)
     text = f"so many boots that scatter so show a factor of {effect.detectable(found, alpha):.3g}"
-    return text if needed is None else f"{text}, {_factor(found, wish):.3g} takes {needed}{' or more' * (needed == effect.MOST_BOOTS)} of each kernel"
+    return (
+        text
+        if needed is None
+        else f"{text}, {_factor(found, wish):.3g} takes {needed}{' or more' * (needed == effect.MOST_BOOTS)} of each kernel"
+    )

@@ -32,7 +32,8 @@ Vmstat = Mapping[str, int]
 
 
 class Kind(StrEnum):
-    """What sort of number a metric is: of events; made of several; a time or made of one, which is no evidence under emulation."""
+    """What sort of number a metric is: of events; made of several; a time or made of one, which is no
+    evidence under emulation."""
 
     COUNT = "count"
     RATIO = "ratio"
@@ -57,12 +58,14 @@ class Sums:
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """What a metric's name stands for: unit, sort, formula and source; `of` gives its value for phases added up."""
+    """What a metric's name stands for: unit, sort, formula and source; `of` gives its value for phases added
+    up."""
 
     unit: str
     kind: Kind
     about: str
     of: Callable[[Sums], float | None]
+
 
 Term = Callable[[Sums], float | None]
 
@@ -73,33 +76,44 @@ def _counter(name: str) -> Term:
 
 def _total(*terms: Term) -> Term:
     """The sum; absent when a part is."""
+
     def total(sums: Sums) -> float | None:
         parts = [part for term in terms if (part := term(sums)) is not None]
         return sum(parts) if len(parts) == len(terms) else None
+
     return total
 
 
 def _less(whole: Term, part: Term) -> Term:
     """What is left of a count without a part of it; absent when either is."""
+
     def rest(sums: Sums) -> float | None:
         total, out = whole(sums), part(sums)
         return total - out if total is not None and out is not None else None
+
     return rest
 
 
 def _ratio(top: Term, bottom: Term, scale: float = 1) -> Term:
     """scale × top / bottom; absent when either is, or when nothing stands below."""
+
     def ratio(sums: Sums) -> float | None:
         above, below = top(sums), bottom(sums)
         return scale * above / below if above is not None and below else None
+
     return ratio
 
 
 def _zones(name: str) -> Term:
-    """A counter that newer kernels have once (pgscan_kswapd) and those before 4.8 for each zone (pgscan_kswapd_dma32)."""
+    """A counter that newer kernels have once (pgscan_kswapd) and those before 4.8 for each zone
+    (pgscan_kswapd_dma32)."""
+
     def over(sums: Sums) -> float | None:
-        found = [sums.vmstat[key] for key in (name, *(f"{name}_{zone}" for zone in _ZONES)) if key in sums.vmstat]
+        found = [
+            sums.vmstat[key] for key in (name, *(f"{name}_{zone}" for zone in _ZONES)) if key in sums.vmstat
+        ]
         return sum(found) if found else None
+
     return over
 
 
@@ -116,7 +130,10 @@ def _cost(sums: Sums) -> float | None:
     parts = [sums.vmstat.get(name) for name in AUTONUMA_COST]
     if any(part is None for part in parts):
         return None
-    return sum(part * cost for part, cost in zip(parts, AUTONUMA_COST.values(), strict=True) if part is not None) / 1e6
+    return (
+        sum(part * cost for part, cost in zip(parts, AUTONUMA_COST.values(), strict=True) if part is not None)
+        / 1e6
+    )
 
 
 _ZONES = ("dma", "dma32", "normal", "high", "movable", "device")
@@ -124,7 +141,11 @@ _PAGE_ACCESS = 56 / 8
 """Words of a struct page (56 bytes on x86-64 in 2012): Ca in the model below."""
 _PAGE_COPY = (_PAGE_ACCESS + 4096 / 8) * (1 + 1.5)
 """To read a page here and write it there, remote at 1.5 times the cost: Cpagerw × (1 + Wnuma)."""
-AUTONUMA_COST = {"numa_pte_updates": _PAGE_ACCESS, "numa_hint_faults": 5000.0, "numa_pages_migrated": _PAGE_ACCESS + 12 + _PAGE_COPY}
+AUTONUMA_COST = {
+    "numa_pte_updates": _PAGE_ACCESS,
+    "numa_hint_faults": 5000.0,
+    "numa_pages_migrated": _PAGE_ACCESS + 12 + _PAGE_COPY,
+}
 """What one of each costs, in words of memory touched: 7, 5000 and 19 + 1297.5.
 
 Mel Gorman's model in the changelog of Linux 03c5a6e16322 (mm: numa: Add pte updates, hinting and migration
@@ -153,48 +174,145 @@ def _metric(unit: str, kind: Kind, about: str, of: Term) -> Metric:
 
 
 TIMES = {
-    "user": _metric("s", Kind.TIME, "CPU time of the phase's processes in user space", lambda sums: sums.user),
-    "system": _metric("s", Kind.TIME, "CPU time of the phase's processes in the kernel", lambda sums: sums.system),
+    "user": _metric(
+        "s", Kind.TIME, "CPU time of the phase's processes in user space", lambda sums: sums.user
+    ),
+    "system": _metric(
+        "s", Kind.TIME, "CPU time of the phase's processes in the kernel", lambda sums: sums.system
+    ),
     "elapsed": _metric("s", Kind.TIME, "wall-clock time of the phase", lambda sums: sums.elapsed),
 }
 DERIVED = {
-    "page_range_updates": _metric("pages", Kind.COUNT, "numa_pte_updates + 512 × numa_huge_pte_updates (the seeds' tables)", _derived("page_range_updates")),
-    "hint_local_percent": _metric("%", Kind.RATIO, "100 × numa_hint_faults_local / numa_hint_faults (the seeds' tables)", _derived("hint_local_percent")),
+    "page_range_updates": _metric(
+        "pages",
+        Kind.COUNT,
+        "numa_pte_updates + 512 × numa_huge_pte_updates (the seeds' tables)",
+        _derived("page_range_updates"),
+    ),
+    "hint_local_percent": _metric(
+        "%",
+        Kind.RATIO,
+        "100 × numa_hint_faults_local / numa_hint_faults (the seeds' tables)",
+        _derived("hint_local_percent"),
+    ),
     "minor_faults": _metric("faults", Kind.COUNT, "pgfault − pgmajfault (mmtests' Minor Faults)", _minor),
-    "other_minor_faults": _metric("faults", Kind.COUNT, "minor_faults − numa_hint_faults: of populating, and second ones for a lost write permission",
-                                  _less(_minor, _counter("numa_hint_faults"))),
-    "migrated_per_hint_fault": _metric("pages/fault", Kind.RATIO, "numa_pages_migrated / numa_hint_faults", _per_fault("numa_pages_migrated")),
-    "faults_per_hint_fault": _metric("faults/fault", Kind.RATIO, "minor_faults / numa_hint_faults: a second one is for a lost write permission",
-                                     _ratio(_minor, _counter("numa_hint_faults"))),
-    "touch_faults_per_hint_fault": _metric("faults/fault", Kind.RATIO, "output:touch_minor_faults / numa_hint_faults: those of populating left out",
-                                           _ratio(lambda sums: sums.output.get("touch_minor_faults"), _counter("numa_hint_faults"))),
-    "hint_faults_per_pte_update": _metric("faults/PTE", Kind.RATIO, "numa_hint_faults / numa_pte_updates",
-                                          _ratio(_counter("numa_hint_faults"), _counter("numa_pte_updates"))),
-    "pte_updates_per_user_second": _metric("PTEs/s", Kind.TIME, "numa_pte_updates / user", _ratio(_counter("numa_pte_updates"), lambda sums: sums.user)),
-    "autonuma_cost": _metric("million words", Kind.RATIO, "7 × PTE updates + 5000 × hinting faults + 1316.5 × pages migrated, / 10⁶: see AUTONUMA_COST", _cost),
-    "system_percent": _metric("%", Kind.TIME, "100 × system / (user + system)",
-                              _ratio(lambda sums: sums.system, lambda sums: sums.user + sums.system, 100)),
-    "vmscan_write_per_scan": _metric("pages/page", Kind.RATIO, "nr_vmscan_write / pages scanned by kswapd and direct reclaim",
-                                     _ratio(_counter("nr_vmscan_write"), _SCANNED)),
-    "kswapd_scanned": _metric("pages", Kind.COUNT, "pgscan_kswapd, or the sum of its zones before 4.8", _zones("pgscan_kswapd")),
-    "kswapd_reclaimed": _metric("pages", Kind.COUNT, "pgsteal_kswapd, or the sum of its zones before 4.8", _zones("pgsteal_kswapd")),
-    "direct_scanned": _metric("pages", Kind.COUNT, "pgscan_direct, or the sum of its zones before 4.8", _zones("pgscan_direct")),
-    "direct_reclaimed": _metric("pages", Kind.COUNT, "pgsteal_direct, or the sum of its zones before 4.8", _zones("pgsteal_direct")),
-    "kswapd_scan_per_steal": _metric("pages/page", Kind.RATIO, "pgscan_kswapd / pgsteal_kswapd", _ratio(_zones("pgscan_kswapd"), _zones("pgsteal_kswapd"))),
-    "direct_scan_per_steal": _metric("pages/page", Kind.RATIO, "pgscan_direct / pgsteal_direct", _ratio(_zones("pgscan_direct"), _zones("pgsteal_direct"))),
-    "kswapd_efficiency": _metric("%", Kind.RATIO, "100 × pgsteal_kswapd / pgscan_kswapd (mmtests)",
-                                 _ratio(_zones("pgsteal_kswapd"), _zones("pgscan_kswapd"), 100)),
-    "direct_efficiency": _metric("%", Kind.RATIO, "100 × pgsteal_direct / pgscan_direct (mmtests)",
-                                 _ratio(_zones("pgsteal_direct"), _zones("pgscan_direct"), 100)),
-    "zones_looked_at_per_1000_pages": _metric("zones", Kind.RATIO, "1000 × (fairzone_scanned + fairzone_unfair_scanned) / pgalloc_*",
-                                              _per_1000_pages(_LOOKED)),
-    "fairzone_looked_at_per_1000_pages": _metric("zones", Kind.RATIO, "1000 × fairzone_scanned / pgalloc_*", _per_1000_pages(_counter("fairzone_scanned"))),
-    "fairzone_skipped_per_1000_pages": _metric("zones", Kind.RATIO, "1000 × (fairzone_remote + fairzone_depleted) / pgalloc_*", _per_1000_pages(_REFUSED)),
-    "fairzone_resets_per_1000_pages": _metric("resets", Kind.RATIO, "1000 × fairzone_reset / pgalloc_*", _per_1000_pages(_counter("fairzone_reset"))),
-    "fairzone_zones_reset_per_1000_pages": _metric("zones", Kind.RATIO, "1000 × fairzone_zones_reset / pgalloc_*",
-                                                   _per_1000_pages(_counter("fairzone_zones_reset"))),
+    "other_minor_faults": _metric(
+        "faults",
+        Kind.COUNT,
+        "minor_faults − numa_hint_faults: of populating, and second ones for a lost write permission",
+        _less(_minor, _counter("numa_hint_faults")),
+    ),
+    "migrated_per_hint_fault": _metric(
+        "pages/fault", Kind.RATIO, "numa_pages_migrated / numa_hint_faults", _per_fault("numa_pages_migrated")
+    ),
+    "faults_per_hint_fault": _metric(
+        "faults/fault",
+        Kind.RATIO,
+        "minor_faults / numa_hint_faults: a second one is for a lost write permission",
+        _ratio(_minor, _counter("numa_hint_faults")),
+    ),
+    "touch_faults_per_hint_fault": _metric(
+        "faults/fault",
+        Kind.RATIO,
+        "output:touch_minor_faults / numa_hint_faults: those of populating left out",
+        _ratio(lambda sums: sums.output.get("touch_minor_faults"), _counter("numa_hint_faults")),
+    ),
+    "hint_faults_per_pte_update": _metric(
+        "faults/PTE",
+        Kind.RATIO,
+        "numa_hint_faults / numa_pte_updates",
+        _ratio(_counter("numa_hint_faults"), _counter("numa_pte_updates")),
+    ),
+    "pte_updates_per_user_second": _metric(
+        "PTEs/s",
+        Kind.TIME,
+        "numa_pte_updates / user",
+        _ratio(_counter("numa_pte_updates"), lambda sums: sums.user),
+    ),
+    "autonuma_cost": _metric(
+        "million words",
+        Kind.RATIO,
+        "7 × PTE updates + 5000 × hinting faults + 1316.5 × pages migrated, / 10⁶: see AUTONUMA_COST",
+        _cost,
+    ),
+    "system_percent": _metric(
+        "%",
+        Kind.TIME,
+        "100 × system / (user + system)",
+        _ratio(lambda sums: sums.system, lambda sums: sums.user + sums.system, 100),
+    ),
+    "vmscan_write_per_scan": _metric(
+        "pages/page",
+        Kind.RATIO,
+        "nr_vmscan_write / pages scanned by kswapd and direct reclaim",
+        _ratio(_counter("nr_vmscan_write"), _SCANNED),
+    ),
+    "kswapd_scanned": _metric(
+        "pages", Kind.COUNT, "pgscan_kswapd, or the sum of its zones before 4.8", _zones("pgscan_kswapd")
+    ),
+    "kswapd_reclaimed": _metric(
+        "pages", Kind.COUNT, "pgsteal_kswapd, or the sum of its zones before 4.8", _zones("pgsteal_kswapd")
+    ),
+    "direct_scanned": _metric(
+        "pages", Kind.COUNT, "pgscan_direct, or the sum of its zones before 4.8", _zones("pgscan_direct")
+    ),
+    "direct_reclaimed": _metric(
+        "pages", Kind.COUNT, "pgsteal_direct, or the sum of its zones before 4.8", _zones("pgsteal_direct")
+    ),
+    "kswapd_scan_per_steal": _metric(
+        "pages/page",
+        Kind.RATIO,
+        "pgscan_kswapd / pgsteal_kswapd",
+        _ratio(_zones("pgscan_kswapd"), _zones("pgsteal_kswapd")),
+    ),
+    "direct_scan_per_steal": _metric(
+        "pages/page",
+        Kind.RATIO,
+        "pgscan_direct / pgsteal_direct",
+        _ratio(_zones("pgscan_direct"), _zones("pgsteal_direct")),
+    ),
+    "kswapd_efficiency": _metric(
+        "%",
+        Kind.RATIO,
+        "100 × pgsteal_kswapd / pgscan_kswapd (mmtests)",
+        _ratio(_zones("pgsteal_kswapd"), _zones("pgscan_kswapd"), 100),
+    ),
+    "direct_efficiency": _metric(
+        "%",
+        Kind.RATIO,
+        "100 × pgsteal_direct / pgscan_direct (mmtests)",
+        _ratio(_zones("pgsteal_direct"), _zones("pgscan_direct"), 100),
+    ),
+    "zones_looked_at_per_1000_pages": _metric(
+        "zones",
+        Kind.RATIO,
+        "1000 × (fairzone_scanned + fairzone_unfair_scanned) / pgalloc_*",
+        _per_1000_pages(_LOOKED),
+    ),
+    "fairzone_looked_at_per_1000_pages": _metric(
+        "zones",
+        Kind.RATIO,
+        "1000 × fairzone_scanned / pgalloc_*",
+        _per_1000_pages(_counter("fairzone_scanned")),
+    ),
+    "fairzone_skipped_per_1000_pages": _metric(
+        "zones",
+        Kind.RATIO,
+        "1000 × (fairzone_remote + fairzone_depleted) / pgalloc_*",
+        _per_1000_pages(_REFUSED),
+    ),
+    "fairzone_resets_per_1000_pages": _metric(
+        "resets", Kind.RATIO, "1000 × fairzone_reset / pgalloc_*", _per_1000_pages(_counter("fairzone_reset"))
+    ),
+    "fairzone_zones_reset_per_1000_pages": _metric(
+        "zones",
+        Kind.RATIO,
+        "1000 × fairzone_zones_reset / pgalloc_*",
+        _per_1000_pages(_counter("fairzone_zones_reset")),
+    ),
 }
-"""Formulas over counters of /proc/vmstat and times. The fairzone_* counters are those of kernels/patches/fairzone-*."""
+"""Formulas over counters of /proc/vmstat and times. The fairzone_* counters are those of
+kernels/patches/fairzone-*."""
 
 
 def merged(run: Run, pattern: str) -> Sums | None:
@@ -211,7 +329,9 @@ def merged(run: Run, pattern: str) -> Sums | None:
         return sum(of(result) for result in found)
 
     return Sums(
-        elapsed=seconds(lambda result: result.elapsed), user=seconds(lambda result: result.user), system=seconds(lambda result: result.system),
+        elapsed=seconds(lambda result: result.elapsed),
+        user=seconds(lambda result: result.user),
+        system=seconds(lambda result: result.system),
         counters={source: _added([result.counters[source] for result in found]) for source in sources},
         output=_added([result.output for result in found]),
     )
@@ -224,7 +344,8 @@ def _added(parts: list[dict[str, N]]) -> dict[str, N]:
 
 
 def value(run: Run, metric: str, pattern: str) -> float | None:
-    """A metric over the measured phases that match; None when it is absent. InputError for a name that can be none."""
+    """A metric over the measured phases that match; None when it is absent. InputError for a name that can be
+    none."""
     about = describe(metric)
     sums = merged(run, pattern)
     return None if sums is None else about.of(sums)
@@ -261,10 +382,16 @@ def describe(metric: str) -> Metric:
     if source == "output":
         sort = Kind.TIME if _TIMED.search(name) or name.startswith(counters.PROFILE) else Kind.COUNT
         return _metric("", sort, "told by the workload", lambda sums: sums.output.get(name))
-    return _metric("", Kind.COUNT, f"counter of {source}", lambda sums: sums.counters.get(source, {}).get(name))
+    return _metric(
+        "", Kind.COUNT, f"counter of {source}", lambda sums: sums.counters.get(source, {}).get(name)
+    )
 
 
-_SOURCES = ((r"vmstat|node\d+\.(vmstat|numastat)", r"[a-z]\w*"), ("trace", r"\w+:\w+"), ("output", r"[\w.-]+"))
+_SOURCES = (
+    (r"vmstat|node\d+\.(vmstat|numastat)", r"[a-z]\w*"),
+    ("trace", r"\w+:\w+"),
+    ("output", r"[\w.-]+"),
+)
 """Where counters come from, and how their names are formed there."""
 _TIMED = re.compile(r"(^|[^a-z])seconds?($|[^a-z])")
 """A workload's own number is a time, or a rate, when its name says so: repair_seconds, files_per_second."""

@@ -34,12 +34,15 @@ SAID = ("description", "source", "published", "also", "notes")
 """The parts of a case that are words about it. Runs may differ in them."""
 
 MOVED = {
-    "e2e37c51a1bfe02a2bce2acf52c5061c7d99f161c4f84a9a48e4c66eaed2a657": "71df7cd11808f6ce361deaab6c6765572e3c6ab3eeb97ae59a9f7761671b3f0f",  # workload.py
-    "ee414a2b82aa99042ffe24e2f0f98ccf1d39f856befd946531e618e974c4edbf": "5590c5bec8280f9894006b5fe7609a78b6dcebfa1ac01457b907602cebe6b8f7",  # nas.py
-    "ecf4054b393eb69b5baf0a5ee002c6e066033ba37605b18ad8ccb09685f68eda": "d8223ef994b8ca9d89fbca0f1776908c143e2614086009b49ca75c0431264fe7",  # specjbb.py
+    # workload.py
+    "e2e37c51a1bfe02a2bce2acf52c5061c7d99f161c4f84a9a48e4c66eaed2a657": "71df7cd11808f6ce361deaab6c6765572e3c6ab3eeb97ae59a9f7761671b3f0f",
+    # nas.py
+    "ee414a2b82aa99042ffe24e2f0f98ccf1d39f856befd946531e618e974c4edbf": "5590c5bec8280f9894006b5fe7609a78b6dcebfa1ac01457b907602cebe6b8f7",
+    # specjbb.py
+    "ecf4054b393eb69b5baf0a5ee002c6e066033ba37605b18ad8ccb09685f68eda": "d8223ef994b8ca9d89fbca0f1776908c143e2614086009b49ca75c0431264fe7",
 }
-"""SHA-256 of inputs before modules got rooms -> of the same files after it: their imports alone changed, so runs with
-either may be judged together. An entry goes when its file changes again."""
+"""SHA-256 of inputs before modules got rooms -> of the same files after it: their imports alone changed, so
+runs with either may be judged together. An entry goes when its file changes again."""
 
 Sides = Mapping[Arm, Sequence[Run]]
 
@@ -50,26 +53,48 @@ def verdict(runs: Sequence[Run], *, calibration: Calibration | None = None, forc
     Runs that broke are named in `doubts` and count for nothing. Raises InputError for runs of no case, and
     for runs that differ in more than the two kernels, which `force` turns into a doubt.
     """
-    every = sorted({run.id: run for run in runs}.values(), key=lambda run: (run.place.boot if run.place else 0, run.id))
+    every = sorted(
+        {run.id: run for run in runs}.values(), key=lambda run: (run.place.boot if run.place else 0, run.id)
+    )
     if not every:
         raise InputError("there is no run to judge")
     whole = [run for run in every if not run.error]
     unlike = _unlike(every, whole)
     if unlike and not force:
-        raise InputError(f"these runs are not comparable: {'; '.join(unlike)}: leave some out, or force it", field="force")
+        raise InputError(
+            f"these runs are not comparable: {'; '.join(unlike)}: leave some out, or force it", field="force"
+        )
     first, spec = (whole or every)[0], (whole or every)[0].guest.spec
     place = first.place
     assert place is not None
     sides = {arm: _side(whole, arm) for arm in Arm}
     shares = max(run.place.looks for run in every if run.place)
-    findings = tuple(expectation.together([_asked(wish, sides) for wish in place.case.expect], expectation.ALPHA / shares))
+    findings = tuple(
+        expectation.together([_asked(wish, sides) for wish in place.case.expect], expectation.ALPHA / shares)
+    )
     named = {arm: [run.kernel for run in _side(every, arm)] for arm in Arm}
     return Verdict(
-        case_name=place.case_name, size=first.size, topology=spec.topology_name, accel=spec.accel.value,
-        before=(named[Arm.BEFORE] or [place.case.before])[0], after=(named[Arm.AFTER] or [place.case.after])[0],
-        boots=(len(sides[Arm.BEFORE]), len(sides[Arm.AFTER])), answer=overall(findings), findings=findings, runs=tuple(run.id for run in whole),
-        doubts=tuple(map(_line, [*(f"forced, though not comparable: {line}" for line in unlike), *_about_runs(every, sides), *_about_values(findings, sides),
-                                 *_about_thresholds(first, sides, calibration)])),
+        case_name=place.case_name,
+        size=first.size,
+        topology=spec.topology_name,
+        accel=spec.accel.value,
+        before=(named[Arm.BEFORE] or [place.case.before])[0],
+        after=(named[Arm.AFTER] or [place.case.after])[0],
+        boots=(len(sides[Arm.BEFORE]), len(sides[Arm.AFTER])),
+        answer=overall(findings),
+        findings=findings,
+        runs=tuple(run.id for run in whole),
+        doubts=tuple(
+            map(
+                _line,
+                [
+                    *(f"forced, though not comparable: {line}" for line in unlike),
+                    *_about_runs(every, sides),
+                    *_about_values(findings, sides),
+                    *_about_thresholds(first, sides, calibration),
+                ],
+            )
+        ),
     )
 
 
@@ -90,9 +115,12 @@ def looks(size: CaseSize) -> tuple[int, ...]:
 
 
 def enough(judged: Verdict) -> bool:
-    """Whether more boots are of no use: the answer is clear, or what is unclear has nothing that could be counted."""
+    """Whether more boots are of no use: the answer is clear, or what is unclear has nothing that could be
+    counted."""
     open_ones = [found for found in judged.findings if found.decides and found.answer is Answer.CANNOT_TELL]
-    return judged.answer is not Answer.CANNOT_TELL or (min(judged.boots) >= LEAST_BOOTS and all(found.p is None for found in open_ones))
+    return judged.answer is not Answer.CANNOT_TELL or (
+        min(judged.boots) >= LEAST_BOOTS and all(found.p is None for found in open_ones)
+    )
 
 
 def next_look(judged: Verdict, plan: Sequence[int]) -> int | None:
@@ -104,7 +132,8 @@ def next_look(judged: Verdict, plan: Sequence[int]) -> int | None:
 
 
 def unfinished(runs: Sequence[Run], judged: Verdict) -> list[str]:
-    """A line for each experiment that lacks boots which were planned. `runs` are all of theirs, of every kernel."""
+    """A line for each experiment that lacks boots which were planned. `runs` are all of theirs, of every
+    kernel."""
     lines = []
     experiments: dict[str, list[tuple[Run, Place]]] = {}
     for run in runs:
@@ -115,10 +144,14 @@ def unfinished(runs: Sequence[Run], judged: Verdict) -> list[str]:
         counted = {place.boot for run, place in boots if not run.error}
         run, place = boots[-1]
         if len(counted) < planned:
-            lines.append(f"experiment {name} is unfinished: {len(counted)} of {planned} planned boots count; "
-                         "it was cut short, still goes on, or some were left out")
+            lines.append(
+                f"experiment {name} is unfinished: {len(counted)} of {planned} planned boots count; "
+                "it was cut short, still goes on, or some were left out"
+            )
         elif planned and place.looks > 1 and next_look(judged, plan := looks(place.case.sizes[run.size])):
-            lines.append(f"experiment {name} is unfinished: unclear after {min(judged.boots)} boots of each kernel, and it was to go on to {plan[-1]}")
+            lines.append(
+                f"experiment {name} is unfinished: unclear after {min(judged.boots)} boots of each kernel, and it was to go on to {plan[-1]}"
+            )
     return [_line(line) for line in lines]
 
 
@@ -129,8 +162,14 @@ def _side(runs: Sequence[Run], arm: Arm) -> list[Run]:
 def _unlike(every: Sequence[Run], whole: Sequence[Run]) -> list[str]:
     """In what runs differ that should not: a line for each."""
     if strays := [run.id for run in every if run.place is None]:
-        raise InputError(f"run {strays[0]} belongs to no case: lab.py run CASE makes runs that do, lab.py compare sets others side by side")
-    kernels = [f"kernel {arm}, {line}" for arm in Arm for line in compatibility.differences(_side(whole, arm), _kernel)]
+        raise InputError(
+            f"run {strays[0]} belongs to no case: lab.py run CASE makes runs that do, lab.py compare sets others side by side"
+        )
+    kernels = [
+        f"kernel {arm}, {line}"
+        for arm in Arm
+        for line in compatibility.differences(_side(whole, arm), _kernel)
+    ]
     return [*compatibility.differences(whole), *compatibility.differences(whole, _inputs), *kernels]
 
 
@@ -153,24 +192,45 @@ def _asked(wish: Expectation, sides: Sides) -> expectation.Asked:
     release = next((run.release for run in sides[Arm.AFTER]), "")
     tcg = any(run.emulated for runs in sides.values() for run in runs)
     emulated = "times are emulated and tell nothing" if kind is Kind.TIME and tcg else ""
-    foreign = f"expected of releases {wish.releases}, this is {release}" if release and not wish.applies(release) else ""
-    return expectation.ask(wish, values[Arm.BEFORE], values[Arm.AFTER], kind, obstacle=emulated, silent="emulated" if emulated else foreign)
+    foreign = (
+        f"expected of releases {wish.releases}, this is {release}"
+        if release and not wish.applies(release)
+        else ""
+    )
+    return expectation.ask(
+        wish,
+        values[Arm.BEFORE],
+        values[Arm.AFTER],
+        kind,
+        obstacle=emulated,
+        silent="emulated" if emulated else foreign,
+    )
 
 
 def _about_runs(every: Sequence[Run], sides: Sides) -> list[str]:
     """Boots that broke, complained or were begun again, and experiments that were not interleaved."""
     lines = [f"run {run.id} broke and is not counted: {run.error}" for run in every if run.error]
     if again := hung(every):
-        lines.append(f"{again}, before {', '.join(run.id for run in every if run.guest.hung)}: a kernel that hangs looks the same")
+        lines.append(
+            f"{again}, before {', '.join(run.id for run in every if run.guest.hung)}: a kernel that hangs looks the same"
+        )
     for run in every:
         if run.console_warnings and not run.error:
-            lines.append(f"run {run.id}: {len(run.console_warnings)} warnings on its console, the first: {run.console_warnings[0]}")
+            lines.append(
+                f"run {run.id}: {len(run.console_warnings)} warnings on its console, the first: {run.console_warnings[0]}"
+            )
     experiments = {run.place.experiment for run in every if run.place}
     if len(experiments) > 1:
         lines.append(f"the boots are of {len(experiments)} experiments, not interleaved with each other")
     order = [[run.place.boot for run in sides[arm] if run.place] for arm in Arm]
-    if len(experiments) == 1 and min(map(len, order)) > 1 and (max(order[0]) < min(order[1]) or max(order[1]) < min(order[0])):
-        lines.append("the boots are not interleaved: what changed on the host between them looks like a change of the kernel")
+    if (
+        len(experiments) == 1
+        and min(map(len, order)) > 1
+        and (max(order[0]) < min(order[1]) or max(order[1]) < min(order[0]))
+    ):
+        lines.append(
+            "the boots are not interleaved: what changed on the host between them looks like a change of the kernel"
+        )
     return lines
 
 
@@ -178,7 +238,9 @@ def _about_values(findings: Sequence[Finding], sides: Sides) -> list[str]:
     """Metrics that some boots have and others lack."""
     return [
         f"{found.expectation.metric} ({found.expectation.phase}) is absent from {len(sides[arm]) - len(values)} of {len(sides[arm])} boots {arm}"
-        for found in findings for arm, values in ((Arm.BEFORE, found.before), (Arm.AFTER, found.after)) if 0 < len(values) < len(sides[arm])
+        for found in findings
+        for arm, values in ((Arm.BEFORE, found.before), (Arm.AFTER, found.after))
+        if 0 < len(values) < len(sides[arm])
     ]
 
 
@@ -202,4 +264,8 @@ def _line(text: str) -> str:
 def hung(runs: Sequence[Run]) -> str:
     """How many boots had to be begun again under emulation, in words; '' for none."""
     count = sum(run.guest.hung for run in runs)
-    return f"{count} boot{'s' * (count > 1)} hung under emulation and {'were' if count > 1 else 'was'} begun again" if count else ""
+    return (
+        f"{count} boot{'s' * (count > 1)} hung under emulation and {'were' if count > 1 else 'was'} begun again"
+        if count
+        else ""
+    )

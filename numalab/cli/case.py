@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""lab.py cases, run, verdict, calibrate, repro, watch: before against after, judged; and the machine to look at oneself."""
+"""lab.py cases, run, verdict, calibrate, repro, watch: before against after, judged; and the machine to look
+at oneself."""
 
 from __future__ import annotations
 
@@ -15,7 +16,20 @@ import typer
 from numalab.analysis import calibration
 from numalab.cli import live
 from numalab.cli.interrupt import cancel, limit
-from numalab.cli.options import MINUTE, AccelOption, GuestName, MemoryOption, SizeOption, Uri, VcpusOption, accel_word, inventory, one_of, reach, size_option
+from numalab.cli.options import (
+    MINUTE,
+    AccelOption,
+    GuestName,
+    MemoryOption,
+    SizeOption,
+    Uri,
+    VcpusOption,
+    accel_word,
+    inventory,
+    one_of,
+    reach,
+    size_option,
+)
 from numalab.cli.terminal import echo
 from numalab.core.errors import Exit, InputError
 from numalab.experiment import run as experiment
@@ -31,18 +45,34 @@ from numalab.report import text as report_text
 from numalab.runs import counters, record
 from numalab.runs import index as run_index
 
-STATUS = {Answer.HOLDS: Exit.HOLDS, Answer.DOES_NOT_HOLD: Exit.DOES_NOT_HOLD, Answer.CANNOT_TELL: Exit.CANNOT_TELL}
+STATUS = {
+    Answer.HOLDS: Exit.HOLDS,
+    Answer.DOES_NOT_HOLD: Exit.DOES_NOT_HOLD,
+    Answer.CANNOT_TELL: Exit.CANNOT_TELL,
+}
 REPRO = "/root/numalab-next.sh"
 
-CaseName = Annotated[str, typer.Argument(metavar="CASE", help="name in testcases/ (see cases), or a path to such a file")]
-TopologyOption = Annotated[str | None, typer.Option("--topology", "-t", metavar="T", help="instead of the case's first machine")]
-BootsOption = Annotated[str | None, typer.Option("--boots", metavar="N|auto", help="fresh boots of each kernel; auto: until the answer is clear")]
+CaseName = Annotated[
+    str, typer.Argument(metavar="CASE", help="name in testcases/ (see cases), or a path to such a file")
+]
+TopologyOption = Annotated[
+    str | None, typer.Option("--topology", "-t", metavar="T", help="instead of the case's first machine")
+]
+BootsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--boots", metavar="N|auto", help="fresh boots of each kernel; auto: until the answer is clear"
+    ),
+]
 
 
 def status(verdicts: tuple[Verdict, ...]) -> Exit:
     """One exit status for several verdicts: what does not hold first, then what cannot be told."""
     answers = {verdict.answer for verdict in verdicts}
-    return next((STATUS[answer] for answer in (Answer.DOES_NOT_HOLD, Answer.CANNOT_TELL) if answer in answers), Exit.HOLDS)
+    return next(
+        (STATUS[answer] for answer in (Answer.DOES_NOT_HOLD, Answer.CANNOT_TELL) if answer in answers),
+        Exit.HOLDS,
+    )
 
 
 def boots_option(text: str | None, asked: Plan) -> int | None:
@@ -57,16 +87,31 @@ def boots_option(text: str | None, asked: Plan) -> int | None:
 
 
 def _plan(
-    case: str, size: str, kernels: str | None, topology_name: str | None, memory: str | None, vcpus: int | None, accelerator: str, profile: int = 0,
+    case: str,
+    size: str,
+    kernels: str | None,
+    topology_name: str | None,
+    memory: str | None,
+    vcpus: int | None,
+    accelerator: str,
+    profile: int = 0,
 ) -> Plan:
     return make_plan(
-        case, SizeClass(one_of(SizeClass, "--size", size)), kernels=kernels.split(",") if kernels else (), topology_name=topology_name,
-        memory=size_option("--memory", memory), vcpus=vcpus, wish=accel_word(accelerator), profile_hz=profile,
+        case,
+        SizeClass(one_of(SizeClass, "--size", size)),
+        kernels=kernels.split(",") if kernels else (),
+        topology_name=topology_name,
+        memory=size_option("--memory", memory),
+        vcpus=vcpus,
+        wish=accel_word(accelerator),
+        profile_hz=profile,
     )
 
 
 def _conduct(asked: Plan, boots: int | None, uri: str | None) -> experiment.Outcome:
-    return experiment.conduct(asked, connect(uri, limit(MINUTE)), boots, limit=limit, view=live.View(asked, boots))
+    return experiment.conduct(
+        asked, connect(uri, limit(MINUTE)), boots, limit=limit, view=live.View(asked, boots)
+    )
 
 
 def cases() -> None:
@@ -76,18 +121,32 @@ def cases() -> None:
         echo(f"{name:16} {case.description}")
         for size, about in case.sizes.items():
             machines = ", ".join(machine.topology for machine in about.machines)
-            echo(f"{'':16}   {size}: {machines}; {case.before} against {case.after}; {about.boots} boots each, at most {about.minutes:g} min a boot")
+            echo(
+                f"{'':16}   {size}: {machines}; {case.before} against {case.after}; {about.boots} boots each, at most {about.minutes:g} min a boot"
+            )
 
 
 def run(
     case: CaseName,
-    kernels: Annotated[str | None, typer.Option("--kernels", metavar="K,K…", help="before and after (and more afters); default: the case's")] = None,
+    kernels: Annotated[
+        str | None,
+        typer.Option(
+            "--kernels", metavar="K,K…", help="before and after (and more afters); default: the case's"
+        ),
+    ] = None,
     boots: BootsOption = None,
     size: SizeOption = "quick",
     topology_name: TopologyOption = None,
     memory: MemoryOption = None,
     vcpus: VcpusOption = None,
-    profile: Annotated[int, typer.Option("--profile", metavar="HZ", help="take call graphs; they cost time, so judge no times by such a run")] = 0,
+    profile: Annotated[
+        int,
+        typer.Option(
+            "--profile",
+            metavar="HZ",
+            help="take call graphs; they cost time, so judge no times by such a run",
+        ),
+    ] = 0,
     accelerator: AccelOption = "auto",
     uri: Uri = None,
 ) -> None:
@@ -96,30 +155,48 @@ def run(
     outcome = _conduct(asked, boots_option(boots, asked), uri)
     for verdict in outcome.verdicts:
         echo(report_text.verdict(experiment.among_others(verdict, [run for run, _ in outcome.runs])))
-    echo(f"\ntables: ./lab.py compare {outcome.experiment}    judge again: ./lab.py verdict {outcome.experiment}")
+    echo(
+        f"\ntables: ./lab.py compare {outcome.experiment}    judge again: ./lab.py verdict {outcome.experiment}"
+    )
     raise typer.Exit(status(outcome.verdicts))
 
 
 def verdict(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN…|EXPERIMENT|CASE", help="runs, or an experiment, or a case: its newest experiment")],
-    force: Annotated[bool, typer.Option("--force", help="judge runs that are not comparable, and say so")] = False,
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN…|EXPERIMENT|CASE", help="runs, or an experiment, or a case: its newest experiment"
+        ),
+    ],
+    force: Annotated[
+        bool, typer.Option("--force", help="judge runs that are not comparable, and say so")
+    ] = False,
 ) -> None:
     """Judge runs again, without a guest."""
     chosen = [record.read(folder) for folder in run_index.choose(runs)]
     found = experiment.verdicts(chosen, force=force)
     if not found:
-        raise InputError("there is no run of a kernel \"after\" among these: a verdict needs both sides of an experiment")
+        raise InputError(
+            'there is no run of a kernel "after" among these: a verdict needs both sides of an experiment'
+        )
     for one in found:
         echo(report_text.verdict(experiment.among_others(one, chosen)))
     for name in dict.fromkeys(run.place.experiment for run in chosen if run.place):
-        first = min((run for run in chosen if run.place and run.place.experiment == name), key=lambda run: run.started)
-        echo(f"judged: experiment {name}, begun {first.started} on {first.host.get('machine', 'an unknown machine')}")
+        first = min(
+            (run for run in chosen if run.place and run.place.experiment == name), key=lambda run: run.started
+        )
+        echo(
+            f"judged: experiment {name}, begun {first.started} on {first.host.get('machine', 'an unknown machine')}"
+        )
     raise typer.Exit(status(found))
 
 
 def calibrate(
     case: CaseName,
-    kernel: Annotated[str | None, typer.Option("--kernel", metavar="K", help="that is compared with itself; default: the case's after")] = None,
+    kernel: Annotated[
+        str | None,
+        typer.Option("--kernel", metavar="K", help="that is compared with itself; default: the case's after"),
+    ] = None,
     boots: BootsOption = None,
     size: SizeOption = "quick",
     topology_name: TopologyOption = None,
@@ -128,7 +205,8 @@ def calibrate(
     accelerator: AccelOption = "auto",
     uri: Uri = None,
 ) -> None:
-    """Run one kernel against itself, and keep how far each metric spreads here: the case's thresholds must lie outside."""
+    """Run one kernel against itself, and keep how far each metric spreads here: the case's thresholds must
+    lie outside."""
     who = kernel or catalog.case(case).after
     asked = _plan(case, size, f"{who},{who}", topology_name, memory, vcpus, accelerator)
     rounds = boots_option(boots, asked)
@@ -159,7 +237,14 @@ def repro(
     asked = _plan(case, size, f"{who},{who}", topology_name, memory, vcpus, accelerator)
     build_kernels(asked, limit(experiment.PREPARE_SECONDS))
     host = connect(uri, limit(MINUTE))
-    guest = experiment.up(asked, host, who, name or guests.fresh_name(f"repro-{asked.case_name}"), limit(launch.UP_SECONDS), kept=True)
+    guest = experiment.up(
+        asked,
+        host,
+        who,
+        name or guests.fresh_name(f"repro-{asked.case_name}"),
+        limit(launch.UP_SECONDS),
+        kept=True,
+    )
     with guests.ending(guest, only_on_error=True):
         experiment.prelude(asked, guest, limit(60 * asked.about.minutes))
         phase = interesting_phase(asked)
@@ -173,13 +258,17 @@ def repro(
 def watch(
     name: GuestName,
     every: Annotated[float, typer.Option("--every", metavar="SECONDS", min=0.1)] = 2.0,
-    count: Annotated[int, typer.Option("--count", metavar="N", min=0, help="looks, then end; 0: until Ctrl-C")] = 0,
+    count: Annotated[
+        int, typer.Option("--count", metavar="N", min=0, help="looks, then end; 0: until Ctrl-C")
+    ] = 0,
 ) -> None:
     """The NUMA counters of a guest, live: since the watch began, and a second."""
     guest = reach(name)
 
     def look() -> tuple[float, dict[str, int]]:
-        return time.monotonic(), counters.parse(ssh.succeed(guest, ["cat", counters.VMSTAT], deadline=limit(MINUTE)))
+        return time.monotonic(), counters.parse(
+            ssh.succeed(guest, ["cat", counters.VMSTAT], deadline=limit(MINUTE))
+        )
 
     first = before = look()
     for number in itertools.count(1):

@@ -52,31 +52,88 @@ from numalab.report import text as report_text
 
 def up(
     topologies: Annotated[
-        list[str], typer.Option("--topology", "-t", metavar="T", help="name in topologies/, or a path; repeat it for several guests")
+        list[str],
+        typer.Option(
+            "--topology",
+            "-t",
+            metavar="T",
+            help="name in topologies/, or a path; repeat it for several guests",
+        ),
     ] = ["4socket"],  # noqa: B006
-    name: Annotated[list[str] | None, typer.Option("--name", "-n", metavar="N", help="one for each guest; default: after topology and kernel")] = None,
-    kernel_names: Annotated[str, typer.Option("--kernel", metavar="K[,K...]", help="name in kernels/; of several, a guest for each")] = "debian",
-    boot: Annotated[str, typer.Option("--boot", metavar="direct|grub", help="grub: the kernel is installed in the guest, which starts it itself")] = "direct",
+    name: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--name", "-n", metavar="N", help="one for each guest; default: after topology and kernel"
+        ),
+    ] = None,
+    kernel_names: Annotated[
+        str,
+        typer.Option("--kernel", metavar="K[,K...]", help="name in kernels/; of several, a guest for each"),
+    ] = "debian",
+    boot: Annotated[
+        str,
+        typer.Option(
+            "--boot",
+            metavar="direct|grub",
+            help="grub: the kernel is installed in the guest, which starts it itself",
+        ),
+    ] = "direct",
     memory: MemoryOption = None,
     vcpus: VcpusOption = None,
-    disk: Annotated[list[str] | None, typer.Option("--disk", metavar="[NAME=]SIZE", help="a further sparse disk, or another size of one (500TB=900T)")] = None,
-    append: Annotated[str, typer.Option("--append", metavar="WORDS", help="further words on the kernel command line")] = "",
+    disk: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--disk", metavar="[NAME=]SIZE", help="a further sparse disk, or another size of one (500TB=900T)"
+        ),
+    ] = None,
+    append: Annotated[
+        str, typer.Option("--append", metavar="WORDS", help="further words on the kernel command line")
+    ] = "",
     storage: Annotated[
-        str, typer.Option("--storage", metavar="auto|raw|qcow2|pool", help="how data disks are kept; pool: XFS on a loop device (root)")
+        str,
+        typer.Option(
+            "--storage",
+            metavar="auto|raw|qcow2|pool",
+            help="how data disks are kept; pool: XFS on a loop device (root)",
+        ),
     ] = "auto",
     image_name: Annotated[str, typer.Option("--image", metavar="I")] = "debian12",
-    ssh_port: Annotated[int | None, typer.Option("--ssh-port", metavar="P", help="loopback port for SSH; default: a free one")] = None,
-    network: Annotated[bool, typer.Option("--network", help="let the guest reach this host, its LAN and beyond; default: SSH from the host only")] = False,
+    ssh_port: Annotated[
+        int | None, typer.Option("--ssh-port", metavar="P", help="loopback port for SSH; default: a free one")
+    ] = None,
+    network: Annotated[
+        bool,
+        typer.Option(
+            "--network",
+            help="let the guest reach this host, its LAN and beyond; default: SSH from the host only",
+        ),
+    ] = False,
     accelerator: AccelOption = "auto",
     uri: Uri = None,
-    timeout: Annotated[float, typer.Option(help="seconds until an unfinished up is given up")] = launch.UP_SECONDS,
+    timeout: Annotated[
+        float, typer.Option(help="seconds until an unfinished up is given up")
+    ] = launch.UP_SECONDS,
 ) -> None:
     """Bring up guests, and verify each one's topology from inside."""
     common: dict[str, object] = {
-        "image_name": image_name, "append": append, "wish": accel_word(accelerator), "kept": True,
-        "ssh_port": ssh_port, "network": network, "boot": one_of(BootWay, "--boot", boot), "form": one_of(DiskForm, "--storage", storage),
+        "image_name": image_name,
+        "append": append,
+        "wish": accel_word(accelerator),
+        "kept": True,
+        "ssh_port": ssh_port,
+        "network": network,
+        "boot": one_of(BootWay, "--boot", boot),
+        "form": one_of(DiskForm, "--storage", storage),
     }
-    requests = _requests(topologies, _kernels(kernel_names), name or [], common, size_option("--memory", memory), vcpus, disk or [])
+    requests = _requests(
+        topologies,
+        _kernels(kernel_names),
+        name or [],
+        common,
+        size_option("--memory", memory),
+        vcpus,
+        disk or [],
+    )
     deadline = limit(timeout)
     if len({request.kernel_name for request in requests}) > 1:
         # A pair of which one is not built is no pair: nothing is started.
@@ -91,7 +148,9 @@ def up(
         if error is None:
             guest = future.result()
             spec = guest.record.spec
-            echo(f"{spec.name} is up: {spec.topology.description}; kernel {spec.boot.name}, {spec.accel}, topology verified")
+            echo(
+                f"{spec.name} is up: {spec.topology.description}; kernel {spec.boot.name}, {spec.accel}, topology verified"
+            )
             echo(f"  ./lab.py ssh {spec.name}    ./lab.py console {spec.name}    ./lab.py down {spec.name}")
     fail_with([error for error, _ in outcomes if error is not None])
 
@@ -107,12 +166,22 @@ def _kernels(text: str) -> list[str]:
 
 
 def _requests(
-    topologies: list[str], kernels: list[str], given: list[str], common: dict[str, object], memory: int | None, vcpus: int | None, disks: list[str],
+    topologies: list[str],
+    kernels: list[str],
+    given: list[str],
+    common: dict[str, object],
+    memory: int | None,
+    vcpus: int | None,
+    disks: list[str],
 ) -> list[GuestRequest]:
-    """The asked guests as values; everything that can be wrong about them is found here, before anything is made."""
+    """The asked guests as values; everything that can be wrong about them is found here, before anything is
+    made."""
     pairs = [(text, kernel_name) for text in topologies for kernel_name in kernels]
     if given and len(given) != len(pairs):
-        raise InputError(f"--name: {len(given)} names for {len(topologies)} topologies" + (f" times {len(kernels)} kernels" if len(kernels) > 1 else ""))
+        raise InputError(
+            f"--name: {len(given)} names for {len(topologies)} topologies"
+            + (f" times {len(kernels)} kernels" if len(kernels) > 1 else "")
+        )
     if common["ssh_port"] and len(pairs) > 1:
         raise InputError("--ssh-port: one port cannot serve several guests")
     found: list[GuestRequest] = []
@@ -127,7 +196,11 @@ def _requests(
                 raise ValueError(f"{who!r} is there twice")
         except ValueError as error:
             raise InputError(f"--name: {error}") from error
-        found.append(GuestRequest.model_validate({**common, "name": who, "topology_name": text, "kernel_name": kernel_name, "shape": shape}))
+        found.append(
+            GuestRequest.model_validate(
+                {**common, "name": who, "topology_name": text, "kernel_name": kernel_name, "shape": shape}
+            )
+        )
     return found
 
 
@@ -149,7 +222,9 @@ def _with_disks(shape: Topology, texts: list[str]) -> Topology:
 
 def list_guests() -> None:
     """The lab's guests: name, state, topology, size, kernel, accelerator, SSH port."""
-    rows: list[tuple[str, ...]] = [("NAME", "STATE", "TOPOLOGY", "VCPUS", "MEMORY", "KERNEL", "ACCEL", "PORT")]
+    rows: list[tuple[str, ...]] = [
+        ("NAME", "STATE", "TOPOLOGY", "VCPUS", "MEMORY", "KERNEL", "ACCEL", "PORT")
+    ]
     running: dict[str, set[Mark]] = {}
     for name in guests.names():
         try:
@@ -165,7 +240,11 @@ def list_guests() -> None:
         else:
             if found.uri not in running:
                 running[found.uri] = set(connect(found.uri, limit(MINUTE)).marks())
-            life = ("running" if found.ready else "starting") if mark(found.spec) in running[found.uri] else "lost"
+            life = (
+                ("running" if found.ready else "starting")
+                if mark(found.spec) in running[found.uri]
+                else "lost"
+            )
         spec = found.spec
         size = (str(spec.topology.vcpus), f"{spec.topology.memory >> 20}M")
         rows.append((name, life, spec.topology_name, *size, spec.boot.name, spec.accel, str(spec.ssh_port)))
@@ -177,15 +256,25 @@ def status(name: GuestName) -> None:
     guest = reach(name)
     spec = guest.record.spec
     facts = {
-        "topology": f"{spec.topology_name}: {spec.topology.description}", "accelerator": f"{spec.accel} ({guest.record.accel_reason})",
-        "kernel": f"{spec.boot.name} ({guest.record.kernel_hash})", "command line": spec.boot.cmdline,
-        "image": f"{guest.record.image} ({guest.record.image_id})", "libvirt": f"{guest.record.uri} domain {domain_name(guest.mark)}",
+        "topology": f"{spec.topology_name}: {spec.topology.description}",
+        "accelerator": f"{spec.accel} ({guest.record.accel_reason})",
+        "kernel": f"{spec.boot.name} ({guest.record.kernel_hash})",
+        "command line": spec.boot.cmdline,
+        "image": f"{guest.record.image} ({guest.record.image_id})",
+        "libvirt": f"{guest.record.uri} domain {domain_name(guest.mark)}",
         "ssh": f"root@127.0.0.1 port {spec.ssh_port}",
-        "network": "reaches the host, its LAN and beyond (--network)" if spec.network else "none but SSH from the host",
+        "network": "reaches the host, its LAN and beyond (--network)"
+        if spec.network
+        else "none but SSH from the host",
         "QEMU user": qemu_user.shown(spec, guest.host),
-        "created": guest.record.created, "hung boots": str(guest.record.hung), "folder": str(guest.directory),
+        "created": guest.record.created,
+        "hung boots": str(guest.record.hung),
+        "folder": str(guest.directory),
     }
-    facts |= {f"disk {disk.serial}": f"{disk.path} ({disk.format}, cache={'none' if disk.direct else 'writeback'})" for disk in spec.disks}
+    facts |= {
+        f"disk {disk.serial}": f"{disk.path} ({disk.format}, cache={'none' if disk.direct else 'writeback'})"
+        for disk in spec.disks
+    }
     for key, value in facts.items():
         echo(f"{key:13} {value}")
     for piece in guest.console_pieces():
@@ -196,12 +285,26 @@ def status(name: GuestName) -> None:
 
 def put_in_order(
     name: GuestName,
-    sysctl: Annotated[list[str] | None, typer.Option("--set", metavar="SYSCTL=VALUE", help="such as kernel.numa_balancing=0")] = None,
-    knob: Annotated[list[str] | None, typer.Option("--knob", metavar="KNOB=VALUE", help=f"of NUMA balancing: {', '.join(provision.KNOBS)}")] = None,
-    boot: Annotated[str | None, typer.Option("--boot", metavar="grub", help="install the guest's kernel in the guest and let GRUB start it")] = None,
+    sysctl: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="SYSCTL=VALUE", help="such as kernel.numa_balancing=0"),
+    ] = None,
+    knob: Annotated[
+        list[str] | None,
+        typer.Option("--knob", metavar="KNOB=VALUE", help=f"of NUMA balancing: {', '.join(provision.KNOBS)}"),
+    ] = None,
+    boot: Annotated[
+        str | None,
+        typer.Option(
+            "--boot", metavar="grub", help="install the guest's kernel in the guest and let GRUB start it"
+        ),
+    ] = None,
 ) -> None:
-    """Set sysctls and knobs of a running guest, and prove them by reading them back. A second time changes nothing."""
-    asked = provision.Order(sysctls=provision.pairs("sysctl", sysctl or []), knobs=provision.pairs("knob", knob or []))
+    """Set sysctls and knobs of a running guest, and prove them by reading them back. A second time changes
+    nothing."""
+    asked = provision.Order(
+        sysctls=provision.pairs("sysctl", sysctl or []), knobs=provision.pairs("knob", knob or [])
+    )
     guest = reach(name)
     changed = provision.tune(guest, asked, limit(5 * MINUTE)).changed
     if boot and one_of(BootWay, "--boot", boot) == BootWay.GRUB:
@@ -219,24 +322,54 @@ def ssh(name: GuestName) -> None:
 def execute(
     name: GuestName,
     command: Annotated[list[str], typer.Argument(metavar="CMD...", help="the command, after --")],
-    timeout: Annotated[float, typer.Option(help="seconds until the command is ended in the guest")] = COMMAND_SECONDS,
-    as_json: Annotated[bool, typer.Option(
-        "--json", help="print status, stdout, stderr, seconds, timed_out as JSON; of a stream its last 16 MiB, and stdout_cut, stderr_cut: bytes before",
-    )] = False,
+    timeout: Annotated[
+        float, typer.Option(help="seconds until the command is ended in the guest")
+    ] = COMMAND_SECONDS,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json",
+            help="print status, stdout, stderr, seconds, timed_out as JSON; of a stream its last 16 MiB, and stdout_cut, stderr_cut: bytes before",
+        ),
+    ] = False,
 ) -> None:
     """Run a command in the guest; its exit status is ours (124: time limit, 125: the lab failed)."""
     deadline, line = limit(timeout), shlex.join(command)
     told: dict[str, object]
     try:
         guest = reach(name)
-        streams = {"out": getattr(sys.stdout, "buffer", None), "err": getattr(sys.stderr, "buffer", None)}  # none after >&-
-        result = guest.execute(line, deadline=deadline) if as_json else guest.stream(line, deadline=deadline, **streams)
+        streams = {
+            "out": getattr(sys.stdout, "buffer", None),
+            "err": getattr(sys.stderr, "buffer", None),
+        }  # none after >&-
+        result = (
+            guest.execute(line, deadline=deadline)
+            if as_json
+            else guest.stream(line, deadline=deadline, **streams)
+        )
         code = result.status
-        told = {"status": code, "stdout": result.stdout, "stderr": result.stderr, "seconds": round(result.seconds, 3), "timed_out": False,
-                "stdout_cut": result.stdout_cut, "stderr_cut": result.stderr_cut}
+        told = {
+            "status": code,
+            "stdout": result.stdout,
+            "stderr": result.stderr,
+            "seconds": round(result.seconds, 3),
+            "timed_out": False,
+            "stdout_cut": result.stdout_cut,
+            "stderr_cut": result.stderr_cut,
+        }
     except DeadlinePassed as error:
-        code, told = Exit.EXEC_TIMED_OUT, {"status": None, "stdout": "", "stderr": str(error) + "\n", "seconds": timeout, "timed_out": True,
-                                           "stdout_cut": 0, "stderr_cut": 0}
+        code, told = (
+            Exit.EXEC_TIMED_OUT,
+            {
+                "status": None,
+                "stdout": "",
+                "stderr": str(error) + "\n",
+                "seconds": timeout,
+                "timed_out": True,
+                "stdout_cut": 0,
+                "stderr_cut": 0,
+            },
+        )
         if not as_json:
             show_error(error)
     except Cancelled:
@@ -257,7 +390,9 @@ def open_console(
     """The guest's console (leave with Ctrl-]); the kernel's whole log is on disk."""
     if log:
         for piece in open_guest(name).console_pieces():
-            sys.stdout.write(visible(piece) if sys.stdout.isatty() else piece)  # to a file or a program it goes as it is
+            sys.stdout.write(
+                visible(piece) if sys.stdout.isatty() else piece
+            )  # to a file or a program it goes as it is
         return
     guest = reach(name)
     echo(f"kernel log: {guest.console_log}", err=True)
@@ -299,7 +434,8 @@ def down(
 
 
 def gc(uri: Uri = None) -> None:
-    """Remove what killed commands left: domains, overlays, half-made images. Touches nothing that is not the lab's."""
+    """Remove what killed commands left: domains, overlays, half-made images. Touches nothing that is not the
+    lab's."""
     removed = maintenance_gc.collect(connect(uri, limit(MINUTE)), limit(5 * MINUTE))
     inventory()
     for line in removed or ["nothing to remove"]:

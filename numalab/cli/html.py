@@ -20,12 +20,28 @@ from numalab.runs import record
 
 
 def report(
-    words: Annotated[list[str], typer.Argument(metavar="RUN…|EXPERIMENT|CASE", help="runs, or an experiment, or a case: its newest experiment")],
-    target: Annotated[Path, typer.Option("--html", metavar="DIR", help="the folder to write; a report that is there already is replaced")],
-    baseline: Annotated[str | None, typer.Option("--baseline", metavar="K", help="the kernel of the first column; default: before")] = None,
-    force: Annotated[bool, typer.Option("--force", help="set runs side by side that are not comparable, and say so")] = False,
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN…|EXPERIMENT|CASE", help="runs, or an experiment, or a case: its newest experiment"
+        ),
+    ],
+    target: Annotated[
+        Path,
+        typer.Option(
+            "--html", metavar="DIR", help="the folder to write; a report that is there already is replaced"
+        ),
+    ],
+    baseline: Annotated[
+        str | None,
+        typer.Option("--baseline", metavar="K", help="the kernel of the first column; default: before"),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="set runs side by side that are not comparable, and say so")
+    ] = False,
 ) -> None:
-    """Write a report for any browser, without a network: verdicts, tables, plots, what was run on what, raw data."""
+    """Write a report for any browser, without a network: verdicts, tables, plots, what was run on what, raw
+    data."""
     from numalab.report import (
         html,
         sections,  # Plotly, Jinja2 and scipy.stats: nobody else waits for them.
@@ -39,12 +55,17 @@ def report(
 
 
 def verdicts(runs: Sequence[Run], *, force: bool) -> list[Verdict]:
-    """The verdicts of each experiment whose both sides are there, in the order in which they are named; others have none."""
+    """The verdicts of each experiment whose both sides are there, in the order in which they are named;
+    others have none."""
     experiments: dict[str, list[Run]] = {}
     for run in runs:
         if run.place:
             experiments.setdefault(run.place.experiment, []).append(run)
-    both = [members for members in experiments.values() if {run.place.arm for run in members if run.place} == set(Arm)]
+    both = [
+        members
+        for members in experiments.values()
+        if {run.place.arm for run in members if run.place} == set(Arm)
+    ]
     return [verdict for members in both for verdict in experiment.verdicts(members, force=force)]
 
 

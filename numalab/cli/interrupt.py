@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """SIGINT, SIGTERM and SIGHUP are one thing: the first ends every wait, and what was made is removed.
 
-Later ones change nothing: a person who presses Ctrl-C twice, or closes the terminal after it, would else end the
-clean-up, and guests would stay. What a clean-up waits for has a deadline.
+Later ones change nothing: a person who presses Ctrl-C twice, or closes the terminal after it, would else end
+the clean-up, and guests would stay. What a clean-up waits for has a deadline.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ def limit(seconds: float) -> Deadline:
 
 def cancel_waits() -> None:
     """End every wait of this process."""
-    # By another thread: this one may be inside cancel.wait(), with the event's lock held. threading.Thread has locks too.
+    # By another thread: this one may be inside cancel.wait(), with the event's lock held. threading.Thread
+    # has locks too.
     _thread.start_new_thread(cancel.set, ())
 
 
@@ -50,7 +51,9 @@ def install(action: Callable[[], None] = cancel_waits) -> Callable[[], None]:
     A SIGHUP that is ignored stays so: nohup(1) wants it.
     """
     handler = once(action)
-    kinds = [kind for kind in SIGNALS if kind is not signal.SIGHUP or signal.getsignal(kind) is not signal.SIG_IGN]
+    kinds = [
+        kind for kind in SIGNALS if kind is not signal.SIGHUP or signal.getsignal(kind) is not signal.SIG_IGN
+    ]
     before = [(kind, signal.signal(kind, handler)) for kind in kinds]
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # lab.py has had them wait
 

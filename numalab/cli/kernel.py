@@ -23,14 +23,23 @@ from numalab.model.values import check_name
 
 app = typer.Typer(no_args_is_help=True, help="Kernels: list, show, build and import them.")
 
-ImageOption = Annotated[str, typer.Option("--image", metavar="I", help="whose configuration `config: distribution` means")]
-SourceOption = Annotated[str | None, typer.Option("--source", metavar="PATH", help="the Linux git tree of kernels that name none; remembered")]
+ImageOption = Annotated[
+    str, typer.Option("--image", metavar="I", help="whose configuration `config: distribution` means")
+]
+SourceOption = Annotated[
+    str | None,
+    typer.Option("--source", metavar="PATH", help="the Linux git tree of kernels that name none; remembered"),
+]
 
 
 def _image(name: str, image_name: str) -> image.Image | None:
     """The guest image, for kernels that take their configuration from it."""
     what = recipe.recipe(name)
-    return image.require(image_name, limit(MINUTE)) if what.built and recipe.DISTRIBUTION in what.config else None
+    return (
+        image.require(image_name, limit(MINUTE))
+        if what.built and recipe.DISTRIBUTION in what.config
+        else None
+    )
 
 
 def _use(source_tree: str | None, names: list[str]) -> None:
@@ -38,7 +47,9 @@ def _use(source_tree: str | None, names: list[str]) -> None:
     if source_tree is None:
         return
     if not any((git := recipe.recipe(name).source.git) and not git.url for name in names):
-        raise InputError(f"--source {source_tree}: {', '.join(names)} comes from elsewhere (lab.py kernel show)")
+        raise InputError(
+            f"--source {source_tree}: {', '.join(names)} comes from elsewhere (lab.py kernel show)"
+        )
     source.use_git(source_tree, limit(MINUTE))
 
 
@@ -51,7 +62,11 @@ def list_kernels() -> None:
         if what.built:
             base = image.existing("debian12", limit(MINUTE)) if recipe.DISTRIBUTION in what.config else None
             try:
-                asked = kernel_build.plan(name, base, limit(MINUTE), fetch=False) if base or recipe.DISTRIBUTION not in what.config else None
+                asked = (
+                    kernel_build.plan(name, base, limit(MINUTE), fetch=False)
+                    if base or recipe.DISTRIBUTION not in what.config
+                    else None
+                )
                 life = "built" if asked and kernel_build.existing(asked) else "not built"
             except InputError:  # `kernel show` says which
                 life = "no source"
@@ -59,15 +74,25 @@ def list_kernels() -> None:
 
 
 @app.command("show")
-def show(name: Annotated[str, typer.Argument(metavar="K")], image_name: ImageOption = "debian12", source_tree: SourceOption = None) -> None:
+def show(
+    name: Annotated[str, typer.Argument(metavar="K")],
+    image_name: ImageOption = "debian12",
+    source_tree: SourceOption = None,
+) -> None:
     """One kernel's file as the lab reads it, its era and patches, and what was built from it."""
     what = recipe.recipe(name)
     _use(source_tree, [name])
     told: dict[str, object] = {"recipe": what.model_dump(mode="json", exclude_none=True, by_alias=True)}
     if age := recipe.era_of(what):
         told["era"] = era.about(age)
-    if what.built and (asked := kernel_build.plan(name, _image(name, image_name), limit(MINUTE), fetch=False)):
-        told |= {"source": asked.tree.id, "key": asked.key, "patches": [patch.label for patch in asked.patches]}
+    if what.built and (
+        asked := kernel_build.plan(name, _image(name, image_name), limit(MINUTE), fetch=False)
+    ):
+        told |= {
+            "source": asked.tree.id,
+            "key": asked.key,
+            "patches": [patch.label for patch in asked.patches],
+        }
         built = kernel_build.existing(asked)
         told["built"] = built.model_dump(mode="json") if built else None
     echo(json.dumps(told, indent=1))
@@ -78,7 +103,9 @@ def build(
     names: Annotated[list[str], typer.Argument(metavar="NAME...")],
     image_name: ImageOption = "debian12",
     source_tree: SourceOption = None,
-    only_configure: Annotated[bool, typer.Option("--only-configure", help="print the .config, checked, and compile nothing")] = False,
+    only_configure: Annotated[
+        bool, typer.Option("--only-configure", help="print the .config, checked, and compile nothing")
+    ] = False,
 ) -> None:
     """Build kernels, unless what they are made of did not change."""
     for name in names:
@@ -100,7 +127,10 @@ def build(
 def import_kernel(
     name: Annotated[str, typer.Argument(metavar="NAME")],
     bzimage: Annotated[Path, typer.Argument(metavar="BZIMAGE")],
-    modules: Annotated[Path | None, typer.Option("--modules", metavar="DIR", help="its /lib/modules/RELEASE, a folder or a tar")] = None,
+    modules: Annotated[
+        Path | None,
+        typer.Option("--modules", metavar="DIR", help="its /lib/modules/RELEASE, a folder or a tar"),
+    ] = None,
 ) -> None:
     """Write kernels/NAME.yml for a kernel that somebody else built."""
     try:
@@ -114,7 +144,9 @@ def import_kernel(
         raise InputError(f"--modules {modules}: there is no such folder or tar")
     given = {"bzimage": str(bzimage.absolute())} | ({"modules": str(modules.absolute())} if modules else {})
     # JSON is YAML: paths need no quoting of our own.
-    path.write_text(f"description: {json.dumps(f'{release}, built elsewhere')}\nsource: {json.dumps({'prebuilt': given})}\n")
+    path.write_text(
+        f"description: {json.dumps(f'{release}, built elsewhere')}\nsource: {json.dumps({'prebuilt': given})}\n"
+    )
     recipe.recipe(name)
     echo(f"{path}: {release}: lab.py up --kernel {name}")
 
@@ -123,7 +155,8 @@ def import_kernel(
 def prune_kernels(
     really: Annotated[bool, typer.Option("--remove", help="remove them; otherwise they are listed")] = False,
 ) -> None:
-    """Kernels, build trees, sources and containers that no file in kernels/ leads to: what removing them would free."""
+    """Kernels, build trees, sources and containers that no file in kernels/ leads to: what removing them
+    would free."""
     deadline = limit(10 * MINUTE)
     total = 0
     for path in prune.candidates(image.existing("debian12", deadline), deadline):

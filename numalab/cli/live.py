@@ -19,8 +19,14 @@ from numalab.model.verdict import Verdict
 from numalab.report.text import short
 
 WATCHED = (
-    "numa_pte_updates", "numa_hint_faults", "numa_hint_faults_local", "numa_pages_migrated", "nr_vmscan_immediate_reclaim", "nr_vmscan_write",
-    "pgscan_kswapd", "pgscan_direct",
+    "numa_pte_updates",
+    "numa_hint_faults",
+    "numa_hint_faults_local",
+    "numa_pages_migrated",
+    "nr_vmscan_immediate_reclaim",
+    "nr_vmscan_write",
+    "pgscan_kswapd",
+    "pgscan_direct",
 )
 """What moves in one of the seeds' systems or another."""
 
@@ -40,8 +46,13 @@ class View:
         if not boot.number:
             self.started = now
         elif self.fixed:
-            left = f"; about {(now - self.started) / boot.number * (self.total - boot.number) / 60:.0f} min left"
-        log.tell(f"boot {boot.number + 1} of {'' if self.fixed else 'at most '}{self.total}: {boot.arm}, {boot.kernel}{left}", who=self.plan.case_name)
+            left = (
+                f"; about {(now - self.started) / boot.number * (self.total - boot.number) / 60:.0f} min left"
+            )
+        log.tell(
+            f"boot {boot.number + 1} of {'' if self.fixed else 'at most '}{self.total}: {boot.arm}, {boot.kernel}{left}",
+            who=self.plan.case_name,
+        )
         return self
 
     def moving(self, phase: str, sample: Mapping[str, Any]) -> None:
@@ -50,22 +61,51 @@ class View:
             self.first = (phase, sample)
             return
         now, then = sample.get("vmstat", {}), self.first[1].get("vmstat", {})
-        moved = [f"{name} +{short(now[name] - then[name])}" for name in WATCHED if name in then and now.get(name, 0) > then[name]]
+        moved = [
+            f"{name} +{short(now[name] - then[name])}"
+            for name in WATCHED
+            if name in then and now.get(name, 0) > then[name]
+        ]
         log.moving("  ".join(moved))
 
     def ended(self, result: PhaseResult) -> None:
         """See measure.Watcher."""
         if result.phase.measured:
-            moved = [f"{name} {short(result.counters['vmstat'][name])}" for name in WATCHED if result.counters.get("vmstat", {}).get(name)]
+            moved = [
+                f"{name} {short(result.counters['vmstat'][name])}"
+                for name in WATCHED
+                if result.counters.get("vmstat", {}).get(name)
+            ]
             log.tell(f"{result.phase.name}: {'  '.join(moved) or 'nothing moved'}", who=self.plan.case_name)
 
     def so_far(self, verdict: Verdict) -> None:
         """The verdict after a round."""
-        told = [f"{finding.expectation.metric} ×{finding.ratio:.3g}" for finding in verdict.findings if finding.decides and finding.ratio is not None]
-        log.tell(f"so far ({verdict.boots[0]} and {verdict.boots[1]} boots): {'; '.join([verdict.answer, *told])}", who=self.plan.case_name)
+        told = [
+            f"{finding.expectation.metric} ×{finding.ratio:.3g}"
+            for finding in verdict.findings
+            if finding.decides and finding.ratio is not None
+        ]
+        log.tell(
+            f"so far ({verdict.boots[0]} and {verdict.boots[1]} boots): {'; '.join([verdict.answer, *told])}",
+            who=self.plan.case_name,
+        )
 
 
-def watched_table(first: Mapping[str, int], before: Mapping[str, int], now: Mapping[str, int], seconds: float) -> list[tuple[str, str, str]]:
-    """Rows of `lab.py watch`: counter, since the watch began, a second over the `seconds` between `before` and `now`."""
-    names = [name for name in now if name.startswith(("numa_", "pgmigrate_")) or name in WATCHED or name in ("pgfault", "pgmajfault")]
-    return [(name, f"{now[name] - first.get(name, now[name])}", f"{(now[name] - before.get(name, now[name])) / seconds:.0f}") for name in names]
+def watched_table(
+    first: Mapping[str, int], before: Mapping[str, int], now: Mapping[str, int], seconds: float
+) -> list[tuple[str, str, str]]:
+    """Rows of `lab.py watch`: counter, since the watch began, a second over the `seconds` between `before`
+    and `now`."""
+    names = [
+        name
+        for name in now
+        if name.startswith(("numa_", "pgmigrate_")) or name in WATCHED or name in ("pgfault", "pgmajfault")
+    ]
+    return [
+        (
+            name,
+            f"{now[name] - first.get(name, now[name])}",
+            f"{(now[name] - before.get(name, now[name])) / seconds:.0f}",
+        )
+        for name in names
+    ]

@@ -55,8 +55,12 @@ from numalab.model.values import SizeClass
 from numalab.report import text
 from numalab.runs import record
 
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None,
-                  help="The lab for Linux memory-management regressions: guests with NUMA topologies, measured.")
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="The lab for Linux memory-management regressions: guests with NUMA topologies, measured.",
+)
 images = typer.Typer(no_args_is_help=True, help="Guest images: build and list them.")
 app.add_typer(images, name="image")
 app.add_typer(kernel_commands.app, name="kernel")
@@ -72,7 +76,10 @@ def _show_version(requested: bool) -> None:
 
 @app.callback()
 def options(
-    show: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")] = False,
+    show: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
+    ] = False,
 ) -> None:
     """Options of lab.py itself."""
 
@@ -80,7 +87,10 @@ def options(
 @app.command("measure")
 def measure_workload(
     workload: Annotated[str, typer.Argument(metavar="WORKLOAD", help="name in testcases/workloads/")],
-    on: Annotated[str | None, typer.Option("--on", metavar="N", help="a guest that is up; otherwise a fresh one, gone afterwards")] = None,
+    on: Annotated[
+        str | None,
+        typer.Option("--on", metavar="N", help="a guest that is up; otherwise a fresh one, gone afterwards"),
+    ] = None,
     topology_name: Annotated[str, typer.Option("--topology", "-t", metavar="T")] = "4socket",
     size: SizeOption = "quick",
     kernel_name: Annotated[str, typer.Option("--kernel", metavar="K")] = "debian",
@@ -95,10 +105,15 @@ def measure_workload(
     if on:
         result, folder = runner.run(reach(on), workload, which, limit(COMMAND_SECONDS))
     else:
-        shape = topology.scale(catalog.topology(topology_name), memory=size_option("--memory", memory), vcpus=vcpus)
+        shape = topology.scale(
+            catalog.topology(topology_name), memory=size_option("--memory", memory), vcpus=vcpus
+        )
         request = GuestRequest(
-            name=guests.fresh_name(f"measure-{workload}"), topology_name=topology_name, shape=shape,
-            kernel_name=kernel_name, wish=accel_word(accelerator),
+            name=guests.fresh_name(f"measure-{workload}"),
+            topology_name=topology_name,
+            shape=shape,
+            kernel_name=kernel_name,
+            wish=accel_word(accelerator),
         )
         deadline = limit(launch.UP_SECONDS)
         guest = provision.up(request, connect(uri, deadline), deadline)
@@ -129,12 +144,21 @@ def examine(accelerator: AccelOption = "auto", uri: Uri = None) -> None:
 @images.command("build")
 def image_build(
     name: Annotated[str, typer.Argument(metavar="NAME")] = "debian12",
-    base: Annotated[Path | None, typer.Option("--base", metavar="FILE", help="a cloud image (with cloud-init) to start from instead of mmdebstrap")] = None,
+    base: Annotated[
+        Path | None,
+        typer.Option(
+            "--base",
+            metavar="FILE",
+            help="a cloud image (with cloud-init) to start from instead of mmdebstrap",
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="build it even if it is there")] = False,
     accelerator: AccelOption = "auto",
 ) -> None:
     """Build a guest image, unless one with the same inputs is there."""
-    built = image.build(name, accelerator=accel_word(accelerator), deadline=limit(image.BUILD_SECONDS), base=base, force=force)
+    built = image.build(
+        name, accelerator=accel_word(accelerator), deadline=limit(image.BUILD_SECONDS), base=base, force=force
+    )
     echo(f"{name} {built.id}: {built.directory}")
 
 
@@ -156,7 +180,8 @@ def topology_list() -> None:
 
 @app.command("inventory")
 def show_inventory() -> None:
-    """Write the running guests' Ansible inventory and print its path: ansible -i inventory.ini -i PATH guests -m ping"""
+    """Write the running guests' Ansible inventory and print its path: ansible -i inventory.ini -i PATH guests
+    -m ping"""
     echo(inventory())
 
 
@@ -177,12 +202,16 @@ def _outcome() -> int:
         learn_options(command, sys.argv[1:])
         status = _command(command)
         if sys.stdout:
-            sys.stdout.flush()  # a full disk is an error of ours; Python would tell of it at its exit, with 120
+            # a full disk is an error of ours; Python would tell of it at its exit, with 120
+            sys.stdout.flush()
         return status
     except Cancelled:
         with suppress(OSError, LabError):
             left = ", ".join(guests.made_by_us())
-            echo(f"lab.py: cancelled{f'; still there: {left} (lab.py list, lab.py gc)' if left else ''}", err=True)
+            echo(
+                f"lab.py: cancelled{f'; still there: {left} (lab.py list, lab.py gc)' if left else ''}",
+                err=True,
+            )
         return Exit.CANCELLED
     except LabError as error:
         with suppress(OSError):
@@ -206,7 +235,8 @@ def _command(call: Callable[..., object]) -> int:
     except typer.Abort:
         raise Cancelled("cancelled") from None
     except Exception as error:
-        # Bad usage: click's exceptions, which typer has a copy of since 0.2x; their classes differ, their form does not.
+        # Bad usage: click's exceptions, which typer has a copy of since 0.2x; their classes differ, their
+        # form does not.
         if not hasattr(error, "format_message"):
             raise
         raise InputError(f"{error.format_message()} (--help tells more)") from None

@@ -24,19 +24,38 @@ MINUTE = 60.0
 COMMAND_SECONDS = 24 * 3600.0
 """How long exec, ssh and transfers may take when nobody says otherwise."""
 
-Uri = Annotated[str | None, typer.Option("--connect", metavar="URI", help="libvirt connection; default: your session (root: the system's)")]
-AccelOption = Annotated[str, typer.Option("--accel", metavar="kvm|tcg|auto", help="auto tries whether a kernel really boots under KVM")]
+Uri = Annotated[
+    str | None,
+    typer.Option(
+        "--connect", metavar="URI", help="libvirt connection; default: your session (root: the system's)"
+    ),
+]
+AccelOption = Annotated[
+    str,
+    typer.Option(
+        "--accel", metavar="kvm|tcg|auto", help="auto tries whether a kernel really boots under KVM"
+    ),
+]
 GuestName = Annotated[str, typer.Argument(metavar="N", help="a guest's name (see list)")]
-SizeOption = Annotated[str, typer.Option("--size", metavar="quick|full", help="quick: two emulated cores; full: the seeds' own")]
-MemoryOption = Annotated[str | None, typer.Option("--memory", metavar="SIZE", help="scale to this total, keeping the shape")]
-VcpusOption = Annotated[int | None, typer.Option("--vcpus", metavar="N", help="scale to this many, keeping the shape")]
+SizeOption = Annotated[
+    str, typer.Option("--size", metavar="quick|full", help="quick: two emulated cores; full: the seeds' own")
+]
+MemoryOption = Annotated[
+    str | None, typer.Option("--memory", metavar="SIZE", help="scale to this total, keeping the shape")
+]
+VcpusOption = Annotated[
+    int | None, typer.Option("--vcpus", metavar="N", help="scale to this many, keeping the shape")
+]
 
 
 def open_guest(name: str) -> Guest:
-    """A guest by name, whether it runs or not. HostError for one on another machine that shares the state directory."""
+    """A guest by name, whether it runs or not. HostError for one on another machine that shares the state
+    directory."""
     record = guests.read(name)
     if node := guests.elsewhere(record):
-        raise HostError(f"guest {name} is on {node}, and {record.uri} is another libvirt here: run lab.py there")
+        raise HostError(
+            f"guest {name} is on {node}, and {record.uri} is another libvirt here: run lab.py there"
+        )
     return Guest(record, connect(record.uri, limit(MINUTE)))
 
 
@@ -93,7 +112,9 @@ def learn_options(command: Callable[..., object], words: Sequence[str]) -> None:
     for word in words:
         command = getattr(command, "commands", {}).get(word, command)
     _options.clear()
-    _options.update({one.name: one.opts[0] for one in getattr(command, "params", ()) if one.opts[0].startswith("--")})
+    _options.update(
+        {one.name: one.opts[0] for one in getattr(command, "params", ()) if one.opts[0].startswith("--")}
+    )
 
 
 def show_error(error: BaseException) -> None:
@@ -104,10 +125,13 @@ def show_error(error: BaseException) -> None:
 
 
 def fail_with(errors: Sequence[BaseException]) -> None:
-    """Show all errors but one, and raise that: a cancellation, else a crash of a kernel, else the first. Nothing where there is none."""
+    """Show all errors but one, and raise that: a cancellation, else a crash of a kernel, else the first.
+    Nothing where there is none."""
     if not errors:
         return
-    gravest = next((error for kind in (Cancelled, KernelOops) for error in errors if isinstance(error, kind)), errors[0])
+    gravest = next(
+        (error for kind in (Cancelled, KernelOops) for error in errors if isinstance(error, kind)), errors[0]
+    )
     for error in errors:
         if error is not gravest:
             show_error(error)

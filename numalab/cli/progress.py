@@ -27,7 +27,11 @@ class Progress(logging.Handler):
         self._running: dict[tuple[int, str], tuple[str, str, float]] = {}
         self._moving: dict[int, str] = {}
         self._changing = threading.Lock()
-        self._live = Live(self, console=self._console, transient=True, refresh_per_second=8) if self._console.is_terminal else None
+        self._live = (
+            Live(self, console=self._console, transient=True, refresh_per_second=8)
+            if self._console.is_terminal
+            else None
+        )
         self._spinner = Spinner("dots")
         self._before = (logging.NOTSET, True)
 
@@ -39,7 +43,9 @@ class Progress(logging.Handler):
         logger.addHandler(self)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         logger = logging.getLogger("numalab")
         logger.removeHandler(self)
         logger.level, logger.propagate = self._before
@@ -64,7 +70,12 @@ class Progress(logging.Handler):
         if self._live and busy != self._live.is_started:
             self._live.start() if busy else self._live.stop()
         if state not in ("begin", "moving"):
-            mark = {"done": ("✓", "green"), "failed": ("✗", "red"), "note": ("!", "yellow"), "told": (" ", "")}[state]
+            mark = {
+                "done": ("✓", "green"),
+                "failed": ("✗", "red"),
+                "note": ("!", "yellow"),
+                "told": (" ", ""),
+            }[state]
             seconds = f"{about['seconds']:8.1f} s  " if state in ("done", "failed") else " " * 12
             self._console.print(Text.assemble(mark, f" {seconds}{who + ': ' if who else ''}{what}"))
 
@@ -74,7 +85,11 @@ class Progress(logging.Handler):
         with self._changing:
             for (thread, _), (who, what, since) in self._running.items():
                 # As Text: of a plain string rich would take what stands in brackets for its own markup.
-                table.add_row(self._spinner, f"{time.monotonic() - since:8.0f} s ", Text(f"{who + ': ' if who else ''}{what}"))
+                table.add_row(
+                    self._spinner,
+                    f"{time.monotonic() - since:8.0f} s ",
+                    Text(f"{who + ': ' if who else ''}{what}"),
+                )
                 if self._moving.get(thread):
                     table.add_row("", "", Text(self._moving[thread], style="dim"))
         return table

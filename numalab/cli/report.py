@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""lab.py compare, runs: runs set side by side, as the seeds do it, for a mail or for a program; what runs there are."""
+"""lab.py compare, runs: runs set side by side, as the seeds do it, for a mail or for a program; what runs
+there are."""
 
 from __future__ import annotations
 
@@ -39,20 +40,47 @@ class Format(StrEnum):
 
 
 def compare(
-    words: Annotated[list[str] | None, typer.Argument(metavar="RUN…|EXPERIMENT|CASE", help="runs, or an experiment, or a case: its newest experiment")] = None,
-    baseline: Annotated[str | None, typer.Option("--baseline", metavar="K", help="the kernel of the first column; default: before")] = None,
-    with_published: Annotated[bool, typer.Option("--published", help="set the published effects that the case mirrors beside these")] = False,
-    form: Annotated[Format, typer.Option("--format", metavar="text|mail|json|csv|schema", help="mail: within 76 columns; schema: of json")] = Format.TEXT,
-    force: Annotated[bool, typer.Option("--force", help="compare runs that are not comparable, and say so")] = False,
-    size: Annotated[str | None, typer.Option("--size", metavar="quick|full", help="of a case: its newest experiment of that size")] = None,
-    topology: Annotated[str | None, typer.Option("--topology", "-t", metavar="T", help="of a case: its newest experiment on that topology")] = None,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="RUN…|EXPERIMENT|CASE", help="runs, or an experiment, or a case: its newest experiment"
+        ),
+    ] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option("--baseline", metavar="K", help="the kernel of the first column; default: before"),
+    ] = None,
+    with_published: Annotated[
+        bool, typer.Option("--published", help="set the published effects that the case mirrors beside these")
+    ] = False,
+    form: Annotated[
+        Format,
+        typer.Option(
+            "--format", metavar="text|mail|json|csv|schema", help="mail: within 76 columns; schema: of json"
+        ),
+    ] = Format.TEXT,
+    force: Annotated[
+        bool, typer.Option("--force", help="compare runs that are not comparable, and say so")
+    ] = False,
+    size: Annotated[
+        str | None,
+        typer.Option("--size", metavar="quick|full", help="of a case: its newest experiment of that size"),
+    ] = None,
+    topology: Annotated[
+        str | None,
+        typer.Option(
+            "--topology", "-t", metavar="T", help="of a case: its newest experiment on that topology"
+        ),
+    ] = None,
 ) -> None:
     """Set runs side by side: times, rates and counters by kernel."""
     if form is Format.SCHEMA:
         echo(json.dumps(export.schema(), indent=1))
         return
     if not words:
-        raise InputError("compare: which runs? Give runs, an experiment or a case; lab.py runs shows what there is")
+        raise InputError(
+            "compare: which runs? Give runs, an experiment or a case; lab.py runs shows what there is"
+        )
     runs = [record.summary(folder) for folder in run_index.choose(words, size=size, topology=topology)]
     forced = unlike(runs, force=force)
     found = comparison.columns(runs, baseline)
@@ -62,10 +90,26 @@ def compare(
         echo(export.to_csv(runs), nl=False)
     elif form is Format.JSON:
         judged, _ = verdicts(runs, force=force)
-        echo(json.dumps(jsonable(export.comparison(found, runs=runs, forced=forced, published=beside, verdicts=judged)), indent=1))
+        echo(
+            json.dumps(
+                jsonable(
+                    export.comparison(found, runs=runs, forced=forced, published=beside, verdicts=judged)
+                ),
+                indent=1,
+            )
+        )
     elif form is Format.MAIL:
         judged, doubts = verdicts(runs, force=force)
-        echo(mail.compose(found, notes=[*notes(runs, forced), *doubts], beside=beside, references=references, verdicts=judged), nl=False)
+        echo(
+            mail.compose(
+                found,
+                notes=[*notes(runs, forced), *doubts],
+                beside=beside,
+                references=references,
+                verdicts=judged,
+            ),
+            nl=False,
+        )
     else:
         echo(plain(found, notes(runs, forced), beside, references))
 
@@ -80,14 +124,19 @@ def unlike(runs: Sequence[Run], *, force: bool) -> tuple[str, ...]:
 
 def notes(runs: Sequence[Run], forced: Sequence[str]) -> list[str]:
     """What a reader must know before the tables."""
-    return [*(f"NOT COMPARABLE, forced: {line}" for line in forced), *(f"not counted: {run.id}: {run.error}" for run in runs if run.error)]
+    return [
+        *(f"NOT COMPARABLE, forced: {line}" for line in forced),
+        *(f"not counted: {run.id}: {run.error}" for run in runs if run.error),
+    ]
 
 
 def mirrored(runs: Sequence[Run]) -> dict[str, Published]:
     """The published tables of the runs' cases. Raises InputError when there is none."""
     names = dict.fromkeys(name for run in runs if run.place for name in run.place.case.published)
     if not names:
-        raise InputError("--published: these runs' cases name no published tables (published: in testcases/CASE.yml)")
+        raise InputError(
+            "--published: these runs' cases name no published tables (published: in testcases/CASE.yml)"
+        )
     return {name: reference.load(name) for name in names}
 
 
@@ -102,7 +151,9 @@ def verdicts(runs: Sequence[Run], *, force: bool) -> tuple[tuple[Verdict, ...], 
         return (), [f"no verdict: {error}"]
 
 
-def plain(found: Columns, above: Sequence[str], beside: Sequence[Beside], references: Mapping[str, Published]) -> str:
+def plain(
+    found: Columns, above: Sequence[str], beside: Sequence[Beside], references: Mapping[str, Published]
+) -> str:
     """Tables as the seeds have them, the workload's name over the first."""
     run = next(iter(found.values()))[0]
     spec = run.guest.spec
@@ -119,23 +170,47 @@ def plain(found: Columns, above: Sequence[str], beside: Sequence[Beside], refere
 def runs(
     case: Annotated[str | None, typer.Option("--case", metavar="CASE")] = None,
     kernel: Annotated[str | None, typer.Option("--kernel", metavar="K")] = None,
-    since: Annotated[str | None, typer.Option("--since", metavar="WHEN", help="2026-11-21, 20261121T1430 (UTC), or an age: 90m, 12h, 7d, 2w")] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since", metavar="WHEN", help="2026-11-21, 20261121T1430 (UTC), or an age: 90m, 12h, 7d, 2w"
+        ),
+    ] = None,
     experiment_name: Annotated[str | None, typer.Option("--experiment", metavar="E")] = None,
-    add: Annotated[list[Path] | None, typer.Option("--add", metavar="FOLDER", help="copy a run from another machine in")] = None,
+    add: Annotated[
+        list[Path] | None, typer.Option("--add", metavar="FOLDER", help="copy a run from another machine in")
+    ] = None,
 ) -> None:
     """The runs there are, oldest first."""
     for folder in add or []:
         echo(f"{run_index.add(folder).id} is here")
     if not add:
-        for line in listing(run_index.find(case=case, kernel=kernel, since=since, experiment=experiment_name)):
+        for line in listing(
+            run_index.find(case=case, kernel=kernel, since=since, experiment=experiment_name)
+        ):
             echo(line)
 
 
 def listing(found: Sequence[run_index.Entry]) -> list[str]:
     """A line for each run; what is broken or damaged says why."""
     rows = [("STARTED", "CASE", "KERNEL", "TOPOLOGY", "SIZE", "ACCEL", "RUN")]
-    rows += [(one.started, one.case_name or f"({one.workload})", one.kernel, one.topology, one.size, one.accel, one.id) for one in found if not one.damage]
-    whys = ["", *(f"  BROKE: {shorten(one.error, 100)}" if one.error else "" for one in found if not one.damage)]
+    rows += [
+        (
+            one.started,
+            one.case_name or f"({one.workload})",
+            one.kernel,
+            one.topology,
+            one.size,
+            one.accel,
+            one.id,
+        )
+        for one in found
+        if not one.damage
+    ]
+    whys = [
+        "",
+        *(f"  BROKE: {shorten(one.error, 100)}" if one.error else "" for one in found if not one.damage),
+    ]
     lines = [line + why for line, why in zip(text.aligned(rows, left=len(rows[0])), whys, strict=True)]
     return lines + [f"DAMAGED  {one.id}: {one.damage}" for one in found if one.damage]
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Standard output and standard error: what may be printed there, and what becomes of a reader that goes away.
 
-Guests, and records from other machines, hold any bytes; on a terminal some of them are commands. So all text of the
-command line goes through `echo`. Not here: the steps under way (progress), whose text goes through `visible` too.
+Guests, and records from other machines, hold any bytes; on a terminal some of them are commands. So all text
+of the command line goes through `echo`. Not here: the steps under way (progress), whose text goes through
+`visible` too.
 """
 
 from __future__ import annotations
@@ -28,14 +29,15 @@ KEPT = "\n\t"
 def visible(text: str) -> str:
     r"""Text whose control characters can be read and do nothing: ESC becomes \x1b. Newlines and tabs stay.
 
-    Not printable, too, are the C1 controls (0x9b begins a sequence as ESC [ does) and those that turn the direction of
-    writing. The serial console ends its lines with CR LF, which is a newline.
+    Not printable, too, are the C1 controls (0x9b begins a sequence as ESC [ does) and those that turn the
+    direction of writing. The serial console ends its lines with CR LF, which is a newline.
     """
     text = re.sub(r"\r+\n", "\n", text)
     if text.isprintable():
         return text
     return "".join(
-        letter if letter.isprintable() or letter in KEPT else letter.encode("unicode_escape").decode() for letter in text
+        letter if letter.isprintable() or letter in KEPT else letter.encode("unicode_escape").decode()
+        for letter in text
     )
 
 
@@ -45,16 +47,20 @@ def echo(text: object = "", *, err: bool = False, nl: bool = True) -> None:
 
 
 def told(error: BaseException, options: Mapping[str, str]) -> str:
-    """An error's line. Where an option takes the field that it is about, the option stands for it: instead of it, or after the line."""
+    """An error's line. Where an option takes the field that it is about, the option stands for it: instead of
+    it, or after the line."""
     line, field = str(error), getattr(error, "field", "")
     if field not in options:
         return line
     words = field.replace("_", " ")
-    return options[field] + line.removeprefix(words) if line.startswith(words) else f"{line} ({options[field]})"
+    return (
+        options[field] + line.removeprefix(words) if line.startswith(words) else f"{line} ({options[field]})"
+    )
 
 
 def outlive_readers() -> None:
-    """From now on, a reader of standard output or standard error that goes away changes nothing but what is printed.
+    """From now on, a reader of standard output or standard error that goes away changes nothing but what is
+    printed.
 
     Else `run | head -1` would end an experiment, and click would end with status 1: "does not hold".
     """
@@ -67,13 +73,17 @@ def outlive_readers() -> None:
 
 def _outliving(stream: io.TextIOWrapper) -> io.TextIOWrapper:
     return io.TextIOWrapper(
-        io.BufferedWriter(_Outliving(stream.fileno(), "w", closefd=False)), encoding=stream.encoding, errors=stream.errors,
-        line_buffering=stream.line_buffering, write_through=stream.write_through,
+        io.BufferedWriter(_Outliving(stream.fileno(), "w", closefd=False)),
+        encoding=stream.encoding,
+        errors=stream.errors,
+        line_buffering=stream.line_buffering,
+        write_through=stream.write_through,
     )
 
 
 class _Outliving(io.FileIO):
-    """A file whose descriptor becomes /dev/null when it cannot be written to; an error other than a lost reader is raised, once.
+    """A file whose descriptor becomes /dev/null when it cannot be written to; an error other than a lost
+    reader is raised, once.
 
     Once: Python flushes at its exit again, and would end with a status of its own (120).
     """

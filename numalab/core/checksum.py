@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""SHA-256 of texts, and of files, remembered for as long as a file does not change: images and kernel sources are large.
+"""SHA-256 of texts, and of files, remembered for as long as a file does not change: images and kernel sources
+are large.
 
 Not here: what a checksum is compared with (source, where).
 """
@@ -17,7 +18,8 @@ FORMAT = 2
 
 
 def of_texts(*texts: str) -> str:
-    """The SHA-256 of texts in this order, in hexadecimal. The keys of kernels and the names of cached files begin with it."""
+    """The SHA-256 of texts in this order, in hexadecimal. The keys of kernels and the names of cached files
+    begin with it."""
     return hashlib.sha256(json.dumps(texts).encode()).hexdigest()
 
 
@@ -38,7 +40,8 @@ def sha256(path: Path) -> str:
 
 
 def _read(memory: Path) -> dict[str, list[object]]:
-    """What is remembered; empty when it is damaged or of another format, since each entry can be computed again."""
+    """What is remembered; empty when it is damaged or of another format, since each entry can be computed
+    again."""
     try:
         text = json.loads(memory.read_text())
     except (OSError, ValueError):

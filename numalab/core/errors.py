@@ -25,9 +25,10 @@ class Exit(IntEnum):
 class LabError(Exception):
     """Ours to mend, or the user's input: never a statement about a kernel.
 
-    `evidence` is text for a reader who wants more than the line (a console's tail, a command's stderr). `field` is
-    what was asked for and is wrong, or would mend it, by the name of the parameter that takes it on the command line.
-    A message that begins with it has words for its underscores (ssh port 22: …); `numalab.cli` shows the option.
+    `evidence` is text for a reader who wants more than the line (a console's tail, a command's stderr).
+    `field` is what was asked for and is wrong, or would mend it, by the name of the parameter that takes it
+    on the command line. A message that begins with it has words for its underscores (ssh port 22: …);
+    `numalab.cli` shows the option.
     """
 
     status = Exit.LAB_ERROR
@@ -69,7 +70,8 @@ class GuestError(LabError):
 
 
 class BootHung(GuestError):
-    """An emulated guest printed nothing more and never answered (guest.HUNG_SECONDS), or oopsed by the emulator's fault."""
+    """An emulated guest printed nothing more and never answered (guest.HUNG_SECONDS), or oopsed by the
+    emulator's fault."""
 
 
 class GuestLost(GuestError):
@@ -81,6 +83,7 @@ class TopologyMismatch(GuestError):
 
 
 class KernelOops(LabError):
-    """The guest's kernel panicked or oopsed: neither a lab error nor a verdict, since a kernel "before" can crash too."""
+    """The guest's kernel panicked or oopsed: neither a lab error nor a verdict, since a kernel "before" can
+    crash too."""
 
     status = Exit.KERNEL_CRASHED

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Where the checkout and the package's own files are. Every module asks here, so that a module can move.
 
-Write paths.ROOT, not `from numalab.core.paths import ROOT`: a test that needs a checkout of its own replaces ROOT.
+Write paths.ROOT, not `from numalab.core.paths import ROOT`: a test that needs a checkout of its own replaces
+ROOT.
 """
 
 from __future__ import annotations

@@ -96,7 +96,8 @@ def need(program: str, package: str) -> str:
 def ends_with_us(argv: Sequence[str | Path]) -> list[str | Path]:
     """The argv of a program that gets SIGTERM when this process is gone, by a kill -9 too.
 
-    For programs that end their own children on SIGTERM. To the kernel "this process" is the thread that started it.
+    For programs that end their own children on SIGTERM. To the kernel "this process" is the thread that
+    started it.
     """
     return [need("setpriv", "util-linux"), "--pdeathsig", "TERM", "--", *argv]
 
@@ -117,10 +118,11 @@ def run(
 ) -> Result:
     """Run a program to its end.
 
-    Its streams go to `log`, both, if given; else each is passed on to `out` and `err` as it comes, and the last
-    KEEP_BYTES of it are in the result. `watch` is called every POLL_SECONDS and may raise; `tell` gets each line of
-    standard error when it comes. A wait that ends early takes the program and its children along.
-    Raises CommandFailed (unless `check` is false; also when standard output was cut), DeadlinePassed, Cancelled, HostError.
+    Its streams go to `log`, both, if given; else each is passed on to `out` and `err` as it comes, and the
+    last KEEP_BYTES of it are in the result. `watch` is called every POLL_SECONDS and may raise; `tell` gets
+    each line of standard error when it comes. A wait that ends early takes the program and its children
+    along. Raises CommandFailed (unless `check` is false; also when standard output was cut), DeadlinePassed,
+    Cancelled, HostError.
     """
     words = tuple(str(word) for word in argv)
     shown = shlex.join(words)
@@ -132,11 +134,20 @@ def run(
         start = time.monotonic()
         try:
             child = subprocess.Popen(
-                words, stdin=feed, stdout=sink or subprocess.PIPE, stderr=sink or subprocess.PIPE, cwd=cwd,
-                env={**os.environ, **(env or {})}, start_new_session=True,
+                words,
+                stdin=feed,
+                stdout=sink or subprocess.PIPE,
+                stderr=sink or subprocess.PIPE,
+                cwd=cwd,
+                env={**os.environ, **(env or {})},
+                start_new_session=True,
             )
         except OSError as error:
-            what = f"{words[0]} is not installed" if isinstance(error, FileNotFoundError) and error.filename == words[0] else str(error)
+            what = (
+                f"{words[0]} is not installed"
+                if isinstance(error, FileNotFoundError) and error.filename == words[0]
+                else str(error)
+            )
             raise HostError(f"{shown}: {what}") from error
         finally:
             if sink:
@@ -157,9 +168,14 @@ def run(
         finally:
             _end(child, both)
         (stdout, stdout_cut), (stderr, stderr_cut) = [stream.text() for stream in both] or [("", 0)] * 2
-        result = Result(words, child.returncode, stdout, stderr, time.monotonic() - start, stdout_cut, stderr_cut)
+        result = Result(
+            words, child.returncode, stdout, stderr, time.monotonic() - start, stdout_cut, stderr_cut
+        )
     if check and result.stdout_cut:
-        raise CommandFailed(f"{shown}: printed more than the {KEEP_BYTES} bytes that the lab keeps", evidence=result.stdout[-4000:])
+        raise CommandFailed(
+            f"{shown}: printed more than the {KEEP_BYTES} bytes that the lab keeps",
+            evidence=result.stdout[-4000:],
+        )
     if check and result.status:
         tail = log.read_text(errors="replace")[-4000:] if log else result.stderr or result.stdout
         last = next((line for line in reversed(tail.splitlines()) if line.strip()), "no output")
@@ -177,7 +193,7 @@ class _Lines:
     def __call__(self, data: bytes) -> None:
         data = self.half + data
         whole = data if len(data) >= LINE_BYTES else data[: data.rfind(b"\n") + 1]
-        self.half = data[len(whole):]
+        self.half = data[len(whole) :]
         for line in whole.decode(errors="replace").splitlines():
             self.tell(line)
 
@@ -211,7 +227,8 @@ class _Stream:
         return len(data)
 
     def rest(self) -> None:
-        """Take what an ended program left in the pipe, and no more: others may still hold its other end, and write."""
+        """Take what an ended program left in the pipe, and no more: others may still hold its other end, and
+        write."""
         left = 0 if self.pipe.closed else fcntl.fcntl(self.pipe.fileno(), fcntl.F_GETPIPE_SZ)
         while left > 0 and (took := self.read()):
             left -= took
@@ -231,7 +248,8 @@ class _Stream:
         self.cut += more
 
     def _pass_on(self, to: IO[bytes], data: bytes) -> None:
-        """Write all of it, as fast as its reader takes it. When he goes away, the program sees that, as in a pipeline."""
+        """Write all of it, as fast as its reader takes it. When he goes away, the program sees that, as in a
+        pipeline."""
         try:
             file = to.fileno()
         except OSError:  # no file: a buffer of a test's
@@ -245,15 +263,18 @@ class _Stream:
                 if poller.poll(1000 * POLL_SECONDS):
                     # So much goes into a pipe that is ready without a wait.
                     with contextlib.suppress(BlockingIOError):
-                        view = view[os.write(file, view[:select.PIPE_BUF]):]
+                        view = view[os.write(file, view[: select.PIPE_BUF]) :]
                 else:
                     self.look()
         except BrokenPipeError:
             self.close()
 
 
-def _wait(child: subprocess.Popen[bytes], deadline: Deadline, look: Callable[[], None], streams: Sequence[_Stream]) -> None:
-    """Until the child has ended: its end and its output wake us; every POLL_SECONDS we look, however much it prints."""
+def _wait(
+    child: subprocess.Popen[bytes], deadline: Deadline, look: Callable[[], None], streams: Sequence[_Stream]
+) -> None:
+    """Until the child has ended: its end and its output wake us; every POLL_SECONDS we look, however much it
+    prints."""
     end = os.pidfd_open(child.pid)
     try:
         poller = select.poll()
@@ -262,7 +283,9 @@ def _wait(child: subprocess.Popen[bytes], deadline: Deadline, look: Callable[[],
         for file in files:
             poller.register(file, select.POLLIN)
         looked = time.monotonic()
-        while end not in (ready := [file for file, _ in poller.poll(1000 * min(POLL_SECONDS, deadline.remaining()))]):
+        while end not in (
+            ready := [file for file, _ in poller.poll(1000 * min(POLL_SECONDS, deadline.remaining()))]
+        ):
             for file in ready:
                 files[file].read()
                 if files[file].pipe.closed:

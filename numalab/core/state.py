@@ -40,11 +40,15 @@ def directory() -> Path:
     text = os.environ.get("LAB_STATE") or f"{os.environ.get('XDG_STATE_HOME') or '~/.local/state'}/numalab"
     path = Path(text).expanduser().absolute()
     if odd := re.search(r"[\s%\"'\\]", str(path)):
-        raise HostError(f"state directory {str(path)!r}: has {odd[0]!r} in it, which ssh's options cannot carry: set LAB_STATE to another")
+        raise HostError(
+            f"state directory {str(path)!r}: has {odd[0]!r} in it, which ssh's options cannot carry: set LAB_STATE to another"
+        )
     try:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
-        raise HostError(f"state directory {path}: {error.strerror}: set LAB_STATE to one that can be written") from error
+        raise HostError(
+            f"state directory {path}: {error.strerror}: set LAB_STATE to one that can be written"
+        ) from error
     return path
 
 
@@ -64,7 +68,8 @@ def identity() -> str:
 
 @dataclass(frozen=True)
 class Process:
-    """A process, told from every other one on any machine; as text, in files and file names: MACHINE.BOOT.PID.STARTED."""
+    """A process, told from every other one on any machine; as text, in files and file names:
+    MACHINE.BOOT.PID.STARTED."""
 
     machine: str
     """The machine and its PID namespace, 6 hexadecimal digits."""
@@ -91,7 +96,9 @@ class Process:
     @property
     def lives(self) -> bool:
         """Whether it may still run: on another machine it may."""
-        return self.elsewhere or (self.boot == _boot() and alive(self.pid) and started(self.pid) == self.started)
+        return self.elsewhere or (
+            self.boot == _boot() and alive(self.pid) and started(self.pid) == self.started
+        )
 
 
 def this_process() -> Process:
@@ -131,7 +138,8 @@ _held = threading.local()
 
 @contextmanager
 def lock(name: str, deadline: Deadline) -> Iterator[None]:
-    """Held by one thread at a time, which may take it again; the kernel releases it when its holder dies, however that was."""
+    """Held by one thread at a time, which may take it again; the kernel releases it when its holder dies,
+    however that was."""
     path = folder("locks") / name
     paths: set[Path] = _held.__dict__.setdefault("paths", set())
     if path in paths:
@@ -154,11 +162,14 @@ def lock(name: str, deadline: Deadline) -> Iterator[None]:
 
 @contextmanager
 def machine_lock(name: str, deadline: Deadline) -> Iterator[None]:
-    """Held by one thread at a time on this machine, whoever's it is and whatever its state directory; gone with its holder."""
+    """Held by one thread at a time on this machine, whoever's it is and whatever its state directory; gone
+    with its holder."""
     with socket.socket(socket.AF_UNIX) as handle:
         while True:
             try:
-                handle.bind(f"\0numalab-{name}")  # an abstract name (unix(7)): no file, and so no owner and no remains
+                handle.bind(
+                    f"\0numalab-{name}"
+                )  # an abstract name (unix(7)): no file, and so no owner and no remains
                 break
             except OSError as error:
                 if error.errno != errno.EADDRINUSE:
@@ -170,7 +181,8 @@ def machine_lock(name: str, deadline: Deadline) -> Iterator[None]:
 
 @contextmanager
 def using(*places: Path) -> Iterator[None]:
-    """Nobody's `discard` removes these folders while the block runs. A kill -9 ends that too. HostError when one is gone."""
+    """Nobody's `discard` removes these folders while the block runs. A kill -9 ends that too. HostError when
+    one is gone."""
     with ExitStack() as stack:
         for place in places:
             fcntl.flock(stack.enter_context(_using_file(place).open("a")), fcntl.LOCK_SH)
@@ -182,7 +194,8 @@ def using(*places: Path) -> Iterator[None]:
 def discard(place: Path, needed: Callable[[], bool] = lambda: False) -> bool:
     """Remove a finished folder, unless somebody is `using` it or it is `needed`; whether it was removed.
 
-    `needed` is asked when nobody can begin to use it any more: who stops using it may have written down that he needs it.
+    `needed` is asked when nobody can begin to use it any more: who stops using it may have written down that
+    he needs it.
     """
     gone = scratch(place)
     with _using_file(place).open("a") as handle:
@@ -211,7 +224,8 @@ def scratch(place: Path) -> Path:
 
 
 def write(path: Path, text: str) -> None:
-    """A file (0600), whole or not at all, after a power cut too; threads and processes that write it at once do not meet."""
+    """A file (0600), whole or not at all, after a power cut too; threads and processes that write it at once
+    do not meet."""
     fresh = scratch(path)
     try:
         fresh.touch(mode=0o600)
@@ -238,7 +252,9 @@ def sync(*paths: Path) -> None:
 
 def everything(place: Path) -> list[Path]:
     """The files and folders of a folder, itself last: what `sync` can wait for."""
-    return [path for path in place.rglob("*") if not path.is_symlink() and (path.is_dir() or path.is_file())] + [place]
+    return [
+        path for path in place.rglob("*") if not path.is_symlink() and (path.is_dir() or path.is_file())
+    ] + [place]
 
 
 @contextmanager
@@ -264,14 +280,22 @@ def making(place: Path) -> Iterator[Path]:
 def abandoned() -> list[Path]:
     """Scratch folders and files whose maker is gone."""
     # Not **: kernel trees lie deeper, a hundred thousand files of them.
-    return sorted(path for pattern in (".making-*", "*/.making-*", "*/*/.making-*") for path in directory().glob(pattern) if not _being_made(path))
+    return sorted(
+        path
+        for pattern in (".making-*", "*/.making-*", "*/*/.making-*")
+        for path in directory().glob(pattern)
+        if not _being_made(path)
+    )
 
 
 def _being_made(path: Path) -> bool:
-    """Whether the maker of a scratch path may still run. Labs before 2026-11 wrote its PID alone, and not the machine."""
+    """Whether the maker of a scratch path may still run. Labs before 2026-11 wrote its PID alone, and not the
+    machine."""
     owner = path.name.split("-")[1]
     process = Process.parse(owner)
-    return process.lives if process else not owner.isdecimal() or alive(int(owner)) or not unchanged(path, DAY)
+    return (
+        process.lives if process else not owner.isdecimal() or alive(int(owner)) or not unchanged(path, DAY)
+    )
 
 
 DAY = 24 * 3600.0
@@ -306,14 +330,31 @@ def ssh_key(deadline: Deadline) -> Path:
     path = folder("ssh") / "id_ed25519"
     with lock("ssh-key", deadline):
         if not path.exists():
-            run([need("ssh-keygen", "openssh-client"), "-q", "-t", "ed25519", "-N", "", "-C", "numalab", "-f", path], deadline=deadline)
+            run(
+                [
+                    need("ssh-keygen", "openssh-client"),
+                    "-q",
+                    "-t",
+                    "ed25519",
+                    "-N",
+                    "",
+                    "-C",
+                    "numalab",
+                    "-f",
+                    path,
+                ],
+                deadline=deadline,
+            )
     return path
 
 
 def sockets() -> Path:
     """A short, private folder for sockets: a socket's path ends at 107 characters."""
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    base = Path(runtime if Path(runtime).is_dir() and runtime else tempfile.gettempdir()) / f"numalab-{os.getuid()}"
+    base = (
+        Path(runtime if Path(runtime).is_dir() and runtime else tempfile.gettempdir())
+        / f"numalab-{os.getuid()}"
+    )
     base.mkdir(mode=0o700, exist_ok=True)
     if base.stat().st_uid != os.getuid():
         raise HostError(f"{base}: belongs to somebody else: set XDG_RUNTIME_DIR to a folder of your own")

@@ -15,7 +15,8 @@ GIT_SECONDS = 10.0
 
 
 def version() -> str:
-    """`0.1`, or `0.1 (commit 1dc3791bc0de)` in a checkout; `-dirty` follows a commit that is not all of it."""
+    """`0.1`, or `0.1 (commit 1dc3791bc0de)` in a checkout; `-dirty` follows a commit that is not all of
+    it."""
     package = metadata.version("numalab")
     commit = _commit(paths.ROOT)
     return f"{package} (commit {commit})" if commit else package

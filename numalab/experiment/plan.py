@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What an experiment is to do, everything decided: case, size, machine, kernels, builds, and the order of boots.
+"""What an experiment is to do, everything decided: case, size, machine, kernels, builds, and the order of
+boots.
 
 What boots and measures is `run`'s.
 """
@@ -36,7 +37,8 @@ class Plan(Value):
     size: SizeClass
     machine: Machine
     kernels: tuple[str, ...]
-    """Recipes, by name or path. The first is "before", all others are "after". Twice the same kernel is a calibration."""
+    """Recipes, by name or path. The first is "before", all others are "after". Twice the same kernel is a
+    calibration."""
     wish: str = "auto"
     profile_hz: int = 0
     image: str = "debian12"
@@ -52,35 +54,54 @@ class Plan(Value):
 
 
 def make_plan(
-    name: str, size: SizeClass, *, kernels: Sequence[str] = (), topology_name: str | None = None, memory: int | None = None,
-    vcpus: int | None = None, wish: str = "auto", profile_hz: int = 0,
+    name: str,
+    size: SizeClass,
+    *,
+    kernels: Sequence[str] = (),
+    topology_name: str | None = None,
+    memory: int | None = None,
+    vcpus: int | None = None,
+    wish: str = "auto",
+    profile_hz: int = 0,
 ) -> Plan:
     """A case and what a person chose, checked before anything is made. Raises InputError."""
     case = catalog.case(name)
     if size not in case.sizes:
         raise InputError(f"case {name} has no size {size}: it has {', '.join(case.sizes)}")
     if len(kernels) == 1:
-        raise InputError(f"kernels {kernels[0]}: one kernel compares with nothing; give two, such as {case.before},{case.after}", field="kernels")
+        raise InputError(
+            f"kernels {kernels[0]}: one kernel compares with nothing; give two, such as {case.before},{case.after}",
+            field="kernels",
+        )
     machines = case.sizes[size].machines
     named = (one for one in machines if topology_name in (None, one.topology))
     machine = next(named, None) or _like(machines[0], topology_name or machines[0].topology)
     machine = machine.model_copy(update={"memory": memory or machine.memory, "vcpus": vcpus or machine.vcpus})
     made = Plan(
-        case_name=Path(name).name.removesuffix(".yml"), case=case, size=size, machine=machine,
-        kernels=tuple(kernels) or (case.before, case.after), wish=wish, profile_hz=profile_hz,
+        case_name=Path(name).name.removesuffix(".yml"),
+        case=case,
+        size=size,
+        machine=machine,
+        kernels=tuple(kernels) or (case.before, case.after),
+        wish=wish,
+        profile_hz=profile_hz,
     )
     check_plan(made)
     return made
 
 
 def _like(first: Machine, name: str) -> Machine:
-    """A topology that the case does not name: no larger than the case's first machine, or quick would not be quick."""
+    """A topology that the case does not name: no larger than the case's first machine, or quick would not be
+    quick."""
     own = catalog.topology(name)
     least = sum(bool(node.cpus) for node in own.nodes)
-    return first.model_copy(update={
-        "topology": name, "memory": min(own.memory, first.memory) if first.memory else None,
-        "vcpus": max(least, min(own.vcpus, first.vcpus)) if first.vcpus else None,
-    })
+    return first.model_copy(
+        update={
+            "topology": name,
+            "memory": min(own.memory, first.memory) if first.memory else None,
+            "vcpus": max(least, min(own.vcpus, first.vcpus)) if first.vcpus else None,
+        }
+    )
 
 
 def check_plan(asked: Plan) -> None:
@@ -90,20 +111,27 @@ def check_plan(asked: Plan) -> None:
     for wanted in asked.case.expect:
         if not metrics.known(wanted.metric):
             raise InputError(f"case {asked.case_name}: there is no metric {wanted.metric}")
-        if not any(phase.measured and fnmatchcase(phase.name, wanted.phase) for phase in workload_phases(asked)):
-            raise InputError(f"case {asked.case_name}: {asked.case.workload} has no measured phase {wanted.phase} in size {asked.size}")
+        if not any(
+            phase.measured and fnmatchcase(phase.name, wanted.phase) for phase in workload_phases(asked)
+        ):
+            raise InputError(
+                f"case {asked.case_name}: {asked.case.workload} has no measured phase {wanted.phase} in size {asked.size}"
+            )
     scaled_topology(asked)
 
 
 def scaled_topology(asked: Plan) -> Topology:
     """The machine, scaled, with the case's disks."""
-    own = topology.scale(catalog.topology(asked.machine.topology), memory=asked.machine.memory, vcpus=asked.machine.vcpus)
+    own = topology.scale(
+        catalog.topology(asked.machine.topology), memory=asked.machine.memory, vcpus=asked.machine.vcpus
+    )
     disks: dict[str, Disk] = {disk.name: disk for disk in (*own.disks, *asked.case.disks)}
     return own.model_copy(update={"disks": tuple(disks.values())})
 
 
 def boot_order(kernels: Sequence[str], boots: int, *, first: int = 0) -> list[tuple[int, int]]:
-    """(boot, index of its kernel) of rounds `first` to `boots` - 1: forwards in even rounds, backwards in odd ones."""
+    """(boot, index of its kernel) of rounds `first` to `boots` - 1: forwards in even rounds, backwards in odd
+    ones."""
     found: list[tuple[int, int]] = []
     for turn in range(first, boots):
         sequence = range(len(kernels)) if turn % 2 == 0 else range(len(kernels) - 1, -1, -1)
@@ -119,10 +147,13 @@ def build_kernels(asked: Plan, deadline: Deadline) -> None:
 
 
 def pin_builds(asked: Plan, deadline: Deadline) -> tuple[Plan, set[Path]]:
-    """The plan on certain builds of its image and kernels, and the folders that nobody may remove until its last boot."""
+    """The plan on certain builds of its image and kernels, and the folders that nobody may remove until its
+    last boot."""
     base = image.require(asked.image, deadline)
     boots = {name: kernel_boot.resolve(name, base) for name in asked.kernels}
-    return asked.model_copy(update={"image_id": base.id, "pinned": boots}), launch.folders(base, *boots.values())
+    return asked.model_copy(update={"image_id": base.id, "pinned": boots}), launch.folders(
+        base, *boots.values()
+    )
 
 
 def plan_settings(asked: Plan) -> dict[str, str]:
@@ -139,4 +170,9 @@ def workload_phases(asked: Plan) -> tuple[Phase, ...]:
 
 def interesting_phase(asked: Plan) -> Phase:
     """The first phase that something is expected of."""
-    return next(phase for phase in workload_phases(asked) for wanted in asked.case.expect if phase.measured and fnmatchcase(phase.name, wanted.phase))
+    return next(
+        phase
+        for phase in workload_phases(asked)
+        for wanted in asked.case.expect
+        if phase.measured and fnmatchcase(phase.name, wanted.phase)
+    )

@@ -2,7 +2,8 @@
 """A case run: fresh guests of each kernel in turn, one run each; and a case prepared for a person.
 
 Boots alternate (A B, then B A): never all of one kernel and then all of the other, so that what drifts on the
-host falls on both. A boot is one sample, whatever it repeats inside. Not here: what follows from the runs (judge).
+host falls on both. A boot is one sample, whatever it repeats inside. Not here: what follows from the runs
+(judge).
 """
 
 from __future__ import annotations
@@ -22,7 +23,16 @@ from numalab.core import state
 from numalab.core.errors import InputError, KernelOops, LabError, NameTaken
 from numalab.core.log import step
 from numalab.core.process import Deadline
-from numalab.experiment.plan import Plan, boot_order, build_kernels, interesting_phase, pin_builds, plan_settings, scaled_topology, workload_phases
+from numalab.experiment.plan import (
+    Plan,
+    boot_order,
+    build_kernels,
+    interesting_phase,
+    pin_builds,
+    plan_settings,
+    scaled_topology,
+    workload_phases,
+)
 from numalab.guest import guest as guests
 from numalab.guest import launch, provision
 from numalab.guest.guest import Guest
@@ -37,7 +47,8 @@ from numalab.runs import index as run_index
 from numalab.runs import record
 
 PREPARE_SECONDS = 6 * 3600.0
-"""For kernels that have to be built first; a distribution's whole configuration under emulation is the longest."""
+"""For kernels that have to be built first; a distribution's whole configuration under emulation is the
+longest."""
 SPARE_SECONDS = 60.0
 """Beyond a boot's limit, for ending the guest."""
 
@@ -53,22 +64,45 @@ class ExperimentBoot:
 
 
 def run(
-    asked: Plan, host: Host, boots: int, *, experiment: str, first: int = 0, looks: int = 1, limit: Callable[[float], Deadline],
+    asked: Plan,
+    host: Host,
+    boots: int,
+    *,
+    experiment: str,
+    first: int = 0,
+    looks: int = 1,
+    limit: Callable[[float], Deadline],
     began: Callable[[ExperimentBoot], runner.Watcher | None] = lambda _: None,
 ) -> Iterator[tuple[Run, Path]]:
-    """Boot and measure rounds `first` to `boots` - 1 of an experiment, a run each. An error ends it; earlier runs stay.
+    """Boot and measure rounds `first` to `boots` - 1 of an experiment, a run each. An error ends it; earlier
+    runs stay.
 
     A run is handed over when its guest is down: whoever takes it may take long, or raise.
     """
     for number, index in boot_order(asked.kernels, boots, first=first):
-        boot = ExperimentBoot(number, Arm.BEFORE if index == 0 else Arm.AFTER, asked.kernels[index], experiment)
+        boot = ExperimentBoot(
+            number, Arm.BEFORE if index == 0 else Arm.AFTER, asked.kernels[index], experiment
+        )
         watcher = began(boot)
         deadline = limit(60 * asked.about.minutes)
-        with _crash_of(boot), booted(asked, host, boot.kernel, f"{asked.case_name}-{number}", deadline) as (guest, settings):
+        with (
+            _crash_of(boot),
+            booted(asked, host, boot.kernel, f"{asked.case_name}-{number}", deadline) as (guest, settings),
+        ):
             options = runner.Options(
-                params=asked.about.params, tracepoints=asked.case.tracepoints, settings=settings, profile_hz=asked.profile_hz,
-                place=Place(case_name=asked.case_name, case=asked.case, experiment=experiment, arm=boot.arm, boot=number, looks=looks,
-                            planned=boots * len(asked.kernels)),
+                params=asked.about.params,
+                tracepoints=asked.case.tracepoints,
+                settings=settings,
+                profile_hz=asked.profile_hz,
+                place=Place(
+                    case_name=asked.case_name,
+                    case=asked.case,
+                    experiment=experiment,
+                    arm=boot.arm,
+                    boot=number,
+                    looks=looks,
+                    planned=boots * len(asked.kernels),
+                ),
             )
             done = runner.run(guest, asked.case.workload, asked.size, deadline, options, watcher=watcher)
         yield done
@@ -80,7 +114,9 @@ def _crash_of(boot: ExperimentBoot) -> Iterator[None]:
     try:
         yield
     except KernelOops as error:
-        raise KernelOops(f"the {boot.arm} kernel ({boot.kernel}) crashed: {error}", evidence=error.evidence) from error
+        raise KernelOops(
+            f"the {boot.arm} kernel ({boot.kernel}) crashed: {error}", evidence=error.evidence
+        ) from error
 
 
 def fresh_experiment(asked: Plan) -> str:
@@ -89,7 +125,9 @@ def fresh_experiment(asked: Plan) -> str:
 
 
 @contextmanager
-def booted(asked: Plan, host: Host, kernel: str, name: str, deadline: Deadline) -> Iterator[tuple[Guest, dict[str, str]]]:
+def booted(
+    asked: Plan, host: Host, kernel: str, name: str, deadline: Deadline
+) -> Iterator[tuple[Guest, dict[str, str]]]:
     """A fresh guest of the plan and what was set in it and read back; down at the end of the block."""
     while True:
         try:
@@ -104,19 +142,29 @@ def booted(asked: Plan, host: Host, kernel: str, name: str, deadline: Deadline) 
 def up(asked: Plan, host: Host, kernel: str, name: str, deadline: Deadline, *, kept: bool = False) -> Guest:
     """A guest of the plan with its sysctls and knobs; `kept` for a person. On any error, nothing is left."""
     request = GuestRequest(
-        name=name, topology_name=asked.machine.topology, shape=scaled_topology(asked), kernel_name=kernel, wish=asked.wish,
-        append=asked.case.append, image_name=asked.image, image_id=asked.image_id, kept=kept,
+        name=name,
+        topology_name=asked.machine.topology,
+        shape=scaled_topology(asked),
+        kernel_name=kernel,
+        wish=asked.wish,
+        append=asked.case.append,
+        image_name=asked.image,
+        image_id=asked.image_id,
+        kept=kept,
         pinned=asked.pinned.get(kernel),
     )
     guest = provision.up(request, host, deadline.within(launch.UP_SECONDS))
     if asked.about.sysctls or asked.about.knobs:
         with guests.ending(guest, only_on_error=True), step("sysctls and knobs set and read back", who=name):
-            provision.tune(guest, provision.Order(sysctls=asked.about.sysctls, knobs=asked.about.knobs), deadline)
+            provision.tune(
+                guest, provision.Order(sysctls=asked.about.sysctls, knobs=asked.about.knobs), deadline
+            )
     return guest
 
 
 def prelude(asked: Plan, guest: Guest, deadline: Deadline) -> None:
-    """Everything up to the interesting phase, done in a guest: file systems made, files created, caches dropped."""
+    """Everything up to the interesting phase, done in a guest: file systems made, files created, caches
+    dropped."""
     module = runner.load(asked.case.workload)
     runner.give_files(guest, module, runner.parameters(module, asked.size, asked.about.params), deadline)
     last = interesting_phase(asked)
@@ -146,8 +194,11 @@ class Observer(runner.Watcher, Protocol):
         """What the boots so far say; once a round, for each kernel but the first."""
 
 
-def conduct(asked: Plan, host: Host, boots: int | None, *, limit: Callable[[float], Deadline], view: Observer) -> Outcome:
-    """Run a case to its verdict: `boots` rounds, or (None) until the answer is clear or most_boots is reached.
+def conduct(
+    asked: Plan, host: Host, boots: int | None, *, limit: Callable[[float], Deadline], view: Observer
+) -> Outcome:
+    """Run a case to its verdict: `boots` rounds, or (None) until the answer is clear or most_boots is
+    reached.
 
     Raises InputError after the first boot when a threshold lies inside what a calibration of this very
     machine found one kernel to scatter by itself.
@@ -158,12 +209,23 @@ def conduct(asked: Plan, host: Host, boots: int | None, *, limit: Callable[[floa
         return _conduct(plan, host, boots, limit=limit, view=view)
 
 
-def _conduct(asked: Plan, host: Host, boots: int | None, *, limit: Callable[[float], Deadline], view: Observer) -> Outcome:
+def _conduct(
+    asked: Plan, host: Host, boots: int | None, *, limit: Callable[[float], Deadline], view: Observer
+) -> Outcome:
     experiment, runs = fresh_experiment(asked), list[tuple[Run, Path]]()
     looks = (boots,) if boots else judge.looks(asked.about)
     first, rounds = 0, looks[0]
     while True:
-        for one in run(asked, host, rounds, experiment=experiment, first=first, looks=len(looks), limit=limit, began=view.began):
+        for one in run(
+            asked,
+            host,
+            rounds,
+            experiment=experiment,
+            first=first,
+            looks=len(looks),
+            limit=limit,
+            began=view.began,
+        ):
             runs.append(one)
             if len(runs) == 1:
                 _refuse(asked, one[0], looks[-1])
@@ -182,17 +244,29 @@ def _refuse(asked: Plan, run: Run, boots: int) -> None:
     known = calibration.load(calibration.site(run))
     refused = calibration.inside(asked.case, boots, known) if known and len(set(asked.kernels)) > 1 else ()
     if refused:
-        told = "; ".join(f"{wish.metric}: by {wish.by:g}, but one kernel alone differs by up to {least:.3g}" for wish, least in refused)
-        raise InputError(f"case {asked.case_name}: {boots} boots cannot bear its thresholds here ({told}): more boots, or a larger `by`", field="boots")
+        told = "; ".join(
+            f"{wish.metric}: by {wish.by:g}, but one kernel alone differs by up to {least:.3g}"
+            for wish, least in refused
+        )
+        raise InputError(
+            f"case {asked.case_name}: {boots} boots cannot bear its thresholds here ({told}): more boots, or a larger `by`",
+            field="boots",
+        )
 
 
 def verdicts(runs: Sequence[Run], *, force: bool = False) -> tuple[Verdict, ...]:
-    """One for each kernel that stands against the first; all runs are of one experiment, which may be unfinished. Raises InputError."""
+    """One for each kernel that stands against the first; all runs are of one experiment, which may be
+    unfinished. Raises InputError."""
     before = [run for run in runs if run.place and run.place.arm is Arm.BEFORE]
     after = [run for run in runs if run.place and run.place.arm is Arm.AFTER]
     known = calibration.load(calibration.site(runs[0])) if after else None
     names = dict.fromkeys(run.kernel for run in after)
-    judged = [judge.verdict([*before, *(run for run in after if run.kernel == name)], calibration=known, force=force) for name in names]
+    judged = [
+        judge.verdict(
+            [*before, *(run for run in after if run.kernel == name)], calibration=known, force=force
+        )
+        for name in names
+    ]
     return tuple(_doubted(one, judge.unfinished(runs, one)) for one in judged)
 
 
@@ -201,9 +275,11 @@ def _doubted(judged: Verdict, doubts: Sequence[str]) -> Verdict:
 
 
 def among_others(judged: Verdict, runs: Sequence[Run]) -> Verdict:
-    """The verdict of these runs, with a doubt when the store has further experiments of the same case, machine and kernels.
+    """The verdict of these runs, with a doubt when the store has further experiments of the same case,
+    machine and kernels.
 
-    Who repeats an experiment until it fits has a verdict that holds, and its stated error is not that of one experiment.
+    Who repeats an experiment until it fits has a verdict that holds, and its stated error is not that of one
+    experiment.
     """
     try:
         others = _others(judged, runs)
@@ -212,18 +288,26 @@ def among_others(judged: Verdict, runs: Sequence[Run]) -> Verdict:
     if not others:
         return judged
     begun, count = min(run.started for run in runs), len(others)
-    answers = ", ".join(f"{answer}: {number}" for answer, number in sorted(Counter(answer for _, answer in others).items()))
-    return _doubted(judged, [
-        f"repeated: {count} other experiment{'s' * (count > 1)} of this case, size, topology, machine and kernels "
-        f"{'are' if count > 1 else 'is'} here, {sum(started < begun for started, _ in others)} earlier; {answers}",
-    ])
+    answers = ", ".join(
+        f"{answer}: {number}" for answer, number in sorted(Counter(answer for _, answer in others).items())
+    )
+    return _doubted(
+        judged,
+        [
+            f"repeated: {count} other experiment{'s' * (count > 1)} of this case, size, topology, machine and kernels "
+            f"{'are' if count > 1 else 'is'} here, {sum(started < begun for started, _ in others)} earlier; {answers}",
+        ],
+    )
 
 
 def _others(judged: Verdict, runs: Sequence[Run]) -> list[tuple[str, str]]:
-    """(when it began, answer) of each further experiment like the one judged. One that has no boot after yet counts too."""
+    """(when it began, answer) of each further experiment like the one judged. One that has no boot after yet
+    counts too."""
     own, machine = {run.place.experiment for run in runs if run.place}, runs[0].host.get("machine")
     experiments: dict[str, list[run_index.Entry]] = {}
-    for entry in run_index.find(case=judged.case_name, size=judged.size, topology=judged.topology, accel=judged.accel):
+    for entry in run_index.find(
+        case=judged.case_name, size=judged.size, topology=judged.topology, accel=judged.accel
+    ):
         if entry.experiment not in own:
             experiments.setdefault(entry.experiment, []).append(entry)
     found = []
@@ -231,7 +315,11 @@ def _others(judged: Verdict, runs: Sequence[Run]) -> list[tuple[str, str]]:
         before = {entry.kernel for entry in entries if entry.arm == Arm.BEFORE}
         after = {entry.kernel for entry in entries if entry.arm == Arm.AFTER}
         if before == {judged.before} and (judged.after in after or not after):
-            boots = [record.summary(entry.folder) for entry in entries if entry.arm == Arm.BEFORE or entry.kernel == judged.after]
+            boots = [
+                record.summary(entry.folder)
+                for entry in entries
+                if entry.arm == Arm.BEFORE or entry.kernel == judged.after
+            ]
             if boots[0].host.get("machine") == machine:
                 found.append((boots[0].started, _answer(boots)))
     return found

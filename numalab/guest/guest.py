@@ -21,7 +21,17 @@ from pathlib import Path
 from typing import IO
 
 from numalab.core import state
-from numalab.core.errors import BootHung, DeadlinePassed, GuestError, GuestLost, HostError, InputError, KernelOops, LabError, TopologyMismatch
+from numalab.core.errors import (
+    BootHung,
+    DeadlinePassed,
+    GuestError,
+    GuestLost,
+    HostError,
+    InputError,
+    KernelOops,
+    LabError,
+    TopologyMismatch,
+)
 from numalab.core.log import note
 from numalab.core.process import Deadline, Result
 from numalab.host import console, disks, ssh
@@ -35,11 +45,11 @@ from numalab.model.values import Accel, Stored, check_name, first_line, jsonable
 OOPS_SECONDS = 1.0
 """Until an oops stands on the console as a whole."""
 HUNG_SECONDS = 90.0
-"""A boot under emulation that has printed nothing new for so long, and does not answer, hangs: QEMU before 8.1 may keep the
-translation of an instruction that another vCPU has just patched (Linux patches static keys while all CPUs run), and
-executes a breakpoint for ever that is no longer there. So one guest's registers said, on QEMU 7.2, where 2 or 3 of 100
-boots hang, not all in that place. Such a boot is begun again and counted; one under KVM is not, for there a hang is
-the kernel's."""
+"""A boot under emulation that has printed nothing new for so long, and does not answer, hangs: QEMU before
+8.1 may keep the translation of an instruction that another vCPU has just patched (Linux patches static keys
+while all CPUs run), and executes a breakpoint for ever that is no longer there. So one guest's registers
+said, on QEMU 7.2, where 2 or 3 of 100 boots hang, not all in that place. Such a boot is begun again and
+counted; one under KVM is not, for there a hang is the kernel's."""
 
 
 class Maker(Stored):
@@ -68,14 +78,20 @@ def check_release(record: GuestRecord, release: str) -> None:
     """GuestError when a guest's `uname -r` is not that of its record's kernel, where that is known."""
     boot = record.spec.boot
     if boot.release and release != boot.release:
-        raise GuestError(f"guest {record.spec.name}: runs kernel {release}, but {boot.name} is {boot.release}")
+        raise GuestError(
+            f"guest {record.spec.name}: runs kernel {release}, but {boot.name} is {boot.release}"
+        )
 
 
 def ssh_to(record: GuestRecord, watch: Callable[[], None] | None = None) -> ssh.Ssh:
     """SSH to the guest of a record."""
     return ssh.Ssh(
-        guest=record.spec.name, port=record.spec.ssh_port, key=state.folder("ssh") / "id_ed25519",
-        known_hosts=Path(record.spec.directory) / "known_hosts", via=of_uri(record.uri).ssh, watch=watch,
+        guest=record.spec.name,
+        port=record.spec.ssh_port,
+        key=state.folder("ssh") / "id_ed25519",
+        known_hosts=Path(record.spec.directory) / "known_hosts",
+        via=of_uri(record.uri).ssh,
+        watch=watch,
     )
 
 
@@ -133,8 +149,9 @@ class Guest:
         return ""
 
     def watch(self, *, last: bool = False) -> None:
-        """Raise KernelOops when the console shows one, HostError when a full disk of the host paused the guest, GuestLost when
-        the domain is gone, BootHung in a boot that hangs. `last`: half a line on the console counts too."""
+        """Raise KernelOops when the console shows one, HostError when a full disk of the host paused the
+        guest, GuestLost when the domain is gone, BootHung in a boot that hangs. `last`: half a line on the
+        console counts too."""
         try:
             self._console(last=last)
         except KernelOops as error:
@@ -143,16 +160,23 @@ class Guest:
             raise
         paused_by = self.host.paused_by(self.mark)
         if paused_by:
-            raise HostError(f"guest {self.name}: its disk on the host is full: QEMU could not write {paused_by} and has paused the guest: "
-                            f"lab.py down {self.name}, and make room before the next one", evidence=self.console_tail())
+            raise HostError(
+                f"guest {self.name}: its disk on the host is full: QEMU could not write {paused_by} and has paused the guest: "
+                f"lab.py down {self.name}, and make room before the next one",
+                evidence=self.console_tail(),
+            )
         if self._booting:
             self._check_boot()
         if paused_by is None:
             self._console(last=True)
-            raise GuestLost(f"guest {self.name}: its domain is gone: QEMU ended, or somebody destroyed it", evidence=self.console_tail())
+            raise GuestLost(
+                f"guest {self.name}: its domain is gone: QEMU ended, or somebody destroyed it",
+                evidence=self.console_tail(),
+            )
 
     def _check_oops(self, error: KernelOops) -> None:
-        """GuestError when an oops under emulation is the emulator's and no finding: BootHung in a boot, which can be begun again."""
+        """GuestError when an oops under emulation is the emulator's and no finding: BootHung in a boot, which
+        can be begun again."""
         time.sleep(OOPS_SECONDS)
         if console.stale_breakpoint(self._more_console(self._console.seen).decode(errors="replace")):
             raise (BootHung if self._booting else GuestError)(
@@ -161,22 +185,39 @@ class Guest:
             ) from error
 
     def _check_boot(self) -> None:
-        """BootHung when a boot under emulation has stopped, of which something was seen and more was to be expected."""
+        """BootHung when a boot under emulation has stopped, of which something was seen and more was to be
+        expected."""
         spec = self.record.spec
-        if spec.accel is not Accel.TCG or "quiet" in spec.boot.cmdline.split() or time.monotonic() - self._console.grew <= HUNG_SECONDS:
+        if (
+            spec.accel is not Accel.TCG
+            or "quiet" in spec.boot.cmdline.split()
+            or time.monotonic() - self._console.grew <= HUNG_SECONDS
+        ):
             return
         if tail := self.console_tail().strip():
             raise BootHung(
                 f"guest {self.name}: hung in its boot under emulation, nothing new on its console for {HUNG_SECONDS:.0f} s; "
-                f"last: {tail.splitlines()[-1]}", evidence=tail,
+                f"last: {tail.splitlines()[-1]}",
+                evidence=tail,
             )
 
-    def execute(self, command: str, *, deadline: Deadline, input: bytes | None = None, tell: Callable[[str], None] | None = None) -> Result:
+    def execute(
+        self,
+        command: str,
+        *,
+        deadline: Deadline,
+        input: bytes | None = None,
+        tell: Callable[[str], None] | None = None,
+    ) -> Result:
         """See Shell."""
         with self._console_in_evidence():
-            return self.ssh.execute(self._with_environment(command), deadline=deadline, input=input, tell=tell)
+            return self.ssh.execute(
+                self._with_environment(command), deadline=deadline, input=input, tell=tell
+            )
 
-    def stream(self, command: str, *, deadline: Deadline, out: IO[bytes] | None, err: IO[bytes] | None) -> Result:
+    def stream(
+        self, command: str, *, deadline: Deadline, out: IO[bytes] | None, err: IO[bytes] | None
+    ) -> Result:
         """As execute, with the command's streams passed on as they come."""
         with self._console_in_evidence():
             return self.ssh.stream(self._with_environment(command), deadline=deadline, out=out, err=err)
@@ -201,7 +242,10 @@ class Guest:
         rows = verification.compare_layouts(verification.expected_layout(asked), seen, fake=bool(asked.fake))
         wrong = [row.what for row in rows if not row.agrees]
         if wrong:
-            raise TopologyMismatch(f"guest {self.name}: not the topology that was asked for: {', '.join(wrong)}", evidence=verification.layout_table(rows))
+            raise TopologyMismatch(
+                f"guest {self.name}: not the topology that was asked for: {', '.join(wrong)}",
+                evidence=verification.layout_table(rows),
+            )
         return rows
 
     def reach(self, deadline: Deadline) -> None:
@@ -226,14 +270,16 @@ class Guest:
                 self.ssh.disconnect(deadline)
             self.host.stop(self.mark, deadline.grace(20))
             if process := self.host.qemu(self.mark):
-                raise HostError(f"guest {self.name}: its QEMU (process {process}) runs, but libvirt at {self.host.uri} does not know it: "
-                                f"end that process, then lab.py down {self.name}")
+                raise HostError(
+                    f"guest {self.name}: its QEMU (process {process}) runs, but libvirt at {self.host.uri} does not know it: "
+                    f"end that process, then lab.py down {self.name}"
+                )
             self.ssh.control.unlink(missing_ok=True)
             remove(self.directory, self.host, deadline.grace(20))
 
     def _replaced(self) -> bool:
-        """Whether the folder is another guest's by now: somebody ended this one and made one of the same name. HostError when
-        that cannot be read."""
+        """Whether the folder is another guest's by now: somebody ended this one and made one of the same
+        name. HostError when that cannot be read."""
         try:
             return read(self.name).spec.uuid != self.record.spec.uuid
         except InputError:  # no folder, or half of one: what is left of this guest goes
@@ -246,7 +292,8 @@ class Guest:
 
 @contextmanager
 def ending(guest: Guest, *, only_on_error: bool = False) -> Iterator[None]:
-    """Take a guest down at the end of the block. An error of that is only noted after one of the block, which matters more."""
+    """Take a guest down at the end of the block. An error of that is only noted after one of the block, which
+    matters more."""
     try:
         yield
     except BaseException:
@@ -260,7 +307,8 @@ def ending(guest: Guest, *, only_on_error: bool = False) -> Iterator[None]:
 
 
 def remove(place: Path, host: Host, deadline: Deadline) -> None:
-    """All files of a guest, here and on its hypervisor, where they carry this lab's mark (see launch). Raises HostError, CommandFailed.
+    """All files of a guest, here and on its hypervisor, where they carry this lab's mark (see launch). Raises
+    HostError, CommandFailed.
 
     Those here go last: without the record nobody would know of the others.
     """
@@ -299,7 +347,9 @@ def read(name: str) -> GuestRecord:
         return GuestRecord.model_validate_json((place / "guest.json").read_text())
     except FileNotFoundError:
         if place.exists():
-            raise InputError(f"guest {name} is half made: its up did not end; lab.py gc removes what is left of it") from None
+            raise InputError(
+                f"guest {name} is half made: its up did not end; lab.py gc removes what is left of it"
+            ) from None
         known = ", ".join(names()) or "none"
         raise InputError(f"there is no guest {name} (there are: {known})") from None
     except (OSError, ValueError) as error:
@@ -307,7 +357,8 @@ def read(name: str) -> GuestRecord:
 
 
 def records() -> tuple[list[GuestRecord], list[str]]:
-    """The records of all guests, and the names of guests whose record cannot be read; half-made guests have none."""
+    """The records of all guests, and the names of guests whose record cannot be read; half-made guests have
+    none."""
     known, unknown = [], []
     for name in names():
         try:
@@ -320,7 +371,8 @@ def records() -> tuple[list[GuestRecord], list[str]]:
 
 
 def maker(name: str) -> Maker | None:
-    """Who made a guest; None when nothing says so. HostError when that cannot be read: a newer lab may have written it."""
+    """Who made a guest; None when nothing says so. HostError when that cannot be read: a newer lab may have
+    written it."""
     path = state.folder("guests") / name / "maker"
     try:
         text = path.read_text()
@@ -347,7 +399,8 @@ def made_by_us() -> list[str]:
 
 
 def elsewhere(record: GuestRecord) -> str:
-    """The machine that a guest runs on, where that is another one that shares the state directory; '' else."""
+    """The machine that a guest runs on, where that is another one that shares the state directory; ''
+    else."""
     known = maker(record.spec.name)
     process = known.parsed if known else None
     return known.node if known and process and process.elsewhere and not of_uri(record.uri).ssh else ""

@@ -35,7 +35,8 @@ from numalab.model.units import MIB, show_size
 from numalab.model.values import jsonable
 
 UP_SECONDS = 300.0
-"""From nothing to verified; the slowest seen under emulation on two cores, 16 vCPUs and Debian's kernel, took 75 s."""
+"""From nothing to verified; the slowest seen under emulation on two cores, 16 vCPUs and Debian's kernel, took
+75 s."""
 PORT_TRIES = 3
 BOOT_TRIES = 3
 CLAIM = """
@@ -43,9 +44,10 @@ if [ -e "$1/maker" ] && [ "$(cat "$1/maker")" = "$4" ]; then echo "$2" >"$1/lab"
 mkdir -p -m 700 "${1%/*}" && fresh=$(mktemp -d "${1%/*}/$3XXXXXXXX") || exit
 echo "$2" >"$fresh/lab" && mv -T "$fresh" "$1" || { rm -rf "$fresh"; exit 1; }
 """
-"""sh -c, with a guest's folder, the lab, how its parts are called, and our claim here: the folder appears with its mark in it.
-Where both machines share the state directory it is there already, with that claim. mv replaces an empty folder, which is what
-earlier labs left when they were killed between the two, and no other."""
+"""sh -c, with a guest's folder, the lab, how its parts are called, and our claim here: the folder appears
+with its mark in it. Where both machines share the state directory it is there already, with that claim. mv
+replaces an empty folder, which is what earlier labs left when they were killed between the two, and no
+other."""
 
 
 def up(request: GuestRequest, host: Host, deadline: Deadline) -> Guest:
@@ -98,7 +100,8 @@ def _made(request: GuestRequest, host: Host, deadline: Deadline, hung: int) -> G
 
 
 def _claim(name: str, uri: str) -> Path:
-    """The guest's folder, ours alone: making it is what makes a name taken. It appears with its maker in it."""
+    """The guest's folder, ours alone: making it is what makes a name taken. It appears with its maker in
+    it."""
     place = state.folder("guests") / name
     fresh = state.scratch(place)
     fresh.mkdir(mode=0o700)
@@ -116,12 +119,18 @@ def _claim(name: str, uri: str) -> Path:
 
 def taken(name: str) -> NameTaken:
     """The error that a name is in use."""
-    return NameTaken(f"a guest called {name} is there: lab.py down {name}, or choose another name", field="name")
+    return NameTaken(
+        f"a guest called {name} is there: lab.py down {name}, or choose another name", field="name"
+    )
 
 
 def _chosen(request: GuestRequest, deadline: Deadline) -> tuple[Image, Boot]:
     """The image and the kernel to boot. HostError when one is not built."""
-    base = image.pinned(request.image_name, request.image_id) if request.image_id else image.require(request.image_name, deadline)
+    base = (
+        image.pinned(request.image_name, request.image_id)
+        if request.image_id
+        else image.require(request.image_name, deadline)
+    )
     boot = request.pinned or kernel_boot.resolve(request.kernel_name, base)
     if not boot.kernel:
         raise HostError(f"kernel {request.kernel_name}: nothing to boot")
@@ -135,11 +144,19 @@ def folders(base: Image, *boots: Boot) -> set[Path]:
 
 
 def _claim_there(place: Path, where: Where, deadline: Deadline) -> None:
-    """The guest's folder on another machine, marked as this lab's: other labs may have one at the same path there."""
+    """The guest's folder on another machine, marked as this lab's: other labs may have one at the same path
+    there."""
     claim = (place / "maker").read_text()
-    done = where.run(["sh", "-c", CLAIM, "sh", place, state.identity(), part_prefix(), claim], deadline=deadline, check=False)
+    done = where.run(
+        ["sh", "-c", CLAIM, "sh", place, state.identity(), part_prefix(), claim],
+        deadline=deadline,
+        check=False,
+    )
     if done.status:
-        raise HostError(f"{where.ssh}:{place}: {done.stderr.strip()}: is it another lab's guest of this name? Choose another name", field="name")
+        raise HostError(
+            f"{where.ssh}:{place}: {done.stderr.strip()}: is it another lab's guest of this name? Choose another name",
+            field="name",
+        )
 
 
 def _boot_there(boot: Boot, there: dict[Path, Path], cmdline: str) -> Boot:
@@ -148,7 +165,9 @@ def _boot_there(boot: Boot, there: dict[Path, Path], cmdline: str) -> Boot:
     return boot.model_copy(update={"kernel": kernel, "initrd": initrd, "cmdline": cmdline})
 
 
-def _prepare(request: GuestRequest, base: Image, boot: Boot, host: Host, place: Path, deadline: Deadline, hung: int) -> Guest:
+def _prepare(
+    request: GuestRequest, base: Image, boot: Boot, host: Host, place: Path, deadline: Deadline, hung: int
+) -> Guest:
     """Everything short of starting it: accelerator, disks, record."""
     where = host.where
     request = request.model_copy(update={"shape": kernel_boot.fitted(request.kernel_name, request.shape)})
@@ -171,14 +190,30 @@ def _prepare(request: GuestRequest, base: Image, boot: Boot, host: Host, place: 
     disks = [host_disks.overlay(there[disk_file], place / "root.qcow2", deadline, where)]
     disks += [host_disks.create(disk, place, request.form, deadline, where) for disk in request.shape.disks]
     spec = GuestSpec(
-        name=request.name, uuid=str(uuid.uuid4()), topology=request.shape, topology_name=request.topology_name,
-        accel=probe.accel, boot=_boot_there(boot, there, " ".join(words)), disks=tuple(disks),
-        ssh_port=request.ssh_port or free_port(where), directory=str(place), lab=state.identity(), owner=runs_as.owner,
+        name=request.name,
+        uuid=str(uuid.uuid4()),
+        topology=request.shape,
+        topology_name=request.topology_name,
+        accel=probe.accel,
+        boot=_boot_there(boot, there, " ".join(words)),
+        disks=tuple(disks),
+        ssh_port=request.ssh_port or free_port(where),
+        directory=str(place),
+        lab=state.identity(),
+        owner=runs_as.owner,
         network=request.network,
     )
     record = GuestRecord(
-        spec=spec, uri=host.uri, image=base.name, image_id=base.id, kernel_hash=kernel_boot.digest(boot),
-        accel_reason=probe.reason, created=state.stamp(), ready=False, kept=request.kept, hung=hung,
+        spec=spec,
+        uri=host.uri,
+        image=base.name,
+        image_id=base.id,
+        kernel_hash=kernel_boot.digest(boot),
+        accel_reason=probe.reason,
+        created=state.stamp(),
+        ready=False,
+        kept=request.kept,
+        hung=hung,
     )
     if probe.accel.value == "tcg":
         note(f"emulated (TCG: {probe.reason}); counters are faithful, times are not", who=request.name)
@@ -193,7 +228,10 @@ def start(guest: Guest, request: GuestRequest, deadline: Deadline) -> None:
     """Create the domain. One at a time over the whole host, so that two never count the same free memory."""
     where = guest.host.where
     if request.ssh_port and not where.ssh and not _port_free(request.ssh_port):
-        raise InputError(f"ssh port {request.ssh_port}: the port is taken; choose another or leave it out", field="ssh_port")
+        raise InputError(
+            f"ssh port {request.ssh_port}: the port is taken; choose another or leave it out",
+            field="ssh_port",
+        )
     where.touch(guest.console_log, deadline)  # ours, before libvirt's log daemon opens it as root
     qemu_user.hand_over(guest.record.spec, guest.host)
     with state.machine_lock("admission", deadline), step("start", who=request.name):
@@ -206,7 +244,11 @@ def start(guest: Guest, request: GuestRequest, deadline: Deadline) -> None:
                 return
             except HostError as error:
                 # Between our look and QEMU's bind somebody else may take the port.
-                if "host forwarding rule" not in error.evidence or request.ssh_port or tries == PORT_TRIES - 1:
+                if (
+                    "host forwarding rule" not in error.evidence
+                    or request.ssh_port
+                    or tries == PORT_TRIES - 1
+                ):
                     raise
             spec = guest.record.spec.model_copy(update={"ssh_port": free_port(where)})
             guest.record = guest.record.model_copy(update={"spec": spec})
@@ -219,12 +261,20 @@ def admit(asked: Topology, host: Host, deadline: Deadline) -> None:
     free = host.free_memory(deadline)
     if asked.memory > free:
         fits = topology.largest(asked, free)
-        most = f"{fits.memory // MIB}M is the largest of this shape that fits" if fits else "not even the smallest of this shape fits"
-        raise HostError(f"{show_size(asked.memory)} of memory asked, {free // MIB}MiB free on the host: {most}", field="memory" if fits else "")
+        most = (
+            f"{fits.memory // MIB}M is the largest of this shape that fits"
+            if fits
+            else "not even the smallest of this shape fits"
+        )
+        raise HostError(
+            f"{show_size(asked.memory)} of memory asked, {free // MIB}MiB free on the host: {most}",
+            field="memory" if fits else "",
+        )
 
 
 def free_port(where: Where = HERE) -> int:
-    """A loopback port that nobody listens on just now; on another machine any one, which QEMU will refuse if it is taken."""
+    """A loopback port that nobody listens on just now; on another machine any one, which QEMU will refuse if
+    it is taken."""
     if where.ssh:
         return random.randrange(20000, 32768)  # below the ports that the kernel hands out by itself
     with socket.socket() as probe:

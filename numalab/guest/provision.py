@@ -45,7 +45,11 @@ def pairs(field: str, texts: Sequence[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
-        if not equals or not re.fullmatch(r"[a-zA-Z0-9_][a-zA-Z0-9_./-]*", name) or not re.fullmatch(r"[^\n'\"\\]+", value):
+        if (
+            not equals
+            or not re.fullmatch(r"[a-zA-Z0-9_][a-zA-Z0-9_./-]*", name)
+            or not re.fullmatch(r"[^\n'\"\\]+", value)
+        ):
             raise InputError(f"{field} {text}: is not NAME=VALUE", field=field)
         if field == "knob" and name not in KNOBS:
             raise InputError(f"knob {text}: {name} is none of {', '.join(KNOBS)}", field=field)
@@ -54,14 +58,18 @@ def pairs(field: str, texts: Sequence[str]) -> dict[str, str]:
 
 
 def tune(guest: Guest, asked: Order, deadline: Deadline) -> ansible.Recap:
-    """Set what differs, and prove all of it by reading it back. Raises CommandFailed that names what was refused."""
+    """Set what differs, and prove all of it by reading it back. Raises CommandFailed that names what was
+    refused."""
     with guests.hold(guest.name, deadline):
         return _play(guest, {"tuning_sysctls": asked.sysctls, "tuning_knobs": asked.knobs}, deadline)
 
 
 def up(request: GuestRequest, host: Host, deadline: Deadline) -> Guest:
-    """launch.up, then modules and boot loader as the kernel and the request want. On any error, nothing is left."""
-    if (state.folder("guests") / request.name).exists():  # before another lab.py, which works on it, is waited for
+    """launch.up, then modules and boot loader as the kernel and the request want. On any error, nothing is
+    left."""
+    if (
+        state.folder("guests") / request.name
+    ).exists():  # before another lab.py, which works on it, is waited for
         raise launch.taken(request.name)
     with guests.hold(request.name, deadline):
         return _up(request, host, deadline)
@@ -77,12 +85,20 @@ def _up(request: GuestRequest, host: Host, deadline: Deadline) -> Guest:
             archive = kernel_boot.modules(guest.record.spec.boot, Path(scratch))
             if archive:
                 with step("modules installed in the guest", who=guest.name):
-                    _play(guest, {"bootloader_release": guest.record.spec.boot.release, "bootloader_modules": str(archive)}, deadline)
+                    _play(
+                        guest,
+                        {
+                            "bootloader_release": guest.record.spec.boot.release,
+                            "bootloader_modules": str(archive),
+                        },
+                        deadline,
+                    )
     return guest
 
 
 def own_kernel(guest: Guest, deadline: Deadline, request: GuestRequest | None = None) -> int:
-    """Install the guest's kernel in the guest, choose it in GRUB and restart into it; returns how much was changed.
+    """Install the guest's kernel in the guest, choose it in GRUB and restart into it; returns how much was
+    changed.
 
     A guest that GRUB started already, with nothing changed, is not restarted.
     """
@@ -94,13 +110,24 @@ def _own_kernel(guest: Guest, deadline: Deadline, request: GuestRequest | None) 
     spec = guest.record.spec
     boot = kernel_boot.resolve(spec.boot.name, image.pinned(guest.record.image, guest.record.image_id))
     words = spec.boot.cmdline.split()
-    with tempfile.TemporaryDirectory(prefix="numalab-") as scratch, step("kernel installed in the guest", who=guest.name):
+    with (
+        tempfile.TemporaryDirectory(prefix="numalab-") as scratch,
+        step("kernel installed in the guest", who=guest.name),
+    ):
         archive = kernel_boot.modules(boot, Path(scratch))
-        changed = _play(guest, {
-            "bootloader_release": boot.release, "bootloader_kernel": boot.kernel, "bootloader_modules": str(archive or ""),
-            # GRUB finds the root itself.
-            "bootloader_cmdline": " ".join(word for word in words if not word.startswith("root=") and word != "rw"),
-        }, deadline).changed
+        changed = _play(
+            guest,
+            {
+                "bootloader_release": boot.release,
+                "bootloader_kernel": boot.kernel,
+                "bootloader_modules": str(archive or ""),
+                # GRUB finds the root itself.
+                "bootloader_cmdline": " ".join(
+                    word for word in words if not word.startswith("root=") and word != "rw"
+                ),
+            },
+            deadline,
+        ).changed
     if not changed and spec.boot.kernel is None:
         return 0
     with step("restarted by its own GRUB", who=guest.name):
@@ -110,10 +137,16 @@ def _own_kernel(guest: Guest, deadline: Deadline, request: GuestRequest | None) 
         # All else of the boot stays: its era's environment too.
         own = spec.boot.model_copy(update={"kernel": None, "initrd": None, "release": boot.release})
         fresh = spec.model_copy(update={"boot": own})
-        guest.record = guest.record.model_copy(update={"spec": fresh, "kernel_hash": kernel_boot.digest(boot)})  # today's build of that name
+        guest.record = guest.record.model_copy(
+            update={"spec": fresh, "kernel_hash": kernel_boot.digest(boot)}
+        )  # today's build of that name
         guest.save()
         guest.__post_init__()
-        launch.start(guest, request or GuestRequest(name=spec.name, topology_name=spec.topology_name, shape=spec.topology), deadline)
+        launch.start(
+            guest,
+            request or GuestRequest(name=spec.name, topology_name=spec.topology_name, shape=spec.topology),
+            deadline,
+        )
         guest.reach(deadline)
     guest.verify(deadline)
     return changed
@@ -123,4 +156,12 @@ def _play(guest: Guest, variables: dict[str, object], deadline: Deadline) -> ans
     """playbooks/provision.yml on one guest."""
     inventory = ansible.write_inventory([guest.ssh], guest.directory / "inventory.yml")
     log = state.folder("logs") / f"provision-{guest.name}.log"
-    return ansible.playbook("provision.yml", inventories=[inventory], limit=guest.name, variables=variables, deadline=deadline, log=log, watch=guest.watch)
+    return ansible.playbook(
+        "provision.yml",
+        inventories=[inventory],
+        limit=guest.name,
+        variables=variables,
+        deadline=deadline,
+        log=log,
+        watch=guest.watch,
+    )

@@ -42,7 +42,12 @@ QEMU = ("qemu-system-x86_64", "qemu-system-x86")
 
 def qemu_version(deadline: Deadline, where: Where = HERE) -> str:
     """'7.2.22': as QEMU tells it."""
-    return where.run([where.program(*QEMU), "--version"], deadline=deadline).stdout.split("version ")[1].split()[0].rstrip(",")
+    return (
+        where.run([where.program(*QEMU), "--version"], deadline=deadline)
+        .stdout.split("version ")[1]
+        .split()[0]
+        .rstrip(",")
+    )
 
 
 def choose(wish: str, kernel: Path, deadline: Deadline, where: Where = HERE) -> Probe:
@@ -72,7 +77,8 @@ def _cached(kernel: Path, deadline: Deadline, where: Where) -> Probe:
 
 
 def _read(cache: Path) -> dict[str, Probe]:
-    """The probes that were made; none, with a note, when the file is damaged, since each can be made again."""
+    """The probes that were made; none, with a note, when the file is damaged, since each can be made
+    again."""
     try:
         return TypeAdapter(dict[str, Probe]).validate_json(cache.read_bytes())
     except FileNotFoundError:
@@ -85,7 +91,13 @@ def _read(cache: Path) -> dict[str, Probe]:
 def _device(where: Where, deadline: Deadline) -> str:
     """/dev/kvm for whoever we are: 'usable', 'closed' or 'none'."""
     if not where.ssh:
-        return "usable" if os.access("/dev/kvm", os.R_OK | os.W_OK) else "closed" if Path("/dev/kvm").exists() else "none"
+        return (
+            "usable"
+            if os.access("/dev/kvm", os.R_OK | os.W_OK)
+            else "closed"
+            if Path("/dev/kvm").exists()
+            else "none"
+        )
     script = "test -e /dev/kvm || { echo none; exit; }; test -r /dev/kvm -a -w /dev/kvm && echo usable || echo closed"
     return where.run(["sh", "-c", script], deadline=deadline).stdout.strip()
 
@@ -101,35 +113,65 @@ def try_kvm(kernel: Path, deadline: Deadline, where: Where = HERE) -> tuple[Acce
         seconds = boot(kernel, ["-accel", "kvm", "-cpu", "host"], deadline.within(PROBE_SECONDS), where)
     except DeadlinePassed:
         deadline.check("probing the accelerator")
-        return Accel.TCG, f"/dev/kvm opens, but {kernel.name} does not reach user space under it in {PROBE_SECONDS:.0f} s"
+        return (
+            Accel.TCG,
+            f"/dev/kvm opens, but {kernel.name} does not reach user space under it in {PROBE_SECONDS:.0f} s",
+        )
     except CommandFailed as error:
         return Accel.TCG, f"QEMU fails under KVM: {str(error).partition(': exit status ')[2] or error}"
     return Accel.KVM, f"{kernel.name} reached user space in {seconds:.1f} s"
 
 
 def boot(kernel: Path, accel: Sequence[str], deadline: Deadline, where: Where = HERE) -> float:
-    """Boot a kernel with nothing but busybox. Returns seconds until QEMU ended; raises when it never spoke."""
+    """Boot a kernel with nothing but busybox. Returns seconds until QEMU ended; raises when it never
+    spoke."""
     initrd = state.folder("cache") / "probe.cpio"
     initrd.write_bytes(probe_cpio())
     there = where.push([kernel, initrd], deadline)
     result = where.run(
-        [where.program(*QEMU), "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-serial", "stdio",
-         "-m", "512", "-smp", "2", *accel, "-kernel", there[kernel], "-initrd", there[initrd],
-         "-append", "console=ttyS0 panic=-1 quiet"],
+        [
+            where.program(*QEMU),
+            "-nodefaults",
+            "-no-user-config",
+            "-no-reboot",
+            "-display",
+            "none",
+            "-serial",
+            "stdio",
+            "-m",
+            "512",
+            "-smp",
+            "2",
+            *accel,
+            "-kernel",
+            there[kernel],
+            "-initrd",
+            there[initrd],
+            "-append",
+            "console=ttyS0 panic=-1 quiet",
+        ],
         deadline=deadline,
     )
     if WORD not in result.stdout:
-        raise CommandFailed(f"{kernel}: the kernel ended before user space: {result.stdout.strip()[-200:] or 'it said nothing'}")
+        raise CommandFailed(
+            f"{kernel}: the kernel ended before user space: {result.stdout.strip()[-200:] or 'it said nothing'}"
+        )
     return result.seconds
 
 
 def probe_cpio() -> bytes:
     """An initramfs (cpio, newc: see the kernel's early-userspace/buffer-format) that says WORD and ends."""
     busybox = Path(need("busybox", "busybox-static")).read_bytes()
-    script = f"#!/bin/busybox sh\n/bin/busybox echo '{WORD}' > /dev/console\n/bin/busybox reboot -f\n".encode()
+    script = (
+        f"#!/bin/busybox sh\n/bin/busybox echo '{WORD}' > /dev/console\n/bin/busybox reboot -f\n".encode()
+    )
     entries = [
-        ("bin", 0o040755, b"", 0), ("dev", 0o040755, b"", 0), ("dev/console", 0o020600, b"", (5 << 8) | 1),
-        ("bin/busybox", 0o100755, busybox, 0), ("init", 0o100755, script, 0), ("TRAILER!!!", 0, b"", 0),
+        ("bin", 0o040755, b"", 0),
+        ("dev", 0o040755, b"", 0),
+        ("dev/console", 0o020600, b"", (5 << 8) | 1),
+        ("bin/busybox", 0o100755, busybox, 0),
+        ("init", 0o100755, script, 0),
+        ("TRAILER!!!", 0, b"", 0),
     ]
     out = bytearray()
     for inode, (name, mode, body, device) in enumerate(entries, 1):

@@ -28,8 +28,13 @@ from numalab.host.ssh import Ssh
 
 INVENTORY = paths.ROOT / "inventory.ini"
 ENVIRONMENT = {
-    "ANSIBLE_PIPELINING": "1", "ANSIBLE_GATHERING": "explicit", "ANSIBLE_NOCOLOR": "1", "ANSIBLE_STDOUT_CALLBACK": "default",
-    "ANSIBLE_RETRY_FILES_ENABLED": "0", "ANSIBLE_LOCALHOST_WARNING": "0", "ANSIBLE_INVENTORY_UNPARSED_WARNING": "0",
+    "ANSIBLE_PIPELINING": "1",
+    "ANSIBLE_GATHERING": "explicit",
+    "ANSIBLE_NOCOLOR": "1",
+    "ANSIBLE_STDOUT_CALLBACK": "default",
+    "ANSIBLE_RETRY_FILES_ENABLED": "0",
+    "ANSIBLE_LOCALHOST_WARNING": "0",
+    "ANSIBLE_INVENTORY_UNPARSED_WARNING": "0",
 }
 """Fewer round trips, and output that `playbook` can read."""
 
@@ -61,13 +66,15 @@ def _literal(value: object) -> object:
 
 
 def literals(values: Mapping[str, object]) -> str:
-    """Variables as YAML for Ansible, in which no text is ever a template: Ansible would evaluate one from a case or a recipe
-    of somebody else's, and a template's lookups run commands on this machine. Names of variables stay plain."""
+    """Variables as YAML for Ansible, in which no text is ever a template: Ansible would evaluate one from a
+    case or a recipe of somebody else's, and a template's lookups run commands on this machine. Names of
+    variables stay plain."""
     yaml = YAML()
     yaml.width = 1 << 20  # a folded line would be another text
     yaml.allow_unicode = True
     yaml.representer.add_representer(
-        _Literal, lambda representer, text: representer.represent_scalar("!unsafe", str(text), style='"'),
+        _Literal,
+        lambda representer, text: representer.represent_scalar("!unsafe", str(text), style='"'),
     )
     text = io.StringIO()
     yaml.dump({name: _literal(value) for name, value in values.items()}, text)
@@ -83,7 +90,9 @@ def write_inventory(guests: Iterable[Ssh], path: Path | None = None) -> Path:
     """Every ready guest as a host of the group `guests`, with what SSH needs to reach it."""
     hosts = {
         ssh.guest: {
-            "ansible_host": ssh.host, "ansible_port": ssh.port, "ansible_user": "root",
+            "ansible_host": ssh.host,
+            "ansible_port": ssh.port,
+            "ansible_user": "root",
             # Ansible shares no connection with lab.py: its own arguments come first, ours add the rest.
             "ansible_ssh_common_args": shlex.join(ssh.options()),
             "ansible_python_interpreter": "/usr/bin/python3",
@@ -92,7 +101,9 @@ def write_inventory(guests: Iterable[Ssh], path: Path | None = None) -> Path:
     }
     path = path or inventory_path()
     # The host names are checked (model.check_name), and Ansible takes none that is tagged.
-    lines = "".join(f"    {name}:\n{textwrap.indent(literals(about), ' ' * 6)}" for name, about in hosts.items())
+    lines = "".join(
+        f"    {name}:\n{textwrap.indent(literals(about), ' ' * 6)}" for name, about in hosts.items()
+    )
     state.write(path, f"guests:\n  hosts:\n{lines}" if hosts else "guests: {hosts: {}}\n")
     return path
 
@@ -107,22 +118,44 @@ class Recap:
 
 
 def playbook(
-    name: str, *, inventories: Sequence[Path], limit: str, variables: Mapping[str, object], deadline: Deadline,
-    log: Path, tags: str = "all", watch: Callable[[], None] | None = None,
+    name: str,
+    *,
+    inventories: Sequence[Path],
+    limit: str,
+    variables: Mapping[str, object],
+    deadline: Deadline,
+    log: Path,
+    tags: str = "all",
+    watch: Callable[[], None] | None = None,
 ) -> Recap:
-    """Run playbooks/NAME on the hosts of `limit`. Raises CommandFailed: the task, and what its program said."""
+    """Run playbooks/NAME on the hosts of `limit`. Raises CommandFailed: the task, and what its program
+    said."""
     log.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(prefix="numalab-") as scratch:
         about = Path(scratch) / "vars.yml"
         about.write_text(literals(variables))
-        words = [ansible("ansible-playbook"), *(word for path in inventories for word in ("-i", str(path))),
-                 "--limit", limit, "--tags", tags, "-e", f"@{about}", str(paths.ROOT / "playbooks" / name)]
+        words = [
+            ansible("ansible-playbook"),
+            *(word for path in inventories for word in ("-i", str(path))),
+            "--limit",
+            limit,
+            "--tags",
+            tags,
+            "-e",
+            f"@{about}",
+            str(paths.ROOT / "playbooks" / name),
+        ]
         try:
             run(ends_with_us(words), deadline=deadline, log=log, env=ENVIRONMENT, cwd=paths.ROOT, watch=watch)
         except CommandFailed as error:
             raise _failure(name, log, error) from error
-    counts = [dict(re.findall(r"(\w+)=(\d+)", line)) for line in log.read_text(errors="replace").partition("PLAY RECAP")[2].splitlines()]
-    return Recap(sum(int(row.get("ok", 0)) for row in counts), sum(int(row.get("changed", 0)) for row in counts), log)
+    counts = [
+        dict(re.findall(r"(\w+)=(\d+)", line))
+        for line in log.read_text(errors="replace").partition("PLAY RECAP")[2].splitlines()
+    ]
+    return Recap(
+        sum(int(row.get("ok", 0)) for row in counts), sum(int(row.get("changed", 0)) for row in counts), log
+    )
 
 
 def _failure(name: str, log: Path, error: CommandFailed) -> CommandFailed:
@@ -131,11 +164,14 @@ def _failure(name: str, log: Path, error: CommandFailed) -> CommandFailed:
     found = re.search(r"^(?:fatal|failed): \[([^\]]+)\].*?=> (?=\{)", text, re.MULTILINE)
     if not found:
         return error
-    task = re.findall(r"^TASK \[(?:\S+ : )?(.+?)\] \*", text[:found.start()], re.MULTILINE)
+    task = re.findall(r"^TASK \[(?:\S+ : )?(.+?)\] \*", text[: found.start()], re.MULTILINE)
     try:
         told, _ = json.JSONDecoder().raw_decode(text, found.end())
     except ValueError:
         return error
     said = str(told.get("stderr") or told.get("msg") or told.get("stdout") or "no output").strip()
     where = "" if found[1] == "localhost" else f" on {found[1].split(' ')[0]}"
-    return CommandFailed(f"{name}{where}: {task[-1] if task else 'a task'}: {said.splitlines()[0]} (all of it: {log})", evidence=said)
+    return CommandFailed(
+        f"{name}{where}: {task[-1] if task else 'a task'}: {said.splitlines()[0]} (all of it: {log})",
+        evidence=said,
+    )

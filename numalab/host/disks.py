@@ -30,8 +30,8 @@ ROOM = 2048 * MIB
 
 
 def largest_file(folder: Path, where: Where = HERE) -> int:
-    """Bytes of the largest (sparse) file that the folder's file system can hold: to the MiB below here, to the
-    power of two below on another machine."""
+    """Bytes of the largest (sparse) file that the folder's file system can hold: to the MiB below here, to
+    the power of two below on another machine."""
     if where.ssh:
         sizes = " ".join(str(1 << power) for power in range(62, 29, -1))
         script = f'f=$(mktemp -p "$1"); for s in {sizes}; do truncate -s $s "$f" 2>/dev/null && echo $s && break; done; rm -f "$f"'
@@ -53,7 +53,10 @@ def direct_io(folder: Path, where: Where = HERE) -> bool:
     """Whether files in the folder open with O_DIRECT, as QEMU's cache=none needs."""
     if where.ssh:
         script = 'f=$(mktemp -p "$1"); dd if=/dev/zero of="$f" bs=4096 count=1 oflag=direct 2>/dev/null; s=$?; rm -f "$f"; exit $s'
-        return where.run(["sh", "-c", script, "sh", folder], deadline=Deadline.after(60), check=False).status == 0
+        return (
+            where.run(["sh", "-c", script, "sh", folder], deadline=Deadline.after(60), check=False).status
+            == 0
+        )
     with tempfile.NamedTemporaryFile(dir=folder) as probe:
         try:
             os.close(os.open(probe.name, os.O_RDWR | os.O_DIRECT))
@@ -65,16 +68,31 @@ def direct_io(folder: Path, where: Where = HERE) -> bool:
 def check_room(folder: Path, where: Where = HERE) -> None:
     """HostError when the disk is too full for a guest's overlays."""
     if where.ssh:
-        free = int(where.run(["df", "-B1", "--output=avail", folder], deadline=Deadline.after(60)).stdout.split()[1])
+        free = int(
+            where.run(["df", "-B1", "--output=avail", folder], deadline=Deadline.after(60)).stdout.split()[1]
+        )
     else:
         free = shutil.disk_usage(folder).free
     if free < ROOM:
-        raise HostError(f"{folder}: {free // MIB}MiB free, a guest needs {ROOM // MIB}MiB: lab.py gc, or set LAB_STATE to a larger disk")
+        raise HostError(
+            f"{folder}: {free // MIB}MiB free, a guest needs {ROOM // MIB}MiB: lab.py gc, or set LAB_STATE to a larger disk"
+        )
 
 
 def overlay(image: Path, target: Path, deadline: Deadline, where: Where = HERE) -> DiskFile:
     """A qcow2 that takes what a guest writes, over an image that nobody changes."""
-    words: list[str | Path] = [where.program("qemu-img", "qemu-utils"), "create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", image, target]
+    words: list[str | Path] = [
+        where.program("qemu-img", "qemu-utils"),
+        "create",
+        "-q",
+        "-f",
+        "qcow2",
+        "-F",
+        "qcow2",
+        "-b",
+        image,
+        target,
+    ]
     where.run(words, deadline=deadline)
     return DiskFile(path=str(target), format="qcow2", serial="root", direct=direct_io(target.parent, where))
 
@@ -97,11 +115,23 @@ def create(disk: Disk, folder: Path, form: DiskForm, deadline: Deadline, where: 
     """A sparse data disk in a guest's folder (or, for the pool, in the pool and removed with the guest)."""
     form = check_size(disk, folder, form, where)
     if form is DiskForm.POOL and where.ssh:
-        raise InputError(f"storage pool is for this machine's own disks, not for those of {where.ssh}", field="storage")
+        raise InputError(
+            f"storage pool is for this machine's own disks, not for those of {where.ssh}", field="storage"
+        )
     if form is DiskForm.QCOW2:
         path = folder / f"{disk.name}.qcow2"
-        where.run([where.program("qemu-img", "qemu-utils"), "create", "-q", "-f", "qcow2", path, str(disk.size)], deadline=deadline)
-        return DiskFile(path=str(path), format="qcow2", serial=disk.name, direct=direct_io(folder, where), bus=disk.bus, mibs_per_second=disk.mibs_per_second)
+        where.run(
+            [where.program("qemu-img", "qemu-utils"), "create", "-q", "-f", "qcow2", path, str(disk.size)],
+            deadline=deadline,
+        )
+        return DiskFile(
+            path=str(path),
+            format="qcow2",
+            serial=disk.name,
+            direct=direct_io(folder, where),
+            bus=disk.bus,
+            mibs_per_second=disk.mibs_per_second,
+        )
     place = _pool_folder(folder.name, deadline) if form is DiskForm.POOL else folder
     place.mkdir(exist_ok=True)
     path = place / f"{disk.name}.raw"
@@ -113,14 +143,21 @@ def create(disk: Disk, folder: Path, form: DiskForm, deadline: Deadline, where: 
     if result.status:
         where.run(["rm", "-f", path], deadline=deadline)
         raise InputError(f"disk {disk.name}: {show_size(disk.size)}: {result.stderr.strip()}")
-    return DiskFile(path=str(path), format="raw", serial=disk.name, direct=direct_io(place, where), bus=disk.bus, mibs_per_second=disk.mibs_per_second)
+    return DiskFile(
+        path=str(path),
+        format="raw",
+        serial=disk.name,
+        direct=direct_io(place, where),
+        bus=disk.bus,
+        mibs_per_second=disk.mibs_per_second,
+    )
 
 
 def _pools() -> tuple[Path, Path]:
     """Mount points of this machine's pool and of an earlier lab's; beside each stands its file, with .xfs.
 
-    Each machine has its own: a file system that two have mounted is soon damaged. Earlier labs had one for all
-    machines; it is used where it is mounted.
+    Each machine has its own: a file system that two have mounted is soon damaged. Earlier labs had one for
+    all machines; it is used where it is mounted.
     """
     return state.directory() / f"pool-{state.this_machine()}", state.directory() / "pool"
 
@@ -145,7 +182,9 @@ def pool(deadline: Deadline) -> Path:
         if os.geteuid() != 0:
             raise HostError("storage pool needs root for its loop mount; qcow2 does not", field="storage")
         if (old := earlier.with_suffix(".xfs")).exists():
-            note(f"{old}: left alone: an earlier lab made it, and another machine may have it mounted: if none has, remove it")
+            note(
+                f"{old}: left alone: an earlier lab made it, and another machine may have it mounted: if none has, remove it"
+            )
         with step("storage pool: XFS on a loop device"):
             if not backing.exists():
                 fresh = state.scratch(backing)

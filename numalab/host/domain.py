@@ -30,9 +30,9 @@ LAB_DIGITS = 8
 TCG_MODEL = "Nehalem"
 """Fastest to boot under TCG of those measured (6.3 s; qemu64 7.6 s, max 8.3 s), and it has x2APIC."""
 CMDLINE = "console=ttyS0,115200 net.ifnames=0 no_timer_check"
-"""Words for every kernel. The last: where a kernel sees no KVM it gives its timer a moment to tick, and panics when a busy
-host let QEMU's main thread wait for so long (seen; made to happen by holding that thread up, 0.1 s at a time). Under KVM
-a kernel with CONFIG_KVM_GUEST does not look (arch/x86/kernel/kvm.c)."""
+"""Words for every kernel. The last: where a kernel sees no KVM it gives its timer a moment to tick, and
+panics when a busy host let QEMU's main thread wait for so long (seen; made to happen by holding that thread
+up, 0.1 s at a time). Under KVM a kernel with CONFIG_KVM_GUEST does not look (arch/x86/kernel/kvm.c)."""
 
 # lxml's builder makes an element of any name from an attribute, which no stub can type.
 E: Any = _E
@@ -66,37 +66,48 @@ def domain_xml(spec: GuestSpec) -> str:
     """The domain of a guest, as text that `virt-xml-validate` accepts."""
     topology = spec.topology
     root = etree.Element("domain", type="kvm" if spec.accel is Accel.KVM else "qemu", nsmap={"qemu": QEMU})
-    root.extend([
-        E.name(domain_name(mark(spec))),
-        E.uuid(spec.uuid),
-        E.description(f"numalab guest {spec.name}: {topology.description}"),
-        E.metadata(_mark(spec)),
-        E.memory(str(topology.memory // KIB), unit="KiB"),
-        E.vcpu(str(topology.vcpus), placement="static"),
-        _os(spec),
-        E.features(E.acpi(), E.apic()),
-        _cpu(spec),
-        E.clock(offset="utc"),
-        E.on_poweroff("destroy"), E.on_reboot("restart"), E.on_crash("destroy"),
-        _devices(spec),
-    ])
+    root.extend(
+        [
+            E.name(domain_name(mark(spec))),
+            E.uuid(spec.uuid),
+            E.description(f"numalab guest {spec.name}: {topology.description}"),
+            E.metadata(_mark(spec)),
+            E.memory(str(topology.memory // KIB), unit="KiB"),
+            E.vcpu(str(topology.vcpus), placement="static"),
+            _os(spec),
+            E.features(E.acpi(), E.apic()),
+            _cpu(spec),
+            E.clock(offset="utc"),
+            E.on_poweroff("destroy"),
+            E.on_reboot("restart"),
+            E.on_crash("destroy"),
+            _devices(spec),
+        ]
+    )
     if spec.owner:
         label = "+{}:+{}".format(*spec.owner)
         root.append(E.seclabel(E.label(label), type="static", model="dac", relabel="no"))
-    root.append(_Qemu.commandline(*(_Qemu.arg(value=word) for word in (*_network(spec), *_console_log(spec)))))
+    root.append(
+        _Qemu.commandline(*(_Qemu.arg(value=word) for word in (*_network(spec), *_console_log(spec))))
+    )
     return etree.tostring(root, pretty_print=True, encoding="unicode")
 
 
 def _mark(spec: GuestSpec) -> Element:
     return _Lab.guest(
-        name=spec.name, topology=spec.topology_name, kernel=spec.boot.name, accel=spec.accel.value,
-        directory=spec.directory, port=str(spec.ssh_port), lab=spec.lab,
+        name=spec.name,
+        topology=spec.topology_name,
+        kernel=spec.boot.name,
+        accel=spec.accel.value,
+        directory=spec.directory,
+        port=str(spec.ssh_port),
+        lab=spec.lab,
     )
 
 
 def _machine(topology: Topology) -> str:
-    """QEMU's machine type. With a memoryless node it is one of QEMU 5.0, the last with -numa node,mem=: for later
-    ones libvirt (9.0 does) makes a memory backend for each node, and QEMU refuses one of size 0."""
+    """QEMU's machine type. With a memoryless node it is one of QEMU 5.0, the last with -numa node,mem=: for
+    later ones libvirt (9.0 does) makes a memory backend for each node, and QEMU refuses one of size 0."""
     if all(node.memory for node in topology.nodes):
         return topology.machine
     return {"q35": "pc-q35-5.0", "pc": "pc-i440fx-5.0"}[topology.machine]
@@ -120,7 +131,9 @@ def _cpu(spec: GuestSpec) -> Element:
         cpu = E.cpu(mode="host-passthrough", check="none", migratable="off")
     else:
         cpu = E.cpu(E.model(TCG_MODEL, fallback="forbid"), mode="custom", match="exact", check="none")
-    cpu.append(E.topology(sockets=str(topology.sockets), cores=str(topology.vcpus // topology.sockets), threads="1"))
+    cpu.append(
+        E.topology(sockets=str(topology.sockets), cores=str(topology.vcpus // topology.sockets), threads="1")
+    )
     if topology.nodes:
         numa = E.numa(*(_cell(topology, index, node) for index, node in enumerate(topology.nodes)))
         if any(node.latency_ns for node in topology.nodes):
@@ -134,7 +147,9 @@ def _cell(topology: Topology, index: int, node: Node) -> Element:
     if node.cpus:
         cell.set("cpus", show_cpus(node.cpus))
     if topology.distances:
-        siblings = (E.sibling(id=str(j), value=str(value)) for j, value in enumerate(topology.distances[index]))
+        siblings = (
+            E.sibling(id=str(j), value=str(value)) for j, value in enumerate(topology.distances[index])
+        )
         cell.append(E.distances(*siblings))
     return cell
 
@@ -142,8 +157,9 @@ def _cell(topology: Topology, index: int, node: Node) -> Element:
 def _interconnects(topology: Topology) -> Element:
     """HMAT: a node's memory is reached as that node says, by its own CPUs, or else by every node with CPUs.
 
-    libvirt refuses links in both directions ("Link already defined"), so two nodes with CPUs have no entry for each
-    other. The kernel shows a node's latency and bandwidth from its best initiator, which such an entry does not change.
+    libvirt refuses links in both directions ("Link already defined"), so two nodes with CPUs have no entry
+    for each other. The kernel shows a node's latency and bandwidth from its best initiator, which such an
+    entry does not change.
     """
     entries = []
     for initiator, source in enumerate(topology.nodes):
@@ -151,7 +167,9 @@ def _interconnects(topology: Topology) -> Element:
             if source.cpus and node.memory and (initiator == target or not node.cpus):
                 about = {"initiator": str(initiator), "target": str(target), "type": "access"}
                 entries.append(E.latency(value=str(node.latency_ns), **about))
-                entries.append(E.bandwidth(value=str((node.bandwidth_mibs or 0) * MIB // KIB), unit="KiB", **about))
+                entries.append(
+                    E.bandwidth(value=str((node.bandwidth_mibs or 0) * MIB // KIB), unit="KiB", **about)
+                )
     entries.sort(key=lambda entry: str(entry.tag), reverse=True)  # the schema has latencies first
     return E.interconnects(*entries)
 
@@ -161,12 +179,15 @@ def _devices(spec: GuestSpec) -> Element:
     log = {"path": _log_path(spec), "append": "on"}
     return E.devices(
         *(_disk(index, disk) for index, disk in enumerate(spec.disks)),
-        E.controller(type="usb", model="qemu-xhci" if any(disk.bus is Bus.USB for disk in spec.disks) else "none"),
+        E.controller(
+            type="usb", model="qemu-xhci" if any(disk.bus is Bus.USB for disk in spec.disks) else "none"
+        ),
         # ttyS0 is the kernel's alone and only ever read; a person's console and getty are on hvc0.
         E.serial(E.source(**log), E.target(port="0"), type="file"),
         E.console(E.source(**log), E.target(type="serial", port="0"), type="file"),
         E.console(E.target(type="virtio", port="1"), type="pty"),
-        E.input(type="keyboard", bus="ps2"), E.input(type="mouse", bus="ps2"),
+        E.input(type="keyboard", bus="ps2"),
+        E.input(type="mouse", bus="ps2"),
         E.memballoon(model="none"),
         E.rng(E.backend(model="builtin"), model="virtio"),
     )
@@ -176,16 +197,20 @@ def _disk(index: int, disk: DiskFile) -> Element:
     driver = {"name": "qemu", "type": disk.format, "discard": "unmap"}
     driver["cache"] = "none" if disk.direct else "writeback"
     usb = disk.bus is Bus.USB
-    parts = [E.driver(**driver), E.source(file=disk.path), E.target(dev=f"{'sd' if usb else 'vd'}{chr(ord('a') + index)}", bus=disk.bus.value)]
+    parts = [
+        E.driver(**driver),
+        E.source(file=disk.path),
+        E.target(dev=f"{'sd' if usb else 'vd'}{chr(ord('a') + index)}", bus=disk.bus.value),
+    ]
     if disk.mibs_per_second:
         parts.append(E.iotune(E.total_bytes_sec(str(disk.mibs_per_second * MIB))))
     return E.disk(*parts, E.serial(disk.serial), type="file", device="disk")
 
 
 def _console_log(spec: GuestSpec) -> tuple[str, ...]:
-    """Let QEMU append to the console's log by itself. libvirt gives it a pipe to virtlogd, which starts a new file every 2 MiB
-    and removes old ones (virtlogd.conf: max_size, max_backups). That the file is in the XML too lets AppArmor's profile of the
-    guest have it (virt-aa-helper)."""
+    """Let QEMU append to the console's log by itself. libvirt gives it a pipe to virtlogd, which starts a new
+    file every 2 MiB and removes old ones (virtlogd.conf: max_size, max_backups). That the file is in the XML
+    too lets AppArmor's profile of the guest have it (virt-aa-helper)."""
     return "-set", f"chardev.charserial0.path={_log_path(spec)}"
 
 
@@ -194,14 +219,17 @@ def _log_path(spec: GuestSpec) -> str:
 
 
 def _network(spec: GuestSpec) -> tuple[str, ...]:
-    # libvirt does not know of this card, and hands out slots from the low end: on pc up to 0x1d for 25 disks, on q35 a
-    # few of pcie.0 alone, whose 0x1f is taken.
+    # libvirt does not know of this card, and hands out slots from the low end: on pc up to 0x1d for 25 disks,
+    # on q35 a few of pcie.0 alone, whose 0x1f is taken.
     bus, slot = ("pcie.0", "0x1c") if spec.topology.machine == "q35" else ("pci.0", "0x1f")
-    # QEMU still answers the guest's DHCP when restricted, but names neither router nor name server: nothing waits for one.
+    # QEMU still answers the guest's DHCP when restricted, but names neither router nor name server: nothing
+    # waits for one.
     restrict = "off" if spec.network else "on"
     return (
-        "-netdev", f"user,id=lab0,restrict={restrict},hostfwd=tcp:127.0.0.1:{spec.ssh_port}-:22",
-        "-device", f"virtio-net-pci,netdev=lab0,id=labnet0,bus={bus},addr={slot},romfile=",
+        "-netdev",
+        f"user,id=lab0,restrict={restrict},hostfwd=tcp:127.0.0.1:{spec.ssh_port}-:22",
+        "-device",
+        f"virtio-net-pci,netdev=lab0,id=labnet0,bus={bus},addr={slot},romfile=",
     )
 
 
@@ -219,4 +247,8 @@ def disk_files(xml: str) -> dict[str, str]:
     """The disks in a domain's XML: target (vda) -> file."""
     disks = etree.fromstring(xml.encode()).findall("devices/disk")
     pairs = ((disk.find("target"), disk.find("source")) for disk in disks)
-    return {str(target.get("dev")): str(source.get("file")) for target, source in pairs if target is not None and source is not None}
+    return {
+        str(target.get("dev")): str(source.get("file"))
+        for target, source in pairs
+        if target is not None and source is not None
+    }

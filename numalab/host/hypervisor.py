@@ -41,7 +41,8 @@ libvirt.registerErrorHandler(lambda _context, _error: None, None)  # errors are 
 
 
 def default_uri() -> str:
-    """Rootless: the user's own session. root has no session of its own in libvirt, only the system instance."""
+    """Rootless: the user's own session. root has no session of its own in libvirt, only the system
+    instance."""
     return "qemu:///system" if os.geteuid() == 0 else "qemu:///session"
 
 
@@ -78,8 +79,10 @@ class Host:
         return self._domain(guest) is not None
 
     def paused_by(self, guest: Mark) -> str | None:
-        """The file that QEMU could not write for want of space on the host, for which it has paused the guest; '' while the guest
-        runs, None when its domain is gone. One call: it is asked several times a second."""
+        """The file that QEMU could not write for want of space on the host, for which it has paused the
+        guest; '' while the guest runs, None when its domain is gone. One call: it is asked several times a
+        second."""
+
         def look() -> str | None:
             domain = self.connection.lookupByUUIDString(guest.uuid)
             xml = domain.XMLDesc()
@@ -88,13 +91,16 @@ class Host:
             if domain.state() != [libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_IOERROR]:
                 return ""
             files = disk_files(xml)
-            return ", ".join(files.get(disk, disk) for disk in sorted(domain.diskErrors())) or "one of its disks"
+            return (
+                ", ".join(files.get(disk, disk) for disk in sorted(domain.diskErrors())) or "one of its disks"
+            )
 
         return self._ask_domain(look)
 
     def qemu(self, guest: Mark) -> int | None:
-        """The guest's QEMU among this machine's processes, whatever libvirt knows: a session's libvirtd is another one where
-        XDG_RUNTIME_DIR is, and a libvirtd that died may have forgotten. None where there is none, or on another machine."""
+        """The guest's QEMU among this machine's processes, whatever libvirt knows: a session's libvirtd is
+        another one where XDG_RUNTIME_DIR is, and a libvirtd that died may have forgotten. None where there is
+        none, or on another machine."""
         for process in Path("/proc").glob("[0-9]*/cmdline") if not self.where.ssh else ():
             with contextlib.suppress(OSError):
                 words = process.read_bytes().split(b"\0")
@@ -129,6 +135,7 @@ class Host:
     def free_memory(self, deadline: Deadline) -> int:
         """Bytes that a new guest may have: what the host has free or can free, less what running guests
         were promised and have not touched yet, less HEADROOM."""
+
         def promised() -> int:
             """KiB."""
             total = 0
@@ -137,8 +144,12 @@ class Host:
                     total += max(0, domain.maxMemory() - domain.memoryStats().get("rss", 0))
             return total
 
-        stats = self._ask(lambda: self.connection.getMemoryStats(libvirt.VIR_NODE_MEMORY_STATS_ALL_CELLS), deadline)
-        free = stats["free"] + stats.get("cached", 0) + stats.get("buffers", 0) - self._ask(promised, deadline)
+        stats = self._ask(
+            lambda: self.connection.getMemoryStats(libvirt.VIR_NODE_MEMORY_STATS_ALL_CELLS), deadline
+        )
+        free = (
+            stats["free"] + stats.get("cached", 0) + stats.get("buffers", 0) - self._ask(promised, deadline)
+        )
         return max(0, int(free) * KIB - HEADROOM)
 
     def version(self) -> str:
@@ -151,7 +162,9 @@ class Host:
         return ["virsh", "-c", self.uri, "console", "--devname", "console1", guest.uuid]
 
     def _domain(self, guest: Mark, deadline: Deadline | None = None) -> Any:
-        """The guest's domain, or None. Its UUID finds it, and its mark must be the guest's: any other is not ours."""
+        """The guest's domain, or None. Its UUID finds it, and its mark must be the guest's: any other is not
+        ours."""
+
         def look() -> Any:
             domain = self.connection.lookupByUUIDString(guest.uuid)
             return domain if read_mark(domain.XMLDesc()) == guest else None
@@ -164,7 +177,10 @@ class Host:
         for domain in self.connection.listAllDomains():
             with contextlib.suppress(libvirt.libvirtError):  # it ended while we looked
                 mark = read_mark(domain.XMLDesc())
-                if mark and domain.name() in (domain_name(mark), PREFIX + mark.name):  # the latter: a lab before 2026-11
+                if mark and domain.name() in (
+                    domain_name(mark),
+                    PREFIX + mark.name,
+                ):  # the latter: a lab before 2026-11
                     pairs.append((domain, mark))
         return pairs
 
@@ -177,6 +193,7 @@ class Host:
 
     def _ask_domain(self, call: Callable[[], T], deadline: Deadline | None = None) -> T | None:
         """The same of a call about a domain; None when that has ended."""
+
         def gone_or_not() -> T | None:
             try:
                 return call()
@@ -189,8 +206,8 @@ class Host:
 
 
 def answer(uri: str, call: Callable[[], T], deadline: Deadline, *, seconds: float = ANSWER_SECONDS) -> T:
-    """What a libvirt call returns. HostError when it has not after so many seconds: a stopped libvirtd answers nobody.
-    DeadlinePassed when the caller's own limit comes first.
+    """What a libvirt call returns. HostError when it has not after so many seconds: a stopped libvirtd
+    answers nobody. DeadlinePassed when the caller's own limit comes first.
 
     The call may still take effect later: there is no way to take it back.
     """
@@ -219,7 +236,11 @@ def connect(uri: str | None, deadline: Deadline) -> Host:
     """Open a connection; where root has no init that runs libvirtd, start it. Raises HostError."""
     uri = uri or default_uri()
     local_system = uri == "qemu:///system" and os.geteuid() == 0
-    if local_system and not Path("/run/systemd/system").exists() and not Path("/run/libvirt/libvirt-sock").exists():
+    if (
+        local_system
+        and not Path("/run/systemd/system").exists()
+        and not Path("/run/libvirt/libvirt-sock").exists()
+    ):
         _start_daemons(deadline)
 
     def open_it() -> Any:
@@ -231,7 +252,11 @@ def connect(uri: str | None, deadline: Deadline) -> Host:
         if local_system and not Path("/run/systemd/system").exists() and "Connection refused" in str(error):
             _start_daemons(deadline)  # the socket of one that was killed
             return Host(uri, answer(uri, open_it, deadline))
-        hint = "usermod -aG libvirt YOU, or use qemu:///session" if "denied" in str(error) else "lab.py doctor tells more"
+        hint = (
+            "usermod -aG libvirt YOU, or use qemu:///session"
+            if "denied" in str(error)
+            else "lab.py doctor tells more"
+        )
         raise HostError(f"libvirt at {uri}: {error}: {hint}") from error
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Guest images: mmdebstrap makes a base disk, Packer boots it and Ansible puts it in order.
 
-An image is found by its inputs, so it is rebuilt when, and only when, one of them changed. Its id is that of one
-build: of the same inputs another build has another, and what stands on the first keeps it.
-Not here: overlays (storage) and what a running guest needs (provision).
+An image is found by its inputs, so it is rebuilt when, and only when, one of them changed. Its id is that of
+one build: of the same inputs another build has another, and what stands on the first keeps it. Not here:
+overlays (storage) and what a running guest needs (provision).
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ ROOT_START = 2 * MIB
 PARTITION = "6e756d61-6c61-4b00-8000-000000000001"
 """The root partition's PARTUUID in every image of the lab: a kernel without initrd finds its root by it."""
 EXT4 = "^metadata_csum,^metadata_csum_seed,^orphan_file"
-"""Else kernels before 3.17, 4.4 and 5.15 would not mount the root: with the first, Debian's own kernel gives the journal a
-feature (csum_v3) that 3.16 does not know; Debian 12's mke2fs leaves the others out anyway, later ones do not."""
+"""Else kernels before 3.17, 4.4 and 5.15 would not mount the root: with the first, Debian's own kernel gives
+the journal a feature (csum_v3) that 3.16 does not know; Debian 12's mke2fs leaves the others out anyway,
+later ones do not."""
 FILES = ("disk.qcow2", "vmlinuz", "initrd.img", "host_key.pub")
 """What an image needs to be booted and reached."""
 BUILD_SECONDS = 40 * 60.0
@@ -83,9 +84,15 @@ def recipe(name: str) -> ImageRecipe:
 
 def inputs(name: str, base: Path | None, deadline: Deadline) -> dict[str, str]:
     """Everything that the image depends on -> its hash."""
-    files = [paths.ROOT / "images" / f"{name}.yml", paths.ROOT / "images" / f"{name}.pkr.hcl", paths.ROOT / "playbooks" / recipe(name).playbook]
+    files = [
+        paths.ROOT / "images" / f"{name}.yml",
+        paths.ROOT / "images" / f"{name}.pkr.hcl",
+        paths.ROOT / "playbooks" / recipe(name).playbook,
+    ]
     files += sorted(path for path in (paths.ROOT / "playbooks/roles/guest").rglob("*") if path.is_file())
-    found = {str(path.relative_to(paths.ROOT)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    found = {
+        str(path.relative_to(paths.ROOT)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files
+    }
     found["ssh key"] = hashlib.sha256(state.ssh_key(deadline).with_suffix(".pub").read_bytes()).hexdigest()
     found["format"] = str(FORMAT)
     if base:
@@ -126,13 +133,16 @@ def manifest(place: Path) -> Image:
     """What the manifest in an image's folder says. Raises HostError."""
     try:
         # Where it stands now: a state directory may be moved.
-        return Image.model_validate_json((place / "manifest.json").read_text()).model_copy(update={"directory": str(place)})
+        return Image.model_validate_json((place / "manifest.json").read_text()).model_copy(
+            update={"directory": str(place)}
+        )
     except (OSError, ValueError) as error:
         raise HostError(f"manifest.json cannot be read: {first_line(error)}") from error
 
 
 def _matching(name: str, wanted: dict[str, str], base: Path | None) -> list[Image]:
-    """Images with these inputs, with any base where none is given; the one that was built or chosen last comes first.
+    """Images with these inputs, with any base where none is given; the one that was built or chosen last
+    comes first.
 
     One whose manifest cannot be read is another checkout's, and no match.
     """
@@ -150,11 +160,19 @@ def _whole(image: Image) -> Image:
     """An image, its files looked at. HostError when one is missing or truncated."""
     mend = f"build it again by force (lab.py image build {image.name}, from the same base if it had one), then lab.py gc"
     try:
-        size = min(image.file(needed).stat().st_size for needed in FILES) and image.file("disk.qcow2").stat().st_size
+        size = (
+            min(image.file(needed).stat().st_size for needed in FILES)
+            and image.file("disk.qcow2").stat().st_size
+        )
     except OSError as error:
-        raise HostError(f"image {image.name}: {image.directory} is broken ({error}): {mend}", field="force") from error
+        raise HostError(
+            f"image {image.name}: {image.directory} is broken ({error}): {mend}", field="force"
+        ) from error
     if size != image.disk_bytes:
-        raise HostError(f"image {image.name}: {image.directory}/disk.qcow2 has {size} bytes, not {image.disk_bytes}: {mend}", field="force")
+        raise HostError(
+            f"image {image.name}: {image.directory}/disk.qcow2 has {size} bytes, not {image.disk_bytes}: {mend}",
+            field="force",
+        )
     return image
 
 
@@ -166,7 +184,9 @@ def require(name: str, deadline: Deadline) -> Image:
     return found
 
 
-def build(name: str, *, accelerator: str, deadline: Deadline, base: Path | None = None, force: bool = False) -> Image:
+def build(
+    name: str, *, accelerator: str, deadline: Deadline, base: Path | None = None, force: bool = False
+) -> Image:
     """Build an image unless it is there. `base` is a bootable cloud image with cloud-init to start from.
 
     `force` builds another one; the one that is there stays for whoever uses it, until gc.
@@ -186,11 +206,18 @@ def build(name: str, *, accelerator: str, deadline: Deadline, base: Path | None 
                 start = _base(name, what, deadline)
                 disk = start / "base.qcow2"
                 which = host_accelerator.choose(accelerator, start / "vmlinuz", deadline).accel.value
-                extra = [["-kernel", str(start / "vmlinuz")], ["-initrd", str(start / "initrd.img")],
-                         ["-append", f"root=PARTUUID={PARTITION} rw {CMDLINE}"]]
+                extra = [
+                    ["-kernel", str(start / "vmlinuz")],
+                    ["-initrd", str(start / "initrd.img")],
+                    ["-append", f"root=PARTUUID={PARTITION} rw {CMDLINE}"],
+                ]
             _packer(name, what, disk, scratch, which, extra, deadline)
             built = Image(
-                name=name, id=place.name, directory=str(place), root=(scratch / "root").read_text().strip(), inputs=found,
+                name=name,
+                id=place.name,
+                directory=str(place),
+                root=(scratch / "root").read_text().strip(),
+                inputs=found,
                 disk_bytes=(scratch / "disk.qcow2").stat().st_size,
             )
             (scratch / "manifest.json").write_text(json.dumps(jsonable(built), indent=1))
@@ -201,7 +228,9 @@ def _base(name: str, what: ImageRecipe, deadline: Deadline) -> Path:
     """The folder of the base disk that an image starts from: kept, since a playbook changes more often
     than a package list."""
     key = state.ssh_key(deadline).with_suffix(".pub").read_text()
-    about = json.dumps([jsonable(what), FORMAT, key, *(f"{k}={v}" for k, v in _overlay_files(deadline).items())])
+    about = json.dumps(
+        [jsonable(what), FORMAT, key, *(f"{k}={v}" for k, v in _overlay_files(deadline).items())]
+    )
     place = state.folder("bases") / f"{name}-{hashlib.sha256(about.encode()).hexdigest()[:16]}"
     if not place.is_dir():
         for old in place.parent.iterdir():
@@ -213,14 +242,24 @@ def _base(name: str, what: ImageRecipe, deadline: Deadline) -> Path:
 
 
 def _base_disk(what: ImageRecipe, scratch: Path, deadline: Deadline) -> None:
-    """mmdebstrap -> tar -> ext4 in a GPT disk -> base.qcow2; vmlinuz and initrd.img come along. No root needed."""
-    tar, tree, raw, disk = scratch / "base.tar", scratch / "tree", scratch / "base.raw", scratch / "base.qcow2"
+    """mmdebstrap -> tar -> ext4 in a GPT disk -> base.qcow2; vmlinuz and initrd.img come along. No root
+    needed."""
+    tar, tree, raw, disk = (
+        scratch / "base.tar",
+        scratch / "tree",
+        scratch / "base.raw",
+        scratch / "base.qcow2",
+    )
     with step(f"base file system: mmdebstrap {what.suite}, {len(what.packages)} packages"):
         run(_mmdebstrap(what, scratch, tar, deadline), deadline=deadline, log=_log("mmdebstrap"))
     with step("base disk"):
         # fakeroot: who is not root keeps owners and modes in its file, and mke2fs reads them from there.
         tree.mkdir(mode=0o755)
-        fake: list[str | Path] = [] if os.geteuid() == 0 else [need("fakeroot", "fakeroot"), "-i", scratch / "fakeroot", "-s", scratch / "fakeroot", "--"]
+        fake: list[str | Path] = (
+            []
+            if os.geteuid() == 0
+            else [need("fakeroot", "fakeroot"), "-i", scratch / "fakeroot", "-s", scratch / "fakeroot", "--"]
+        )
         (scratch / "fakeroot").touch()
         run([*fake, "tar", "-C", tree, "--numeric-owner", "-xf", tar], deadline=deadline)
         (tree / "dev").mkdir()  # --skip=output/dev: its nodes need root, and the kernel mounts devtmpfs here
@@ -230,13 +269,38 @@ def _base_disk(what: ImageRecipe, scratch: Path, deadline: Deadline) -> None:
         run([need("sfdisk", "fdisk"), "-q", raw], deadline=deadline, input=table.encode())
         # No lazy initialization: it would write to the disk in the background of the first measurements.
         blocks = (what.disk - ROOT_START - MIB) // 4096
-        run([*fake, need("mke2fs", "e2fsprogs"), "-q", "-F", "-t", "ext4", "-O", EXT4, "-L", "lab", "-d", tree,
-             "-i", "65536", "-E", f"offset={ROOT_START},lazy_itable_init=0,lazy_journal_init=0", raw, str(blocks)], deadline=deadline)
+        run(
+            [
+                *fake,
+                need("mke2fs", "e2fsprogs"),
+                "-q",
+                "-F",
+                "-t",
+                "ext4",
+                "-O",
+                EXT4,
+                "-L",
+                "lab",
+                "-d",
+                tree,
+                "-i",
+                "65536",
+                "-E",
+                f"offset={ROOT_START},lazy_itable_init=0,lazy_journal_init=0",
+                raw,
+                str(blocks),
+            ],
+            deadline=deadline,
+        )
         run([need("qemu-img", "qemu-utils"), "convert", "-O", "qcow2", raw, disk], deadline=deadline)
         with tarfile.open(tar) as archive:
             for member in archive:
                 kind = Path(member.name).name.split("-")[0]
-                if member.isfile() and Path(member.name).parent.name == "boot" and kind in ("vmlinuz", "initrd.img"):
+                if (
+                    member.isfile()
+                    and Path(member.name).parent.name == "boot"
+                    and kind in ("vmlinuz", "initrd.img")
+                ):
                     source = archive.extractfile(member)
                     assert source is not None  # a regular file
                     (scratch / kind).write_bytes(source.read())
@@ -257,7 +321,9 @@ def _overlay_files(deadline: Deadline) -> dict[str, str]:
         "etc/initramfs-tools/modules": "virtio_pci\nvirtio_blk\next4\n",
         "etc/fstab": f"PARTUUID={PARTITION} / ext4 errors=remount-ro,noatime 0 1\n",
         "etc/hostname": "lab\n",
-        "etc/systemd/network/10-lab.network": (paths.ROOT / "playbooks/roles/guest/files/root/etc/systemd/network/10-lab.network").read_text(),
+        "etc/systemd/network/10-lab.network": (
+            paths.ROOT / "playbooks/roles/guest/files/root/etc/systemd/network/10-lab.network"
+        ).read_text(),
         "root/.ssh/authorized_keys": state.ssh_key(deadline).with_suffix(".pub").read_text(),
     }
 
@@ -272,16 +338,31 @@ def _mmdebstrap(what: ImageRecipe, scratch: Path, tar: Path, deadline: Deadline)
         if path.is_dir():
             path.chmod(0o700 if path.name in ("root", ".ssh") else 0o755)
     # Whoever builds it, sshd trusts only what is root's; sync-in keeps the numbers that the files have here.
-    ours = sorted({str(path) for name in _overlay_files(deadline) for path in (Path("/") / name, *(Path("/") / name).parents)})
-    return ends_with_us([
-        need("mmdebstrap", "mmdebstrap"), "--variant=minbase", "--format=tar", "--skip=output/dev",
-        '--aptopt=Acquire::Languages "none"', "--dpkgopt=path-exclude=/usr/share/man/*",
-        "--dpkgopt=path-exclude=/usr/share/doc/*", "--dpkgopt=path-exclude=/usr/share/locale/*",
-        f"--include={','.join(what.packages)}", f"--essential-hook=sync-in {overlay} /",
-        f"--essential-hook=chroot $1 chown -h root:root {' '.join(ours)}",
-        "--customize-hook=systemctl --root=$1 enable systemd-networkd.service",
-        what.suite, tar,
-    ])
+    ours = sorted(
+        {
+            str(path)
+            for name in _overlay_files(deadline)
+            for path in (Path("/") / name, *(Path("/") / name).parents)
+        }
+    )
+    return ends_with_us(
+        [
+            need("mmdebstrap", "mmdebstrap"),
+            "--variant=minbase",
+            "--format=tar",
+            "--skip=output/dev",
+            '--aptopt=Acquire::Languages "none"',
+            "--dpkgopt=path-exclude=/usr/share/man/*",
+            "--dpkgopt=path-exclude=/usr/share/doc/*",
+            "--dpkgopt=path-exclude=/usr/share/locale/*",
+            f"--include={','.join(what.packages)}",
+            f"--essential-hook=sync-in {overlay} /",
+            f"--essential-hook=chroot $1 chown -h root:root {' '.join(ours)}",
+            "--customize-hook=systemctl --root=$1 enable systemd-networkd.service",
+            what.suite,
+            tar,
+        ]
+    )
 
 
 def _log(name: str) -> Path:
@@ -297,38 +378,80 @@ def _cloud_init(scratch: Path, deadline: Deadline) -> list[list[str]]:
     seed.mkdir()
     key = state.ssh_key(deadline).with_suffix(".pub").read_text().strip()
     (seed / "meta-data").write_text("instance-id: numalab\n")
-    (seed / "user-data").write_text(f"#cloud-config\ndisable_root: false\nusers:\n  - name: root\n    lock_passwd: false\n    ssh_authorized_keys: ['{key}']\n")
+    (seed / "user-data").write_text(
+        f"#cloud-config\ndisable_root: false\nusers:\n  - name: root\n    lock_passwd: false\n    ssh_authorized_keys: ['{key}']\n"
+    )
     return [["-smbios", "type=1,serial=ds=nocloud-net;s=http://{{ .HTTPIP }}:{{ .HTTPPort }}/"]]
 
 
-def _packer(name: str, what: ImageRecipe, disk: Path, scratch: Path, which: str, boot: list[list[str]], deadline: Deadline) -> None:
-    """Boot the base under Packer, provision it, keep the disk. """
+def _packer(
+    name: str,
+    what: ImageRecipe,
+    disk: Path,
+    scratch: Path,
+    which: str,
+    boot: list[list[str]],
+    deadline: Deadline,
+) -> None:
+    """Boot the base under Packer, provision it, keep the disk."""
     out = scratch / "packer"
-    provision = {"guest_packages": list(what.packages), "guest_out": str(scratch), "guest_update_cache": (scratch / "seed").exists()}
+    provision = {
+        "guest_packages": list(what.packages),
+        "guest_out": str(scratch),
+        "guest_update_cache": (scratch / "seed").exists(),
+    }
     variables: dict[str, object] = {
-        "base": str(disk), "out": str(out), "accelerator": which,
-        "cpu": "host" if which == Accel.KVM else TCG_MODEL, "boot": [*boot, ["-serial", f"file:{_log(f'console-{name}')}"]],
+        "base": str(disk),
+        "out": str(out),
+        "accelerator": which,
+        "cpu": "host" if which == Accel.KVM else TCG_MODEL,
+        "boot": [*boot, ["-serial", f"file:{_log(f'console-{name}')}"]],
         "http": str(scratch / "seed") if (scratch / "seed").exists() else "",
-        "ssh_key": str(state.ssh_key(deadline)), "playbook": str(paths.ROOT / "playbooks" / what.playbook),
-        "ansible": ansible("ansible-playbook"), "ansible_vars": f"@{scratch}/vars.yml", "timeout": "20m",
+        "ssh_key": str(state.ssh_key(deadline)),
+        "playbook": str(paths.ROOT / "playbooks" / what.playbook),
+        "ansible": ansible("ansible-playbook"),
+        "ansible_vars": f"@{scratch}/vars.yml",
+        "timeout": "20m",
     }
     for path in (disk, scratch):
         if "{{" in str(path):
-            raise InputError(f"{path}: has {{{{ in it, which Packer takes for a template: give the file or the folder another name")
+            raise InputError(
+                f"{path}: has {{{{ in it, which Packer takes for a template: give the file or the folder another name"
+            )
     (scratch / "vars.yml").write_text(literals(provision))
     # Lists must be given as JSON in a file; on the command line 1.6.6 takes them for strings.
     (scratch / "vars.pkrvars.json").write_text(json.dumps(variables))
     with step(f"guest image: Packer and Ansible under {which}"):
         log = _log(f"packer-{name}")
         try:
-            run(ends_with_us([need("packer", "packer"), "build", "-color=false",
-                              "-var-file", scratch / "vars.pkrvars.json", paths.ROOT / "images" / f"{name}.pkr.hcl"]),
-                deadline=deadline, log=log,
-                env={"PACKER_CACHE_DIR": str(scratch / "cache"), "CHECKPOINT_DISABLE": "1", "PACKER_CONFIG_DIR": str(scratch / "config")})
+            run(
+                ends_with_us(
+                    [
+                        need("packer", "packer"),
+                        "build",
+                        "-color=false",
+                        "-var-file",
+                        scratch / "vars.pkrvars.json",
+                        paths.ROOT / "images" / f"{name}.pkr.hcl",
+                    ]
+                ),
+                deadline=deadline,
+                log=log,
+                env={
+                    "PACKER_CACHE_DIR": str(scratch / "cache"),
+                    "CHECKPOINT_DISABLE": "1",
+                    "PACKER_CONFIG_DIR": str(scratch / "config"),
+                },
+            )
         except CommandFailed as error:
             # Packer's last line never says why; Ansible's and its own errors stand before it.
-            said = re.findall(r"^.*(?:fatal:|failed:|Error:|error:).*$", log.read_text(errors="replace"), re.MULTILINE)
-            raise CommandFailed(f"image {name}: {said[0].strip()[:300] if said else error} (all of it: {log})", evidence=error.evidence) from error
+            said = re.findall(
+                r"^.*(?:fatal:|failed:|Error:|error:).*$", log.read_text(errors="replace"), re.MULTILINE
+            )
+            raise CommandFailed(
+                f"image {name}: {said[0].strip()[:300] if said else error} (all of it: {log})",
+                evidence=error.evidence,
+            ) from error
     (out / "disk.qcow2").rename(scratch / "disk.qcow2")
     for leftover in (out, scratch / "cache", scratch / "config"):
         shutil.rmtree(leftover, ignore_errors=True)

@@ -21,14 +21,19 @@ echo "cpus=$(getconf _NPROCESSORS_ONLN)"
 read -r load rest </proc/loadavg
 echo "load at start=$load"
 """
-"""sh -c. The machine id tells two machines of one name apart; machine-id(5) asks to hand on nothing but a hash of it."""
+"""sh -c. The machine id tells two machines of one name apart; machine-id(5) asks to hand on nothing but a
+hash of it."""
 NEEDED = ("machine", "kernel", "cpu", "cpus", "load at start")
 
 
 def about(where: Where, deadline: Deadline) -> dict[str, str]:
     """A machine's facts; `machine id` is absent where it has none. One round trip. Raises HostError."""
     text = where.run(["sh", "-c", ABOUT], deadline=deadline).stdout
-    facts = {key: value.strip() for key, equals, value in (line.partition("=") for line in text.splitlines()) if equals}
+    facts = {
+        key: value.strip()
+        for key, equals, value in (line.partition("=") for line in text.splitlines())
+        if equals
+    }
     if lacking := [key for key in NEEDED if key not in facts]:
         raise HostError(f"{where.ssh or 'this machine'}: does not tell its {', '.join(lacking)}")
     return facts

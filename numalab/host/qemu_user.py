@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The user that QEMU runs as, and what of the state directory is opened to it.
 
-Under the system instance of libvirt, QEMU runs as the user of the lab. Where that is root, a guest that breaks out of
-QEMU is root of the host. So libvirt's own user is taken instead, where the state directory lets it in. Folders and files
-on its way are given to its group, which nobody else is in: an image holds the guests' private host key.
+Under the system instance of libvirt, QEMU runs as the user of the lab. Where that is root, a guest that
+breaks out of QEMU is root of the host. So libvirt's own user is taken instead, where the state directory lets
+it in. Folders and files on its way are given to its group, which nobody else is in: an image holds the
+guests' private host key.
 
 Not here: how libvirt is told (domain: the DAC label), other machines (there QEMU is whoever SSH logs in as).
 """
@@ -29,9 +30,26 @@ from numalab.model.guest import GuestSpec
 NAMES = ("libvirt-qemu", "qemu")
 """The user that libvirt's packages make for QEMU: Debian's, Fedora's."""
 OPENED = ("images", "kernels", "guests", "pool")
-"""Folders of the state directory in which QEMU reads or writes files; of pool-MACHINE what stands before the hyphen."""
-CLOSED = ("bases", "builds", "cache", "configs", "containers", "downloads", "git", "inventory", "jobs", "locks", "logs", "runs", "sources", "ssh",
-          "lab-id", "pool.xfs")
+"""Folders of the state directory in which QEMU reads or writes files; of pool-MACHINE what stands before the
+hyphen."""
+CLOSED = (
+    "bases",
+    "builds",
+    "cache",
+    "configs",
+    "containers",
+    "downloads",
+    "git",
+    "inventory",
+    "jobs",
+    "locks",
+    "logs",
+    "runs",
+    "sources",
+    "ssh",
+    "lab-id",
+    "pool.xfs",
+)
 """All else. It may have been made readable, for the state directory itself was closed."""
 
 
@@ -66,15 +84,19 @@ def choose(host: Host, deadline: Deadline) -> QemuUser:
     if closed := _refused(user, "-x", [*reversed(place.parents), place], deadline):
         return replace(root, reason=f"{user.pw_name} may not enter {closed}", avoidable=True)
     return QemuUser(
-        owner=(user.pw_uid, user.pw_gid), name=user.pw_name, group=grp.getgrnam(user.pw_name).gr_gid,
+        owner=(user.pw_uid, user.pw_gid),
+        name=user.pw_name,
+        group=grp.getgrnam(user.pw_name).gr_gid,
         reason=f"it may enter {place} (with mode 700 there, QEMU is root)",
     )
 
 
 def let_in(host: Host, files: Sequence[Path], deadline: Deadline) -> QemuUser:
-    """Who QEMU is to run as for a guest that reads these files, which are opened to it where they are the lab's.
+    """Who QEMU is to run as for a guest that reads these files, which are opened to it where they are the
+    lab's.
 
-    A file of a person's own is left as it is; if it is closed to libvirt's user, QEMU stays root, with a note.
+    A file of a person's own is left as it is; if it is closed to libvirt's user, QEMU stays root, with a
+    note.
     """
     chosen = choose(host, deadline)
     if chosen.group is None or chosen.owner is None:
@@ -89,7 +111,12 @@ def let_in(host: Host, files: Sequence[Path], deadline: Deadline) -> QemuUser:
     if not closed:
         return chosen
     note(f"QEMU runs as root: {chosen.name} may not read {closed}")
-    return QemuUser(owner=host.owner(deadline), name=_name(0), reason=f"{chosen.name} may not read {closed}", avoidable=True)
+    return QemuUser(
+        owner=host.owner(deadline),
+        name=_name(0),
+        reason=f"{chosen.name} may not read {closed}",
+        avoidable=True,
+    )
 
 
 def hand_over(spec: GuestSpec, host: Host) -> None:
@@ -103,7 +130,9 @@ def hand_over(spec: GuestSpec, host: Host) -> None:
             os.chown(path, *spec.owner, follow_symlinks=False)
             path.chmod(0o600)
     except OSError as error:
-        raise HostError(f"{error.filename}: cannot be given to {_name(spec.owner[0])}: {error.strerror}") from error
+        raise HostError(
+            f"{error.filename}: cannot be given to {_name(spec.owner[0])}: {error.strerror}"
+        ) from error
 
 
 def shown(spec: GuestSpec, host: Host) -> str:
@@ -133,12 +162,26 @@ def _of_libvirt() -> pwd.struct_passwd | None:
 
 
 def _refused(user: pwd.struct_passwd, access: str, paths: Sequence[Path], deadline: Deadline) -> str:
-    """The first path that a user has no access to (-x, -r: as test(1) has them), tried as that user; '' if there is none."""
+    """The first path that a user has no access to (-x, -r: as test(1) has them), tried as that user; '' if
+    there is none."""
     script = 'access=$1; shift; for path; do test "$access" "$path" || { echo "$path"; exit 1; }; done'
-    words = [need("setpriv", "util-linux"), "--reuid", str(user.pw_uid), "--regid", str(user.pw_gid), "--init-groups", "--"]
-    result = run([*words, "sh", "-c", script, "sh", access, *paths], deadline=deadline, check=False, cwd=Path("/"))
+    words = [
+        need("setpriv", "util-linux"),
+        "--reuid",
+        str(user.pw_uid),
+        "--regid",
+        str(user.pw_gid),
+        "--init-groups",
+        "--",
+    ]
+    result = run(
+        [*words, "sh", "-c", script, "sh", access, *paths], deadline=deadline, check=False, cwd=Path("/")
+    )
     if result.status:
-        return result.stdout.strip() or f"anything ({(result.stderr.strip() or 'setpriv failed').splitlines()[-1]})"
+        return (
+            result.stdout.strip()
+            or f"anything ({(result.stderr.strip() or 'setpriv failed').splitlines()[-1]})"
+        )
     return ""
 
 

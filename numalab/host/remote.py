@@ -39,8 +39,9 @@ for path; do
     fi
 done
 """
-"""sh -c, with paths: a line with the SHA-256 of each. Remembered there beside the file, by size, inode and both times: cp -p
-and rsync -t set the one of the content (%y), nobody sets the one of the inode (%z). An image of some GB is read once."""
+"""sh -c, with paths: a line with the SHA-256 of each. Remembered there beside the file, by size, inode and
+both times: cp -p and rsync -t set the one of the content (%y), nobody sets the one of the inode (%z). An
+image of some GB is read once."""
 ARRIVED = """
 sum=$(sha256sum <"$1") && [ "${sum%% *}" = "$3" ] && chmod "$4" "$1" && sync "$1" && mv -T "$1" "$2"
 """
@@ -50,7 +51,8 @@ for folder in cache guests images kernels pushed; do
     test ! -d "$1/$folder" || find "$1/$folder" -maxdepth 3 -name "$2*" -mmin +1440 -prune -print -exec rm -rf -- {} +
 done
 """
-"""sh -c, with the state directory and how our parts are called: removes those older than a day, a line for each."""
+"""sh -c, with the state directory and how our parts are called: removes those older than a day, a line for
+each."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +64,19 @@ class Where:
     def _ssh(self, program: str) -> list[str]:
         """ssh or scp to the machine, with the user's own configuration, over one shared connection."""
         name = hashlib.sha256(self.ssh.encode()).hexdigest()[:16]
-        words = [need(program, "openssh-client"), "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_SECONDS}",
-                 "-o", "ControlMaster=auto", "-o", "ControlPersist=60", "-o", f"ControlPath={state.sockets()}/host-{name}"]
+        words = [
+            need(program, "openssh-client"),
+            "-o",
+            "BatchMode=yes",
+            "-o",
+            f"ConnectTimeout={CONNECT_SECONDS}",
+            "-o",
+            "ControlMaster=auto",
+            "-o",
+            "ControlPersist=60",
+            "-o",
+            f"ControlPath={state.sockets()}/host-{name}",
+        ]
         _, _, port = self.ssh.rpartition("@")[2].partition(":")
         return [*words, "-P" if program == "scp" else "-p", port] if port else words
 
@@ -82,16 +95,31 @@ class Where:
         """ssh's ProxyCommand: its standard streams become a connection to %h:%p as seen from there."""
         return [*self._ssh("ssh"), "-W", "%h:%p", self.host]
 
-    def run(self, words: Sequence[str | Path], *, deadline: Deadline, check: bool = True, watch: Callable[[], None] | None = None) -> Result:
-        """Run a program there; see proc.run. sshd does not end what it started when its client goes (a QEMU whose guest
-        hangs would run for ever), so a program on another machine takes its time limit along, a little later than ours."""
-        bounded = ["timeout", "--kill-after=2", f"{deadline.remaining() + GRACE_SECONDS:.0f}", *words] if self.ssh else words
+    def run(
+        self,
+        words: Sequence[str | Path],
+        *,
+        deadline: Deadline,
+        check: bool = True,
+        watch: Callable[[], None] | None = None,
+    ) -> Result:
+        """Run a program there; see proc.run. sshd does not end what it started when its client goes (a QEMU
+        whose guest hangs would run for ever), so a program on another machine takes its time limit along, a
+        little later than ours."""
+        bounded = (
+            ["timeout", "--kill-after=2", f"{deadline.remaining() + GRACE_SECONDS:.0f}", *words]
+            if self.ssh
+            else words
+        )
         result = run(self.argv(bounded), deadline=deadline, check=check and not self.ssh, watch=watch)
         if self.ssh and result.status == 255:
             raise HostError(f"{self.ssh}: not reached by SSH: {result.stderr.strip() or 'no answer'}")
         if check and result.status:
             said = (result.stderr.strip() or result.stdout.strip() or "no output").splitlines()[-1]
-            raise CommandFailed(f"on {self.ssh}: {shlex.join(str(word) for word in words)[:200]}: exit status {result.status}: {said}", evidence=result.stderr)
+            raise CommandFailed(
+                f"on {self.ssh}: {shlex.join(str(word) for word in words)[:200]}: exit status {result.status}: {said}",
+                evidence=result.stderr,
+            )
         return result
 
     def program(self, name: str, package: str) -> str:
@@ -99,10 +127,11 @@ class Where:
         return name if self.ssh else need(name, package)
 
     def push(self, paths: Iterable[Path], deadline: Deadline) -> dict[Path, Path]:
-        """Make sure that files are there, with the same content; returns the path that each has there. Raises HostError.
+        """Make sure that files are there, with the same content; returns the path that each has there. Raises
+        HostError.
 
-        A file of the state directory has the same path there. At the path of any other a person may keep a file of
-        his own there (the bzImage of a kernel tree), so it gets a place that is named by its content.
+        A file of the state directory has the same path there. At the path of any other a person may keep a
+        file of his own there (the bzImage of a kernel tree), so it gets a place that is named by its content.
         """
         if not self.ssh:
             return {path: path for path in paths}
@@ -119,7 +148,8 @@ class Where:
         return targets
 
     def sweep(self, deadline: Deadline) -> list[Path]:
-        """Remove (and return) what pushes and claims of this lab that were killed left there more than a day ago."""
+        """Remove (and return) what pushes and claims of this lab that were killed left there more than a day
+        ago."""
         if not self.ssh:
             return []
         done = self.run(["sh", "-c", SWEEP, "sh", state.directory(), part_prefix()], deadline=deadline)
@@ -142,12 +172,17 @@ class Where:
         try:
             run([*self._ssh("scp"), "-q", path, f"{self.host}:{part}"], deadline=deadline)
             mode = f"{path.stat().st_mode & 0o777:o}"
-            if self.run(["sh", "-c", ARRIVED, "sh", part, target, digest, mode], deadline=deadline, check=False).status:
-                raise HostError(f"{self.ssh}: {path}: what arrived is not what was sent: "
-                                "was it written meanwhile, or is the disk there full?")
+            if self.run(
+                ["sh", "-c", ARRIVED, "sh", part, target, digest, mode], deadline=deadline, check=False
+            ).status:
+                raise HostError(
+                    f"{self.ssh}: {path}: what arrived is not what was sent: "
+                    "was it written meanwhile, or is the disk there full?"
+                )
         except BaseException:
             with contextlib.suppress(LabError):
-                # Not a grace of the caller's deadline: after Ctrl-C that is cancelled, and ends every wait at once.
+                # Not a grace of the caller's deadline: after Ctrl-C that is cancelled, and ends every wait at
+                # once.
                 self.run(["rm", "-f", part], deadline=Deadline.after(CONNECT_SECONDS))
             raise
 
@@ -158,7 +193,9 @@ class Where:
             try:
                 return base64.b64decode(self.run(["sh", "-c", script, "sh", path], deadline=deadline).stdout)
             except ValueError as error:
-                raise HostError(f"{self.ssh}: {path}: what came is not base64: does the shell there print a greeting?") from error
+                raise HostError(
+                    f"{self.ssh}: {path}: what came is not base64: does the shell there print a greeting?"
+                ) from error
         try:
             with path.open("rb") as handle:
                 handle.seek(offset)
@@ -169,7 +206,9 @@ class Where:
     def size(self, path: Path, deadline: Deadline) -> int:
         """A file's size in bytes; 0 when it is not there (yet)."""
         if self.ssh:
-            return int(self.run(["stat", "-c", "%s", path], deadline=deadline, check=False).stdout.strip() or 0)
+            return int(
+                self.run(["stat", "-c", "%s", path], deadline=deadline, check=False).stdout.strip() or 0
+            )
         try:
             return path.stat().st_size
         except FileNotFoundError:
@@ -196,7 +235,8 @@ HERE = Where()
 def part_prefix() -> str:
     """How the names begin of what this lab has half made on another machine.
 
-    Not as those of state.scratch: a lab on that machine, with the same state directory, takes such for its own.
+    Not as those of state.scratch: a lab on that machine, with the same state directory, takes such for its
+    own.
     """
     return f".part-{state.identity()}-"
 
@@ -214,5 +254,7 @@ def of_uri(uri: str) -> Where:
     if not parts.hostname or transport == "unix":
         return HERE
     if transport != "ssh":
-        raise InputError(f"uri {uri}: guests' disks are made over SSH: use qemu+ssh://{parts.netloc}/system", field="uri")
+        raise InputError(
+            f"uri {uri}: guests' disks are made over SSH: use qemu+ssh://{parts.netloc}/system", field="uri"
+        )
     return Where(parts.netloc)

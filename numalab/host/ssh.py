@@ -23,7 +23,8 @@ from numalab.core.process import KEEP_BYTES, Deadline, Result, need, run
 from numalab.host.remote import Where
 
 ALIVE_SECONDS, ALIVE_COUNT = 5, 4
-"""A guest that answers no SSH keep-alive for 20 s is lost; a busy one under emulation was seen to take 6 s."""
+"""A guest that answers no SSH keep-alive for 20 s is lost; a busy one under emulation was seen to take 6
+s."""
 GRACE_SECONDS = 10.0
 SSH_FAILED = 255
 EVIDENCE_BYTES = 4000
@@ -35,9 +36,17 @@ TIMED_OUT = (124, 137)
 class Shell(Protocol):
     """Something that runs a command line in a guest."""
 
-    def execute(self, command: str, *, deadline: Deadline, input: bytes | None = None, tell: Callable[[str], None] | None = None) -> Result:
-        """Run a shell command as root; `tell` gets each line of its standard error as it comes. The status is the command's own; raises when the guest is lost,
-        its kernel oopses, or the deadline passes (the command is ended in the guest then)."""
+    def execute(
+        self,
+        command: str,
+        *,
+        deadline: Deadline,
+        input: bytes | None = None,
+        tell: Callable[[str], None] | None = None,
+    ) -> Result:
+        """Run a shell command as root; `tell` gets each line of its standard error as it comes. The status is
+        the command's own; raises when the guest is lost, its kernel oopses, or the deadline passes (the
+        command is ended in the guest then)."""
         ...
 
 
@@ -47,21 +56,34 @@ def quote(command: str | Sequence[str]) -> str:
 
 
 def succeed(
-    shell: Shell, command: str | Sequence[str], *, deadline: Deadline, input: bytes | None = None, tell: Callable[[str], None] | None = None,
+    shell: Shell,
+    command: str | Sequence[str],
+    *,
+    deadline: Deadline,
+    input: bytes | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> str:
     """The command's standard output; CommandFailed when its status is not 0."""
     line = quote(command)
     result = shell.execute(line, deadline=deadline, input=input, tell=tell)
     if result.status:
         said = (result.stderr.strip() or result.stdout.strip() or "no output").splitlines()[-1]
-        raise CommandFailed(f"in the guest: {line[:200]}: exit status {result.status}: {said}", evidence=result.stderr[-EVIDENCE_BYTES:])
+        raise CommandFailed(
+            f"in the guest: {line[:200]}: exit status {result.status}: {said}",
+            evidence=result.stderr[-EVIDENCE_BYTES:],
+        )
     if result.stdout_cut:
-        raise GuestError(f"in the guest: {line[:200]}: printed more than the {KEEP_BYTES} bytes that the lab keeps")
+        raise GuestError(
+            f"in the guest: {line[:200]}: printed more than the {KEEP_BYTES} bytes that the lab keeps"
+        )
     return result.stdout
 
 
-TURNED_AWAY = re.compile(r"kex_exchange_identification|Connection (closed|reset) by|timed out during banner exchange")
-"""What ssh says of a server that ends the connection before anybody is asked who he is, or that is too busy to greet in time."""
+TURNED_AWAY = re.compile(
+    r"kex_exchange_identification|Connection (closed|reset) by|timed out during banner exchange"
+)
+"""What ssh says of a server that ends the connection before anybody is asked who he is, or that is too busy
+to greet in time."""
 
 
 @dataclass(frozen=True)
@@ -88,11 +110,21 @@ class Ssh:
     def options(self) -> list[str]:
         """The -o arguments that ssh, scp and Ansible share."""
         pairs = {
-            "User": "root", "IdentityFile": self.key, "IdentitiesOnly": "yes", "BatchMode": "yes",
-            "UserKnownHostsFile": self.known_hosts, "GlobalKnownHostsFile": "/dev/null", "StrictHostKeyChecking": "yes",
-            "HostKeyAlias": "numalab", "LogLevel": "ERROR", "ConnectTimeout": 20,
-            "ServerAliveInterval": ALIVE_SECONDS, "ServerAliveCountMax": ALIVE_COUNT,
-            "ControlMaster": "auto", "ControlPath": self.control, "ControlPersist": "yes",
+            "User": "root",
+            "IdentityFile": self.key,
+            "IdentitiesOnly": "yes",
+            "BatchMode": "yes",
+            "UserKnownHostsFile": self.known_hosts,
+            "GlobalKnownHostsFile": "/dev/null",
+            "StrictHostKeyChecking": "yes",
+            "HostKeyAlias": "numalab",
+            "LogLevel": "ERROR",
+            "ConnectTimeout": 20,
+            "ServerAliveInterval": ALIVE_SECONDS,
+            "ServerAliveCountMax": ALIVE_COUNT,
+            "ControlMaster": "auto",
+            "ControlPath": self.control,
+            "ControlPersist": "yes",
         }
         if self.via:
             pairs["ProxyCommand"] = shlex.join(Where(self.via).tunnel())
@@ -102,36 +134,64 @@ class Ssh:
         """ssh to the guest, with further words (options, then a command line)."""
         return [need("ssh", "openssh-client"), "-F", "none", *self.options(), "-p", str(self.port), *words]
 
-    def execute(self, command: str, *, deadline: Deadline, input: bytes | None = None, tell: Callable[[str], None] | None = None) -> Result:
+    def execute(
+        self,
+        command: str,
+        *,
+        deadline: Deadline,
+        input: bytes | None = None,
+        tell: Callable[[str], None] | None = None,
+    ) -> Result:
         """See Shell. The guest's own timeout(1) ends the command there when the deadline passes."""
         return self._execute(command, deadline, input=input, tell=tell)
 
-    def stream(self, command: str, *, deadline: Deadline, out: IO[bytes] | None, err: IO[bytes] | None) -> Result:
+    def stream(
+        self, command: str, *, deadline: Deadline, out: IO[bytes] | None, err: IO[bytes] | None
+    ) -> Result:
         """As execute, with the command's streams passed on as they come."""
         return self._execute(command, deadline, out=out, err=err)
 
     def _execute(
-        self, command: str, deadline: Deadline, *, input: bytes | None = None, tell: Callable[[str], None] | None = None,
-        out: IO[bytes] | None = None, err: IO[bytes] | None = None,
+        self,
+        command: str,
+        deadline: Deadline,
+        *,
+        input: bytes | None = None,
+        tell: Callable[[str], None] | None = None,
+        out: IO[bytes] | None = None,
+        err: IO[bytes] | None = None,
     ) -> Result:
         limit = max(1.0, deadline.remaining())
         words = f"exec timeout -k 5 {limit:.1f} sh -c {shlex.quote(command)}"
         result = run(
-            self.argv("-T", self.host, words), deadline=deadline.grace(GRACE_SECONDS), check=False, input=input, watch=self.watch, tell=tell,
-            out=out, err=err,
+            self.argv("-T", self.host, words),
+            deadline=deadline.grace(GRACE_SECONDS),
+            check=False,
+            input=input,
+            watch=self.watch,
+            tell=tell,
+            out=out,
+            err=err,
         )
         if result.status in TIMED_OUT and not deadline.remaining():
             raise DeadlinePassed(f"guest {self.guest}: {command[:200]}: the time limit passed")
         if result.status == SSH_FAILED and not self.connected(deadline):
             if self.watch:
                 self.watch()
-            said = "" if tell else result.stderr[-EVIDENCE_BYTES:].strip()  # who is told line by line has had them, and they are the command's
+            said = (
+                "" if tell else result.stderr[-EVIDENCE_BYTES:].strip()
+            )  # who is told line by line has had them, and they are the command's
             raise GuestLost(f"guest {self.guest}: SSH is lost: {said or 'the connection ended'}")
         return result
 
     def connected(self, deadline: Deadline) -> bool:
         """Whether the shared connection stands."""
-        return run(self.argv("-O", "check", self.host), deadline=deadline.grace(GRACE_SECONDS), check=False).status == 0
+        return (
+            run(
+                self.argv("-O", "check", self.host), deadline=deadline.grace(GRACE_SECONDS), check=False
+            ).status
+            == 0
+        )
 
     def disconnect(self, deadline: Deadline) -> None:
         """Close the shared connection, if there is one."""
@@ -141,14 +201,34 @@ class Ssh:
     def copy(self, *, source: str, target: str, deadline: Deadline) -> None:
         """scp -r with `guest:` standing for the guest in either path."""
         # An absolute path is never taken for a host, whatever colons are in it.
-        words = [path.replace("guest:", f"{self.host}:", 1) if path.startswith("guest:") else str(Path(path).absolute()) for path in (source, target)]
-        run([need("scp", "openssh-client"), "-F", "none", "-q", "-r", *self.options(), "-P", str(self.port), *words],
-            deadline=deadline, watch=self.watch)
+        words = [
+            path.replace("guest:", f"{self.host}:", 1)
+            if path.startswith("guest:")
+            else str(Path(path).absolute())
+            for path in (source, target)
+        ]
+        run(
+            [
+                need("scp", "openssh-client"),
+                "-F",
+                "none",
+                "-q",
+                "-r",
+                *self.options(),
+                "-P",
+                str(self.port),
+                *words,
+            ],
+            deadline=deadline,
+            watch=self.watch,
+        )
 
     def wait(self, deadline: Deadline) -> None:
-        """Until a command ran: QEMU takes a connection at once and holds it, so the first event is sshd's greeting.
+        """Until a command ran: QEMU takes a connection at once and holds it, so the first event is sshd's
+        greeting.
 
-        The longer it takes, the more time each try has: on a busy host an emulated sshd needs seconds to greet.
+        The longer it takes, the more time each try has: on a busy host an emulated sshd needs seconds to
+        greet.
         """
         began = time.monotonic()
         while True:
@@ -162,8 +242,8 @@ class Ssh:
             deadline.pause(0.1)
 
     def _connects(self, deadline: Deadline) -> bool:
-        """Make the shared connection; False when sshd, just started, turns it away: others that were held for it are
-        as many as MaxStartups lets in (seen under load).
+        """Make the shared connection; False when sshd, just started, turns it away: others that were held for
+        it are as many as MaxStartups lets in (seen under load).
         """
         try:
             self.execute("true", deadline=deadline)
@@ -176,7 +256,9 @@ class Ssh:
     def _greets(self, deadline: Deadline, patience: float) -> bool:
         """Whether an SSH server speaks first at the other end."""
         if self.via:
-            words = Where(self.via).argv(["timeout", str(patience + 1), "bash", "-c", f"head -c 4 < /dev/tcp/{self.host}/{self.port}"])
+            words = Where(self.via).argv(
+                ["timeout", str(patience + 1), "bash", "-c", f"head -c 4 < /dev/tcp/{self.host}/{self.port}"]
+            )
             return run(words, deadline=deadline, check=False).stdout == "SSH-"
         try:
             with socket.create_connection((self.host, self.port), timeout=patience) as greeting:

@@ -25,7 +25,8 @@ SEED_BYTES = 64
 
 
 def resolve(name: str, image: Image) -> Boot:
-    """The files to boot this kernel from; of a command line, what its era wants. HostError when it is not built."""
+    """The files to boot this kernel from; of a command line, what its era wants. HostError when it is not
+    built."""
     boot, age = _files(name, image), era_of(recipe(name))
     if age is None:
         return boot
@@ -38,7 +39,11 @@ def resolve(name: str, image: Image) -> Boot:
 def fitted(name: str, shape: Topology) -> Topology:
     """The topology on a machine that the kernel's era can drive, with fake nodes as that era makes them."""
     age = era_of(recipe(name))
-    return shape.model_copy(update={"machine": age.machine or shape.machine, "deals_cpus": age.deals_cpus}) if age else shape
+    return (
+        shape.model_copy(update={"machine": age.machine or shape.machine, "deals_cpus": age.deals_cpus})
+        if age
+        else shape
+    )
 
 
 def _files(name: str, image: Image) -> Boot:
@@ -55,12 +60,15 @@ def _files(name: str, image: Image) -> Boot:
     asked = plan(name, image, Deadline.after(60), fetch=False)
     built = existing(asked) if asked else None
     if built is None:
-        raise HostError(f"kernel {name} is not built, or what it is made of changed: lab.py kernel build {name}")
+        raise HostError(
+            f"kernel {name} is not built, or what it is made of changed: lab.py kernel build {name}"
+        )
     return Boot(name=name, kernel=str(built.file("bzImage")), release=built.release)
 
 
 def modules(boot: Boot, scratch: Path) -> Path | None:
-    """A tar with the folder RELEASE of a kernel's modules, or None; what has to be made for it goes to `scratch`."""
+    """A tar with the folder RELEASE of a kernel's modules, or None; what has to be made for it goes to
+    `scratch`."""
     given = recipe(boot.name).source.prebuilt
     if given is None:
         beside = Path(boot.kernel or "").with_name("modules.tar")
@@ -73,13 +81,18 @@ def modules(boot: Boot, scratch: Path) -> Path | None:
     if path.is_dir():
         with tarfile.open(scratch / "modules.tar", "w") as archive:
             # build and source lead to trees that the guest does not have
-            archive.add(path, boot.release, filter=lambda member: None if Path(member.name).name in ("build", "source") else member)
+            archive.add(
+                path,
+                boot.release,
+                filter=lambda member: None if Path(member.name).name in ("build", "source") else member,
+            )
         return scratch / "modules.tar"
     return path
 
 
 def _told(path: Path) -> str:
-    """The release of a kernel made elsewhere; '' for a form without one, such as a vmlinux that QEMU boots by PVH."""
+    """The release of a kernel made elsewhere; '' for a form without one, such as a vmlinux that QEMU boots by
+    PVH."""
     try:
         return release(path)
     except InputError:

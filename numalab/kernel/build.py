@@ -26,21 +26,32 @@ from numalab.kernel import kconfig, source, toolchain
 from numalab.kernel import patch as kernel_patch
 from numalab.kernel.era import Era
 from numalab.kernel.patch import Patch
-from numalab.kernel.recipe import DISTRIBUTION, KernelRecipe, era_of, fragments, is_commit, patch_set, recipe, stem, wanted
+from numalab.kernel.recipe import (
+    DISTRIBUTION,
+    KernelRecipe,
+    era_of,
+    fragments,
+    is_commit,
+    patch_set,
+    recipe,
+    stem,
+    wanted,
+)
 from numalab.kernel.source import Tree
 from numalab.kernel.toolchain import Tools
 from numalab.model.values import Stored, Value, first_line, jsonable
 
 FORMAT = 2
-"""Counts up when this module makes another kernel of the same recipe. What the role's scripts and the tools change, the key
-knows by itself; since 2 it has them."""
+"""Counts up when this module makes another kernel of the same recipe. What the role's scripts and the tools
+change, the key knows by itself; since 2 it has them."""
 BUILD_SECONDS = 6 * 3600.0
 """A lean kernel takes 7 minutes on two cores, a distribution's configuration hours."""
 SCRIPTS = ("unpack.sh", "configure.sh", "restore.sh", "variant.sh")
 """The role's scripts that decide a kernel. container.sh is part of the container's id instead."""
 BUILD_HOST = "numalab"
 TIMESTAMP = "Thu Jan  1 00:00:00 UTC 1970"
-"""The time that every build carries: what two builds of the same differ in would be no difference between kernels."""
+"""The time that every build carries: what two builds of the same differ in would be no difference between
+kernels."""
 
 FULL = 4 << 20
 """Bytes; with less free, a build that failed did so for want of space, whatever its last words were."""
@@ -78,12 +89,22 @@ class BuildPlan(Value):
 
     def _tools(self) -> list[str]:
         """What compiles and links, and how."""
-        scripts = [kernel_era.code(name) for name in (*SCRIPTS, *(["inside.sh"] if self.tools.container else []))]
-        return [self.tools.compiler, *self.tools.binutils, *filter(None, [self.tools.container]), *self.make, *scripts]
+        scripts = [
+            kernel_era.code(name) for name in (*SCRIPTS, *(["inside.sh"] if self.tools.container else []))
+        ]
+        return [
+            self.tools.compiler,
+            *self.tools.binutils,
+            *filter(None, [self.tools.container]),
+            *self.make,
+            *scripts,
+        ]
 
     def _options(self) -> list[str]:
         """What the configuration says; how it is written and explained does not matter."""
-        return [json.dumps(kconfig.options(text), sort_keys=True) for text in (self.config, self.distribution)]
+        return [
+            json.dumps(kconfig.options(text), sort_keys=True) for text in (self.config, self.distribution)
+        ]
 
 
 class Built(Stored):
@@ -122,11 +143,21 @@ def plan(name: str, image: Image | None, deadline: Deadline, *, fetch: bool) -> 
         try:
             whole = image.file("config").read_text()
         except OSError as error:
-            raise HostError(f"kernel {name} takes its configuration from image {image.name}: {error}") from error
+            raise HostError(
+                f"kernel {name} takes its configuration from image {image.name}: {error}"
+            ) from error
     series = _patches(name, what, tree, deadline)
     if age and (header := kernel_era.shim(age, tools.compiler)):
         series.append(header)
-    return BuildPlan(name=stem(name), tree=tree, config=asked, distribution=whole, patches=tuple(series), era=age, tools=tools)
+    return BuildPlan(
+        name=stem(name),
+        tree=tree,
+        config=asked,
+        distribution=whole,
+        patches=tuple(series),
+        era=age,
+        tools=tools,
+    )
 
 
 def _patches(name: str, what: KernelRecipe, tree: Tree, deadline: Deadline) -> list[Patch]:
@@ -146,17 +177,24 @@ def existing(asked: BuildPlan) -> Built | None:
     if not place.is_dir():
         return None
     try:
-        built = Built.model_validate_json((place / "manifest.json").read_text()).model_copy(update={"directory": str(place)})
+        built = Built.model_validate_json((place / "manifest.json").read_text()).model_copy(
+            update={"directory": str(place)}
+        )
         size = built.file("bzImage").stat().st_size
     except (OSError, ValueError) as error:
-        raise HostError(f"kernel {asked.name}: {place} is broken ({first_line(error)}): remove it, then lab.py kernel build {asked.name}") from error
+        raise HostError(
+            f"kernel {asked.name}: {place} is broken ({first_line(error)}): remove it, then lab.py kernel build {asked.name}"
+        ) from error
     if size != built.bzimage_bytes:
-        raise HostError(f"kernel {asked.name}: {place}/bzImage has {size} bytes, not {built.bzimage_bytes}: remove {place} and build it again")
+        raise HostError(
+            f"kernel {asked.name}: {place}/bzImage has {size} bytes, not {built.bzimage_bytes}: remove {place} and build it again"
+        )
     return built
 
 
 def build(name: str, image: Image | None, deadline: Deadline) -> Built:
-    """The kernel, built unless it is there. Raises InputError, HostError, CommandFailed; never leaves half of one."""
+    """The kernel, built unless it is there. Raises InputError, HostError, CommandFailed; never leaves half of
+    one."""
     if not recipe(name).built:
         raise InputError(f"kernel {name} is not built here: its source is a finished kernel")
     known = plan(name, image, deadline, fetch=False)
@@ -178,7 +216,10 @@ def build(name: str, image: Image | None, deadline: Deadline) -> Built:
 def configure(asked: BuildPlan, deadline: Deadline) -> str:
     """The .config of a plan. Raises InputError that names each option that was asked for and got lost."""
     place = state.folder("configs") / asked.build
-    if place.exists() and kernel_era.forgiven(asked.era, kconfig.lost(asked.config, place.read_text(errors="replace")))[1]:
+    if (
+        place.exists()
+        and kernel_era.forgiven(asked.era, kconfig.lost(asked.config, place.read_text(errors="replace")))[1]
+    ):
         note(f"{place} is damaged: the kernel is configured again")
         place.unlink()
     if not place.exists():
@@ -188,10 +229,14 @@ def configure(asked: BuildPlan, deadline: Deadline) -> str:
         text = fresh.read_text()
         lacking, gone = kernel_era.forgiven(asked.era, kconfig.lost(asked.config, text))
         if lacking:
-            note(f"kernel {asked.name}: its era lacks {', '.join(line.split()[0].removeprefix('CONFIG_') for line in lacking)}")
+            note(
+                f"kernel {asked.name}: its era lacks {', '.join(line.split()[0].removeprefix('CONFIG_') for line in lacking)}"
+            )
         if gone:
             fresh.unlink()
-            raise InputError(f"kernel {asked.name}: options that were asked for did not survive olddefconfig: {', '.join(gone)}")
+            raise InputError(
+                f"kernel {asked.name}: options that were asked for did not survive olddefconfig: {', '.join(gone)}"
+            )
         state.sync(fresh)
         fresh.replace(place)
         state.sync(place.parent)
@@ -202,18 +247,28 @@ def _keep(asked: BuildPlan, scratch: Path, seconds: float) -> Built:
     """What came back -> a finished kernel with its manifest."""
     with tarfile.open(scratch / "result.tar") as archive:
         # Not filter="data", which Debian 12's Python 3.11.2 does not know yet.
-        archive.extractall(scratch, members=[member for member in archive if member.isfile() and member.name in RESULT])
+        archive.extractall(
+            scratch, members=[member for member in archive if member.isfile() and member.name in RESULT]
+        )
     (scratch / "result.tar").unlink()
     text = version(scratch / "bzImage")
     found = release(scratch / "bzImage")
     if not found.endswith(_local_version(asked.name)):
         raise HostError(f"kernel {asked.name}: what was built calls itself {found}")
     if not text.startswith(f"{found} ({asked.key}@{BUILD_HOST}) "):
-        raise HostError(f"kernel {asked.name}: what was built is another kernel: it carries {text!r}, and not the key {asked.key}: build it again")
+        raise HostError(
+            f"kernel {asked.name}: what was built is another kernel: it carries {text!r}, and not the key {asked.key}: build it again"
+        )
     built = Built(
-        name=asked.name, key=asked.key, directory=str(state.folder("kernels") / f"{asked.name}-{asked.key}"), release=found,
-        seconds=round(seconds, 1), patches=tuple(f"{'-' if patch.reverse else '+'} {patch.label}" for patch in asked.patches),
-        source=asked.tree.id, compiler=asked.tools.compiler, bzimage_bytes=(scratch / "bzImage").stat().st_size,
+        name=asked.name,
+        key=asked.key,
+        directory=str(state.folder("kernels") / f"{asked.name}-{asked.key}"),
+        release=found,
+        seconds=round(seconds, 1),
+        patches=tuple(f"{'-' if patch.reverse else '+'} {patch.label}" for patch in asked.patches),
+        source=asked.tree.id,
+        compiler=asked.tools.compiler,
+        bzimage_bytes=(scratch / "bzImage").stat().st_size,
         modules=(scratch / "modules.tar").exists(),
     )
     (scratch / "manifest.json").write_text(json.dumps(jsonable(built), indent=1))
@@ -231,21 +286,32 @@ def _play(asked: BuildPlan, tag: str, out: Path, deadline: Deadline, *, modules:
     try:
         _job(asked, job, modules)
         variables: dict[str, object] = {
-            "kernel_source": asked.tree.id, "kernel_tarball": asked.tree.tarball, "kernel_build": asked.build, "kernel_job": str(job),
-            "kernel_tools": [asked.tools.compiler, *asked.tools.binutils], "kernel_allconfig": not asked.distribution, "kernel_out": str(out),
-            "kernel_ask_tools": toolchain.ask_tools(asked.era), **toolchain.container_variables(asked.era),
+            "kernel_source": asked.tree.id,
+            "kernel_tarball": asked.tree.tarball,
+            "kernel_build": asked.build,
+            "kernel_job": str(job),
+            "kernel_tools": [asked.tools.compiler, *asked.tools.binutils],
+            "kernel_allconfig": not asked.distribution,
+            "kernel_out": str(out),
+            "kernel_ask_tools": toolchain.ask_tools(asked.era),
+            **toolchain.container_variables(asked.era),
         }
         toolchain.play(tag, variables, log, deadline)
     except CommandFailed as error:
         for index, patch in enumerate(asked.patches):
             if f"refused: {index:04}.patch" in error.evidence:
-                raise InputError(f"kernel {asked.name}: {kernel_patch.refusal(error.evidence, patch) or error}", evidence=error.evidence) from error
+                raise InputError(
+                    f"kernel {asked.name}: {kernel_patch.refusal(error.evidence, patch) or error}",
+                    evidence=error.evidence,
+                ) from error
         who = toolchain.builder()
         full_here = who.local and shutil.disk_usage(state.directory()).free < FULL
         if full_here or "No space left on device" in error.evidence:
             place = state.directory() if who.local else who.host
-            raise HostError(f"kernel {asked.name}: the disk is full ({place}): make room (lab.py kernel prune, lab.py gc), then build it again",
-                            evidence=error.evidence) from error
+            raise HostError(
+                f"kernel {asked.name}: the disk is full ({place}): make room (lab.py kernel prune, lab.py gc), then build it again",
+                evidence=error.evidence,
+            ) from error
         raise CommandFailed(f"kernel {asked.name}: {error}", evidence=error.evidence) from error
     finally:
         job.unlink(missing_ok=True)
@@ -254,8 +320,14 @@ def _play(asked: BuildPlan, tag: str, out: Path, deadline: Deadline, *, modules:
 def _job(asked: BuildPlan, path: Path, modules: bool) -> None:
     """The tar that the builder works from."""
     arguments = [
-        f"LOCALVERSION={_local_version(asked.name)}", "KBUILD_BUILD_VERSION=1", f"KBUILD_BUILD_TIMESTAMP={TIMESTAMP}",
-        f"KBUILD_BUILD_USER={asked.key}", f"KBUILD_BUILD_HOST={BUILD_HOST}", *asked.make, "bzImage", *(["modules"] if modules else []),
+        f"LOCALVERSION={_local_version(asked.name)}",
+        "KBUILD_BUILD_VERSION=1",
+        f"KBUILD_BUILD_TIMESTAMP={TIMESTAMP}",
+        f"KBUILD_BUILD_USER={asked.key}",
+        f"KBUILD_BUILD_HOST={BUILD_HOST}",
+        *asked.make,
+        "bzImage",
+        *(["modules"] if modules else []),
     ]
     touched = sorted({file for patch in asked.patches for file in kernel_patch.touched(patch.text)})
     files = {
@@ -263,7 +335,9 @@ def _job(asked: BuildPlan, path: Path, modules: bool) -> None:
         "arguments": "".join(f"{word}\n" for word in arguments),
         "make": "".join(f"{word}\n" for word in asked.make),
         "touched": "".join(f"{file}\n" for file in touched),
-        "order": "".join(f"{'-' if patch.reverse else '+'} {index:04}.patch\n" for index, patch in enumerate(asked.patches)),
+        "order": "".join(
+            f"{'-' if patch.reverse else '+'} {index:04}.patch\n" for index, patch in enumerate(asked.patches)
+        ),
         **{f"{index:04}.patch": patch.text for index, patch in enumerate(asked.patches)},
         **{script.name: script.read_text() for script in kernel_era.SCRIPTS.glob("*.sh")},
     }
@@ -280,7 +354,8 @@ def release(bzimage: Path) -> str:
 
 
 def version(bzimage: Path) -> str:
-    """A bzImage's version string: RELEASE (USER@HOST) #VERSION. Raises InputError when the file is no bzImage.
+    """A bzImage's version string: RELEASE (USER@HOST) #VERSION. Raises InputError when the file is no
+    bzImage.
 
     Documentation/arch/x86/boot.rst: HdrS at 0x202; the word at 0x20e plus 0x200 is where the version stands.
     """
@@ -288,7 +363,7 @@ def version(bzimage: Path) -> str:
         with bzimage.open("rb") as handle:
             head = handle.read(0x10000)
         if head[0x202:0x206] == b"HdrS" and (offset := struct.unpack_from("<H", head, 0x20E)[0]):
-            return head[offset + 0x200:].split(b"\0")[0].decode()
+            return head[offset + 0x200 :].split(b"\0")[0].decode()
     except (OSError, struct.error, UnicodeDecodeError) as error:
         raise InputError(f"{bzimage}: {error}") from error
     raise InputError(f"{bzimage}: is not a bzImage")

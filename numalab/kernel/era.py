@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Eras: kernels/eras/NAME.yml says what trees of a time need to be built and booted today, kernels/containers/NAME.yml
-which tool chain of their time.
+"""Eras: kernels/eras/NAME.yml says what trees of a time need to be built and booted today,
+kernels/containers/NAME.yml which tool chain of their time.
 
 Pure: files -> values. Making a container and building in it is the builder's (playbooks/roles/kernel).
 """
@@ -50,20 +50,23 @@ class Era(Value):
     flags: tuple[Word, ...] = ()
     """For every run of the compiler, of the assembler too."""
     header: Annotated[str, Field(pattern=r"^compiler-gcc\d\.h$")] | None = None
-    """The file of include/linux that a compiler gets that is too young to have a compiler-gccN.h in the tree."""
+    """The file of include/linux that a compiler gets that is too young to have a compiler-gccN.h in the
+    tree."""
     lacks: tuple[Word, ...] = ()
     """Options (patterns, as in fnmatch) that may be asked for and get lost; all others fail the build."""
     append: Words = ""
     """Words for the kernel command line."""
     random_seed: bool = False
-    """Whether the guest gets its first entropy on the command line: an old kernel has none at boot, and sshd waits for it."""
+    """Whether the guest gets its first entropy on the command line: an old kernel has none at boot, and sshd
+    waits for it."""
     machine: Annotated[str, Field(pattern="^(q35|pc)$")] | None = None
     """In place of the topology's. On pc virtio devices are transitional, as kernels before 4.0 need them."""
     deals_cpus: bool = False
-    """Whether numa=fake deals the CPUs out, one node after the other, at distance 20 (3.16 to 4.18); in 3.2 and since 4.19 each
-    fake node shows all CPUs of the node that it was cut from."""
+    """Whether numa=fake deals the CPUs out, one node after the other, at distance 20 (3.16 to 4.18); in 3.2
+    and since 4.19 each fake node shows all CPUs of the node that it was cut from."""
     mkfs_xfs: Words = ""
-    """Options for mkfs.xfs that give a file system which the kernel can mount; they replace a workload's own."""
+    """Options for mkfs.xfs that give a file system which the kernel can mount; they replace a workload's
+    own."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -88,9 +91,11 @@ def container(name: str) -> Container:
 
 
 def make_words(what: Era) -> tuple[str, ...]:
-    """make's arguments for an era's compiler. In CC, since not every part of an old tree minds KCFLAGS and KAFLAGS.
+    """make's arguments for an era's compiler. In CC, since not every part of an old tree minds KCFLAGS and
+    KAFLAGS.
 
-    The tree's own tools want it too: gcc 10 no longer takes a variable that two files define (relocs, before 3.19).
+    The tree's own tools want it too: gcc 10 no longer takes a variable that two files define (relocs, before
+    3.19).
     """
     if not what.flags and what.compiler == "gcc":
         return ()
@@ -98,7 +103,8 @@ def make_words(what: Era) -> tuple[str, ...]:
 
 
 def shim(what: Era, compiler: str) -> Patch | None:
-    """The header that include/linux/compiler.h of a tree before 4.2 wants for this compiler: gcc's first line -> a patch."""
+    """The header that include/linux/compiler.h of a tree before 4.2 wants for this compiler: gcc's first line
+    -> a patch."""
     major = re.search(r" (\d+)\.[\d.]+$", compiler)
     if what.header is None or major is None or what.header == f"compiler-gcc{major[1]}.h":
         return None

@@ -10,7 +10,8 @@ _UNSET = re.compile(r"^# (CONFIG_\w+) is not set$")
 
 
 def options(text: str) -> dict[str, str]:
-    """Options of a fragment or a .config -> their values ("n" for one that is not set); the last line wins."""
+    """Options of a fragment or a .config -> their values ("n" for one that is not set); the last line
+    wins."""
     found: dict[str, str] = {}
     for line in text.splitlines():
         if match := _SET.match(line.strip()):
@@ -25,7 +26,8 @@ def lost(asked: str, config: str) -> list[str]:
     found = options(config)
     return [
         f"{name} (asked {value}, got {found.get(name, 'n')})"
-        for name, value in options(asked).items() if found.get(name, "n") != value
+        for name, value in options(asked).items()
+        if found.get(name, "n") != value
     ]
 
 

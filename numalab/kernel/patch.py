@@ -60,14 +60,18 @@ def header(text: str, label: str) -> Header:
         elif colon and key in HEADER and key not in fields:
             fields[key] = value.strip()
         else:
-            raise InputError(f"{label}: header: {line!r} is no line of a header: it has {', '.join(HEADER)}, each once, then an empty line")
+            raise InputError(
+                f"{label}: header: {line!r} is no line of a header: it has {', '.join(HEADER)}, each once, then an empty line"
+            )
     if missing := [key for key in HEADER if not fields.get(key)]:
         raise InputError(f"{label}: header: {missing[0]} is missing")
     moves: dict[str, Move] = {}
     for part in fields["Moves"].split(",") if fields["Moves"] != "none" else ():
         counter, _, way = part.strip().partition(" ")
         if not _COUNTER.fullmatch(counter) or way.strip() not in list(Move):
-            raise InputError(f"{label}: header: Moves: {part.strip()!r} is not a counter and one of {', '.join(Move)}")
+            raise InputError(
+                f"{label}: header: Moves: {part.strip()!r} is not a counter and one of {', '.join(Move)}"
+            )
         moves[counter] = Move(way.strip())
     try:
         return Header(subject=fields["Subject"], set=fields["Set"], mirrors=fields["Mirrors"], moves=moves)
@@ -80,7 +84,9 @@ def touched(text: str) -> tuple[str, ...]:
     found: set[str] = set()
     for old, new in re.findall(r"^--- (\S+).*\n\+\+\+ (\S+)", text, re.MULTILINE):
         found |= {path.partition("/")[2] for path in (old, new) if path != "/dev/null"}
-    for match in re.finditer(r"^(?:rename|copy) (?:from|to) (.+)$|^diff --git a/(\S+) b/(\S+)$", text, re.MULTILINE):
+    for match in re.finditer(
+        r"^(?:rename|copy) (?:from|to) (.+)$|^diff --git a/(\S+) b/(\S+)$", text, re.MULTILINE
+    ):
         found |= {path for path in match.groups() if path}
     if bad := [path for path in found if path.startswith("/") or ".." in path.split("/")]:
         raise InputError(f"a patch leads out of the tree: {bad[0]}")
@@ -88,16 +94,22 @@ def touched(text: str) -> tuple[str, ...]:
 
 
 def refusal(said: str, patch: Patch) -> str | None:
-    """What `git apply` said -> which file and hunk of the patch do not apply; None when it said nothing of the kind."""
+    """What `git apply` said -> which file and hunk of the patch do not apply; None when it said nothing of
+    the kind."""
     match = re.search(r"error: patch failed: (.+):(\d+)", said)
     if match:
         path, line = match[1], int(match[2])
         starts = _hunks(patch, path)
         hunk = f"hunk {starts.index(line) + 1} of {len(starts)}" if line in starts else "the hunk"
         return f"{patch.label}: {hunk} (line {line}) of {path} does not {'reverse' if patch.reverse else 'apply'}"
-    match = re.search(r"error: (.+?): (No such file or directory|already exists in working directory|does not exist in index)", said)
+    match = re.search(
+        r"error: (.+?): (No such file or directory|already exists in working directory|does not exist in index)",
+        said,
+    )
     if match:
-        return f"{patch.label}: all of {match[1]} does not {'reverse' if patch.reverse else 'apply'}: {match[2]}"
+        return (
+            f"{patch.label}: all of {match[1]} does not {'reverse' if patch.reverse else 'apply'}: {match[2]}"
+        )
     match = re.search(r"error: (corrupt patch .*|.*unrecognized input.*|No valid patches in input.*)", said)
     return f"{patch.label}: not a patch: {match[1]}" if match else None
 

@@ -27,7 +27,9 @@ COMMIT = re.compile(r"[0-9a-f]{7,40}")
 
 Series = Annotated[str, Field(pattern=r"^\d+\.\d+$")]
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-Names = Annotated[tuple[Name, ...], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
+Names = Annotated[
+    tuple[Name, ...], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
+]
 
 
 class Prebuilt(Value):
@@ -76,7 +78,9 @@ class Source(Value):
     def _one(cls, data: Any) -> Any:
         given = [name for name, value in data.items() if value] if isinstance(data, dict) else []
         if isinstance(data, dict) and len(given) != 1:
-            raise ValueError(f"exactly one source must be given, not {len(given)}: debian-image, debian-source, git, tarball or prebuilt")
+            raise ValueError(
+                f"exactly one source must be given, not {len(given)}: debian-image, debian-source, git, tarball or prebuilt"
+            )
         return data
 
 
@@ -100,7 +104,9 @@ class KernelRecipe(Value):
             raise ValueError(f"config: names of kernels/config/*.config, or {DISTRIBUTION}")
         if DISTRIBUTION in self.config and len(self.config) > 1 and self.config[0] != DISTRIBUTION:
             raise ValueError(f"config: {DISTRIBUTION} comes first; fragments are laid over it")
-        if doubles := [name for name in (*self.apply, *self.revert) if (*self.apply, *self.revert).count(name) > 1]:
+        if doubles := [
+            name for name in (*self.apply, *self.revert) if (*self.apply, *self.revert).count(name) > 1
+        ]:
             raise ValueError(f"apply: {doubles[0]} is there twice")
         return self
 
@@ -121,13 +127,16 @@ def recipe(name: str) -> KernelRecipe:
 
 
 def in_series(name: str, series: str) -> str | None:
-    """A kernel's counterpart in another series, by its name: 6.1-stagger-before -> 6.12-stagger-before; None without one.
+    """A kernel's counterpart in another series, by its name: 6.1-stagger-before -> 6.12-stagger-before; None
+    without one.
 
     Raises InputError when that series has no kernel at all.
     """
     known = names("kernels")
     if series not in known:
-        raise InputError(f"series {series}: there is no kernels/{series}.yml: there are {', '.join(known)}", field="series")
+        raise InputError(
+            f"series {series}: there is no kernels/{series}.yml: there are {', '.join(known)}", field="series"
+        )
     other = f"{series}{name.removeprefix(recipe(name).of_series or '')}"
     return other if other in known else None
 
@@ -160,13 +169,16 @@ def fragments(what: KernelRecipe, name: str) -> str:
         path = paths.ROOT / "kernels" / "config" / f"{fragment}.config"
         if not path.is_file():
             known = ", ".join(names("kernels/config", ".config"))
-            raise InputError(f"{shown(name)}: config: there is no kernels/config/{fragment}.config: there are {known}")
+            raise InputError(
+                f"{shown(name)}: config: there is no kernels/config/{fragment}.config: there are {known}"
+            )
         texts.append(path.read_text())
     return "\n".join(texts)
 
 
 def wanted(what: KernelRecipe) -> list[tuple[bool, str]]:
-    """(whether it is taken back, patch set or commit): what is applied, in the order of the recipe, then what is reverted."""
+    """(whether it is taken back, patch set or commit): what is applied, in the order of the recipe, then what
+    is reverted."""
     return [(False, item) for item in what.apply] + [(True, item) for item in what.revert]
 
 
@@ -181,17 +193,22 @@ def patch_files(set_name: str, series: str | None, name: str) -> list[Path]:
     there = sorted(path.name for path in place.iterdir() if path.is_dir()) if place.is_dir() else []
     if not there:
         sets = sorted(path.name for path in (paths.ROOT / "kernels" / "patches").glob("*/"))
-        raise InputError(f"{shown(name)}: there is no patch set kernels/patches/{set_name}: there are {', '.join(sets) or 'none'}")
+        raise InputError(
+            f"{shown(name)}: there is no patch set kernels/patches/{set_name}: there are {', '.join(sets) or 'none'}"
+        )
     if series is None:
         raise InputError(f"{shown(name)}: series: is needed to choose among {set_name}'s: {', '.join(there)}")
     found = sorted((place / series).glob("*.patch"))
     if not found:
-        raise InputError(f"{shown(name)}: patch set {set_name} has no patches for {series}, only for {', '.join(there)}")
+        raise InputError(
+            f"{shown(name)}: patch set {set_name} has no patches for {series}, only for {', '.join(there)}"
+        )
     return found
 
 
 def patch_set(set_name: str, series: str | None, name: str, *, reverse: bool = False) -> list[Patch]:
-    """A set as patches for the builder: in the order of their names, or to be taken back in the opposite one."""
+    """A set as patches for the builder: in the order of their names, or to be taken back in the opposite
+    one."""
     found = []
     for path in patch_files(set_name, series, name):
         text, label = path.read_text(), str(path.relative_to(paths.ROOT))

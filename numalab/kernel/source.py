@@ -48,7 +48,12 @@ def tree(name: str, what: KernelRecipe, deadline: Deadline, *, fetch: bool) -> T
     """The source of a recipe. Without `fetch` nothing is downloaded or made: None when it is not here."""
     source, age = what.source, era_of(what)
     if source.debian_source:
-        return _debian(source.debian_source, container(age.container).suite if age and age.container else None, deadline, fetch)
+        return _debian(
+            source.debian_source,
+            container(age.container).suite if age and age.container else None,
+            deadline,
+            fetch,
+        )
     if source.tarball:
         return _tarball(name, what, source.tarball, deadline, fetch)
     if source.git:
@@ -57,8 +62,8 @@ def tree(name: str, what: KernelRecipe, deadline: Deadline, *, fetch: bool) -> T
 
 
 def _debian(series: str, suite: str | None, deadline: Deadline, fetch: bool) -> Tree | None:
-    """linux-source-SERIES: the installed package's tarball, or one downloaded (from a suite other than ours too) and
-    unpacked without root."""
+    """linux-source-SERIES: the installed package's tarball, or one downloaded (from a suite other than ours
+    too) and unpacked without root."""
     file = f"linux-source-{series}.tar.xz"
     path = USR_SRC / file
     if not path.is_file():
@@ -99,12 +104,18 @@ def _apt(series: str, file: str, suite: str | None, deadline: Deadline) -> Path:
             try:
                 options = _lists(suite, scratch, deadline) if suite else []
                 # apt drops to a user of its own, who cannot write here; as root it says so and goes on.
-                run([need("apt-get", "apt"), *options, "download", "-q", package], deadline=deadline, cwd=scratch)
+                run(
+                    [need("apt-get", "apt"), *options, "download", "-q", package],
+                    deadline=deadline,
+                    cwd=scratch,
+                )
                 deb = next(scratch.glob("*.deb"))
                 run([need("dpkg-deb", "dpkg"), "-x", deb, scratch / "tree"], deadline=deadline)
                 (scratch / "tree/usr/src" / file).rename(scratch / file)
             except (CommandFailed, StopIteration, FileNotFoundError) as error:
-                raise HostError(f"there is no Debian package {package} to be had ({error}): apt-get update, or install it") from error
+                raise HostError(
+                    f"there is no Debian package {package} to be had ({error}): apt-get update, or install it"
+                ) from error
             for path in scratch.iterdir():
                 if path.name != file:
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -113,13 +124,24 @@ def _apt(series: str, file: str, suite: str | None, deadline: Deadline) -> Path:
 
 
 def _lists(suite: str, scratch: Path, deadline: Deadline) -> list[str]:
-    """apt-get's options for package lists of another suite, in a folder of their own; the host's stay as they are."""
+    """apt-get's options for package lists of another suite, in a folder of their own; the host's stay as they
+    are."""
     for folder in ("state/lists/partial", "cache/archives/partial"):
         (scratch / folder).mkdir(parents=True)
-    (scratch / "sources.list").write_text(f"deb {MIRROR}/debian {suite} main\ndeb {MIRROR}/debian-security {suite}-security main\n")
-    pairs = {"Dir::Etc::SourceList": "sources.list", "Dir::Etc::SourceParts": "none", "Dir::State": "state", "Dir::Cache": "cache"}
+    (scratch / "sources.list").write_text(
+        f"deb {MIRROR}/debian {suite} main\ndeb {MIRROR}/debian-security {suite}-security main\n"
+    )
+    pairs = {
+        "Dir::Etc::SourceList": "sources.list",
+        "Dir::Etc::SourceParts": "none",
+        "Dir::State": "state",
+        "Dir::Cache": "cache",
+    }
     options = [word for key, value in pairs.items() for word in ("-o", f"{key}={scratch / value}")]
-    run([need("apt-get", "apt"), *options, "-q", "-o", "APT::Update::Error-Mode=any", "update"], deadline=deadline)
+    run(
+        [need("apt-get", "apt"), *options, "-q", "-o", "APT::Update::Error-Mode=any", "update"],
+        deadline=deadline,
+    )
     return options
 
 
@@ -151,7 +173,11 @@ def _download(url: str, sha256: str, path: Path, deadline: Deadline) -> None:
     part = state.scratch(path)
     digest = hashlib.sha256()
     try:
-        with step(f"{url}: downloaded"), urllib.request.urlopen(url, timeout=60) as stream, part.open("wb") as out:
+        with (
+            step(f"{url}: downloaded"),
+            urllib.request.urlopen(url, timeout=60) as stream,
+            part.open("wb") as out,
+        ):
             while block := stream.read(1 << 20):
                 deadline.check(f"downloading {url}")
                 digest.update(block)
@@ -187,7 +213,10 @@ def use_git(where: str, deadline: Deadline) -> None:
             raise InputError(f"source tree {where}: is no git tree", field="source_tree")
         where = str(place)
     if (known := os.environ.get("LAB_LINUX_GIT")) and known != where:
-        raise InputError(f"source tree {where}: but LAB_LINUX_GIT is {known}, and goes first: unset it", field="source_tree")
+        raise InputError(
+            f"source tree {where}: but LAB_LINUX_GIT is {known}, and goes first: unset it",
+            field="source_tree",
+        )
     state.write(state.folder("cache") / "linux-git", where)
 
 
@@ -195,11 +224,18 @@ def _git(name: str, what: KernelRecipe, asked: Git, deadline: Deadline, fetch: b
     """A commit, archived once; tags are looked up each time, so a moved one is another commit."""
     where = asked.url or linux_git()
     if not where:
-        raise InputError(f"{shown(name)}: comes from a Linux git tree: say where one is, in LAB_LINUX_GIT or to lab.py kernel build", field="source_tree")
+        raise InputError(
+            f"{shown(name)}: comes from a Linux git tree: say where one is, in LAB_LINUX_GIT or to lab.py kernel build",
+            field="source_tree",
+        )
     local = Path(where).expanduser()
     if "://" not in where and not local.is_dir():
         raise InputError(f"{shown(name)}: source.git.url: there is no repository {local}")
-    repository = local.absolute() if local.is_dir() else state.folder("git") / hashlib.sha256(where.encode()).hexdigest()[:16]
+    repository = (
+        local.absolute()
+        if local.is_dir()
+        else state.folder("git") / hashlib.sha256(where.encode()).hexdigest()[:16]
+    )
     if not local.is_dir() and fetch:
         _mirror(where, repository, asked.rev, deadline)
     elif not repository.is_dir():
@@ -208,19 +244,32 @@ def _git(name: str, what: KernelRecipe, asked: Git, deadline: Deadline, fetch: b
     if commit is None:
         raise InputError(f"{shown(name)}: source.git.rev: {where} has no commit {asked.rev}")
     if asked.commit and not commit.startswith(asked.commit):
-        raise InputError(f"{shown(name)}: source.git.commit: {asked.rev} of {where} is {commit[:12]}, not {asked.commit}: was the tag moved?")
-    tarball = next(filter(_named_by_content, sorted(state.folder("downloads").glob(f"git-{commit}-*.tar"))), None)
+        raise InputError(
+            f"{shown(name)}: source.git.commit: {asked.rev} of {where} is {commit[:12]}, not {asked.commit}: was the tag moved?"
+        )
+    tarball = next(
+        filter(_named_by_content, sorted(state.folder("downloads").glob(f"git-{commit}-*.tar"))), None
+    )
     if tarball is None:
         if not fetch:
             return None
         tarball = _archive(repository, commit, deadline)
     version = git(repository, ["show", f"{commit}:Makefile"], deadline).stdout
-    numbers = [match[1] if (match := re.search(rf"^{key} = (\d+)", version, re.MULTILINE)) else "" for key in ("VERSION", "PATCHLEVEL")]
-    return Tree(id=f"git-{commit[:16]}", tarball=str(tarball), series=what.series or ".".join(numbers), git=str(repository))
+    numbers = [
+        match[1] if (match := re.search(rf"^{key} = (\d+)", version, re.MULTILINE)) else ""
+        for key in ("VERSION", "PATCHLEVEL")
+    ]
+    return Tree(
+        id=f"git-{commit[:16]}",
+        tarball=str(tarball),
+        series=what.series or ".".join(numbers),
+        git=str(repository),
+    )
 
 
 def _named_by_content(tarball: Path) -> bool:
-    """Whether the checksum in an archive's name is its content's; if not, it was damaged, and is made again."""
+    """Whether the checksum in an archive's name is its content's; if not, it was damaged, and is made
+    again."""
     if tarball.stem.endswith(checksum.sha256(tarball)[:16]):
         return True
     note(f"{tarball} is damaged: it is made again")
@@ -229,8 +278,11 @@ def _named_by_content(tarball: Path) -> bool:
 
 
 def _archive(repository: Path, commit: str, deadline: Deadline) -> Path:
-    """git archive of a commit -> downloads/git-COMMIT-CHECKSUM.tar. What is not committed is not in it: say so."""
-    if git(repository, ["status", "--porcelain", "--untracked-files=no"], deadline, check=False).stdout.strip():
+    """git archive of a commit -> downloads/git-COMMIT-CHECKSUM.tar. What is not committed is not in it: say
+    so."""
+    if git(
+        repository, ["status", "--porcelain", "--untracked-files=no"], deadline, check=False
+    ).stdout.strip():
         note(f"{repository} has changes that are not committed: built is commit {commit[:12]}, without them")
     part = state.scratch(state.folder("downloads") / f"git-{commit}.tar")
     try:
@@ -255,14 +307,25 @@ def _mirror(url: str, place: Path, rev: str, deadline: Deadline) -> None:
             git(place, ["fetch", "-q", "--tags", "origin", "+refs/heads/*:refs/heads/*"], deadline)
 
 
-def git(repository: Path | str, words: Sequence[str | Path], deadline: Deadline, *, check: bool = True) -> Result:
+def git(
+    repository: Path | str, words: Sequence[str | Path], deadline: Deadline, *, check: bool = True
+) -> Result:
     """git in a repository, without the user's hooks and pagers."""
-    return run([need("git", "git"), "-C", repository, "-c", "core.fsmonitor=false", "--no-pager", *words], deadline=deadline, check=check)
+    return run(
+        [need("git", "git"), "-C", repository, "-c", "core.fsmonitor=false", "--no-pager", *words],
+        deadline=deadline,
+        check=check,
+    )
 
 
 def _commit(repository: Path, rev: str, deadline: Deadline) -> str | None:
     """The full id of a revision's commit, or None."""
-    result = git(repository, ["rev-parse", "--verify", "--quiet", "--end-of-options", f"{rev}^{{commit}}"], deadline, check=False)
+    result = git(
+        repository,
+        ["rev-parse", "--verify", "--quiet", "--end-of-options", f"{rev}^{{commit}}"],
+        deadline,
+        check=False,
+    )
     if result.status not in (0, 1):
         raise HostError(f"{repository}: git: {result.stderr.strip()}")
     return result.stdout.strip() or None
@@ -270,8 +333,24 @@ def _commit(repository: Path, rev: str, deadline: Deadline) -> str | None:
 
 def commit_patch(source: Tree, commit: str, name: str, deadline: Deadline, *, reverse: bool) -> Patch:
     """An upstream commit of a git source as a patch."""
-    full = _commit(Path(source.git or ""), commit, deadline) if source.git and COMMIT.fullmatch(commit) else None
+    full = (
+        _commit(Path(source.git or ""), commit, deadline) if source.git and COMMIT.fullmatch(commit) else None
+    )
     if full is None:
-        raise InputError(f"{shown(name)}: {'revert' if reverse else 'apply'}: {source.git} has no commit {commit}")
-    words = ["diff-tree", "-p", "--no-ext-diff", "--no-textconv", "--no-renames", "--full-index", "--no-commit-id", f"{full}^", full]
-    return Patch(label=f"commit {commit}", text=git(source.git or "", words, deadline).stdout, reverse=reverse)
+        raise InputError(
+            f"{shown(name)}: {'revert' if reverse else 'apply'}: {source.git} has no commit {commit}"
+        )
+    words = [
+        "diff-tree",
+        "-p",
+        "--no-ext-diff",
+        "--no-textconv",
+        "--no-renames",
+        "--full-index",
+        "--no-commit-id",
+        f"{full}^",
+        full,
+    ]
+    return Patch(
+        label=f"commit {commit}", text=git(source.git or "", words, deadline).stdout, reverse=reverse
+    )

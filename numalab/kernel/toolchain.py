@@ -36,7 +36,8 @@ class Builder:
 BINUTILS = ("as", "ld")
 """What decides a kernel beside its compiler. Both begin their first line with GNU."""
 MEMORY_FORMAT = 1
-"""The format of cache/tools-* and cache/versions-*; in their names, so that each format has files of its own."""
+"""The format of cache/tools-* and cache/versions-*; in their names, so that each format has files of its
+own."""
 
 
 class Tools(Value):
@@ -68,17 +69,21 @@ def builder() -> Builder:
         for host, *variables in members[group]:
             return Builder(host, "ansible_connection=local" in variables)
         groups += [child for child, *_ in members[f"{group}:children"] if child not in groups]
-    raise InputError(f"{ansible.INVENTORY}: the group [builders] has no host: localhost ansible_connection=local would do")
+    raise InputError(
+        f"{ansible.INVENTORY}: the group [builders] has no host: localhost ansible_connection=local would do"
+    )
 
 
 def ask_tools(age: Era | None) -> str:
-    """A shell command that prints the first line of --version of an era's compiler and of BINUTILS; fails when one lacks."""
+    """A shell command that prints the first line of --version of an era's compiler and of BINUTILS; fails
+    when one lacks."""
     programs = " ".join((_program(age), *BINUTILS))
     return f'set -e; for tool in {programs}; do text=$($tool --version); echo "$text" | head -n 1; done'
 
 
 def tools(age: Era | None, deadline: Deadline, *, ask: bool) -> Tools | None:
-    """The tools for kernels of an era (None: of today). None (only without `ask`) when they are not known here yet.
+    """The tools for kernels of an era (None: of today). None (only without `ask`) when they are not known
+    here yet.
 
     Those of a container or of a builder elsewhere are remembered, so that a known kernel asks nobody.
     """
@@ -88,7 +93,9 @@ def tools(age: Era | None, deadline: Deadline, *, ask: bool) -> Tools | None:
     if who.local:
         packages = {_program(age): _program(age), **dict.fromkeys(BINUTILS, "binutils")}
         compiler, *binutils = (
-            run([need(program, package), "--version"], deadline=deadline).stdout.splitlines()[0] for program, package in packages.items())
+            run([need(program, package), "--version"], deadline=deadline).stdout.splitlines()[0]
+            for program, package in packages.items()
+        )
         return Tools(compiler=compiler, binutils=tuple(binutils))
     memory = state.folder("cache") / f"tools-{MEMORY_FORMAT}-{of_texts(who.host, _program(age))[:16]}"
     if ask:
@@ -98,7 +105,9 @@ def tools(age: Era | None, deadline: Deadline, *, ask: bool) -> Tools | None:
         state.write(memory, "".join(f"{line}\n" for line in answer.splitlines()[1:]))
     lines = _remembered(memory)
     if ask and not lines:
-        raise HostError(f"builder {who.host}: {_program(age)}, {' and '.join(BINUTILS)} do not print their versions")
+        raise HostError(
+            f"builder {who.host}: {_program(age)}, {' and '.join(BINUTILS)} do not print their versions"
+        )
     return Tools(compiler=lines[0], binutils=tuple(lines[1:])) if lines else None
 
 
@@ -108,22 +117,33 @@ def _contained(who: Builder, age: Era, deadline: Deadline, *, ask: bool) -> Tool
     what = era.container(age.container)
     name = what.id(age.container)
     elsewhere = f"versions-{MEMORY_FORMAT}-{of_texts(who.host, name)[:16]}"
-    memory = state.directory() / "containers" / name / "versions" if who.local else state.folder("cache") / elsewhere
+    memory = (
+        state.directory() / "containers" / name / "versions"
+        if who.local
+        else state.folder("cache") / elsewhere
+    )
     lines = _remembered(memory)
     if ask and not (who.local and lines):
         memory.unlink(missing_ok=True)  # without it the role makes the container of this machine anew
-        with step(f"container {age.container} on {who.host}"), tempfile.TemporaryDirectory(prefix="numalab-") as scratch:
+        with (
+            step(f"container {age.container} on {who.host}"),
+            tempfile.TemporaryDirectory(prefix="numalab-") as scratch,
+        ):
             log = state.folder("logs") / f"container-{age.container}.log"
             play("container", container_variables(age) | {"kernel_out": f"{scratch}/versions"}, log, deadline)
             state.write(memory, (Path(scratch) / "versions").read_text())
         if not (lines := _remembered(memory)):
-            raise HostError(f"builder {who.host}: containers/{name}/versions is damaged: remove the folder containers/{name} there")
+            raise HostError(
+                f"builder {who.host}: containers/{name}/versions is damaged: remove the folder containers/{name} there"
+            )
     if not lines:
         return None
     compilers = [line for line in lines if line.split(" ")[0] == age.compiler]
     if not compilers:
-        raise InputError(f"kernels/containers/{age.container}.yml: packages: bring no {age.compiler}, which an era wants")
-    return Tools(compiler=compilers[0], binutils=tuple(lines[-len(BINUTILS):]), container=name)
+        raise InputError(
+            f"kernels/containers/{age.container}.yml: packages: bring no {age.compiler}, which an era wants"
+        )
+    return Tools(compiler=compilers[0], binutils=tuple(lines[-len(BINUTILS) :]), container=name)
 
 
 def _program(age: Era | None) -> str:
@@ -132,14 +152,15 @@ def _program(age: Era | None) -> str:
 
 
 def _remembered(memory: Path) -> list[str]:
-    """First lines of --version: of compilers, then of BINUTILS. Empty, with a note, when the file is damaged."""
+    """First lines of --version: of compilers, then of BINUTILS. Empty, with a note, when the file is
+    damaged."""
     try:
         lines = memory.read_text().splitlines()
     except FileNotFoundError:
         return []
     except (OSError, UnicodeDecodeError):
         lines = []
-    last = lines[-len(BINUTILS):]
+    last = lines[-len(BINUTILS) :]
     if len(lines) > len(BINUTILS) and all(lines) and all(line.startswith("GNU ") for line in last):
         return lines
     note(f"{memory} is damaged: the builder's tools are asked again")
@@ -153,11 +174,24 @@ def play(tag: str, variables: dict[str, object], log: Path, deadline: Deadline) 
     variables = variables | {"kernel_scratch": scratch}
     if who.local:
         # Our own interpreter: looking for one takes time and may find one that does not run (pyenv's shims).
-        variables = variables | {"kernel_root": str(state.directory()), "ansible_python_interpreter": sys.executable}
+        variables = variables | {
+            "kernel_root": str(state.directory()),
+            "ansible_python_interpreter": sys.executable,
+        }
     try:
-        ansible.playbook("kernel.yml", inventories=[ansible.INVENTORY], limit=who.host, variables=variables, deadline=deadline, log=log, tags=tag)
+        ansible.playbook(
+            "kernel.yml",
+            inventories=[ansible.INVENTORY],
+            limit=who.host,
+            variables=variables,
+            deadline=deadline,
+            log=log,
+            tags=tag,
+        )
     finally:
-        for path in state.directory().glob(f"*/{scratch}*") if who.local else ():  # a play that was ended leaves folders, and a container's tar
+        for path in (
+            state.directory().glob(f"*/{scratch}*") if who.local else ()
+        ):  # a play that was ended leaves folders, and a container's tar
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
             else:
@@ -169,4 +203,8 @@ def container_variables(age: Era | None) -> dict[str, object]:
     if age is None or age.container is None:
         return {"kernel_container": ""}
     what = era.container(age.container)
-    return {"kernel_container": what.id(age.container), "kernel_suite": what.suite, "kernel_packages": what.packages}
+    return {
+        "kernel_container": what.id(age.container),
+        "kernel_suite": what.suite,
+        "kernel_packages": what.packages,
+    }

@@ -1,2 +1,3 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What keeps a host fit for the lab: what it lacks (doctor), what nobody owns any more (gc), what no file leads to (prune)."""
+"""What keeps a host fit for the lab: what it lacks (doctor), what nobody owns any more (gc), what no file
+leads to (prune)."""

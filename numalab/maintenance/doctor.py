@@ -45,7 +45,13 @@ PROGRAMS = (
 
 def examine(wish: str, uri: str | None, deadline: Deadline) -> list[Fact]:
     """All facts about this host, in the order in which a person would fix them."""
-    return [*_programs(deadline), *_ansible(deadline), *_libvirt(uri, deadline), *_disk(), *_accel(wish, deadline)]
+    return [
+        *_programs(deadline),
+        *_ansible(deadline),
+        *_libvirt(uri, deadline),
+        *_disk(),
+        *_accel(wish, deadline),
+    ]
 
 
 def _programs(deadline: Deadline) -> Iterator[Fact]:
@@ -76,13 +82,19 @@ def _libvirt(uri: str | None, deadline: Deadline) -> Iterator[Fact]:
     yield Fact("libvirt", f"{host.version()} at {host.uri}")
     user = qemu_user.choose(host, deadline)
     yield Fact(
-        "QEMU user", f"{user.name}: {user.reason}", not user.avoidable, "a guest that breaks out of QEMU is root here",
+        "QEMU user",
+        f"{user.name}: {user.reason}",
+        not user.avoidable,
+        "a guest that breaks out of QEMU is root here",
         "chmod 711 it if it is the lab's, else set LAB_STATE to another folder: install -d -m 711 /var/lib/numalab",
     )
     free = host.free_memory(deadline)
     yield Fact(
-        "memory", f"{free // MIB}MiB free for guests", free >= LEAST_MEMORY,
-        "only scaled-down topologies fit", "end other programs, or up --memory",
+        "memory",
+        f"{free // MIB}MiB free for guests",
+        free >= LEAST_MEMORY,
+        "only scaled-down topologies fit",
+        "end other programs, or up --memory",
     )
 
 
@@ -90,20 +102,28 @@ def _disk() -> Iterator[Fact]:
     place = state.directory()
     free = shutil.disk_usage(place).free
     yield Fact(
-        "state", f"{place}: {free // GIB}GiB free", free >= LEAST_DISK,
-        f"an image's build needs {LEAST_DISK // GIB}GiB", "free some, or set LAB_STATE to another disk",
+        "state",
+        f"{place}: {free // GIB}GiB free",
+        free >= LEAST_DISK,
+        f"an image's build needs {LEAST_DISK // GIB}GiB",
+        "free some, or set LAB_STATE to another disk",
     )
     largest = disks.largest_file(place)
     raw = largest >= 500 * TIB
     yield Fact(
-        "largest file", f"{largest / TIB:.0f}TiB" + ("" if raw else "; 500 TB disks are qcow2"), raw,
+        "largest file",
+        f"{largest / TIB:.0f}TiB" + ("" if raw else "; 500 TB disks are qcow2"),
+        raw,
         "500 TB disks are not raw: mkfs must not discard (-K), and QEMU keeps tables",
         "put LAB_STATE on XFS or btrfs, or (root) up --storage pool",
     )
     direct = disks.direct_io(place)
     yield Fact(
-        "O_DIRECT", "yes: cache=none" if direct else "no: cache=writeback", direct,
-        "guests' disks go through the host's page cache", "put LAB_STATE on ext4, XFS or btrfs",
+        "O_DIRECT",
+        "yes: cache=none" if direct else "no: cache=writeback",
+        direct,
+        "guests' disks go through the host's page cache",
+        "put LAB_STATE on ext4, XFS or btrfs",
     )
 
 
@@ -119,8 +139,11 @@ def _accel(wish: str, deadline: Deadline) -> Iterator[Fact]:
     try:
         probe = accelerator.choose(wish, found.file("vmlinuz"), deadline)
         yield Fact(
-            "accelerator", f"{probe.accel}: {probe.reason}", probe.accel == "kvm" or wish == "tcg",
-            "emulation: times mean nothing, and everything takes longer", "a host with working KVM",
+            "accelerator",
+            f"{probe.accel}: {probe.reason}",
+            probe.accel == "kvm" or wish == "tcg",
+            "emulation: times mean nothing, and everything takes longer",
+            "a host with working KVM",
         )
     except LabError as error:
         yield Fact("accelerator", str(error), False, "no guest starts as asked", "--accel auto", needed=True)

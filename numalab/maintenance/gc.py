@@ -46,7 +46,10 @@ def collect(host: Host, deadline: Deadline) -> list[str]:
             note(f"{path}: cannot be removed")
             continue
         removed.append(f"half-made {re.sub(r'^[.](making-[^-]*-([0-9]+-)?|claim-)', '', path.name)}")
-    removed += [f"image {path.parent.name}/{path.name}: no longer current, and nobody uses it" for path in _stale_images(deadline)]
+    removed += [
+        f"image {path.parent.name}/{path.name}: no longer current, and nobody uses it"
+        for path in _stale_images(deadline)
+    ]
     removed += [f"run {path.name}: its measurement did not end" for path in _broken_runs()]
     removed += [f"half-made {path} on {host.where.ssh}" for path in host.where.sweep(deadline)]
     if disks.release_pool(deadline):
@@ -56,7 +59,8 @@ def collect(host: Host, deadline: Deadline) -> list[str]:
 
 @contextlib.contextmanager
 def _held(name: str, busy: set[str]) -> Iterator[bool]:
-    """Whether we have a guest's lock for the block; a guest whose lock another has is told of once, and is `busy` from then on."""
+    """Whether we have a guest's lock for the block; a guest whose lock another has is told of once, and is
+    `busy` from then on."""
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(guests.hold(name, Deadline.after(0)))
@@ -81,7 +85,9 @@ def _guest(name: str, host: Host, deadline: Deadline) -> list[str]:
         return []
     process = maker.parsed if maker else None
     if maker and process and process.elsewhere:
-        note(f"guest {name}: left alone: another machine ({maker.node}) made it: run lab.py gc there, or, if it is no more, remove {place}")
+        note(
+            f"guest {name}: left alone: another machine ({maker.node}) made it: run lab.py gc there, or, if it is no more, remove {place}"
+        )
         return []
     if process and process.lives:
         return []
@@ -92,16 +98,29 @@ def _guest(name: str, host: Host, deadline: Deadline) -> list[str]:
     if record and record.ready and record.kept and running:
         return []
     if maker and not process and not running:
-        note(f"guest {name}: left alone: a lab before 2026-11 made it, and did not say on which machine: if on this one, lab.py down {name}")
+        note(
+            f"guest {name}: left alone: a lab before 2026-11 made it, and did not say on which machine: if on this one, lab.py down {name}"
+        )
         return []
     if record:
         host.stop(mark(record.spec), deadline)
         if qemu := host.qemu(mark(record.spec)):
-            note(f"guest {name}: left alone: its QEMU (process {qemu}) runs, but libvirt at {host.uri} does not know it")
+            note(
+                f"guest {name}: left alone: its QEMU (process {qemu}) runs, but libvirt at {host.uri} does not know it"
+            )
             return []
     guests.remove(place, host, deadline)
     ready = record is not None and record.ready
-    return [f"guest {name}: " + ("what it was for has ended" if ready and running else "it was lost" if ready else "its up did not end")]
+    return [
+        f"guest {name}: "
+        + (
+            "what it was for has ended"
+            if ready and running
+            else "it was lost"
+            if ready
+            else "its up did not end"
+        )
+    ]
 
 
 def _domain(stray: Mark, host: Host, deadline: Deadline) -> list[str]:
@@ -136,7 +155,13 @@ def _stale_images(deadline: Deadline) -> list[Path]:
         with contextlib.suppress(LabError):
             current = image.current(folder.name, deadline)
             for place in folder.iterdir():
-                if not current or place.name in current or place.name.startswith(".") or needed(place.name) or not _ours(place):
+                if (
+                    not current
+                    or place.name in current
+                    or place.name.startswith(".")
+                    or needed(place.name)
+                    or not _ours(place)
+                ):
                     continue
                 if state.discard(place, partial(needed, place.name)):
                     gone.append(place)
@@ -154,7 +179,8 @@ def _ours(place: Path) -> bool:
 
 
 def _broken_runs() -> list[Path]:
-    """Remove (and return) folders of runs without a run.json in which nothing has changed for a day: a lab before 2026-11 was killed."""
+    """Remove (and return) folders of runs without a run.json in which nothing has changed for a day: a lab
+    before 2026-11 was killed."""
     gone = []
     for place in state.folder("runs").iterdir():
         if place.name.startswith(".") or not place.is_dir() or (place / "run.json").exists():

@@ -55,11 +55,29 @@ def candidates(image: Image | None, deadline: Deadline) -> list[Path]:
     if unknown:
         note(f"no kernel is listed: which one guest {unknown[0]} stands on cannot be read")
     booted = _booted(records)
-    found = [path for path in _there("kernels") if not (unknown or path.name in kept.kernels | booted or path.name.rpartition("-")[0] in kept.names | booted)]
+    found = [
+        path
+        for path in _there("kernels")
+        if not (
+            unknown
+            or path.name in kept.kernels | booted
+            or path.name.rpartition("-")[0] in kept.names | booted
+        )
+    ]
     for kind in ("builds", "configs"):
-        found += [path for path in _there(kind) if not (path.name in kept.builds or (_source(path) not in kept.sources and kept.source(_source(path))))]
+        found += [
+            path
+            for path in _there(kind)
+            if not (
+                path.name in kept.builds or (_source(path) not in kept.sources and kept.source(_source(path)))
+            )
+        ]
     found += [path for path in _there("sources") if not kept.source(_source(path))]
-    found += [path for path in _there("downloads") if not (path.name in kept.downloads or path.name.startswith(kept.beginnings))]
+    found += [
+        path
+        for path in _there("downloads")
+        if not (path.name in kept.downloads or path.name.startswith(kept.beginnings))
+    ]
     found += [path for path in _there("containers") if path.name.removesuffix(".lock") not in containers]
     return found
 
@@ -86,11 +104,15 @@ def remove(path: Path) -> bool:
 
 def _booted(records: Iterable[GuestRecord]) -> set[str]:
     """Folders of the kernels that guests run; of a guest that GRUB started, the name of its kernel."""
-    return {Path(record.spec.boot.kernel).parent.name if record.spec.boot.kernel else record.spec.boot.name for record in records}
+    return {
+        Path(record.spec.boot.kernel).parent.name if record.spec.boot.kernel else record.spec.boot.name
+        for record in records
+    }
 
 
 def _needed(path: Path) -> bool:
-    """Whether a candidate is a kernel that a guest may stand on: one whose record cannot be read may stand on any."""
+    """Whether a candidate is a kernel that a guest may stand on: one whose record cannot be read may stand on
+    any."""
     if path.parent.name != "kernels":
         return False
     records, unknown = guest.records()
@@ -115,7 +137,9 @@ def _kept(image: Image | None, deadline: Deadline) -> Kept:
         if not what.built:
             continue
         asked = None
-        with contextlib.suppress(LabError):  # no git tree given, no image built: all that may be its own is kept
+        with contextlib.suppress(
+            LabError
+        ):  # no git tree given, no image built: all that may be its own is kept
             asked = build.plan(name, image if DISTRIBUTION in what.config else None, deadline, fetch=False)
         if asked is None:
             kept.names.add(name)

@@ -52,7 +52,9 @@ def load(name: str) -> ModuleType:
         path = paths.ROOT / paths.WORKLOADS / f"{check_name(name)}.py"
     except ValueError as error:
         raise InputError(str(error)) from error
-    spec = importlib.util.spec_from_file_location(f"numalab_workload_{name}", path) if path.is_file() else None
+    spec = (
+        importlib.util.spec_from_file_location(f"numalab_workload_{name}", path) if path.is_file() else None
+    )
     if spec is None or spec.loader is None:
         raise InputError(f"there is no workload {name}: there are {', '.join(workloads())}")
     module = importlib.util.module_from_spec(spec)
@@ -70,7 +72,8 @@ class Options(Value):
     sample_seconds: float = SAMPLE_SECONDS
     """Between two samples of the counters that move; 0 takes none."""
     profile_hz: int = 0
-    """Call graphs a second of measured phases; 0 takes none. A profile costs time: judge no time by such a run."""
+    """Call graphs a second of measured phases; 0 takes none. A profile costs time: judge no time by such a
+    run."""
     settings: dict[str, str] = Field(default_factory=dict)
     """Sysctls and knobs that were set and read back before."""
     place: Place | None = None
@@ -99,7 +102,13 @@ def parameters(module: ModuleType, size: SizeClass, over: Mapping[str, Any]) -> 
 
 
 def run(
-    guest: Guest, workload: str, size: SizeClass, deadline: Deadline, options: Options | None = None, *, watcher: Watcher | None = None,
+    guest: Guest,
+    workload: str,
+    size: SizeClass,
+    deadline: Deadline,
+    options: Options | None = None,
+    *,
+    watcher: Watcher | None = None,
 ) -> tuple[Run, Path]:
     """Run a workload to its end. Returns the Run and its folder.
 
@@ -109,9 +118,20 @@ def run(
     module, options = load(workload), options or Options()
     params = parameters(module, size, options.params)
     result = Run(
-        id=f"{state.stamp()}-{workload}-{guest.record.spec.topology_name}-{guest.record.spec.boot.name}-{os.getpid()}-{secrets.token_hex(4)}".replace("/", "_"),
-        workload=workload, size=size, params=jsonable(params), started=state.stamp(), host=_host(guest, deadline),
-        guest=guest.record, release="", cmdline="", inputs=_inputs(workload), settings=options.settings, place=options.place,
+        id=f"{state.stamp()}-{workload}-{guest.record.spec.topology_name}-{guest.record.spec.boot.name}-{os.getpid()}-{secrets.token_hex(4)}".replace(
+            "/", "_"
+        ),
+        workload=workload,
+        size=size,
+        params=jsonable(params),
+        started=state.stamp(),
+        host=_host(guest, deadline),
+        guest=guest.record,
+        release="",
+        cmdline="",
+        inputs=_inputs(workload),
+        settings=options.settings,
+        place=options.place,
     )
     error: BaseException | None = None
     told = 0
@@ -129,18 +149,26 @@ def run(
                     watcher.ended(done)
             guest.watch(last=True)  # a program's end comes before the next look at the console
             if said := [line for piece in guest.console_pieces(told) for line in console.findings(piece)]:
-                raise GuestError(f"guest {guest.name}: its kernel says: {said[0].strip()}", evidence="\n".join(said))
+                raise GuestError(
+                    f"guest {guest.name}: its kernel says: {said[0].strip()}", evidence="\n".join(said)
+                )
         except BaseException as broke:  # Ctrl-C too: an interrupted run is no result either, but evidence
             error = broke
-        result = result.model_copy(update={"error": "" if error is None else str(error) or type(error).__name__})
+        result = result.model_copy(
+            update={"error": "" if error is None else str(error) or type(error).__name__}
+        )
         try:
-            result = result.model_copy(update={"console_warnings": _keep_console(guest, folder / "console.log")})
+            result = result.model_copy(
+                update={"console_warnings": _keep_console(guest, folder / "console.log")}
+            )
             with contextlib.suppress(OSError):
                 shutil.copy(guest.directory / "domain.xml", folder)
             record.write(result, folder)
         except OSError as full:
             if error is None:
-                raise HostError(f"{folder}: the run cannot be kept: {full.strerror}: make room, then run it again") from full
+                raise HostError(
+                    f"{folder}: the run cannot be kept: {full.strerror}: make room, then run it again"
+                ) from full
             note(f"{folder}: the run cannot be kept: {full.strerror}")
             raise error from full  # why it broke matters more
     if error is not None:
@@ -168,26 +196,43 @@ def _inputs(workload: str) -> dict[str, str]:
     """The workload's files and those that every workload uses -> SHA-256."""
     own = {path.name: path for path in sorted((paths.ROOT / paths.WORKLOADS).glob(f"{workload}.*"))}
     shared = {AGENT_INPUT: paths.AGENT, WORKLOAD_INPUT: paths.WORKLOAD_MODULE}
-    return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in {**own, **shared}.items() if path.is_file()}
+    return {
+        name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for name, path in {**own, **shared}.items()
+        if path.is_file()
+    }
 
 
 def _prepare(guest: Guest, folder: Path, deadline: Deadline) -> dict[str, str]:
-    """Put the guest-side runner there; ask who the guest is. GuestError when it runs another kernel than its record says."""
+    """Put the guest-side runner there; ask who the guest is. GuestError when it runs another kernel than its
+    record says."""
     source = paths.AGENT.read_bytes()
     ssh.succeed(guest, f"cat > {INSIDE}", deadline=deadline, input=source)
     (folder / "topology.txt").write_text(verification.layout_table(guest.verify(deadline)) + "\n")
-    release, _, cmdline = ssh.succeed(guest, "uname -r; cat /proc/cmdline", deadline=deadline).strip().partition("\n")
+    release, _, cmdline = (
+        ssh.succeed(guest, "uname -r; cat /proc/cmdline", deadline=deadline).strip().partition("\n")
+    )
     check_release(guest.record, release)  # a guest that is up may have been restarted into another
     return {"release": release, "cmdline": cmdline}
 
 
 def _phase(
-    guest: Guest, folder: Path, index: int, phase: Phase, options: Options, deadline: Deadline, watcher: Watcher | None,
+    guest: Guest,
+    folder: Path,
+    index: int,
+    phase: Phase,
+    options: Options,
+    deadline: Deadline,
+    watcher: Watcher | None,
 ) -> PhaseResult:
     """One phase, measured in the guest; GuestError when its command fails or outlives its limit."""
     about = {
-        "command": phase.command, "files": counters.FILES, "limit": phase.limit_seconds, "trace": options.tracepoints,
-        "sample": options.sample_seconds, "profile": options.profile_hz if phase.measured else 0,
+        "command": phase.command,
+        "files": counters.FILES,
+        "limit": phase.limit_seconds,
+        "trace": options.tracepoints,
+        "sample": options.sample_seconds,
+        "profile": options.profile_hz if phase.measured else 0,
     }
     samples: list[str] = []
     room = KEEP_BYTES
@@ -207,34 +252,62 @@ def _phase(
 
     try:
         text = ssh.succeed(
-            guest, ["python3", INSIDE], deadline=deadline.within(phase.limit_seconds + 60), input=json.dumps(about).encode(), tell=tell,
+            guest,
+            ["python3", INSIDE],
+            deadline=deadline.within(phase.limit_seconds + 60),
+            input=json.dumps(about).encode(),
+            tell=tell,
         )
     finally:
         record.write_samples(folder, index, phase.name, samples)
     try:
         told = json.loads(text)
         record.write_phase(
-            folder, index, phase.name, {"before": told["before"], "after": told["after"]},
-            {"stdout": told["stdout"], "stderr": told["stderr"], **({record.PROFILE: told["profile"]} if "profile" in told else {})},
+            folder,
+            index,
+            phase.name,
+            {"before": told["before"], "after": told["after"]},
+            {
+                "stdout": told["stdout"],
+                "stderr": told["stderr"],
+                **({record.PROFILE: told["profile"]} if "profile" in told else {}),
+            },
         )
         used = {key: told[key] for key in ("status", "timed_out", "elapsed", "user", "system", "load")}
     except (ValueError, KeyError, TypeError) as broke:
-        raise GuestError(f"phase {phase.name}: the guest's answer is not whole ({broke!r})", evidence=text[-2000:]) from broke
+        raise GuestError(
+            f"phase {phase.name}: the guest's answer is not whole ({broke!r})", evidence=text[-2000:]
+        ) from broke
     if used["timed_out"]:
-        raise GuestError(f"phase {phase.name}: took more than its limit of {phase.limit_seconds:.0f} s", evidence=told["stderr"][-4000:])
+        raise GuestError(
+            f"phase {phase.name}: took more than its limit of {phase.limit_seconds:.0f} s",
+            evidence=told["stderr"][-4000:],
+        )
     if used["status"]:
         said = (told["stderr"].strip() or told["stdout"].strip() or "no output").splitlines()[-1]
-        raise GuestError(f"phase {phase.name}: exit status {used['status']}: {said}", evidence=told["stdout"][-2000:] + told["stderr"][-2000:])
+        raise GuestError(
+            f"phase {phase.name}: exit status {used['status']}: {said}",
+            evidence=told["stdout"][-2000:] + told["stderr"][-2000:],
+        )
     return PhaseResult(
-        phase=phase, status=used["status"], elapsed=used["elapsed"], user=used["user"], system=used["system"],
-        counters=counters.phase(told["before"], told["after"]), output=record.output(folder, index, phase.name),
-        guest_load=used["load"], host_load=machine.load(guest.host.where, deadline),
+        phase=phase,
+        status=used["status"],
+        elapsed=used["elapsed"],
+        user=used["user"],
+        system=used["system"],
+        counters=counters.phase(told["before"], told["after"]),
+        output=record.output(folder, index, phase.name),
+        guest_load=used["load"],
+        host_load=machine.load(guest.host.where, deadline),
     )
 
 
 def _host(guest: Guest, deadline: Deadline) -> dict[str, str]:
-    """The machine that runs the guest: what must be alike between runs that are compared, and what helps to doubt one."""
+    """The machine that runs the guest: what must be alike between runs that are compared, and what helps to
+    doubt one."""
     return {
-        **machine.about(guest.host.where, deadline), "qemu": accelerator.qemu_version(deadline, guest.host.where),
-        "libvirt": guest.host.version(), "uri": guest.host.uri,
+        **machine.about(guest.host.where, deadline),
+        "qemu": accelerator.qemu_version(deadline, guest.host.where),
+        "libvirt": guest.host.version(),
+        "uri": guest.host.uri,
     }

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Frozen values, and the files that people wrote -> values. Nothing here touches a guest, and nothing is measured.
+"""Frozen values, and the files that people wrote -> values. Nothing here touches a guest, and nothing is
+measured.
 
 What a workload's file needs of it can be imported from here.
 """

@@ -127,7 +127,8 @@ class Place(Value):
     boot: int
     """From 0, in the order in which the experiment's guests were booted."""
     looks: Annotated[int, Field(ge=1)] = 1
-    """How often the experiment may be judged before it ends (--boots auto): its chances of an error are shared out over these."""
+    """How often the experiment may be judged before it ends (--boots auto): its chances of an error are
+    shared out over these."""
     planned: Annotated[int, Field(ge=1)] | None = None
-    """Boots of all kernels together that the experiment was to have when this one began; --boots auto plans from look to
-    look. None in runs of before this was kept."""
+    """Boots of all kernels together that the experiment was to have when this one began; --boots auto plans
+    from look to look. None in runs of before this was kept."""

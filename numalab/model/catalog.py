@@ -52,7 +52,9 @@ def load(kind: type[M], path: Path) -> M:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise InputError(f"{path}:{line}: not YAML: {error.problem}") from error
     except ReaderError as error:
-        raise InputError(f"{path}:{path.read_text()[:error.position].count(chr(10)) + 1}: not YAML: {error.reason}") from error
+        raise InputError(
+            f"{path}:{path.read_text()[: error.position].count(chr(10)) + 1}: not YAML: {error.reason}"
+        ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: {error}") from error
     except (YAMLError, ValueError) as error:  # such as a date that there is not

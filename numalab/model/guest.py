@@ -12,7 +12,8 @@ from numalab.model.topology import Bus, Topology
 from numalab.model.values import Accel, Name, Stored, Value
 
 MKFS_XFS = "LAB_MKFS_XFS"
-"""Set for every command in a guest whose era has `mkfs_xfs`; a workload writes ${LAB_MKFS_XFS:-its own options}."""
+"""Set for every command in a guest whose era has `mkfs_xfs`; a workload writes ${LAB_MKFS_XFS:-its own
+options}."""
 
 
 class DiskForm(StrEnum):
@@ -72,7 +73,8 @@ class GuestSpec(Value):
     lab: str = ""
     """Whose guest this is: state.identity() of the lab that made it; another lab's gc leaves it alone."""
     network: bool = False
-    """Whether the guest reaches the host's loopback, its LAN and beyond; without it there is the forwarded SSH port only."""
+    """Whether the guest reaches the host's loopback, its LAN and beyond; without it there is the forwarded
+    SSH port only."""
     owner: tuple[int, int] | None = None
     """uid and gid to run QEMU as under the system instance of libvirt; None under a session."""
 
@@ -101,7 +103,8 @@ class GuestRequest(Value):
 
 
 class GuestRecord(Stored):
-    """guests/NAME/guest.json: enough to reach the guest from another process, and to clean up after one. A run keeps its guest's."""
+    """guests/NAME/guest.json: enough to reach the guest from another process, and to clean up after one. A
+    run keeps its guest's."""
 
     format: int = 2
     spec: GuestSpec
@@ -113,7 +116,8 @@ class GuestRecord(Stored):
     created: str
     ready: bool
     kept: bool = True
-    """Whether it stays up after the process that made it, for a person; else gc ends it when that process is gone."""
+    """Whether it stays up after the process that made it, for a person; else gc ends it when that process is
+    gone."""
     hung: int = 0
     """How many boots hung under emulation before this one."""
 

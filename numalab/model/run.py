@@ -13,7 +13,8 @@ from numalab.model.values import Accel, Phase, SizeClass, Stored, Value
 
 
 class PhaseResult(Value):
-    """What a phase did. Times in seconds; `counters` are differences by source (vmstat, node0.vmstat, trace, …)."""
+    """What a phase did. Times in seconds; `counters` are differences by source (vmstat, node0.vmstat, trace,
+    …)."""
 
     phase: Phase
     status: int

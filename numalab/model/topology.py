@@ -18,7 +18,8 @@ from numalab.model.values import Line, Value, first_line, jsonable
 MAX_VCPUS = 255
 """xAPIC ids end here; more needs an interrupt-remapping IOMMU that the lab does not give its guests."""
 MAX_NODES = 64
-"""CONFIG_NODES_SHIFT of kernels/config/base.config; a kernel leaves out nodes beyond its own limit, QEMU ends at 128."""
+"""CONFIG_NODES_SHIFT of kernels/config/base.config; a kernel leaves out nodes beyond its own limit, QEMU ends
+at 128."""
 LEAST_NODE = 128 * MIB
 """The least memory of a node that has any: an x86 memory block, and room for the kernel's own things."""
 FAKE_STEP = 32 * MIB
@@ -48,7 +49,8 @@ class Bus(StrEnum):
 
 
 class Disk(Value):
-    """A data disk; sparse. The guest finds it as /dev/disk/by-id/virtio-NAME, a USB stick as /dev/disk/by-id/usb-*_NAME-*."""
+    """A data disk; sparse. The guest finds it as /dev/disk/by-id/virtio-NAME, a USB stick as
+    /dev/disk/by-id/usb-*_NAME-*."""
 
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9]{1,20}$")]  # 20: virtio-blk's serial
     size: Annotated[Size, Field(ge=MIB)]
@@ -91,18 +93,25 @@ class Topology(Value):
                 if cpu in owner:
                     raise ValueError(f"nodes: vCPU {cpu} is in node {owner[cpu]} and again in node {index}")
                 if cpu >= self.vcpus:
-                    raise ValueError(f"nodes: node {index} has vCPU {cpu}, but there are only {self.vcpus} (0-{self.vcpus - 1})")
+                    raise ValueError(
+                        f"nodes: node {index} has vCPU {cpu}, but there are only {self.vcpus} (0-{self.vcpus - 1})"
+                    )
                 owner[cpu] = index
         missing = tuple(cpu for cpu in range(self.vcpus) if cpu not in owner)
         if self.nodes and missing:
             raise ValueError(f"nodes: vCPU {show_cpus(missing)} is in no node")
         firsts = [min(node.cpus) for node in self.nodes if node.cpus]
         if firsts != sorted(firsts):
-            # Linux numbers nodes as it meets them in the SRAT (acpi_map_pxm_to_node in drivers/acpi/numa/srat.c), where
-            # CPUs come first, by their number: the guest would show these nodes under other numbers.
-            index = next(owner[cpu] for cpu, least in zip(firsts, sorted(firsts), strict=True) if cpu != least)
-            raise ValueError(f"nodes: node {index} begins with vCPU {min(self.nodes[index].cpus)}, and a later node with vCPU "
-                             f"{min(first for first in firsts if owner[first] > index)}: Linux numbers nodes by their first vCPU: sort them so")
+            # Linux numbers nodes as it meets them in the SRAT (acpi_map_pxm_to_node in
+            # drivers/acpi/numa/srat.c), where CPUs come first, by their number: the guest would show these
+            # nodes under other numbers.
+            index = next(
+                owner[cpu] for cpu, least in zip(firsts, sorted(firsts), strict=True) if cpu != least
+            )
+            raise ValueError(
+                f"nodes: node {index} begins with vCPU {min(self.nodes[index].cpus)}, and a later node with vCPU "
+                f"{min(first for first in firsts if owner[first] > index)}: Linux numbers nodes by their first vCPU: sort them so"
+            )
         if self.vcpus % self.sockets:
             raise ValueError(f"sockets: {self.vcpus} vCPUs do not divide into {self.sockets} sockets")
 
@@ -111,30 +120,40 @@ class Topology(Value):
             if node.memory % MIB:
                 raise ValueError(f"nodes: node {index}'s memory is not a whole number of MiB")
             if 0 < node.memory < LEAST_NODE:
-                raise ValueError(f"nodes: node {index} has {show_size(node.memory)}; a node with memory has {show_size(LEAST_NODE)} at least")
+                raise ValueError(
+                    f"nodes: node {index} has {show_size(node.memory)}; a node with memory has {show_size(LEAST_NODE)} at least"
+                )
             if not node.memory and not node.cpus:
                 raise ValueError(f"nodes: node {index} has neither CPUs nor memory")
             if node.cpus and index and not self.nodes[index - 1].cpus:
-                # libvirt 9.0 looks for a vCPU's node from node 0 on, and takes the missing CPU mask of a node for one
-                # (qemuProcessSetupPid); libvirtd dies by SIGSEGV, for all of its users.
-                raise ValueError(f"nodes: node {index} has CPUs, but node {index - 1} before it has none: number the nodes "
-                                 "without CPUs last (libvirt 9.0 crashes on others)")
+                # libvirt 9.0 looks for a vCPU's node from node 0 on, and takes the missing CPU mask of a node
+                # for one (qemuProcessSetupPid); libvirtd dies by SIGSEGV, for all of its users.
+                raise ValueError(
+                    f"nodes: node {index} has CPUs, but node {index - 1} before it has none: number the nodes "
+                    "without CPUs last (libvirt 9.0 crashes on others)"
+                )
         if self.memory % MIB:
             raise ValueError(f"memory: {show_size(self.memory)} is not a whole number of MiB")
         total = sum(node.memory for node in self.nodes)
         if self.nodes and total != self.memory:
-            raise ValueError(f"memory: is {show_size(self.memory)}, but the nodes' add up to {show_size(total)}")
+            raise ValueError(
+                f"memory: is {show_size(self.memory)}, but the nodes' add up to {show_size(total)}"
+            )
 
     def _check_distances(self) -> None:
         if not self.distances:
             return
         count = len(self.nodes)
         if len(self.distances) != count or any(len(row) != count for row in self.distances):
-            raise ValueError(f"distances: must be a full table of {count} rows of {count} (QEMU refuses an asymmetric one with gaps)")
+            raise ValueError(
+                f"distances: must be a full table of {count} rows of {count} (QEMU refuses an asymmetric one with gaps)"
+            )
         for i, row in enumerate(self.distances):
             for j, distance in enumerate(row):
                 if i == j and distance != LOCAL_DISTANCE:
-                    raise ValueError(f"distances: node {i} to itself is {distance}; ACPI has it {LOCAL_DISTANCE}")
+                    raise ValueError(
+                        f"distances: node {i} to itself is {distance}; ACPI has it {LOCAL_DISTANCE}"
+                    )
                 if i != j and not LOCAL_DISTANCE < distance < 255:
                     raise ValueError(f"distances: node {i} to {j} is {distance}; remote ones are 11 to 254")
 
@@ -142,11 +161,16 @@ class Topology(Value):
         if self.fake and self.nodes:
             raise ValueError("fake: numa=fake splits a machine without nodes; drop `nodes` or `fake`")
         if self.fake and self.memory < self.fake * LEAST_NODE:
-            raise ValueError(f"fake: {self.fake} nodes share {show_size(self.memory)}; each needs {show_size(LEAST_NODE)} at least")
+            raise ValueError(
+                f"fake: {self.fake} nodes share {show_size(self.memory)}; each needs {show_size(LEAST_NODE)} at least"
+            )
         if self.fake and self.memory % (self.fake * FAKE_STEP):
-            # A node that has a hole, as node 0 has below 1 MiB, gets a step more, for which the last one may then be missing:
+            # A node that has a hole, as node 0 has below 1 MiB, gets a step more, for which the last one may
+            # then be missing:
             # 6.1 makes 6 nodes of 900 MiB with numa=fake=7.
-            raise ValueError(f"fake: {self.fake} nodes share {show_size(self.memory)}; each needs a multiple of {show_size(FAKE_STEP)}")
+            raise ValueError(
+                f"fake: {self.fake} nodes share {show_size(self.memory)}; each needs a multiple of {show_size(FAKE_STEP)}"
+            )
         names = [disk.name for disk in self.disks]
         if doubles := {name for name in names if names.count(name) > 1}:
             raise ValueError(f"disks: {sorted(doubles)[0]} is there twice")
@@ -156,15 +180,20 @@ class Topology(Value):
         if len({flag for pair in hmat for flag in pair}) > 1:
             raise ValueError("nodes: latency_ns and bandwidth_mibs go on every node with memory, or on none")
         if rates := [node.bandwidth_mibs for node in self.nodes if node.bandwidth_mibs]:
-            # The HMAT has 16 bits for each entry, and QEMU takes the largest power of two that divides all for its unit.
+            # The HMAT has 16 bits for each entry, and QEMU takes the largest power of two that divides all
+            # for its unit.
             unit = min(rate & -rate for rate in rates)
             if max(rates) // unit > MAX_HMAT_ENTRY:
-                raise ValueError(f"nodes: bandwidth_mibs are up to {max(rates)} in steps of {unit}; "
-                                 f"the HMAT holds {MAX_HMAT_ENTRY} steps: round them to multiples of a larger power of two")
+                raise ValueError(
+                    f"nodes: bandwidth_mibs are up to {max(rates)} in steps of {unit}; "
+                    f"the HMAT holds {MAX_HMAT_ENTRY} steps: round them to multiples of a larger power of two"
+                )
         memoryless = [index for index, node in enumerate(self.nodes) if not node.memory]
         if memoryless and any(node.latency_ns or node.bandwidth_mibs for node in self.nodes):
             # With an HMAT libvirt makes a memory backend for each node, and QEMU refuses one of size 0.
-            raise ValueError(f"nodes: node {memoryless[0]} has no memory, so no node can have latency_ns and bandwidth_mibs")
+            raise ValueError(
+                f"nodes: node {memoryless[0]} has no memory, so no node can have latency_ns and bandwidth_mibs"
+            )
 
 
 def scale(topology: Topology, *, memory: int | None = None, vcpus: int | None = None) -> Topology:
@@ -180,9 +209,15 @@ def scale(topology: Topology, *, memory: int | None = None, vcpus: int | None = 
     if memory % MIB:
         raise InputError(f"memory: {memory} bytes is not a whole number of MiB", field="memory")
     if vcpus < sum(map(bool, cpu_shares)):
-        raise InputError(f"vcpus {vcpus}: {sum(map(bool, cpu_shares))} nodes of this topology have CPUs, one each is the least", field="vcpus")
+        raise InputError(
+            f"vcpus {vcpus}: {sum(map(bool, cpu_shares))} nodes of this topology have CPUs, one each is the least",
+            field="vcpus",
+        )
     if memory < (least := LEAST_NODE * max(1, topology.fake or sum(map(bool, mem_shares)))):
-        raise InputError(f"memory: this topology needs {least // MIB}MiB at least ({LEAST_NODE // MIB}MiB a node)", field="memory")
+        raise InputError(
+            f"memory: this topology needs {least // MIB}MiB at least ({LEAST_NODE // MIB}MiB a node)",
+            field="memory",
+        )
     mems = [m * MIB for m in _apportion(memory // MIB, mem_shares, least=LEAST_NODE // MIB)]
     counts = _apportion(vcpus, cpu_shares, least=1)
     nodes, first = [], 0
@@ -195,9 +230,14 @@ def scale(topology: Topology, *, memory: int | None = None, vcpus: int | None = 
     while vcpus > 0 and vcpus % sockets:
         sockets -= 1
     try:
-        return Topology.model_validate(jsonable(topology) | {"memory": show_size(memory), "vcpus": vcpus, "nodes": nodes, "sockets": sockets})
+        return Topology.model_validate(
+            jsonable(topology)
+            | {"memory": show_size(memory), "vcpus": vcpus, "nodes": nodes, "sockets": sockets}
+        )
     except ValidationError as error:
-        raise InputError(f"this topology cannot be scaled to {vcpus} vCPUs and {memory // MIB}MiB: {first_line(error)}") from error
+        raise InputError(
+            f"this topology cannot be scaled to {vcpus} vCPUs and {memory // MIB}MiB: {first_line(error)}"
+        ) from error
 
 
 def _apportion(total: int, shares: list[int], *, least: int) -> list[int]:

@@ -24,7 +24,11 @@ def parse_size(text: object) -> int:
 
 def show_size(size: int) -> str:
     """Bytes -> the shortest exact text: 3584MiB, 500TiB."""
-    unit, scale = next((unit, scale) for unit, scale in reversed(_UNITS.items()) if scale == 1 or (size and size % scale == 0))
+    unit, scale = next(
+        (unit, scale)
+        for unit, scale in reversed(_UNITS.items())
+        if scale == 1 or (size and size % scale == 0)
+    )
     return f"{size // scale}{unit}{'iB' if unit else 'B'}"
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What every value is made of: frozen models, names that may reach a path or XML, and errors of validation as one line.
+"""What every value is made of: frozen models, names that may reach a path or XML, and errors of validation as
+one line.
 
 Sizes are bytes (int) once parsed; in files and arguments they carry a binary unit (512MiB, 500T).
 """
@@ -10,7 +11,15 @@ import re
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,39}")
 
@@ -20,6 +29,8 @@ def check_name(text: str) -> str:
     if not _NAME.fullmatch(text):
         raise ValueError(f"{text!r} is not a name: 1 to 40 of a-z 0-9 . _ - and first a letter or digit")
     return text
+
+
 Name = Annotated[str, BeforeValidator(lambda text: check_name(str(text)))]
 
 
@@ -56,7 +67,9 @@ class Stored(Value):
             return data
         number, newest = data.get("format", 1), cls.model_fields["format"].default
         if not isinstance(number, int) or number > newest:
-            raise ValueError(f"format {number}: a newer numalab wrote it; this one reads formats up to {newest}")
+            raise ValueError(
+                f"format {number}: a newer numalab wrote it; this one reads formats up to {newest}"
+            )
         return {**(cls.upgraded(data, number) if number < newest else data), "format": newest}
 
     @classmethod
@@ -90,7 +103,8 @@ class Phase(Value):
 
 
 def first_fault(error: ValidationError) -> tuple[list[str | int], str]:
-    """The first field that is wrong, as the path of keys and indexes to it (without what pydantic calls its functions), and why."""
+    """The first field that is wrong, as the path of keys and indexes to it (without what pydantic calls its
+    functions), and why."""
     first = error.errors(include_url=False)[0]
     where = [part for part in first["loc"] if isinstance(part, int) or not part.startswith("function-")]
     return where, first["msg"].removeprefix("Value error, ")

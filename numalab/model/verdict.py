@@ -28,10 +28,12 @@ class Finding(Value):
     """A value for each boot that has one, in boot order."""
     after: tuple[float, ...]
     ratio: float | None = None
-    """after / before, of geometric means (see effect.shift for values of 0); None without one, as when all of before is 0."""
+    """after / before, of geometric means (see effect.shift for values of 0); None without one, as when all of
+    before is 0."""
     low: float | None = None
     high: float | None = None
-    """The ratio's confidence interval; None where it has no end, or where there are not two boots of each kernel."""
+    """The ratio's confidence interval; None where it has no end, or where there are not two boots of each
+    kernel."""
     p: float | None = None
     """The two-sided p-value of no change."""
     q: float | None = None
@@ -39,7 +41,8 @@ class Finding(Value):
     detectable: float | None = None
     """The effect (as `by`: 1.3 is 30 %) that this many boots with this spread show with a power of 80 %."""
     boots_needed: int | None = None
-    """How many boots of each kernel it takes for the effect that was asked for (`by`; where that is 1, the one found) to be shown with a power of 80 %."""
+    """How many boots of each kernel it takes for the effect that was asked for (`by`; where that is 1, the
+    one found) to be shown with a power of 80 %."""
     answer: Answer
     decides: bool
     reason: Line

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What a guest must show of its topology, what it does show, and whether these agree. No guest is needed here.
+"""What a guest must show of its topology, what it does show, and whether these agree. No guest is needed
+here.
 
-What the guest says is text (`PROBE` is the command that prints it); what it must say follows from the Topology alone.
+What the guest says is text (`PROBE` is the command that prints it); what it must say follows from the
+Topology alone.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ PAGE = 4096
 NODE_TOLERANCE = 0.02
 """A node may differ from what was asked by this share, or by SLACK, whichever is more."""
 SLACK = 8 * MIB
-"""Firmware holes and reserved ranges below 1 MiB and at the end of RAM; kernels' "present" leaves them out."""
+"""Firmware holes and reserved ranges below 1 MiB and at the end of RAM; kernels' "present" leaves them
+out."""
 FAKE_SLACK = 64 * MIB
 """numa=fake rounds to 32 MiB (FAKE_NODE_MIN_SIZE in arch/x86/mm/numa_emulation.c), at either end."""
 REMOTE_DISTANCE = 20
@@ -65,31 +68,50 @@ def expected_layout(topology: Topology) -> NumaLayout:
     if topology.fake:
         share = topology.memory // topology.fake
         sizes = [share] * topology.fake
-        # Every fake node shows all CPUs of the physical node that it was cut from, at the distance of that node to
-        # itself; from 3.16 to 4.18 each was taken to be a physical node of its own (emu_setup_memblk in
-        # arch/x86/mm/numa_emulation.c), over which CPUs without a node are dealt out (numa_init_array in numa.c).
-        cpus = {i: tuple(range(i, topology.vcpus, topology.fake) if topology.deals_cpus else range(topology.vcpus)) for i in range(topology.fake)}
+        # Every fake node shows all CPUs of the physical node that it was cut from, at the distance of that
+        # node to itself; from 3.16 to 4.18 each was taken to be a physical node of its own (emu_setup_memblk
+        # in arch/x86/mm/numa_emulation.c), over which CPUs without a node are dealt out (numa_init_array in
+        # numa.c).
+        cpus = {
+            i: tuple(
+                range(i, topology.vcpus, topology.fake) if topology.deals_cpus else range(topology.vcpus)
+            )
+            for i in range(topology.fake)
+        }
         far = REMOTE_DISTANCE if topology.deals_cpus else LOCAL_DISTANCE
-        table = [[LOCAL_DISTANCE if i == j else far for j in range(topology.fake)] for i in range(topology.fake)]
+        table = [
+            [LOCAL_DISTANCE if i == j else far for j in range(topology.fake)] for i in range(topology.fake)
+        ]
     else:
-        nodes = topology.nodes or (Node(cpus=show_cpus(tuple(range(topology.vcpus))), memory=show_size(topology.memory)),)
+        nodes = topology.nodes or (
+            Node(cpus=show_cpus(tuple(range(topology.vcpus))), memory=show_size(topology.memory)),
+        )
         sizes = [node.memory for node in nodes]
         cpus = {i: node.cpus for i, node in enumerate(nodes)}
         table = [list(row) for row in topology.distances] or [
-            [LOCAL_DISTANCE if i == j else REMOTE_DISTANCE for j in range(len(nodes))] for i in range(len(nodes))
+            [LOCAL_DISTANCE if i == j else REMOTE_DISTANCE for j in range(len(nodes))]
+            for i in range(len(nodes))
         ]
     zones: dict[tuple[int, str], int] = defaultdict(int)
     start, low = 0, low_memory(topology.machine, topology.memory)
     for index, size in enumerate(sizes):
-        for zone, first, last in (("DMA", 0, 16 * MIB), ("DMA32", 16 * MIB, low), ("Normal", low, topology.memory)):
+        for zone, first, last in (
+            ("DMA", 0, 16 * MIB),
+            ("DMA32", 16 * MIB, low),
+            ("Normal", low, topology.memory),
+        ):
             if (part := min(start + size, last) - max(start, first)) > 0:
                 zones[index, zone] = part
         start += size
     return NumaLayout(
-        nodes=tuple(range(len(sizes))), cpus=cpus, zones=dict(zones),
+        nodes=tuple(range(len(sizes))),
+        cpus=cpus,
+        zones=dict(zones),
         distances={(i, j): distance for i, row in enumerate(table) for j, distance in enumerate(row)},
         latency_ns={i: node.latency_ns for i, node in enumerate(topology.nodes) if node.latency_ns},
-        bandwidth_mibs={i: node.bandwidth_mibs for i, node in enumerate(topology.nodes) if node.bandwidth_mibs},
+        bandwidth_mibs={
+            i: node.bandwidth_mibs for i, node in enumerate(topology.nodes) if node.bandwidth_mibs
+        },
     )
 
 
@@ -144,9 +166,19 @@ def compare_layouts(want: NumaLayout, have: NumaLayout, *, fake: bool = False) -
         row_w = [want.distances.get((node, other)) for other in others]
         row_h = [have.distances.get((node, other)) for other in others]
         rows.append(LayoutRow(f"node {node} distances", _words(row_w), _words(row_h), row_w == row_h))
-        for what, w, h in (("latency ns", want.latency_ns, have.latency_ns), ("bandwidth MiB/s", want.bandwidth_mibs, have.bandwidth_mibs)):
+        for what, w, h in (
+            ("latency ns", want.latency_ns, have.latency_ns),
+            ("bandwidth MiB/s", want.bandwidth_mibs, have.bandwidth_mibs),
+        ):
             if node in w or node in h:
-                rows.append(LayoutRow(f"node {node} {what}", str(w.get(node, "none")), str(h.get(node, "none")), w.get(node) == h.get(node)))
+                rows.append(
+                    LayoutRow(
+                        f"node {node} {what}",
+                        str(w.get(node, "none")),
+                        str(h.get(node, "none")),
+                        w.get(node) == h.get(node),
+                    )
+                )
     return rows
 
 
@@ -165,7 +197,13 @@ def _sizes(what: str, want: int, have: int, slack: int) -> LayoutRow:
 
 def layout_table(rows: list[LayoutRow]) -> str:
     """Both sides in columns; what differs is marked."""
-    widths = [max(len(text) for text in column) for column in zip(*((r.what, r.asked, r.found) for r in rows), strict=True)]
+    widths = [
+        max(len(text) for text in column)
+        for column in zip(*((r.what, r.asked, r.found) for r in rows), strict=True)
+    ]
     lines = [f"  {'':{widths[0]}}  {'asked':{widths[1]}}  found"]
-    lines += [f"{' ' if r.agrees else '!'} {r.what:{widths[0]}}  {r.asked:{widths[1]}}  {r.found}".rstrip() for r in rows]
+    lines += [
+        f"{' ' if r.agrees else '!'} {r.what:{widths[0]}}  {r.asked:{widths[1]}}  {r.found}".rstrip()
+        for r in rows
+    ]
     return "\n".join(lines)

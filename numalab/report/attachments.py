@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What stands beside a run, copied into a report: the whole folder as one archive, and what a person reads as plain text.
+"""What stands beside a run, copied into a report: the whole folder as one archive, and what a person reads as
+plain text.
 
 The archive is the run as the lab reads it (`lab.py show`). The texts end in .txt and .json, whatever a
 workload printed: a browser would show a file without an ending as the HTML that it looks like. Links in
@@ -49,7 +50,10 @@ def copy(run: Run, source: Path, target: Path) -> Kept:
             copied = place / name
             copied.write_bytes(path.read_bytes())
             links.append(_link(name, copied, target))
-    return Kept(links=tuple(links), left=tuple(f"{path} ({show_size(path.stat().st_size)})" for path in files if path not in small))
+    return Kept(
+        links=tuple(links),
+        left=tuple(f"{path} ({show_size(path.stat().st_size)})" for path in files if path not in small),
+    )
 
 
 def _nobodys(member: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -60,18 +64,31 @@ def _nobodys(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def _through_link(path: Path, root: Path) -> bool:
-    return any(part.is_symlink() for part in (path, *path.parents) if part.is_relative_to(root) and part != root)
+    return any(
+        part.is_symlink() for part in (path, *path.parents) if part.is_relative_to(root) and part != root
+    )
 
 
 def _readable(run: Run, source: Path) -> dict[str, Path]:
-    """Name in the report -> file of the run: in the order in which somebody in doubt opens them; empty ones left out."""
-    found = {"run.json": source / "run.json", "console.txt": source / "console.log", "topology.txt": source / "topology.txt"}
+    """Name in the report -> file of the run: in the order in which somebody in doubt opens them; empty ones
+    left out."""
+    found = {
+        "run.json": source / "run.json",
+        "console.txt": source / "console.log",
+        "topology.txt": source / "topology.txt",
+    }
     for index, result in enumerate(run.phases):
         for stream in ("stdout", "stderr"):
-            found[f"{index:02}-{result.phase.name}.{stream}.txt"] = record.phase_folder(source, index, result.phase.name) / stream
+            found[f"{index:02}-{result.phase.name}.{stream}.txt"] = (
+                record.phase_folder(source, index, result.phase.name) / stream
+            )
     return {name: path for name, path in found.items() if path.is_file() and path.stat().st_size}
 
 
 def _link(text: str, path: Path, target: Path) -> Link:
     size = path.stat().st_size
-    return Link(text=text, href=path.relative_to(target).as_posix(), size=f"{size} B" if size < 1024 else f"{size / 1024:.0f} KiB")
+    return Link(
+        text=text,
+        href=path.relative_to(target).as_posix(),
+        size=f"{size} B" if size < 1024 else f"{size / 1024:.0f} KiB",
+    )

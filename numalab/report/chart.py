@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A plot as a value: Plotly's JSON, the table of its numbers, a sentence for those who do not see it. And how numbers are written.
+"""A plot as a value: Plotly's JSON, the table of its numbers, a sentence for those who do not see it. And how
+numbers are written.
 
 Pure. Inks that change with light, dark and print are left to templates/report.css, so no text or grid line
 has a colour here. What is drawn is `figures`'.
@@ -71,9 +72,16 @@ def joined(rows: Sequence[Sequence[str]], form: str) -> str:
 
 def note(y: float, text: str) -> dict[str, Any]:
     """A label over the plot, at the left of a row. It takes no width from the axis."""
-    cut = text if len(text) <= LABEL else f"{text[:LABEL - 1]}…"
+    cut = text if len(text) <= LABEL else f"{text[: LABEL - 1]}…"
     return {
-        "x": 0, "xref": "paper", "xanchor": "left", "y": y, "yref": "y", "yanchor": "middle", "text": escape(cut), "showarrow": False,
+        "x": 0,
+        "xref": "paper",
+        "xanchor": "left",
+        "y": y,
+        "yref": "y",
+        "yanchor": "middle",
+        "text": escape(cut),
+        "showarrow": False,
         "font": {"size": 11},
     }
 
@@ -87,22 +95,39 @@ def axis(title: str = "", **more: Any) -> dict[str, Any]:
 def rows(low: float, high: float, beside: Mapping[float, str]) -> dict[str, Any]:
     """An axis of rows; `beside` is each row's number at the right.
 
-    They are labels of the axis, not annotations: Plotly measures those in the reader's font and widens the margin
-    where they need more. They stand off as far as a mark reaches that is drawn at the plot's edge.
+    They are labels of the axis, not annotations: Plotly measures those in the reader's font and widens the
+    margin where they need more. They stand off as far as a mark reaches that is drawn at the plot's edge.
     """
     return axis(
-        side="right", range=[low, high], fixedrange=True, showgrid=False, ticks="", ticklabelstandoff=8, tickvals=list(beside),
+        side="right",
+        range=[low, high],
+        fixedrange=True,
+        showgrid=False,
+        ticks="",
+        ticklabelstandoff=8,
+        tickvals=list(beside),
         ticktext=[escape(text) for text in beside.values()],
     )
 
 
-def figure(traces: Sequence[Any], height: int, margin: tuple[int, int, int, int], **layout: Any) -> dict[str, Any]:
+def figure(
+    traces: Sequence[Any], height: int, margin: tuple[int, int, int, int], **layout: Any
+) -> dict[str, Any]:
     """Checked by Plotly; as plain JSON data. `margin` is left, right, top, bottom."""
     about = {
         "template": go.layout.Template(),  # Plotly's own is 7 kB in each figure.
-        "height": height, "margin": dict(zip("lrtb", margin, strict=True)), "font": {"size": 11}, "showlegend": False, "dragmode": False,
-        "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)",
-        "hoverlabel": {"bgcolor": "#fffbe8", "bordercolor": "#555555", "font": {"color": "#1c1c1c", "size": 12}},
+        "height": height,
+        "margin": dict(zip("lrtb", margin, strict=True)),
+        "font": {"size": 11},
+        "showlegend": False,
+        "dragmode": False,
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "hoverlabel": {
+            "bgcolor": "#fffbe8",
+            "bordercolor": "#555555",
+            "font": {"color": "#1c1c1c", "size": 12},
+        },
     }
     made: Mapping[str, Any] = go.Figure(data=list(traces), layout=about | layout).to_dict()
     return dict(made)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What a report draws: metrics boot by boot, effects with their intervals, counters and memory over time, profiles.
+"""What a report draws: metrics boot by boot, effects with their intervals, counters and memory over time,
+profiles.
 
 Pure. Plotly does the drawing, in the reader's browser. What comes from a run is escaped: Plotly reads a few
 HTML tags in any text.
@@ -24,10 +25,20 @@ from numalab.runs.profile import Stacks
 from numalab.runs.samples import Series
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b0609a", "#8c7a00", "#5a6fd0", "#b04a4a", "#6b7780")
-"""Colours of kernels, the first the baseline. The first three are Okabe and Ito's (jfly.uni-koeln.de/color); all have 3:1 on white."""
+"""Colours of kernels, the first the baseline. The first three are Okabe and Ito's (jfly.uni-koeln.de/color);
+all have 3:1 on white."""
 SYMBOLS = ("circle", "diamond", "square", "triangle-up", "triangle-down", "pentagon", "star", "hexagon")
 """Symbols of kernels: nobody needs to tell the colours apart."""
-DASHES = ("solid", "7px 4px", "2px 3px", "8px 3px 2px 3px", "14px 4px", "12px 3px 2px 3px", "5px 2px", "2px 6px")
+DASHES = (
+    "solid",
+    "7px 4px",
+    "2px 3px",
+    "8px 3px 2px 3px",
+    "14px 4px",
+    "12px 3px 2px 3px",
+    "5px 2px",
+    "2px 6px",
+)
 ANSWER_COLOURS = {Answer.HOLDS: "#1a7f4b", Answer.DOES_NOT_HOLD: "#c0392b", Answer.CANNOT_TELL: "#8a6d00"}
 FLAME_COLOURS = ("#f2b880", "#f0a868", "#eec08c", "#f3cf9b", "#e9a270")
 RULE = "#888888"
@@ -66,12 +77,22 @@ def mean(values: Sequence[float]) -> Mean:
     return Mean(mean=middle, low=float(low), high=float(high))
 
 
-def dots(title: str, unit: str, values: Mapping[str, Mapping[str, Values]], kernels: Sequence[str], *, about: str = "") -> Plot | None:
+def dots(
+    title: str,
+    unit: str,
+    values: Mapping[str, Mapping[str, Values]],
+    kernels: Sequence[str],
+    *,
+    about: str = "",
+) -> Plot | None:
     """A metric: `values` by phase and kernel. None when nobody has any.
 
     Each boot is a dot, the mean a tick across its interval; one row a kernel, kernels grouped by phase.
     """
-    groups = [(phase, [(kernel, by[kernel]) for kernel in kernels if by.get(kernel)]) for phase, by in values.items()]
+    groups = [
+        (phase, [(kernel, by[kernel]) for kernel in kernels if by.get(kernel)])
+        for phase, by in values.items()
+    ]
     groups = [(phase, found) for phase, found in groups if found]
     if not groups:
         return None
@@ -87,42 +108,76 @@ def dots(title: str, unit: str, values: Mapping[str, Mapping[str, Values]], kern
             traces += _row(y, kernel, boots, middle, kernels.index(kernel), (start, end))
             means[y] = short(middle.mean)
             each = "  ".join(number(value) for _, value in boots)
-            cells.append((phase, kernel, str(len(boots)), number(middle.mean), interval(middle.low, middle.high), each))
+            cells.append(
+                (phase, kernel, str(len(boots)), number(middle.mean), interval(middle.low, middle.high), each)
+            )
         y -= 1
     height = int(-y * 17 + 26)
     form = "SI" if end >= 1 else "power"  # A prefix suits large counts; 5 µ faults do not exist.
-    drawn = figure(traces, height, (6, 54, 6, 20), annotations=notes, yaxis=rows(y + 0.5, 0.6, means),
-                   xaxis=axis(range=[start, end], fixedrange=True, nticks=5, exponentformat=form))
-    table = ChartTable(caption=titled(title, unit), head=("phase", "kernel", "boots", "mean", INTERVAL, "each boot"), rows=tuple(cells))
+    drawn = figure(
+        traces,
+        height,
+        (6, 54, 6, 20),
+        annotations=notes,
+        yaxis=rows(y + 0.5, 0.6, means),
+        xaxis=axis(range=[start, end], fixedrange=True, nticks=5, exponentformat=form),
+    )
+    table = ChartTable(
+        caption=titled(title, unit),
+        head=("phase", "kernel", "boots", "mean", INTERVAL, "each boot"),
+        rows=tuple(cells),
+    )
     said = joined(cells, "{0}, {1}: mean {3}, interval {4}, boots {2}")
-    return Plot(title=title, unit=unit, about=about, alt=f"{title}, each boot as a dot. {said}", figure=drawn, height=height, table=table)
+    return Plot(
+        title=title,
+        unit=unit,
+        about=about,
+        alt=f"{title}, each boot as a dot. {said}",
+        figure=drawn,
+        height=height,
+        table=table,
+    )
 
 
 def _ends(columns: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """The ends of an axis from 0 over all dots and, as far as they do not dwarf them, all intervals; a little more, so that no dot is cut."""
+    """The ends of an axis from 0 over all dots and, as far as they do not dwarf them, all intervals; a little
+    more, so that no dot is cut."""
     every = [value for column in columns for value in column]
     means = [mean(column) for column in columns]
     most, least = max([0.0, *every]), min([0.0, *every])
-    high = min(max([most, *(one.high for one in means if one.high is not None)]), 1.6 * most) or (0.0 if least else 1.0)
+    high = min(max([most, *(one.high for one in means if one.high is not None)]), 1.6 * most) or (
+        0.0 if least else 1.0
+    )
     low = max(min([least, *(one.low for one in means if one.low is not None)]), 1.6 * least)
     room = 0.03 * (high - low)
     return low - room, high + room
 
 
-def _row(y: float, kernel: str, boots: Values, middle: Mean, index: int, ends: tuple[float, float]) -> list[go.Scatter]:
-    """A kernel's line with its interval, its mean, its dots. An interval ends where the plot does; its table has it whole."""
+def _row(
+    y: float, kernel: str, boots: Values, middle: Mean, index: int, ends: tuple[float, float]
+) -> list[go.Scatter]:
+    """A kernel's line with its interval, its mean, its dots. An interval ends where the plot does; its table
+    has it whole."""
     colour = COLOURS[index % len(COLOURS)]
     traces = []
     if middle.low is not None and middle.high is not None:
         span = [max(middle.low, ends[0]), min(middle.high, ends[1])]
-        traces.append(go.Scatter(x=span, y=[y, y], mode="lines", line={"color": colour, "width": 2}, hoverinfo="skip"))
+        traces.append(
+            go.Scatter(x=span, y=[y, y], mode="lines", line={"color": colour, "width": 2}, hoverinfo="skip")
+        )
     tick = {"symbol": "line-ns", "size": 13, "line": {"color": colour, "width": 2.5}}
     traces.append(go.Scatter(x=[middle.mean], y=[y], mode="markers", hoverinfo="skip", marker=tick))
-    traces.append(go.Scatter(
-        x=[value for _, value in boots], y=[y] * len(boots), mode="markers", customdata=[escape(boot) for boot, _ in boots], cliponaxis=False,
-        marker={"color": colour, "symbol": SYMBOLS[index % len(SYMBOLS)], "size": 8, "opacity": 0.75},
-        hovertemplate=f"{escape(kernel)}<br>%{{customdata}}: %{{x}}<extra></extra>",
-    ))
+    traces.append(
+        go.Scatter(
+            x=[value for _, value in boots],
+            y=[y] * len(boots),
+            mode="markers",
+            customdata=[escape(boot) for boot, _ in boots],
+            cliponaxis=False,
+            marker={"color": colour, "symbol": SYMBOLS[index % len(SYMBOLS)], "size": 8, "opacity": 0.75},
+            hovertemplate=f"{escape(kernel)}<br>%{{customdata}}: %{{x}}<extra></extra>",
+        )
+    )
     return traces
 
 
@@ -131,7 +186,12 @@ def effects(findings: Sequence[Finding]) -> Plot | None:
     shown = [finding for finding in findings if finding.ratio is not None]
     if not shown:
         return None
-    known = [value for finding in shown for value in (finding.ratio, finding.low, finding.high, _asked(finding)) if value and value < math.inf]
+    known = [
+        value
+        for finding in shown
+        for value in (finding.ratio, finding.low, finding.high, _asked(finding))
+        if value and value < math.inf
+    ]
     start, end = min([*known, 0.9]) / 1.6, max([*known, 1.1]) * 1.6
     traces, notes, cells = [], [], []
     ratios: dict[float, str] = {}
@@ -140,34 +200,96 @@ def effects(findings: Sequence[Finding]) -> Plot | None:
         traces += _effect(y, finding, (start, end))
         notes.append(note(y + 0.85, f"{wish.metric} · {wish.phase}"))
         ratios[y] = number(finding.ratio)
-        cells.append((wish.metric, wish.phase, number(finding.ratio), interval(finding.low, finding.high), number(_asked(finding)), str(finding.answer)))
+        cells.append(
+            (
+                wish.metric,
+                wish.phase,
+                number(finding.ratio),
+                interval(finding.low, finding.high),
+                number(_asked(finding)),
+                str(finding.answer),
+            )
+        )
     height, ticks = 34 * len(shown) + 52, _ticks(start, end)
     drawn = figure(
-        traces, height, (6, 54, 6, 40), annotations=notes, yaxis=rows(-2.0 * len(shown) - 0.2, 0.4, ratios),
-        xaxis=axis("after / before", type="log", range=[math.log10(start), math.log10(end)], fixedrange=True, tickvals=ticks,
-                   ticktext=[f"{tick:g}" for tick in ticks]),
-        shapes=[{"type": "line", "x0": 1, "x1": 1, "yref": "paper", "y0": 0, "y1": 1, "line": {"width": 1.5, "color": RULE}}],
+        traces,
+        height,
+        (6, 54, 6, 40),
+        annotations=notes,
+        yaxis=rows(-2.0 * len(shown) - 0.2, 0.4, ratios),
+        xaxis=axis(
+            "after / before",
+            type="log",
+            range=[math.log10(start), math.log10(end)],
+            fixedrange=True,
+            tickvals=ticks,
+            ticktext=[f"{tick:g}" for tick in ticks],
+        ),
+        shapes=[
+            {
+                "type": "line",
+                "x0": 1,
+                "x1": 1,
+                "yref": "paper",
+                "y0": 0,
+                "y1": 1,
+                "line": {"width": 1.5, "color": RULE},
+            }
+        ],
     )
-    table = ChartTable(caption="Effects", head=("metric", "phase", "after / before", INTERVAL, "asked", "answer"), rows=tuple(cells))
+    table = ChartTable(
+        caption="Effects",
+        head=("metric", "phase", "after / before", INTERVAL, "asked", "answer"),
+        rows=tuple(cells),
+    )
     said = joined(cells, "{0} in {1}: {2}, interval {3}, {5}")
-    return Plot(title="Effect of each expectation", alt=f"Ratio of after to before. {said}", figure=drawn, height=height, wide=True, table=table)
+    return Plot(
+        title="Effect of each expectation",
+        alt=f"Ratio of after to before. {said}",
+        figure=drawn,
+        height=height,
+        wide=True,
+        table=table,
+    )
 
 
 def _effect(y: float, finding: Finding, ends: tuple[float, float]) -> list[go.Scatter]:
     """A finding's line: interval, ratio, what was asked for. What is 0, or has no end, goes to the edge."""
     colour = ANSWER_COLOURS[finding.answer]
-    ratio, low, high = (min(max(value, ends[0]), ends[1]) for value in (finding.ratio or 0.0, finding.low or 0.0, finding.high or math.inf))
+    ratio, low, high = (
+        min(max(value, ends[0]), ends[1])
+        for value in (finding.ratio or 0.0, finding.low or 0.0, finding.high or math.inf)
+    )
     traces = []
     if finding.low is not None or finding.high is not None:
-        traces.append(go.Scatter(x=[low, high], y=[y, y], mode="lines", line={"color": colour, "width": 2}, hoverinfo="skip"))
+        traces.append(
+            go.Scatter(
+                x=[low, high], y=[y, y], mode="lines", line={"color": colour, "width": 2}, hoverinfo="skip"
+            )
+        )
     symbol = "triangle-left" if not finding.ratio else "circle" if finding.decides else "circle-open"
     said = f"{finding.expectation.metric} · {finding.expectation.phase}: {number(finding.ratio)} {interval(finding.low, finding.high)}"
-    traces.append(go.Scatter(
-        x=[ratio], y=[y], mode="markers", marker={"color": colour, "size": 10, "symbol": symbol, "line": {"width": 2, "color": colour}},
-        hovertemplate=f"{escape(said)}<extra></extra>", cliponaxis=False,
-    ))
+    traces.append(
+        go.Scatter(
+            x=[ratio],
+            y=[y],
+            mode="markers",
+            marker={"color": colour, "size": 10, "symbol": symbol, "line": {"width": 2, "color": colour}},
+            hovertemplate=f"{escape(said)}<extra></extra>",
+            cliponaxis=False,
+        )
+    )
     tick = {"symbol": "line-ns", "size": 12, "line": {"width": 1.5, "color": RULE}}
-    return [*traces, go.Scatter(x=[_asked(finding)], y=[y], mode="markers", hovertemplate="asked: %{x:.3g}<extra></extra>", marker=tick)]
+    return [
+        *traces,
+        go.Scatter(
+            x=[_asked(finding)],
+            y=[y],
+            mode="markers",
+            hovertemplate="asked: %{x:.3g}<extra></extra>",
+            marker=tick,
+        ),
+    ]
 
 
 def _asked(finding: Finding) -> float:
@@ -183,44 +305,101 @@ def _ticks(start: float, end: float) -> list[float]:
     return [tick for decade in decades for step in steps if start <= (tick := step * 10.0**decade) <= end]
 
 
-def over_time(title: str, unit: str, lines: Sequence[tuple[str, str, Series]], kernels: Sequence[str]) -> Plot | None:
-    """A counter over a phase: `lines` are (boot, kernel, series), one a boot. None when nothing moves in any."""
+def over_time(
+    title: str, unit: str, lines: Sequence[tuple[str, str, Series]], kernels: Sequence[str]
+) -> Plot | None:
+    """A counter over a phase: `lines` are (boot, kernel, series), one a boot. None when nothing moves in
+    any."""
     if not any(samples.moves(line) for _, _, line in lines):
         return None
     traces = []
     for boot, kernel, line in lines:
         index, few = kernels.index(kernel), samples.thin(line, MOMENTS)
-        traces.append(go.Scatter(
-            x=[round(t, 2) for t, _ in few], y=[value for _, value in few], mode="lines", opacity=0.85,
-            line={"color": COLOURS[index % len(COLOURS)], "width": 1.5, "dash": DASHES[index % len(DASHES)]},
-            hovertemplate=f"{escape(kernel)}<br>{escape(boot)}, %{{x}} s: %{{y}}<extra></extra>",
-        ))
+        traces.append(
+            go.Scatter(
+                x=[round(t, 2) for t, _ in few],
+                y=[value for _, value in few],
+                mode="lines",
+                opacity=0.85,
+                line={
+                    "color": COLOURS[index % len(COLOURS)],
+                    "width": 1.5,
+                    "dash": DASHES[index % len(DASHES)],
+                },
+                hovertemplate=f"{escape(kernel)}<br>{escape(boot)}, %{{x}} s: %{{y}}<extra></extra>",
+            )
+        )
     height = 190
-    drawn = figure(traces, height, (48, 10, 8, 36), hovermode="closest", xaxis=axis("s", nticks=6, rangemode="tozero"),
-                   yaxis=axis(nticks=5, rangemode="tozero"))
-    cells = tuple((f"{t:.1f}", *(number(samples.at(line, t)) for _, _, line in lines)) for t in _grid([line for _, _, line in lines]))
-    table = ChartTable(caption=titled(title, unit), head=("s", *(f"{kernel} {boot}" for boot, kernel, _ in lines)), rows=cells)
-    said = joined([(kernel, boot, number(line[-1][1])) for boot, kernel, line in lines if line], "{0} {1}: {2}")
-    return Plot(title=title, unit=unit, alt=f"{title} over time, a line for each boot. At the end {said}", figure=drawn, height=height, table=table)
+    drawn = figure(
+        traces,
+        height,
+        (48, 10, 8, 36),
+        hovermode="closest",
+        xaxis=axis("s", nticks=6, rangemode="tozero"),
+        yaxis=axis(nticks=5, rangemode="tozero"),
+    )
+    cells = tuple(
+        (f"{t:.1f}", *(number(samples.at(line, t)) for _, _, line in lines))
+        for t in _grid([line for _, _, line in lines])
+    )
+    table = ChartTable(
+        caption=titled(title, unit),
+        head=("s", *(f"{kernel} {boot}" for boot, kernel, _ in lines)),
+        rows=cells,
+    )
+    said = joined(
+        [(kernel, boot, number(line[-1][1])) for boot, kernel, line in lines if line], "{0} {1}: {2}"
+    )
+    return Plot(
+        title=title,
+        unit=unit,
+        alt=f"{title} over time, a line for each boot. At the end {said}",
+        figure=drawn,
+        height=height,
+        table=table,
+    )
 
 
 def heat(title: str, nodes: Mapping[int, Series], most: float) -> Plot | None:
-    """MiB in use by node over a phase of one boot; `most` (pages) ends the colour scale, the same for all plots that stand together."""
+    """MiB in use by node over a phase of one boot; `most` (pages) ends the colour scale, the same for all
+    plots that stand together."""
     if not nodes:
         return None
     names = [f"node {node}" for node in nodes]
     few = samples.thin(sorted({t for line in nodes.values() for t, _ in line}), MOMENTS)
     height = 22 * len(names) + 46
     trace = go.Heatmap(
-        z=[[_mib(samples.at(line, t)) for t in few] for line in nodes.values()], x=[round(t, 2) for t in few], y=names, zmin=0, zmax=_mib(most),
-        colorscale="Cividis", colorbar={"thickness": 9, "nticks": 4, "len": 1.1, "outlinewidth": 0}, hovertemplate="%{y}, %{x} s: %{z} MiB<extra></extra>",
+        z=[[_mib(samples.at(line, t)) for t in few] for line in nodes.values()],
+        x=[round(t, 2) for t in few],
+        y=names,
+        zmin=0,
+        zmax=_mib(most),
+        colorscale="Cividis",
+        colorbar={"thickness": 9, "nticks": 4, "len": 1.1, "outlinewidth": 0},
+        hovertemplate="%{y}, %{x} s: %{z} MiB<extra></extra>",
     )
-    drawn = figure([trace], height, (52, 6, 8, 36), xaxis=axis("s", nticks=6), yaxis=axis(autorange="reversed", fixedrange=True))
+    drawn = figure(
+        [trace],
+        height,
+        (52, 6, 8, 36),
+        xaxis=axis("s", nticks=6),
+        yaxis=axis(autorange="reversed", fixedrange=True),
+    )
     grid = _grid(list(nodes.values()))
-    cells = tuple((name, *(number(_mib(samples.at(line, t))) for t in grid)) for name, line in zip(names, nodes.values(), strict=True))
+    cells = tuple(
+        (name, *(number(_mib(samples.at(line, t))) for t in grid))
+        for name, line in zip(names, nodes.values(), strict=True)
+    )
     table = ChartTable(caption=f"{title}, MiB", head=("node", *(f"{t:.1f} s" for t in grid)), rows=cells)
     said = joined([(row[0], row[1], row[-1]) for row in cells], "{0}: {1} at first, {2} at last")
-    return Plot(title=title, unit="MiB", alt=f"Heat map of MiB in use by node over time. {said}", figure=drawn, height=height, table=table)
+    return Plot(
+        title=title,
+        unit="MiB",
+        alt=f"Heat map of MiB in use by node over time. {said}",
+        figure=drawn,
+        height=height,
+        table=table,
+    )
 
 
 def _mib(pages: float | None) -> float | None:
@@ -231,7 +410,11 @@ def _grid(lines: Sequence[Series]) -> list[float]:
     """Evenly spaced moments for a table, from the first to the last of any line."""
     times = [t for line in lines for t, _ in line]
     start, end = min(times), max(times)
-    return [start + (end - start) * i / (TABLE_MOMENTS - 1) for i in range(TABLE_MOMENTS)] if end > start else [start]
+    return (
+        [start + (end - start) * i / (TABLE_MOMENTS - 1) for i in range(TABLE_MOMENTS)]
+        if end > start
+        else [start]
+    )
 
 
 def flame(title: str, stacks: Stacks) -> Plot | None:
@@ -242,15 +425,32 @@ def flame(title: str, stacks: Stacks) -> Plot | None:
     boxes = profile.frames(stacks, least=LEAST_SHARE)
     colours = [FLAME_COLOURS[sum(box.function.encode()) % len(FLAME_COLOURS)] for box in boxes]
     trace = go.Icicle(
-        ids=["all", *(str(index) for index in range(len(boxes)))], labels=["all", *(escape(box.function) for box in boxes)],
-        parents=["", *("all" if box.parent is None else str(box.parent) for box in boxes)], values=[every, *(box.count for box in boxes)],
-        branchvalues="total", sort=False, tiling={"orientation": "v", "flip": "y", "pad": 1}, pathbar={"visible": False}, textposition="middle left",
-        hovertemplate="%{label}<br>%{percentRoot:.2%}, %{value} samples<extra></extra>", textfont={"color": "#1c1c1c", "size": 11},
-        marker={"colors": ["#d9d4cc", *colours], "line": {"width": 0}}, leaf={"opacity": 1},
+        ids=["all", *(str(index) for index in range(len(boxes)))],
+        labels=["all", *(escape(box.function) for box in boxes)],
+        parents=["", *("all" if box.parent is None else str(box.parent) for box in boxes)],
+        values=[every, *(box.count for box in boxes)],
+        branchvalues="total",
+        sort=False,
+        tiling={"orientation": "v", "flip": "y", "pad": 1},
+        pathbar={"visible": False},
+        textposition="middle left",
+        hovertemplate="%{label}<br>%{percentRoot:.2%}, %{value} samples<extra></extra>",
+        textfont={"color": "#1c1c1c", "size": 11},
+        marker={"colors": ["#d9d4cc", *colours], "line": {"width": 0}},
+        leaf={"opacity": 1},
     )
     height = 18 * (max((box.depth for box in boxes), default=0) + 1) + 12
     drawn = figure([trace], height, (2, 2, 4, 4), uniformtext={"mode": "hide", "minsize": 9})
-    cells = tuple((share.function, f"{share.total:.2%}", f"{share.own:.2%}") for share in profile.shares(stacks)[:LISTED])
-    table = ChartTable(caption=f"{title}: functions by their share of {every} samples", head=("function", "with what it calls", "itself"), rows=cells)
+    cells = tuple(
+        (share.function, f"{share.total:.2%}", f"{share.own:.2%}")
+        for share in profile.shares(stacks)[:LISTED]
+    )
+    table = ChartTable(
+        caption=f"{title}: functions by their share of {every} samples",
+        head=("function", "with what it calls", "itself"),
+        rows=cells,
+    )
     alt = f"Flame graph of {every} samples. Largest: {joined(cells[:5], '{0} {1}')}"
-    return Plot(title=title, unit=f"{every} samples", alt=alt, figure=drawn, height=height, wide=True, table=table)
+    return Plot(
+        title=title, unit=f"{every} samples", alt=alt, figure=drawn, height=height, wide=True, table=table
+    )

@@ -59,7 +59,8 @@ class Better(StrEnum):
 
 
 def gain(base: N, value: N, better: Better = Better.LOWER) -> N | None:
-    """What `value` gains over `base`, in %: of a time (base - value) / base, of a rate (value - base) / base. None over a base of 0."""
+    """What `value` gains over `base`, in %: of a time (base - value) / base, of a rate (value - base) / base.
+    None over a base of 0."""
     if not base:
         return None if value else base
     found = 100 * (base - value) / base
@@ -67,30 +68,46 @@ def gain(base: N, value: N, better: Better = Better.LOWER) -> N | None:
 
 
 def columns(runs: Sequence[Run], baseline: str | None = None) -> Columns:
-    """Unbroken runs by kernel: "before" first, then as they were booted. Kernels of both arms (A against A) get a column for each.
+    """Unbroken runs by kernel: "before" first, then as they were booted. Kernels of both arms (A against A)
+    get a column for each.
 
     `baseline` is put first. Raises InputError when it is none of them, or when there is no run.
     """
-    whole = sorted((run for run in runs if not run.error), key=lambda run: (run.place is not None and run.place.arm is not Arm.BEFORE, run.started, run.id))
+    whole = sorted(
+        (run for run in runs if not run.error),
+        key=lambda run: (run.place is not None and run.place.arm is not Arm.BEFORE, run.started, run.id),
+    )
     if not whole:
-        raise InputError(f"nothing to compare: all {len(runs)} runs broke" if runs else "nothing to compare: no run was chosen")
+        raise InputError(
+            f"nothing to compare: all {len(runs)} runs broke"
+            if runs
+            else "nothing to compare: no run was chosen"
+        )
     arms: dict[str, set[str]] = {}
     for run in whole:
         arms.setdefault(run.kernel, set()).add(run.place.arm if run.place else "")
     found: dict[str, list[Run]] = {}
     for run in whole:
         name = run.kernel
-        found.setdefault(f"{name}-{run.place.arm}" if run.place and len(arms[name]) > 1 else name, []).append(run)
+        found.setdefault(f"{name}-{run.place.arm}" if run.place and len(arms[name]) > 1 else name, []).append(
+            run
+        )
     if baseline is not None:
         if baseline not in found:
-            raise InputError(f"baseline {baseline}: there is no run of it; there are {', '.join(found)}", field="baseline")
+            raise InputError(
+                f"baseline {baseline}: there is no run of it; there are {', '.join(found)}", field="baseline"
+            )
         found = {baseline: found[baseline], **found}
     return {name: tuple(boots) for name, boots in found.items()}
 
 
 def before(found: Columns) -> str:
-    """The column that stands for "before": that of the arm, whatever the baseline is; without arms the first."""
-    return next((heading for heading, boots in found.items() if boots[0].place and boots[0].place.arm is Arm.BEFORE), next(iter(found)))
+    """The column that stands for "before": that of the arm, whatever the baseline is; without arms the
+    first."""
+    return next(
+        (heading for heading, boots in found.items() if boots[0].place and boots[0].place.arm is Arm.BEFORE),
+        next(iter(found)),
+    )
 
 
 def compare(found: Columns) -> tuple[Block, ...]:
@@ -100,18 +117,28 @@ def compare(found: Columns) -> tuple[Block, ...]:
 
 
 def times(found: Columns) -> Block:
-    """Min, Amean, Stddev, CoeffVar and Max over the boots of each phase's real, system and user time, and of times that the workload told."""
+    """Min, Amean, Stddev, CoeffVar and Max over the boots of each phase's real, system and user time, and of
+    times that the workload told."""
     series = {
         f"{short}-{phase}": _series(found, metric, phase)
-        for phase in phases(found) for short, metric in (("real", "elapsed"), ("syst", "system"), ("user", "user"))
+        for phase in phases(found)
+        for short, metric in (("real", "elapsed"), ("syst", "system"), ("user", "user"))
     }
-    series |= {f"{name}-{phase}": _series(found, f"output:{name}", phase) for phase, name in _outputs(found) if _sort(name) is Kind.TIME}
+    series |= {
+        f"{name}-{phase}": _series(found, f"output:{name}", phase)
+        for phase, name in _outputs(found)
+        if _sort(name) is Kind.TIME
+    }
     return _statistics("times in seconds", found, series, Better.LOWER)
 
 
 def rates(found: Columns) -> Block:
     """As `times`, of what the workload told per second; more is better, and Hmean stands for Amean."""
-    series = {f"{name}-{phase}": _series(found, f"output:{name}", phase) for phase, name in _outputs(found) if _sort(name) is Kind.RATIO}
+    series = {
+        f"{name}-{phase}": _series(found, f"output:{name}", phase)
+        for phase, name in _outputs(found)
+        if _sort(name) is Kind.RATIO
+    }
     return _statistics("rates", found, series, Better.HIGHER)
 
 
@@ -132,35 +159,58 @@ def totals(found: Columns) -> Block:
     rows = []
     for title in ("User", "System", "Elapsed"):
         boots = _series(found, title.lower(), EVERY_PHASE)
-        rows.append(Row(name=title, cells=tuple(Cell(value=statistics.fmean(values) if values else None) for values in boots)))
+        rows.append(
+            Row(
+                name=title,
+                cells=tuple(Cell(value=statistics.fmean(values) if values else None) for values in boots),
+            )
+        )
     return Block(title="totals in seconds", columns=tuple(found), rows=tuple(rows), label=TOTAL_LABEL)
 
 
 def counted(found: Columns) -> Block:
-    """The seeds' block of counters: all measured phases of a boot, the mean over boots; percentages are those of the boots' sums."""
+    """The seeds' block of counters: all measured phases of a boot, the mean over boots; percentages are those
+    of the boots' sums."""
     sums = [(_all_boots(boots), len(boots)) for boots in found.values()]
     rows = []
     for title, metric in COUNTER_ROWS:
         about = metrics.describe(metric)
         values = [(None if one is None else about.of(one), boots) for one, boots in sums]
-        cells = tuple(Cell(value=value if value is None or about.unit == "%" else value / boots) for value, boots in values)
-        rows.append(Row(name=title, decimals=0, unit="%" if metric.endswith("_efficiency") else "", cells=cells))
+        cells = tuple(
+            Cell(value=value if value is None or about.unit == "%" else value / boots)
+            for value, boots in values
+        )
+        rows.append(
+            Row(name=title, decimals=0, unit="%" if metric.endswith("_efficiency") else "", cells=cells)
+        )
     return Block(title="counters", columns=tuple(found), rows=tuple(rows), label=COUNTER_LABEL)
 
 
 def phases(found: Columns) -> list[str]:
     """Measured phases of any boot, in the order of the first that has them."""
-    return list(dict.fromkeys(result.phase.name for boots in found.values() for run in boots for result in run.measured))
+    return list(
+        dict.fromkeys(
+            result.phase.name for boots in found.values() for run in boots for result in run.measured
+        )
+    )
 
 
 def _outputs(found: Columns) -> list[tuple[str, str]]:
     """(phase, name) of what workloads told in measured phases."""
     every = [result for boots in found.values() for run in boots for result in run.measured]
-    return list(dict.fromkeys((result.phase.name, name) for result in every for name in result.output if not name.startswith(counters.PROFILE)))
+    return list(
+        dict.fromkeys(
+            (result.phase.name, name)
+            for result in every
+            for name in result.output
+            if not name.startswith(counters.PROFILE)
+        )
+    )
 
 
 def _sort(output: str) -> Kind:
-    """The kind of a workload's number: a time, a rate (RATIO), or a mere count, by its name: files_per_second is a rate."""
+    """The kind of a workload's number: a time, a rate (RATIO), or a mere count, by its name: files_per_second
+    is a rate."""
     if re.search(r"per[_-]second", output):
         return Kind.RATIO
     return metrics.kind(f"output:{output}")
@@ -174,11 +224,15 @@ def _series(found: Columns, metric: str, phase: str) -> list[list[float]]:
 
 def _all_boots(boots: Sequence[Run]) -> metrics.Sums | None:
     """All phases of all boots added up, as metrics adds up those of one."""
-    return metrics.merged(boots[0].model_copy(update={"phases": tuple(result for run in boots for result in run.phases)}), EVERY_PHASE)
+    return metrics.merged(
+        boots[0].model_copy(update={"phases": tuple(result for run in boots for result in run.phases)}),
+        EVERY_PHASE,
+    )
 
 
 def _variation(values: Sequence[float]) -> float | None:
-    """Coefficient of variation in %: the standard deviation over the arithmetic mean; None for one value, or a mean of 0."""
+    """Coefficient of variation in %: the standard deviation over the arithmetic mean; None for one value, or
+    a mean of 0."""
     mean = statistics.fmean(values)
     return 100 * statistics.stdev(values) / mean if len(values) > 1 and mean else None
 
@@ -194,14 +248,19 @@ def _harmonic(values: Sequence[float]) -> float | None:
 
 
 _MEANS: Mapping[Better, tuple[str, Callable[[Sequence[float]], float | None]]] = {
-    Better.LOWER: ("Amean", statistics.fmean), Better.HIGHER: ("Hmean", _harmonic),
+    Better.LOWER: ("Amean", statistics.fmean),
+    Better.HIGHER: ("Hmean", _harmonic),
 }
 
 
 def _statistics(title: str, found: Columns, series: Mapping[str, list[list[float]]], better: Better) -> Block:
     """Spreads are better when they are lower, whatever is measured."""
     operations: tuple[tuple[str, Callable[[Sequence[float]], float | None], Better], ...] = (
-        ("Min", min, better), (*_MEANS[better], better), ("Stddev", _deviation, Better.LOWER), ("CoeffVar", _variation, Better.LOWER), ("Max", max, better),
+        ("Min", min, better),
+        (*_MEANS[better], better),
+        ("Stddev", _deviation, Better.LOWER),
+        ("CoeffVar", _variation, Better.LOWER),
+        ("Max", max, better),
     )
     rows = []
     for operation, of, way in operations:

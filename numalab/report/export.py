@@ -16,9 +16,10 @@ CSV: a line for each run, measured phase and metric that the run has, under thes
     run, started (UTC), case, experiment, arm, boot, workload, size, topology, accel, kernel, release,
     phase, metric, unit, value
 
-A metric is named as in numalab/analysis/metrics.py: counters of /proc/vmstat by their own names, node0.vmstat:NAME,
-trace:SYSTEM:EVENT, output:NAME, user, system, elapsed in seconds, and what is derived from these. Values are
-exact for counters, and shortest exact decimals otherwise. Absent metrics have no line; broken runs none.
+A metric is named as in numalab/analysis/metrics.py: counters of /proc/vmstat by their own names,
+node0.vmstat:NAME, trace:SYSTEM:EVENT, output:NAME, user, system, elapsed in seconds, and what is derived from
+these. Values are exact for counters, and shortest exact decimals otherwise. Absent metrics have no line;
+broken runs none.
 """
 
 from __future__ import annotations
@@ -38,7 +39,22 @@ from numalab.report.replication import Beside
 from numalab.report.table import Block
 
 FIELDS = (
-    "run", "started", "case", "experiment", "arm", "boot", "workload", "size", "topology", "accel", "kernel", "release", "phase", "metric", "unit", "value",
+    "run",
+    "started",
+    "case",
+    "experiment",
+    "arm",
+    "boot",
+    "workload",
+    "size",
+    "topology",
+    "accel",
+    "kernel",
+    "release",
+    "phase",
+    "metric",
+    "unit",
+    "value",
 )
 
 
@@ -70,17 +86,32 @@ class Comparison(Value):
     broken: tuple[Broken, ...] = ()
 
 
-def comparison(found: Columns, *, runs: Sequence[Run], forced: Sequence[str], published: Sequence[Beside], verdicts: Sequence[Verdict]) -> Comparison:
+def comparison(
+    found: Columns,
+    *,
+    runs: Sequence[Run],
+    forced: Sequence[str],
+    published: Sequence[Beside],
+    verdicts: Sequence[Verdict],
+) -> Comparison:
     """Everything in one value. Beside the tables of the text it has the other numbers that workloads told."""
     columns = tuple(
         Column(
-            heading=heading, kernel=boots[0].kernel, releases=tuple(dict.fromkeys(run.release for run in boots)), runs=tuple(run.id for run in boots),
-        ) for heading, boots in found.items()
+            heading=heading,
+            kernel=boots[0].kernel,
+            releases=tuple(dict.fromkeys(run.release for run in boots)),
+            runs=tuple(run.id for run in boots),
+        )
+        for heading, boots in found.items()
     )
     told = report_comparison.told(found)
     return Comparison(
-        columns=columns, forced=tuple(forced), blocks=(*report_comparison.compare(found), *((told,) if told.rows else ())), published=tuple(published),
-        verdicts=tuple(verdicts), broken=tuple(Broken(run=run.id, error=run.error) for run in runs if run.error),
+        columns=columns,
+        forced=tuple(forced),
+        blocks=(*report_comparison.compare(found), *((told,) if told.rows else ())),
+        published=tuple(published),
+        verdicts=tuple(verdicts),
+        broken=tuple(Broken(run=run.id, error=run.error) for run in runs if run.error),
     )
 
 
@@ -103,8 +134,15 @@ def to_csv(runs: Sequence[Run]) -> str:
 def _lines(run: Run) -> Iterator[tuple[object, ...]]:
     spec, place = run.guest.spec, run.place
     head = (
-        run.id, run.started, *((place.case_name, place.experiment, place.arm.value, place.boot) if place else ("", "", "", "")),
-        run.workload, run.size.value, spec.topology_name, spec.accel.value, run.kernel, run.release,
+        run.id,
+        run.started,
+        *((place.case_name, place.experiment, place.arm.value, place.boot) if place else ("", "", "", "")),
+        run.workload,
+        run.size.value,
+        spec.topology_name,
+        spec.accel.value,
+        run.kernel,
+        run.release,
     )
     for result in run.phases:
         sums = metrics.merged(run, result.phase.name)
@@ -115,6 +153,11 @@ def _lines(run: Run) -> Iterator[tuple[object, ...]]:
 
 
 def names(result: PhaseResult) -> list[str]:
-    """All metrics that a phase may have: times, counters of each source, the workload's own, what is derived."""
-    counted = [name if source == "vmstat" else f"{source}:{name}" for source, found in result.counters.items() for name in found]
+    """All metrics that a phase may have: times, counters of each source, the workload's own, what is
+    derived."""
+    counted = [
+        name if source == "vmstat" else f"{source}:{name}"
+        for source, found in result.counters.items()
+        for name in found
+    ]
     return [*metrics.TIMES, *counted, *(f"output:{name}" for name in result.output), *metrics.DERIVED]

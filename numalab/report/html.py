@@ -38,7 +38,13 @@ STATIC = ("report.css", "report.js")
 """Files of templates/ that stand beside the page as they are."""
 
 
-def write(runs: Sequence[tuple[Run, Path]], verdicts: Sequence[Verdict], target: Path, *, baseline: str | None = None) -> Path:
+def write(
+    runs: Sequence[tuple[Run, Path]],
+    verdicts: Sequence[Verdict],
+    target: Path,
+    *,
+    baseline: str | None = None,
+) -> Path:
     """Write a report of runs and what was concluded from them, whole or not at all; returns the page's path.
 
     A folder that is a report already is replaced. Raises InputError for any other that is not empty, for a
@@ -49,13 +55,22 @@ def write(runs: Sequence[tuple[Run, Path]], verdicts: Sequence[Verdict], target:
         raise InputError(f"{sorted(doubles)[0]}: is there twice: a report's files are named by run")
     with state.making(target.absolute()) as scratch:
         scratch.chmod(0o755)  # A report is made to be shown.
-        boots = [_boot(run, folder, scratch, _number(run, [other for other, _ in runs])) for run, folder in runs]
+        boots = [
+            _boot(run, folder, scratch, _number(run, [other for other, _ in runs])) for run, folder in runs
+        ]
         kernels = {name: kernel(name) for name in {run.kernel for run, _ in runs}}
         known = Known(kernels=kernels, references=_references(run for run, _ in runs), baseline=baseline)
         made = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
-        about = {"kind": MARK, "made": made, "runs": [run.id for run, _ in runs], "verdicts": [jsonable(verdict) for verdict in verdicts]}
+        about = {
+            "kind": MARK,
+            "made": made,
+            "runs": [run.id for run, _ in runs],
+            "verdicts": [jsonable(verdict) for verdict in verdicts],
+        }
         (scratch / "report.json").write_text(json.dumps(about, indent=1))
-        (scratch / "index.html").write_text(render(sections.build(boots, verdicts, known), made), encoding="utf-8")
+        (scratch / "index.html").write_text(
+            render(sections.build(boots, verdicts, known), made), encoding="utf-8"
+        )
         (scratch / "plotly.min.js").write_text(get_plotlyjs(), encoding="utf-8")
         for name in STATIC:
             (scratch / name).write_text(static(name), encoding="utf-8")
@@ -81,7 +96,10 @@ def _check(target: Path) -> None:
     except (OSError, ValueError):
         ours = False
     if not ours:
-        raise InputError(f"target: {target} is there and is no report of the lab's: name another folder, or remove it", field="target")
+        raise InputError(
+            f"target: {target} is there and is no report of the lab's: name another folder, or remove it",
+            field="target",
+        )
 
 
 def _boot(run: Run, folder: Path, target: Path, number: int) -> MeasuredBoot:
@@ -95,7 +113,9 @@ def _boot(run: Run, folder: Path, target: Path, number: int) -> MeasuredBoot:
             samples[name] = [_edge(place / "before", 0.0), *found, _edge(place / "after", result.elapsed)]
         if profile := record.profile(folder, index, name):
             stacks[name] = profile
-    return MeasuredBoot(run=run, samples=samples, stacks=stacks, links=kept.links, left=kept.left, number=number)
+    return MeasuredBoot(
+        run=run, samples=samples, stacks=stacks, links=kept.links, left=kept.left, number=number
+    )
 
 
 def _edge(place: Path, t: float) -> Sample:
@@ -104,7 +124,8 @@ def _edge(place: Path, t: float) -> Sample:
 
 
 def _number(run: Run, runs: Sequence[Run]) -> int:
-    """The number of a boot in its experiment, from 1; without one, among the runs of that workload on that kernel."""
+    """The number of a boot in its experiment, from 1; without one, among the runs of that workload on that
+    kernel."""
     alike = [other.id for other in runs if (other.workload, other.kernel) == (run.workload, run.kernel)]
     return run.place.boot + 1 if run.place else alike.index(run.id) + 1
 
@@ -117,12 +138,24 @@ def kernel(name: str) -> Kernel:
         found = []
         for undone, item in kernel_recipe.wanted(recipe):
             if recipe.source.git and kernel_recipe.is_commit(item):
-                found.append(PatchSummary(name=item, subject="a commit of that repository", mirrors="", moves=(), undone=undone))
+                found.append(
+                    PatchSummary(
+                        name=item, subject="a commit of that repository", mirrors="", moves=(), undone=undone
+                    )
+                )
                 continue
             for patch in kernel_recipe.patch_set(item, series, name, reverse=undone):
                 header = kernel_patch.header(patch.text, patch.label)
                 moves = tuple(f"{counter} {way}" for counter, way in header.moves.items())
-                found.append(PatchSummary(name=patch.label, subject=header.subject, mirrors=header.mirrors, moves=moves, undone=undone))
+                found.append(
+                    PatchSummary(
+                        name=patch.label,
+                        subject=header.subject,
+                        mirrors=header.mirrors,
+                        moves=moves,
+                        undone=undone,
+                    )
+                )
         return Kernel(description=recipe.description, source=_source(recipe), patches=tuple(found))
     except (InputError, OSError) as error:
         return Kernel(unknown=f"This checkout cannot tell what {name} is: {error}")
@@ -131,16 +164,26 @@ def kernel(name: str) -> Kernel:
 def _source(recipe: kernel_recipe.KernelRecipe) -> str:
     """Where a kernel's source is from, as its file has it."""
     given = recipe.source.model_dump(mode="json", by_alias=True, exclude_none=True)
-    return ", ".join(f"{kind} {'' if value is True else _words(value)}".strip() for kind, value in given.items())
+    return ", ".join(
+        f"{kind} {'' if value is True else _words(value)}".strip() for kind, value in given.items()
+    )
 
 
 def _words(value: object) -> str:
-    return " ".join(f"{key} {part}" for key, part in value.items()) if isinstance(value, Mapping) else str(value)
+    return (
+        " ".join(f"{key} {part}" for key, part in value.items()) if isinstance(value, Mapping) else str(value)
+    )
 
 
 def environment() -> Environment:
     """Autoescaping whatever a template is called; a name that is not there is an error, not nothing."""
-    found = Environment(loader=FileSystemLoader(paths.TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    found = Environment(
+        loader=FileSystemLoader(paths.TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     found.filters |= {"number": chart.number, "interval": chart.interval, "show": table.show}
     found.filters |= {"asked": sections.asked, "deciding": sections.deciding, "middle": middle}
     return found
@@ -148,7 +191,11 @@ def environment() -> Environment:
 
 def render(found: Sequence[Section], made: str) -> str:
     """index.html; `made` says when, for a person."""
-    return environment().get_template("report.html").render(sections=found, made=made, runs=sum(len(section.boots) for section in found))
+    return (
+        environment()
+        .get_template("report.html")
+        .render(sections=found, made=made, runs=sum(len(section.boots) for section in found))
+    )
 
 
 def middle(values: Sequence[float]) -> float | None:

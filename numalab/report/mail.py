@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A comparison as plain text for a mailing list: the setup, the tables, the published numbers, the verdict. No line is wider than 76.
+"""A comparison as plain text for a mailing list: the setup, the tables, the published numbers, the verdict.
+No line is wider than 76.
 
 (A line may be wider when one word or one row's name is.) What kernels are made of is told from kernels/ as
 it is now: run.json keeps a kernel's name, release and hash.
@@ -29,9 +30,15 @@ INDENT = 10
 
 
 def compose(
-    found: Columns, *, notes: Sequence[str], beside: Sequence[Beside], references: Mapping[str, Published], verdicts: Sequence[Verdict],
+    found: Columns,
+    *,
+    notes: Sequence[str],
+    beside: Sequence[Beside],
+    references: Mapping[str, Published],
+    verdicts: Sequence[Verdict],
 ) -> str:
-    """The whole mail's text. `beside` are rows of `references`; `notes` what a reader must know before the tables."""
+    """The whole mail's text. `beside` are rows of `references`; `notes` what a reader must know before the
+    tables."""
     parts = [setup(found)]
     parts += [_paragraph(note) for note in notes]
     parts += [f"{block.title}\n{table.text(block, WIDTH)}" for block in comparison.compare(found)]
@@ -50,14 +57,28 @@ def setup(found: Columns) -> str:
     place = run.place
     facts = [
         *([("Case", f"{place.case_name}: {place.case.description} ({place.case.source})")] if place else []),
-        ("Host", f"{run.host.get('cpu', '?')}, {run.host.get('cpus', '?')} CPUs, Linux {run.host.get('kernel', '?')}, QEMU {run.host.get('qemu', '?')}"),
+        (
+            "Host",
+            f"{run.host.get('cpu', '?')}, {run.host.get('cpus', '?')} CPUs, Linux {run.host.get('kernel', '?')}, QEMU {run.host.get('qemu', '?')}",
+        ),
         ("Guest", f"{spec.topology_name}: {shape(spec.topology)}"),
         ("Accel", accel),
         ("Image", f"{run.guest.image} {run.guest.image_id}"),
         *(("Kernel", kernel(heading, boots[0])) for heading, boots in found.items()),
-        ("Workload", f"{run.workload}, size {run.size}: {', '.join(f'{key} {value}' for key, value in run.params.items())}"),
-        *([("Settings", ", ".join(f"{key} {value}" for key, value in run.settings.items()))] if run.settings else []),
-        ("Boots", ", ".join(f"{len(boots)} of {heading}" for heading, boots in found.items()) + ("; fresh guests, taken in turn" if place else "")),
+        (
+            "Workload",
+            f"{run.workload}, size {run.size}: {', '.join(f'{key} {value}' for key, value in run.params.items())}",
+        ),
+        *(
+            [("Settings", ", ".join(f"{key} {value}" for key, value in run.settings.items()))]
+            if run.settings
+            else []
+        ),
+        (
+            "Boots",
+            ", ".join(f"{len(boots)} of {heading}" for heading, boots in found.items())
+            + ("; fresh guests, taken in turn" if place else ""),
+        ),
         *([("Hung", hung(every))] if hung(every) else []),
     ]
     return "\n".join(_paragraph(f"{title + ':':{INDENT}}{text}", INDENT) for title, text in facts)
@@ -71,7 +92,9 @@ def shape(machine: Topology) -> str:
     elif machine.nodes:
         sizes = list(dict.fromkeys(show_size(node.memory) for node in machine.nodes))
         words.append(f"{len(machine.nodes)} nodes of {' and '.join(sizes)}")
-    if far := sorted({distance for i, row in enumerate(machine.distances) for j, distance in enumerate(row) if i != j}):
+    if far := sorted(
+        {distance for i, row in enumerate(machine.distances) for j, distance in enumerate(row) if i != j}
+    ):
         words.append(f"distance{'s' * (len(far) > 1)} {', '.join(map(str, far))}")
     words += [f"a disk of {show_size(disk.size)}" for disk in machine.disks]
     return ", ".join(words)
@@ -83,7 +106,9 @@ def kernel(heading: str, run: Run) -> str:
         what = recipe.recipe(run.kernel)
     except InputError:
         return f"{heading} ({run.release})"
-    changes = [f"{word} {', '.join(sets)}" for word, sets in (("with", what.apply), ("without", what.revert)) if sets]
+    changes = [
+        f"{word} {', '.join(sets)}" for word, sets in (("with", what.apply), ("without", what.revert)) if sets
+    ]
     return f"{heading} ({run.release}): {'; '.join([what.description, *changes])}"
 
 
@@ -94,4 +119,6 @@ def verdict(judged: Verdict) -> str:
 
 
 def _paragraph(text: str, indent: int = 2) -> str:
-    return textwrap.fill(text, WIDTH, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
+    return textwrap.fill(
+        text, WIDTH, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+    )

@@ -27,13 +27,15 @@ _CLOCK = r"(\d+)m(\d+(?:\.\d+)?)s?"
 
 def _printed(text: str) -> str:
     if not re.fullmatch(rf"{_NUMBER}|{_CLOCK}", text):
-        raise ValueError(f"{text!r} is not a number as mails print it: \"602.44\", \"140,671,831\", \"235k\", \"~55,000\", \"9m34s\"")
+        raise ValueError(
+            f'{text!r} is not a number as mails print it: "602.44", "140,671,831", "235k", "~55,000", "9m34s"'
+        )
     return text
 
 
 def _percent(text: str) -> str:
     if not re.fullmatch(r"-?\d+(\.\d+)?", text):
-        raise ValueError(f"{text!r} is not a percentage: write its digits alone, as in \"-163.23\"")
+        raise ValueError(f'{text!r} is not a percentage: write its digits alone, as in "-163.23"')
     return text
 
 
@@ -57,7 +59,8 @@ class PublishedRow(Value):
     shares: tuple[Percent | None, ...] = ()
     """Shares of another row, by a rule that the test of the table knows."""
     spreads: tuple[Percent | None, ...] = ()
-    """perf stat's `+-`: the standard error over repetitions in % of their mean. The repetitions were not printed."""
+    """perf stat's `+-`: the standard error over repetitions in % of their mean. The repetitions were not
+    printed."""
     scaled: tuple[Percent | None, ...] = ()
     """perf stat's `scaled from`: the share of the time in which the event was counted."""
     beside: tuple[Line | None, ...] = ()
@@ -93,9 +96,13 @@ class PublishedTable(Value):
             for field in ("values", "gains", "shares", "spreads", "scaled", "beside"):
                 cells = getattr(row, field)
                 if len(cells) != len(self.columns) and (cells or field == "values"):
-                    raise ValueError(f"row {row.name!r}: {len(cells)} {field} for {len(self.columns)} columns")
+                    raise ValueError(
+                        f"row {row.name!r}: {len(cells)} {field} for {len(self.columns)} columns"
+                    )
             if row.unrounded and max(row.unrounded) >= len(row.gains):
-                raise ValueError(f"row {row.name!r}: unrounded: there is no gain in column {max(row.unrounded)}")
+                raise ValueError(
+                    f"row {row.name!r}: unrounded: there is no gain in column {max(row.unrounded)}"
+                )
         return self
 
 
@@ -144,7 +151,10 @@ class Published(Value):
         """Each table gets what it leaves to the file."""
         if isinstance(data, dict) and isinstance(data.get("tables"), list):
             file = {key: data[key] for key in ("columns", "before", "after") if key in data}
-            tables = [{**({} if "columns" in table else file), **table} if isinstance(table, dict) else table for table in data["tables"]]
+            tables = [
+                {**({} if "columns" in table else file), **table} if isinstance(table, dict) else table
+                for table in data["tables"]
+            ]
             return {**data, "tables": tables}
         return data
 
@@ -176,7 +186,8 @@ def number(printed: str) -> Decimal:
 
 
 def effects(result: Published) -> list[PublishedEffect]:
-    """Every row that has a counterpart here, from its table's "before" to its "after". Where both are 0 there is no ratio."""
+    """Every row that has a counterpart here, from its table's "before" to its "after". Where both are 0 there
+    is no ratio."""
     found = []
     for table in result.tables:
         if table.before is None or table.after is None:
@@ -184,9 +195,17 @@ def effects(result: Published) -> list[PublishedEffect]:
         for row in table.rows:
             ratio = _ratio(row, table.columns.index(table.before), table.columns.index(table.after))
             if row.metric and row.phase and ratio is not None:
-                found.append(PublishedEffect(
-                    table=table.title, row=row.name, metric=row.metric, phase=row.phase, before=table.before, after=table.after, ratio=ratio,
-                ))
+                found.append(
+                    PublishedEffect(
+                        table=table.title,
+                        row=row.name,
+                        metric=row.metric,
+                        phase=row.phase,
+                        before=table.before,
+                        after=table.after,
+                        ratio=ratio,
+                    )
+                )
     return found
 
 

@@ -52,34 +52,60 @@ class Beside(Value):
     """Ours; None when a side has no value, or all of before is 0."""
     low: float | None
     high: float | None
-    """The ends of its confidence interval; both None when there is none, one of them when it has no end there."""
+    """The ends of its confidence interval; both None when there is none, one of them when it has no end
+    there."""
     boots: tuple[int, int]
     """That have a value."""
     agreement: Agreement
 
 
 def beside(references: Mapping[str, Published], found: Columns, before: str) -> tuple[Beside, ...]:
-    """What messages say, row by row, beside the boots of `before` (a heading) and of each other kernel. Rows about phases that no boot has are left out."""
+    """What messages say, row by row, beside the boots of `before` (a heading) and of each other kernel. Rows
+    about phases that no boot has are left out."""
     phases = comparison.phases(found)
     return tuple(
-        _beside(name, effect, (before, after), found) for name, about in references.items() for after in found if after != before
-        for effect in report_reference.effects(about) if any(fnmatchcase(phase, effect.phase) for phase in phases)
+        _beside(name, effect, (before, after), found)
+        for name, about in references.items()
+        for after in found
+        if after != before
+        for effect in report_reference.effects(about)
+        if any(fnmatchcase(phase, effect.phase) for phase in phases)
     )
 
 
 def _beside(name: str, effect: PublishedEffect, kernels: tuple[str, str], found: Columns) -> Beside:
     boots = [found[heading] for heading in kernels]
     sides = [metrics.values(runs, effect.metric, effect.phase) for runs in boots]
-    wish = Expectation(metric=effect.metric, phase=effect.phase, direction=Direction.FALLS if effect.ratio < 1 else Direction.RISES)
+    wish = Expectation(
+        metric=effect.metric,
+        phase=effect.phase,
+        direction=Direction.FALLS if effect.ratio < 1 else Direction.RISES,
+    )
     kind = metrics.kind(effect.metric)
     ours = expectation.alone(wish, sides[0], sides[1], kind=kind)
     emulated = kind is Kind.TIME and any(run.emulated for runs in boots for run in runs)
-    agreement = Agreement.EMULATED if emulated else {
-        Answer.HOLDS: Agreement.SAME, Answer.DOES_NOT_HOLD: Agreement.OTHER, Answer.CANNOT_TELL: Agreement.OPEN,
-    }[ours.answer]
+    agreement = (
+        Agreement.EMULATED
+        if emulated
+        else {
+            Answer.HOLDS: Agreement.SAME,
+            Answer.DOES_NOT_HOLD: Agreement.OTHER,
+            Answer.CANNOT_TELL: Agreement.OPEN,
+        }[ours.answer]
+    )
     return Beside(
-        before=kernels[0], after=kernels[1], reference=name, row=effect.row, metric=effect.metric, phase=effect.phase, published=effect.ratio,
-        ratio=ours.ratio, low=ours.low, high=ours.high, boots=(len(sides[0]), len(sides[1])), agreement=agreement,
+        before=kernels[0],
+        after=kernels[1],
+        reference=name,
+        row=effect.row,
+        metric=effect.metric,
+        phase=effect.phase,
+        published=effect.ratio,
+        ratio=ours.ratio,
+        low=ours.low,
+        high=ours.high,
+        boots=(len(sides[0]), len(sides[1])),
+        agreement=agreement,
     )
 
 
@@ -103,7 +129,10 @@ def text(rows: Sequence[Beside], references: Mapping[str, Published]) -> str:
             f"here:      {before} -> {after}",
             f"{'':{label}}{'published':>10}{'here':>10}  {CONFIDENCE:.0%} interval",
         ]
-        lines += [f"{row.row:{label}}{change(row.published):>10}{change(row.ratio):>10}  {interval(row):14} {row.agreement}" for row in mine]
+        lines += [
+            f"{row.row:{label}}{change(row.published):>10}{change(row.ratio):>10}  {interval(row):14} {row.agreement}"
+            for row in mine
+        ]
         parts.append("\n".join(line.rstrip() for line in lines))
     return "\n\n".join(parts)
 

@@ -24,13 +24,41 @@ NUMA = {key: title for title, key in counters.NUMA_ROWS}
 JUDGED = "Judged"
 GROUPS = (
     ("Times", tuple(metrics.TIMES)),
-    ("NUMA balancing", (*NUMA, "migrated_per_hint_fault", "faults_per_hint_fault", "hint_faults_per_pte_update", "autonuma_cost")),
-    ("Reclaim", ("nr_vmscan_write", "nr_vmscan_immediate_reclaim", *(name for name in metrics.DERIVED if re.match("kswapd_|direct_|vmscan_", name)))),
+    (
+        "NUMA balancing",
+        (
+            *NUMA,
+            "migrated_per_hint_fault",
+            "faults_per_hint_fault",
+            "hint_faults_per_pte_update",
+            "autonuma_cost",
+        ),
+    ),
+    (
+        "Reclaim",
+        (
+            "nr_vmscan_write",
+            "nr_vmscan_immediate_reclaim",
+            *(name for name in metrics.DERIVED if re.match("kswapd_|direct_|vmscan_", name)),
+        ),
+    ),
 )
-"""Metrics of every section, in the seeds' order; the other derived ones and what a run tells beside follow them."""
+"""Metrics of every section, in the seeds' order; the other derived ones and what a run tells beside follow
+them."""
 WATCHED = (
-    "numa_pte_updates", "numa_hint_faults", "numa_hint_faults_local", "numa_pages_migrated", "pgmigrate_fail", "pgfault", "pgscan_kswapd", "pgsteal_kswapd",
-    "pgscan_direct", "nr_vmscan_write", "nr_vmscan_immediate_reclaim", "nr_dirty", "nr_writeback",
+    "numa_pte_updates",
+    "numa_hint_faults",
+    "numa_hint_faults_local",
+    "numa_pages_migrated",
+    "pgmigrate_fail",
+    "pgfault",
+    "pgscan_kswapd",
+    "pgsteal_kswapd",
+    "pgscan_direct",
+    "nr_vmscan_write",
+    "nr_vmscan_immediate_reclaim",
+    "nr_dirty",
+    "nr_writeback",
 )
 """Counters of /proc/vmstat that are drawn over time where they move, beside those that the case judges."""
 
@@ -45,7 +73,8 @@ class Link(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredBoot:
-    """A run with what lies beside it: samples and profiles by phase, files in the report, files that were too large for it."""
+    """A run with what lies beside it: samples and profiles by phase, files in the report, files that were too
+    large for it."""
 
     run: Run
     samples: Mapping[str, Sequence[Sample]]
@@ -75,7 +104,8 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True)
 class Gallery:
-    """All metrics: those that are drawn, and the names of those that no boot has and of those that are 0 in all."""
+    """All metrics: those that are drawn, and the names of those that no boot has and of those that are 0 in
+    all."""
 
     groups: Sequence[Group]
     absent: Sequence[str]
@@ -83,10 +113,16 @@ class Gallery:
 
 
 def every_metric(boots: MeasuredBoots, expected: Iterable[tuple[str, str]], *, emulated: bool) -> Gallery:
-    """A plot of every metric: first the expected ones (metric, phase), drawn even at 0, then GROUPS, then all others that any boot has."""
-    kernels, measured = unique(kernel for kernel, _ in boots), [result for _, boot in boots for result in boot.run.measured]
+    """A plot of every metric: first the expected ones (metric, phase), drawn even at 0, then GROUPS, then all
+    others that any boot has."""
+    kernels, measured = (
+        unique(kernel for kernel, _ in boots),
+        [result for _, boot in boots for result in boot.run.measured],
+    )
     ran = tuple(unique(result.phase.name for result in measured))
-    wanted: list[tuple[str, list[tuple[str, tuple[str, ...]]]]] = [(JUDGED, [(name, (pattern,)) for name, pattern in expected])]
+    wanted: list[tuple[str, list[tuple[str, tuple[str, ...]]]]] = [
+        (JUDGED, [(name, (pattern,)) for name, pattern in expected])
+    ]
     wanted += [(title, [(name, ran) for name in names]) for title, names in _groups(boots)]
     groups, absent, zero = [], [], []
     drawn: set[tuple[str, tuple[str, ...]]] = set()
@@ -101,18 +137,38 @@ def every_metric(boots: MeasuredBoots, expected: Iterable[tuple[str, str]], *, e
                 zero.append(name)
             elif (name, patterns) not in drawn:
                 drawn.add((name, patterns))
-                plots.append(charts.dots(NUMA.get(name, name), metrics.describe(name).unit, values, kernels, about=_about(name, emulated=emulated)))
+                plots.append(
+                    charts.dots(
+                        NUMA.get(name, name),
+                        metrics.describe(name).unit,
+                        values,
+                        kernels,
+                        about=_about(name, emulated=emulated),
+                    )
+                )
         groups.append(_group(title, plots))
-    return Gallery(groups=[group for group in groups if group.plots], absent=unique(absent), zero=unique(zero))
+    return Gallery(
+        groups=[group for group in groups if group.plots], absent=unique(absent), zero=unique(zero)
+    )
 
 
 def _groups(boots: MeasuredBoots) -> list[tuple[str, Sequence[str]]]:
     """Titles and names of metrics, all that there can be."""
     results = [result for _, boot in boots for result in boot.run.measured]
     traced = unique(f"trace:{event}" for result in results for event in result.counters.get("trace", {}))
-    told = unique(f"output:{name}" for result in results for name in result.output if not name.startswith(counters.PROFILE))
+    told = unique(
+        f"output:{name}"
+        for result in results
+        for name in result.output
+        if not name.startswith(counters.PROFILE)
+    )
     known = {name for _, names in GROUPS for name in names}
-    return [*GROUPS, ("Other", [name for name in metrics.DERIVED if name not in known]), ("Tracepoints", traced), ("Told by the workload", told)]
+    return [
+        *GROUPS,
+        ("Other", [name for name in metrics.DERIVED if name not in known]),
+        ("Tracepoints", traced),
+        ("Told by the workload", told),
+    ]
 
 
 def _values(boots: MeasuredBoots, metric: str, pattern: str) -> dict[str, list[tuple[str, float]]]:
@@ -137,13 +193,27 @@ def over_time(boots: MeasuredBoots, judged: Iterable[str]) -> list[Group]:
     """By phase: judged and watched counters, then each boot's memory by node. Only what was sampled."""
     groups, kernels, judged = [], unique(kernel for kernel, _ in boots), list(judged)
     for phase in unique(name for _, boot in boots for name in boot.samples):
-        sampled = [(boot.name, kernel, boot.samples[phase]) for kernel, boot in boots if boot.samples.get(phase)]
+        sampled = [
+            (boot.name, kernel, boot.samples[phase]) for kernel, boot in boots if boot.samples.get(phase)
+        ]
         plots: list[Plot | None] = []
         for counter in unique((*judged, *WATCHED)):
-            lines = [(boot, kernel, line) for boot, kernel, found in sampled if (line := runs_samples.series(found, counter))]
-            plots.append(charts.over_time(NUMA.get(counter, counter), "pages" if runs_samples.level(counter) else "", lines, kernels))
-        nodes = [(boot, kernel, pages) for boot, kernel, found in sampled if (pages := runs_samples.pages(found))]
-        most = max((value for *_, pages in nodes for line in pages.values() for _, value in line), default=0.0)
+            lines = [
+                (boot, kernel, line)
+                for boot, kernel, found in sampled
+                if (line := runs_samples.series(found, counter))
+            ]
+            plots.append(
+                charts.over_time(
+                    NUMA.get(counter, counter), "pages" if runs_samples.level(counter) else "", lines, kernels
+                )
+            )
+        nodes = [
+            (boot, kernel, pages) for boot, kernel, found in sampled if (pages := runs_samples.pages(found))
+        ]
+        most = max(
+            (value for *_, pages in nodes for line in pages.values() for _, value in line), default=0.0
+        )
         maps = [charts.heat(f"{kernel}, {boot}", pages, most) for boot, kernel, pages in nodes]
         groups += [_group(f"Phase {phase}", plots), _group(f"Phase {phase}: memory in use by node", maps)]
     return [group for group in groups if group.plots]
@@ -156,7 +226,9 @@ def profiles(boots: MeasuredBoots) -> list[Group]:
         plots = []
         for kernel in unique(kernel for kernel, boot in boots if phase in boot.stacks):
             found = [boot.stacks[phase] for name, boot in boots if name == kernel and phase in boot.stacks]
-            plots.append(charts.flame(f"{kernel}, {len(found)} boot{'s' * (len(found) != 1)}", profile.merged(found)))
+            plots.append(
+                charts.flame(f"{kernel}, {len(found)} boot{'s' * (len(found) != 1)}", profile.merged(found))
+            )
         groups.append(_group(f"Phase {phase}", plots))
     return [group for group in groups if group.plots]
 

@@ -88,7 +88,8 @@ class Section:
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """What is told of runs elsewhere: kernels and published tables by name; `baseline` as in tables.columns."""
+    """What is told of runs elsewhere: kernels and published tables by name; `baseline` as in
+    tables.columns."""
 
     kernels: Mapping[str, Kernel] = field(default_factory=dict)
     references: Mapping[str, Published] = field(default_factory=dict)
@@ -99,7 +100,10 @@ def build(boots: Sequence[MeasuredBoot], verdicts: Sequence[Verdict], known: Kno
     """Sections in the order of their first boots. A verdict goes where its runs are."""
     by_id = {boot.run.id: boot for boot in boots}
     groups = together([boot.run for boot in boots])
-    return [_section(f"s{index}", [by_id[run.id] for run in group], verdicts, known) for index, group in enumerate(groups, 1)]
+    return [
+        _section(f"s{index}", [by_id[run.id] for run in group], verdicts, known)
+        for index, group in enumerate(groups, 1)
+    ]
 
 
 def together(runs: Sequence[Run]) -> list[list[Run]]:
@@ -108,7 +112,9 @@ def together(runs: Sequence[Run]) -> list[list[Run]]:
     for run in runs:
         spec = run.guest.spec
         machine = (spec.topology_name, str(spec.topology.vcpus), str(spec.topology.memory), spec.accel)
-        groups.setdefault((run.place.case_name if run.place else "", run.workload, run.size, *machine), []).append(run)
+        groups.setdefault(
+            (run.place.case_name if run.place else "", run.workload, run.size, *machine), []
+        ).append(run)
     return list(groups.values())
 
 
@@ -118,36 +124,61 @@ def _section(ident: str, boots: Sequence[MeasuredBoot], verdicts: Sequence[Verdi
     emulated = first.emulated
     whole = [run for run in runs if not run.error]
     columns = comparison.columns(whole, known.baseline) if whole else {}
-    names = {run.id: run.kernel for run in runs} | {run.id: name for name, members in columns.items() for run in members}
+    names = {run.id: run.kernel for run in runs} | {
+        run.id: name for name, members in columns.items() for run in members
+    }
     order = unique([*columns, *names.values()])
     every = [(names[boot.run.id], boot) for boot in boots]
-    shown = sorted(((kernel, boot) for kernel, boot in every if not boot.run.error), key=lambda one: order.index(one[0]))
+    shown = sorted(
+        ((kernel, boot) for kernel, boot in every if not boot.run.error), key=lambda one: order.index(one[0])
+    )
     expected = dict.fromkeys((wish.metric, wish.phase) for wish in (case.expect if case else ()))
     own = [verdict for verdict in verdicts if _belongs(verdict, runs)]
     gone = [name for name in (case.published if case else ()) if name not in known.references]
-    doubts = [doubt for verdict in own for doubt in verdict.doubts] + [f"these runs differ in {line}" for line in compatibility.differences(whole)]
+    doubts = [doubt for verdict in own for doubt in verdict.doubts] + [
+        f"these runs differ in {line}" for line in compatibility.differences(whole)
+    ]
     doubts += [f"not set beside reference/{name}.yml: this checkout has no such table" for name in gone]
     return Section(
-        id=ident, title=first.place.case_name if first.place else first.workload, case=case, emulated=emulated,
+        id=ident,
+        title=first.place.case_name if first.place else first.workload,
+        case=case,
+        emulated=emulated,
         machine=f"{first.size} on {spec.topology_name}: {spec.topology.vcpus} vCPUs, {show_size(spec.topology.memory)}, {spec.accel}",
-        verdicts=own, effects=[plot for verdict in own if (plot := charts.effects(verdict.findings))], doubts=unique(doubts),
-        keys=[_key(index, name, every, known.kernels) for index, name in enumerate(order)], tables=comparison.compare(columns) if columns else (),
-        published=_published(known.references, columns, case), metrics=section_charts.every_metric(shown, expected, emulated=emulated),
-        over_time=section_charts.over_time(shown, [metric for metric, _ in expected]), profiles=section_charts.profiles(shown),
-        drawing=topology_diagram.draw(spec.topology), facts=facts(runs), boots=every,
+        verdicts=own,
+        effects=[plot for verdict in own if (plot := charts.effects(verdict.findings))],
+        doubts=unique(doubts),
+        keys=[_key(index, name, every, known.kernels) for index, name in enumerate(order)],
+        tables=comparison.compare(columns) if columns else (),
+        published=_published(known.references, columns, case),
+        metrics=section_charts.every_metric(shown, expected, emulated=emulated),
+        over_time=section_charts.over_time(shown, [metric for metric, _ in expected]),
+        profiles=section_charts.profiles(shown),
+        drawing=topology_diagram.draw(spec.topology),
+        facts=facts(runs),
+        boots=every,
     )
 
 
 def _belongs(verdict: Verdict, runs: Sequence[Run]) -> bool:
-    """Whether a verdict is about these runs; where every boot broke it names none, and goes by its case and machine."""
+    """Whether a verdict is about these runs; where every boot broke it names none, and goes by its case and
+    machine."""
     if verdict.runs:
         return not {run.id for run in runs}.isdisjoint(verdict.runs)
     machine, spec = (verdict.case_name, verdict.size, verdict.topology, verdict.accel), runs[0].guest.spec
-    return machine == (runs[0].place.case_name if runs[0].place else "", runs[0].size, spec.topology_name, spec.accel)
+    return machine == (
+        runs[0].place.case_name if runs[0].place else "",
+        runs[0].size,
+        spec.topology_name,
+        spec.accel,
+    )
 
 
-def _published(references: Mapping[str, Published], columns: comparison.Columns, case: Case | None) -> list[ChartTable]:
-    """The published effects that a case mirrors, beside its boots: a table for each reference and pair of kernels."""
+def _published(
+    references: Mapping[str, Published], columns: comparison.Columns, case: Case | None
+) -> list[ChartTable]:
+    """The published effects that a case mirrors, beside its boots: a table for each reference and pair of
+    kernels."""
     mirrored = {name: references[name] for name in (case.published if case else ()) if name in references}
     if not mirrored or len(columns) < 2:
         return []
@@ -156,12 +187,24 @@ def _published(references: Mapping[str, Published], columns: comparison.Columns,
     for (name, before, after), mine in replication.grouped(rows).items():
         about = references[name]
         cells = tuple(
-            (row.row, replication.change(row.published), replication.change(row.ratio), replication.interval(row),
-             f"{row.boots[0]} + {row.boots[1]}", str(row.agreement))
+            (
+                row.row,
+                replication.change(row.published),
+                replication.change(row.ratio),
+                replication.interval(row),
+                f"{row.boots[0]} + {row.boots[1]}",
+                str(row.agreement),
+            )
             for row in mine
         )
         caption = f"{about.author}, {about.date}, {about.machine}: {about.before} to {about.after}. Here: {before} to {after}."
-        found.append(ChartTable(caption=caption, head=("change of", "published", "here", f"{CONFIDENCE:.0%} interval", "boots", "direction"), rows=cells))
+        found.append(
+            ChartTable(
+                caption=caption,
+                head=("change of", "published", "here", f"{CONFIDENCE:.0%} interval", "boots", "direction"),
+                rows=cells,
+            )
+        )
     return found
 
 
@@ -169,9 +212,14 @@ def _key(index: int, name: str, boots: MeasuredBoots, kernels: Mapping[str, Kern
     mine = [boot.run for kernel, boot in boots if kernel == name]
     dashes = charts.DASHES[index % len(charts.DASHES)]
     return Key(
-        name=name, colour=charts.COLOURS[index % len(charts.COLOURS)], sign=SIGNS[index % len(SIGNS)], boots=sum(not run.error for run in mine),
-        dashes="" if dashes == "solid" else dashes.replace("px", ""), release=", ".join(unique(run.release for run in mine)),
-        hash=", ".join(unique(run.guest.kernel_hash for run in mine)), about=kernels.get(mine[0].kernel, Kernel()),
+        name=name,
+        colour=charts.COLOURS[index % len(charts.COLOURS)],
+        sign=SIGNS[index % len(SIGNS)],
+        boots=sum(not run.error for run in mine),
+        dashes="" if dashes == "solid" else dashes.replace("px", ""),
+        release=", ".join(unique(run.release for run in mine)),
+        hash=", ".join(unique(run.guest.kernel_hash for run in mine)),
+        about=kernels.get(mine[0].kernel, Kernel()),
     )
 
 
@@ -180,15 +228,42 @@ def facts(runs: Sequence[Run]) -> list[tuple[str, Sequence[str]]]:
     hosts = [run.host for run in runs]
     specs = [run.guest.spec for run in runs]
     found: list[tuple[str, Sequence[str]]] = [
-        ("Host", unique(", ".join(f"{key} {host[key]}" for key in ("machine", "cpu", "cpus", "kernel") if host.get(key)) for host in hosts)),
-        ("Hypervisor", unique(", ".join(f"{key} {host[key]}" for key in ("qemu", "libvirt", "uri") if host.get(key)) for host in hosts)),
-        ("Accelerator", unique(f"{run.guest.spec.accel}: {run.guest.accel_reason or 'no reason is recorded'}" for run in runs)),
+        (
+            "Host",
+            unique(
+                ", ".join(
+                    f"{key} {host[key]}" for key in ("machine", "cpu", "cpus", "kernel") if host.get(key)
+                )
+                for host in hosts
+            ),
+        ),
+        (
+            "Hypervisor",
+            unique(
+                ", ".join(f"{key} {host[key]}" for key in ("qemu", "libvirt", "uri") if host.get(key))
+                for host in hosts
+            ),
+        ),
+        (
+            "Accelerator",
+            unique(
+                f"{run.guest.spec.accel}: {run.guest.accel_reason or 'no reason is recorded'}" for run in runs
+            ),
+        ),
         ("Hung", unique([hung(runs)])),
         ("Topology", unique(f"{spec.topology_name}: {spec.topology.description}" for spec in specs)),
         ("Disks", unique(_disk(disk) for spec in specs for disk in spec.topology.disks)),
         ("Image", unique(f"{run.guest.image} {run.guest.image_id}" for run in runs)),
-        ("Settings", unique(", ".join(f"{key} {value}" for key, value in sorted(run.settings.items())) for run in runs)),
-        ("Parameters", unique(", ".join(f"{key} {value}" for key, value in run.params.items()) for run in runs)),
+        (
+            "Settings",
+            unique(
+                ", ".join(f"{key} {value}" for key, value in sorted(run.settings.items())) for run in runs
+            ),
+        ),
+        (
+            "Parameters",
+            unique(", ".join(f"{key} {value}" for key, value in run.params.items()) for run in runs),
+        ),
     ]
     return [(title, values) for title, values in found if values]
 
@@ -202,11 +277,18 @@ def asked(expectation: Expectation) -> str:
     """What an expectation asks for, in a few words."""
     words = [str(expectation.direction)]
     words += [f"by {expectation.by:g} or more"] if expectation.by > 1 else []
-    words += [f"to {expectation.to:g} or {'less' if expectation.direction == 'falls' else 'more'}"] if expectation.to is not None else []
+    words += (
+        [f"to {expectation.to:g} or {'less' if expectation.direction == 'falls' else 'more'}"]
+        if expectation.to is not None
+        else []
+    )
     return ", ".join(words)
 
 
 def deciding(verdict: Verdict) -> list[Finding]:
     """The findings that a verdict stands on, those that do not hold first."""
     order = [Answer.DOES_NOT_HOLD, Answer.CANNOT_TELL, Answer.HOLDS]
-    return sorted((finding for finding in verdict.findings if finding.decides), key=lambda finding: order.index(finding.answer))
+    return sorted(
+        (finding for finding in verdict.findings if finding.decides),
+        key=lambda finding: order.index(finding.answer),
+    )

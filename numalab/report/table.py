@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A table of kernels in columns, as values and as text in the style of the seeds: headings, widths, gains in parentheses.
+"""A table of kernels in columns, as values and as text in the style of the seeds: headings, widths, gains in
+parentheses.
 
 What stands in a table is made elsewhere (tables); here it only gets its form.
 """
@@ -24,7 +25,8 @@ class Cell(Value):
 
 
 class Row(Value):
-    """A line of a block. `decimals` 0 cuts off and never rounds: so the seeds have it (37.7 % local is 37)."""
+    """A line of a block. `decimals` 0 cuts off and never rounds: so the seeds have it (37.7 % local is
+    37)."""
 
     operation: str = ""
     name: str
@@ -45,9 +47,16 @@ class Block(Value):
 
 
 def text(block: Block, width: int | None = None) -> str:
-    """A block as lines. Within `width` columns are narrowed, and those that do not fit go to further tables, the baseline again first."""
+    """A block as lines. Within `width` columns are narrowed, and those that do not fit go to further tables,
+    the baseline again first."""
     narrow = width is not None
-    gain = max(len(show(row, cell, gains=block.gains)[1]) for row in block.rows for cell in row.cells) if narrow else len(show_gain(0)) if block.gains else 0
+    gain = (
+        max(len(show(row, cell, gains=block.gains)[1]) for row in block.rows for cell in row.cells)
+        if narrow
+        else len(show_gain(0))
+        if block.gains
+        else 0
+    )
     least = 0 if narrow else GAIN_COLUMN if block.gains else PLAIN_COLUMN
     widths = [max(least, 1 + _widest(block, index, gain)) for index in range(len(block.columns))]
     labels = _labels(block)
@@ -66,7 +75,10 @@ def show(row: Row, cell: Cell, *, gains: bool) -> tuple[str, str]:
     over = show_gain(cell.gain) if gains else ""
     if cell.value is None:
         return ABSENT, over
-    return f"{cell.value:.{row.decimals}f}{row.unit}" if row.decimals else f"{int(cell.value)}{row.unit}", over
+    return (
+        f"{cell.value:.{row.decimals}f}{row.unit}" if row.decimals else f"{int(cell.value)}{row.unit}",
+        over,
+    )
 
 
 def show_gain(percent: float | None) -> str:
@@ -88,7 +100,8 @@ def _widest(block: Block, index: int, gain: int) -> int:
 
 
 def _fitting(widths: Sequence[int], room: int) -> list[list[int]]:
-    """Column numbers of each table: the baseline and as many others as fit beside it; each alone where not one does."""
+    """Column numbers of each table: the baseline and as many others as fit beside it; each alone where not
+    one does."""
     pieces = [[0]]
     for index in range(1, len(widths)):
         if sum(widths[other] for other in pieces[-1]) + widths[index] <= room:
@@ -98,11 +111,18 @@ def _fitting(widths: Sequence[int], room: int) -> list[list[int]]:
     return pieces
 
 
-def _piece(block: Block, labels: Sequence[str], chosen: Sequence[int], widths: Sequence[int], gain: int) -> list[str]:
+def _piece(
+    block: Block, labels: Sequence[str], chosen: Sequence[int], widths: Sequence[int], gain: int
+) -> list[str]:
     heads = [(heading(block.columns[index]), widths[index]) for index in chosen]
-    lines = [" " * len(labels[0]) + "".join(f"{head[part]:>{width}}" for head, width in heads) for part in (0, 1)]
+    lines = [
+        " " * len(labels[0]) + "".join(f"{head[part]:>{width}}" for head, width in heads) for part in (0, 1)
+    ]
     for label, row in zip(labels, block.rows, strict=True):
         cells = [(show(row, row.cells[index], gains=block.gains), widths[index]) for index in chosen]
-        # Values stay in line. Where width is free a gain of three digits sticks out to the right, as in the seed (-163.23%).
-        lines.append(label + "".join(f"{value:>{width - gain}}{over:{gain}}" for (value, over), width in cells))
+        # Values stay in line. Where width is free a gain of three digits sticks out to the right, as in the
+        # seed (-163.23%).
+        lines.append(
+            label + "".join(f"{value:>{width - gain}}{over:{gain}}" for (value, over), width in cells)
+        )
     return [line.rstrip() for line in lines if line.strip()]

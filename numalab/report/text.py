@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Runs and verdicts -> text for a terminal. Tables of several kernels: tables; mail, HTML: modules of that name."""
+"""Runs and verdicts -> text for a terminal. Tables of several kernels: tables; mail, HTML: modules of that
+name."""
 
 from __future__ import annotations
 
@@ -49,7 +50,12 @@ def summary(run: Run) -> str:
     for title, field in (("User", "user"), ("System", "system"), ("Elapsed", "elapsed")):
         rows.append((title, *(f"{getattr(result, field):.2f}" for result in phases)))
     for title, key in counters.NUMA_ROWS:
-        values = [{**result.counters.get("vmstat", {}), **counters.derived(result.counters.get("vmstat", {}))}.get(key) for result in phases]
+        values = [
+            {**result.counters.get("vmstat", {}), **counters.derived(result.counters.get("vmstat", {}))}.get(
+                key
+            )
+            for result in phases
+        ]
         # Cut off, not rounded: so the seeds' tables have it (37.7 % local is 37).
         rows.append((title, *(ABSENT if value is None else f"{int(value)}" for value in values)))
     return "\n".join([*head, "", *aligned(rows)])
@@ -59,13 +65,17 @@ def aligned(rows: Sequence[Sequence[str]], *, left: int = 1) -> list[str]:
     """Rows of as many texts each, in columns: the first `left` to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
-        "  ".join(f"{text:{width}}" if i < left else f"{text:>{width}}" for i, (text, width) in enumerate(zip(row, widths, strict=True))).rstrip()
+        "  ".join(
+            f"{text:{width}}" if i < left else f"{text:>{width}}"
+            for i, (text, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
         for row in rows
     ]
 
 
 def verdict(found: Verdict) -> str:
-    """A case judged: the answer; then each expectation with its boots' values, effect and reason, those that decide first."""
+    """A case judged: the answer; then each expectation with its boots' values, effect and reason, those that
+    decide first."""
     lines = [
         f"{found.case_name} ({found.size}) on {found.topology}, {found.accel}: {found.before} against {found.after}, "
         f"{found.boots[0]} and {found.boots[1]} boots: {found.answer.upper()}",
@@ -85,16 +95,22 @@ def verdict(found: Verdict) -> str:
 
 
 def _finding(one: Finding, found: Verdict) -> list[str]:
-    """An expectation's lines: what was asked and the answer, a row of values for each kernel, why, and what it takes to tell."""
+    """An expectation's lines: what was asked and the answer, a row of values for each kernel, why, and what
+    it takes to tell."""
     ratio = "" if one.ratio is None else f", ×{one.ratio:.3g}"
-    rows = [(kernel, *(map(short, values) if values else [ABSENT])) for kernel, values in ((found.before, one.before), (found.after, one.after))]
+    rows = [
+        (kernel, *(map(short, values) if values else [ABSENT]))
+        for kernel, values in ((found.before, one.before), (found.after, one.after))
+    ]
     lines = [f"  {_asked(one.expectation)}: {one.answer}{ratio}"]
     lines += [f"    {line}" for line in aligned([*zip(*zip_longest(*rows, fillvalue=""), strict=True)])]
     lines.append(f"    {one.reason}")
     # Where it cannot be told, the reason says this itself.
     if one.decides and one.answer is not Answer.CANNOT_TELL and one.detectable is not None:
         which = f"one of {one.expectation.by:g}" if one.expectation.by > 1 else "the one found"
-        needed = "" if one.boots_needed is None else f"; {which} takes {one.boots_needed} boots of each kernel"
+        needed = (
+            "" if one.boots_needed is None else f"; {which} takes {one.boots_needed} boots of each kernel"
+        )
         lines.append(f"    the least that these boots can show is a factor of {one.detectable:.3g}{needed}")
     return lines
 
@@ -116,7 +132,9 @@ def repro(case: Case, kernel: str, guest: str, phase: Phase, script: str) -> str
     ]
     if watched:
         lines.append(f"                 grep -E '^({'|'.join(watched)})' /proc/vmstat    # before and after")
-    lines += [f"                 perf stat -a -e {event} sleep 10    # meanwhile" for event in case.tracepoints]
+    lines += [
+        f"                 perf stat -a -e {event} sleep 10    # meanwhile" for event in case.tracepoints
+    ]
     lines += [
         f"  here:          ./lab.py watch {guest}    # what moves, live",
         f"                 ./lab.py ssh {guest}      # another shell",
@@ -134,16 +152,34 @@ def _counters(metric: str) -> list[str]:
     if metric not in metrics.DERIVED:
         return [metric] if metric not in metrics.TIMES and ":" not in metric else []
     formula = metrics.DERIVED[metric].about.partition(": ")[0]
-    parts = [part for word in re.findall(r"\w+", formula) if word in metrics.DERIVED and word != metric for part in _counters(word)]
+    parts = [
+        part
+        for word in re.findall(r"\w+", formula)
+        if word in metrics.DERIVED and word != metric
+        for part in _counters(word)
+    ]
     return [*COUNTER.findall(formula), *parts]
 
 
 def spread(found: Calibration) -> str:
-    """How far each metric of a case scatters over boots of one kernel, and what two lots of boots differ by on their own."""
+    """How far each metric of a case scatters over boots of one kernel, and what two lots of boots differ by
+    on their own."""
     about, least = found.site, effect.LEAST_BOOTS
     rows = [("METRIC", "PHASE", "MEAN", "SCATTER", f"{least} BOOTS AGAINST {least}")]
     for one in found.spreads:
-        emulated = " (emulated)" if about.accel == Accel.TCG and metrics.kind(one.metric) is metrics.Kind.TIME else ""
-        rows.append((one.metric + emulated, one.phase, short(one.mean), f"{one.sd:.1%}", f"up to ×{one.limit(least):.3g}"))
+        emulated = (
+            " (emulated)"
+            if about.accel == Accel.TCG and metrics.kind(one.metric) is metrics.Kind.TIME
+            else ""
+        )
+        rows.append(
+            (
+                one.metric + emulated,
+                one.phase,
+                short(one.mean),
+                f"{one.sd:.1%}",
+                f"up to ×{one.limit(least):.3g}",
+            )
+        )
     head = f"{about.case_name} ({about.size}) on {about.accel}, {found.kernel} against itself, {len(found.runs)} boots:"
     return "\n".join([head, *(f"  {line}" for line in aligned(rows, left=2))])

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A topology as a drawing: where each node's box goes, and which lines join them. The macro `topology` in templates/parts.html draws it.
+"""A topology as a drawing: where each node's box goes, and which lines join them. The macro `topology` in
+templates/parts.html draws it.
 
 Pure. The one picture that no plotting library makes: everything else is `figures`'.
 """
@@ -36,7 +37,8 @@ class Box(Value):
 
 
 class Line(Value):
-    """A pair of nodes: both ends, where its distance is written, and how far it is (0 nearest, 1, 2, … farther)."""
+    """A pair of nodes: both ends, where its distance is written, and how far it is (0 nearest, 1, 2, …
+    farther)."""
 
     x1: float
     y1: float
@@ -63,18 +65,24 @@ class Drawing(Value):
 
 
 def draw(shape: Topology) -> Drawing:
-    """What a guest with this topology shows (topology.asked): nodes of UMA and of numa=fake as the kernel has them."""
+    """What a guest with this topology shows (topology.asked): nodes of UMA and of numa=fake as the kernel has
+    them."""
     view = verification.expected_layout(shape)
     joined = 1 < len(view.nodes) <= MOST_JOINED and not shape.fake
     centres = _circle(len(view.nodes)) if joined else _rows(len(view.nodes))
     boxes = tuple(
         Box(node=node, x=x - BOX[0] / 2, y=y - BOX[1] / 2, lines=(_fitted(cpus), *others))
-        for node, (x, y) in zip(view.nodes, centres, strict=True) for cpus, *others in (_lines(view, node),)
+        for node, (x, y) in zip(view.nodes, centres, strict=True)
+        for cpus, *others in (_lines(view, node),)
     )
     return Drawing(
-        width=math.ceil(max(x for x, _ in centres) + BOX[0] / 2 + MARGIN), height=math.ceil(max(y for _, y in centres) + BOX[1] / 2 + MARGIN), boxes=boxes,
-        lines=_join(view, centres) if joined else (), nodes=view.nodes,
-        distances=tuple(tuple(view.distances.get((i, j)) for j in view.nodes) for i in view.nodes), fake=bool(shape.fake),
+        width=math.ceil(max(x for x, _ in centres) + BOX[0] / 2 + MARGIN),
+        height=math.ceil(max(y for _, y in centres) + BOX[1] / 2 + MARGIN),
+        boxes=boxes,
+        lines=_join(view, centres) if joined else (),
+        nodes=view.nodes,
+        distances=tuple(tuple(view.distances.get((i, j)) for j in view.nodes) for i in view.nodes),
+        fake=bool(shape.fake),
         said=". ".join(f"Node {node}: {', '.join(_lines(view, node))}" for node in view.nodes),
     )
 
@@ -83,7 +91,11 @@ def _lines(view: NumaLayout, node: int) -> tuple[str, ...]:
     cpus, memory = view.cpus.get(node, ()), view.memory(node)
     lines = [f"CPU {show_cpus(cpus)}" if cpus else "no CPU", show_size(memory) if memory else "no memory"]
     # The 16 MiB of zone DMA tell nobody anything.
-    zones = [f"{zone} {size // MIB}MiB" for (owner, zone), size in view.zones.items() if owner == node and zone != "DMA"]
+    zones = [
+        f"{zone} {size // MIB}MiB"
+        for (owner, zone), size in view.zones.items()
+        if owner == node and zone != "DMA"
+    ]
     hmat = [f"{view.latency_ns[node]} ns"] if node in view.latency_ns else []
     hmat += [f"{view.bandwidth_mibs[node]} MiB/s"] if node in view.bandwidth_mibs else []
     return (*lines, *(hmat or zones))
@@ -91,7 +103,7 @@ def _lines(view: NumaLayout, node: int) -> tuple[str, ...]:
 
 def _fitted(cpus: str) -> str:
     """A long list of CPUs ends after a whole number; `said`, the drawing's title, has it whole."""
-    return cpus if len(cpus) <= MOST_LETTERS else f"{cpus[:cpus.rindex(',', 0, MOST_LETTERS) + 1]}…"
+    return cpus if len(cpus) <= MOST_LETTERS else f"{cpus[: cpus.rindex(',', 0, MOST_LETTERS) + 1]}…"
 
 
 def _rows(count: int) -> list[tuple[float, float]]:
@@ -99,14 +111,21 @@ def _rows(count: int) -> list[tuple[float, float]]:
     wide = min(count, SIDES_WIDE) if count != 4 else 2
     gap = 18
     return [
-        (MARGIN + BOX[0] / 2 + (i % wide) * (BOX[0] + gap), MARGIN + BOX[1] / 2 + (i // wide) * (BOX[1] + gap)) for i in range(count)
+        (
+            MARGIN + BOX[0] / 2 + (i % wide) * (BOX[0] + gap),
+            MARGIN + BOX[1] / 2 + (i // wide) * (BOX[1] + gap),
+        )
+        for i in range(count)
     ]
 
 
 def _circle(count: int) -> list[tuple[float, float]]:
-    """Centres on a ring, clockwise from the upper left, so that neighbours on a ring of sockets are neighbours here."""
+    """Centres on a ring, clockwise from the upper left, so that neighbours on a ring of sockets are
+    neighbours here."""
     # Half the width and height of the ring: they keep boxes apart, with room for a label on the line between.
-    across, down = {2: (92.0, 0.0), 3: (100.0, 80.0), 4: (125.0, 100.0)}.get(count, (36.0 * count, 27.0 * count))
+    across, down = {2: (92.0, 0.0), 3: (100.0, 80.0), 4: (125.0, 100.0)}.get(
+        count, (36.0 * count, 27.0 * count)
+    )
     turn = math.pi if count == 2 else 1.25 * math.pi if count == 4 else 1.5 * math.pi
     angles = [turn + 2 * math.pi * i / count for i in range(count)]
     points = [(across * math.cos(angle), down * math.sin(angle)) for angle in angles]
@@ -125,8 +144,16 @@ def _join(view: NumaLayout, centres: list[tuple[float, float]]) -> tuple[Line, .
         (x1, y1), (x2, y2) = centres[i], centres[j]
         # Diagonals cross in the middle: their labels stand nearer to one end.
         part = 0.5 if j - i in (1, len(view.nodes) - 1) else 0.42
-        found.append(Line(
-            x1=x1, y1=y1, x2=x2, y2=y2, label_x=x1 + part * (x2 - x1), label_y=y1 + part * (y2 - y1),
-            label=f"{there}" if there == back else f"{there} / {back}", rank=ranks.index(max(there, back)) if max(there, back) in ranks else 0,
-        ))
+        found.append(
+            Line(
+                x1=x1,
+                y1=y1,
+                x2=x2,
+                y2=y2,
+                label_x=x1 + part * (x2 - x1),
+                label_y=y1 + part * (y2 - y1),
+                label=f"{there}" if there == back else f"{there} / {back}",
+                rank=ranks.index(max(there, back)) if max(there, back) in ranks else 0,
+            )
+        )
     return tuple(found)

@@ -16,11 +16,13 @@ from numalab.model.topology import Topology
 from numalab.model.values import jsonable
 
 HOST = ("machine", "machine id", "cpu", "cpus")
-"""The facts about a run's host that say which machine it is. Its load and its versions may change between two boots."""
+"""The facts about a run's host that say which machine it is. Its load and its versions may change between two
+boots."""
 LATER = ("machine id",)
 """The facts in HOST that older runs do not have: compared between runs that have them."""
 NO_PART = ("description", "source")
-"""The fields of a topology that only describe it. A machine is its vCPUs, memory, nodes, distances and disks."""
+"""The fields of a topology that only describe it. A machine is its vCPUs, memory, nodes, distances and
+disks."""
 
 MOST = 40
 """Characters of one fact in a message: a list of nodes is longer."""
@@ -50,7 +52,8 @@ def shape(topology: Topology) -> dict[str, Any]:
 
 
 def differences(runs: Sequence[Run], of: Callable[[Run], Traits] = traits) -> tuple[str, ...]:
-    """A line for each trait in which runs differ: 'accelerator: kvm (3 runs), tcg (2 runs)'. None: they may be compared.
+    """A line for each trait in which runs differ: 'accelerator: kvm (3 runs), tcg (2 runs)'. None: they may
+    be compared.
 
     `of` gives the traits of a run, the same ones for every run.
     """
@@ -67,17 +70,30 @@ def differences(runs: Sequence[Run], of: Callable[[Run], Traits] = traits) -> tu
                 same.append(index)
         if len(kinds) > 1:
             all_facts = [facts for facts, _ in kinds]
-            names = [f"{runs[members[0]].guest.spec.topology_name} " if trait == "topology" else "" for _, members in kinds]
+            names = [
+                f"{runs[members[0]].guest.spec.topology_name} " if trait == "topology" else ""
+                for _, members in kinds
+            ]
             tallies = [f"({len(members)} run{'s' * (len(members) > 1)})" for _, members in kinds]
-            shown = [f"{name}{_apart(facts, all_facts)} {tally}" for name, facts, tally in zip(names, all_facts, tallies, strict=True)]
+            shown = [
+                f"{name}{_apart(facts, all_facts)} {tally}"
+                for name, facts, tally in zip(names, all_facts, tallies, strict=True)
+            ]
             lines.append(f"{trait}: {', '.join(shown)}")
     return tuple(lines)
 
 
 def _completed(facts: Mapping[str, Any], every: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """An older run's facts, with LATER from a newer run that has all of them."""
-    newer = next((other for other in every if all(other.get(key) == value for key, value in facts.items())
-                  and any(key in other and key not in facts for key in LATER)), {})
+    newer = next(
+        (
+            other
+            for other in every
+            if all(other.get(key) == value for key, value in facts.items())
+            and any(key in other and key not in facts for key in LATER)
+        ),
+        {},
+    )
     return {**facts, **{key: newer[key] for key in LATER if key in newer}}
 
 

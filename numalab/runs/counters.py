@@ -17,13 +17,15 @@ HUGE_PAGES = 512
 """Base pages of a huge page on x86-64 (2 MiB of 4 KiB)."""
 
 PROFILE = "profile_percent."
-"""Among a phase's own numbers, what begins so is a function's share of its profile: a metric when a case asks, no row of a table."""
+"""Among a phase's own numbers, what begins so is a function's share of its profile: a metric when a case
+asks, no row of a table."""
 
 Counters = dict[str, int]
 
 
 def parse(text: str) -> Counters:
-    """`name value` lines (vmstat, numastat, `system:event value`) -> counters. Lines of another form are passed over."""
+    """`name value` lines (vmstat, numastat, `system:event value`) -> counters. Lines of another form are
+    passed over."""
     return {name: int(value) for name, value in re.findall(r"^(\w+(?::\w+)?) (-?\d+)$", text, re.MULTILINE)}
 
 
@@ -40,7 +42,8 @@ def phase(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, Coun
 
 
 def told(stdout: str) -> dict[str, float]:
-    """Lines `numalab: NAME VALUE` of a workload's output: what it says of itself. The last of a name counts."""
+    """Lines `numalab: NAME VALUE` of a workload's output: what it says of itself. The last of a name
+    counts."""
     found = re.findall(r"^numalab: ([\w.-]+) (-?[\d.]+(?:e[-+]?\d+)?)$", stdout, re.MULTILINE)
     return {name: float(value) for name, value in found}
 

@@ -30,7 +30,8 @@ VERSION = 1
 WAIT_SECONDS = 60.0
 """For another lab.py that is writing the index."""
 DAMAGE = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
-"""What a file says that is no index of ours. A full disk or a lock is another matter: removing it would not help."""
+"""What a file says that is no index of ours. A full disk or a lock is another matter: removing it would not
+help."""
 _ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._,+=@ -]{0,199}")
 _AGE = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
@@ -64,12 +65,26 @@ _TABLE = f"CREATE TABLE runs (folder TEXT PRIMARY KEY, stamp TEXT, {', '.join(f'
 
 
 def find(
-    *, case: str | None = None, kernel: str | None = None, since: str | None = None, experiment: str | None = None, workload: str | None = None,
-    size: str | None = None, topology: str | None = None, accel: str | None = None,
+    *,
+    case: str | None = None,
+    kernel: str | None = None,
+    since: str | None = None,
+    experiment: str | None = None,
+    workload: str | None = None,
+    size: str | None = None,
+    topology: str | None = None,
+    accel: str | None = None,
 ) -> list[Entry]:
-    """Runs that meet all that is given, oldest first. `since`: see moment. Damaged runs are found only when nothing is asked for."""
+    """Runs that meet all that is given, oldest first. `since`: see moment. Damaged runs are found only when
+    nothing is asked for."""
     exact = {
-        "case_name": case, "kernel": kernel, "experiment": experiment, "workload": workload, "size": size, "topology": topology, "accel": accel,
+        "case_name": case,
+        "kernel": kernel,
+        "experiment": experiment,
+        "workload": workload,
+        "size": size,
+        "topology": topology,
+        "accel": accel,
     }
     wanted = {field: text for field, text in exact.items() if text is not None}
     conditions = [f"{field} = ?" for field in wanted]
@@ -83,9 +98,11 @@ def find(
 
 
 def choose(words: Sequence[str], *, size: str | None = None, topology: str | None = None) -> list[Path]:
-    """Folders of runs from what a person wrote: each word a run (id or folder), an experiment, or a case, which stands for its newest experiment.
+    """Folders of runs from what a person wrote: each word a run (id or folder), an experiment, or a case,
+    which stands for its newest experiment.
 
-    `size` and `topology` choose among a case's experiments. Raises InputError for a word that is none of these.
+    `size` and `topology` choose among a case's experiments. Raises InputError for a word that is none of
+    these.
     """
     found: list[Path] = []
     for word in words:
@@ -112,21 +129,33 @@ def _experiment(word: str, size: str | None, topology: str | None) -> list[Entry
 
 
 def moment(text: str, now: datetime | None = None) -> str:
-    """'2026-11-21', '20261121T1430' or an age ('90m', '12h', '7d', '2w') -> the text that `started` is compared with. Raises InputError."""
+    """'2026-11-21', '20261121T1430' or an age ('90m', '12h', '7d', '2w') -> the text that `started` is
+    compared with. Raises InputError."""
     if match := re.fullmatch(r"(\d{1,4})([mhdw])", text):
         then = (now or datetime.now(UTC)) - timedelta(**{_AGE[match[2]]: int(match[1])})
         return then.strftime("%Y%m%dT%H%M%S")
     if re.fullmatch(r"\d{4}-?\d{2}-?\d{2}([T ]\d{2}(:?\d{2}){0,2})?", text):
         return re.sub(r"[-:]", "", text).replace(" ", "T")
-    raise InputError(f"since {text}: write a day (2026-11-21), a moment (20261121T1430, UTC) or an age (90m, 12h, 7d, 2w)", field="since")
+    raise InputError(
+        f"since {text}: write a day (2026-11-21), a moment (20261121T1430, UTC) or an age (90m, 12h, 7d, 2w)",
+        field="since",
+    )
 
 
 def add(source: Path) -> Entry:
-    """Copy a run from another machine in. Nothing happens when that very run is here already. Raises InputError."""
+    """Copy a run from another machine in. Nothing happens when that very run is here already. Raises
+    InputError."""
     run = record.read(source)
     if not _ID.fullmatch(run.id):
         raise InputError(f"{source}: {run.id!r} is not a run's id, and no folder will be called so")
-    odd = next((path for path in sorted(source.rglob("*")) if path.is_symlink() or not (path.is_file() or path.is_dir())), None)
+    odd = next(
+        (
+            path
+            for path in sorted(source.rglob("*"))
+            if path.is_symlink() or not (path.is_file() or path.is_dir())
+        ),
+        None,
+    )
     if odd is not None:
         raise InputError(f"{odd}: is a link or a device; a run is plain files and folders")
     place = state.folder("runs") / run.id
@@ -181,7 +210,9 @@ def _refresh(index: sqlite3.Connection) -> None:
     if gone or fresh:
         with _writing(index):
             index.executemany("DELETE FROM runs WHERE folder = ?", gone)
-            index.executemany(f"INSERT OR REPLACE INTO runs VALUES ({', '.join('?' * (len(_FIELDS) + 2))})", fresh)
+            index.executemany(
+                f"INSERT OR REPLACE INTO runs VALUES ({', '.join('?' * (len(_FIELDS) + 2))})", fresh
+            )
 
 
 def _version(index: sqlite3.Connection) -> int:
@@ -230,6 +261,15 @@ def _entry(name: str, text: bytes) -> Entry:
     if run["id"] != name:
         return Entry(id=name, damage=f"run.json is that of {run['id']}: a copy?")
     return Entry(
-        id=name, started=run["started"], workload=run["workload"], size=run["size"], kernel=spec["boot"]["name"], topology=spec["topology_name"],
-        accel=spec["accel"], case_name=place.get("case_name", ""), experiment=place.get("experiment", ""), arm=place.get("arm", ""), error=run.get("error", ""),
+        id=name,
+        started=run["started"],
+        workload=run["workload"],
+        size=run["size"],
+        kernel=spec["boot"]["name"],
+        topology=spec["topology_name"],
+        accel=spec["accel"],
+        case_name=place.get("case_name", ""),
+        experiment=place.get("experiment", ""),
+        arm=place.get("arm", ""),
+        error=run.get("error", ""),
     )

@@ -72,7 +72,11 @@ def shares(stacks: Stacks) -> list[Share]:
         own[frames[-1]] += count
         total.update(dict.fromkeys(frames, count))
     every = samples(stacks)
-    found = [Share(function=function, own=own[function] / every, total=count / every) for function, count in total.items() if every]
+    found = [
+        Share(function=function, own=own[function] / every, total=count / every)
+        for function, count in total.items()
+        if every
+    ]
     return sorted(found, key=lambda share: (-share.total, -share.own, share.function))
 
 
@@ -90,5 +94,7 @@ def frames(stacks: Stacks, *, least: float) -> list[Frame]:
     index: dict[tuple[str, ...], int] = {}
     for stack in sorted(path for path, count in counts.items() if count and count >= floor):
         index[stack] = len(found)
-        found.append(Frame(parent=index.get(stack[:-1]), function=stack[-1], depth=len(stack), count=counts[stack]))
+        found.append(
+            Frame(parent=index.get(stack[:-1]), function=stack[-1], depth=len(stack), count=counts[stack])
+        )
     return found

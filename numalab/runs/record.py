@@ -3,7 +3,8 @@
 
     run.json            the Run                      domain.xml    as libvirt was given it
     console.log         all of it                    phases/NN-NAME/{before,after}/vmstat, node0.vmstat, …
-    topology.txt        asked and found                             stdout, stderr, samples.jsonl, profile.folded
+    topology.txt        asked and found                             stdout, stderr, samples.jsonl,
+    profile.folded
 
 `run.json`'s counter differences are derived from the snapshots; `read` makes them anew. A line of
 samples.jsonl is a moment of the phase: {"t": seconds since its start, "vmstat": {counter: absolute value},
@@ -30,7 +31,8 @@ from numalab.runs import profile as runs_profile
 PROFILE = "profile.folded"
 """In a phase's folder, where a profile was taken; see folded."""
 LEAST_SHARE = 0.005
-"""The least share of a profile's samples that is a number of the run: functions with less, and frames that perf has no name for, are in PROFILE only."""
+"""The least share of a profile's samples that is a number of the run: functions with less, and frames that
+perf has no name for, are in PROFILE only."""
 
 
 def write(run: Run, folder: Path) -> None:
@@ -43,10 +45,14 @@ def write_samples(folder: Path, index: int, name: str, lines: Sequence[str]) -> 
     """A phase's samples.jsonl, if it was sampled at all."""
     if lines:
         phase_folder(folder, index, name).mkdir(parents=True, exist_ok=True)
-        (phase_folder(folder, index, name) / "samples.jsonl").write_text("".join(line + "\n" for line in lines))
+        (phase_folder(folder, index, name) / "samples.jsonl").write_text(
+            "".join(line + "\n" for line in lines)
+        )
 
 
-def write_phase(folder: Path, index: int, name: str, edges: Mapping[str, Mapping[str, str]], streams: Mapping[str, str]) -> None:
+def write_phase(
+    folder: Path, index: int, name: str, edges: Mapping[str, Mapping[str, str]], streams: Mapping[str, str]
+) -> None:
     """The raw side of one phase: both snapshots, both streams."""
     place = phase_folder(folder, index, name)
     for edge, texts in edges.items():
@@ -61,13 +67,16 @@ def read(folder: Path) -> Run:
     """A run, its differences computed from the raw snapshots. Raises InputError."""
     try:
         run = Run.model_validate_json((folder / "run.json").read_text())
-        return run.model_copy(update={"phases": tuple(_again(folder, i, result) for i, result in enumerate(run.phases))})
+        return run.model_copy(
+            update={"phases": tuple(_again(folder, i, result) for i, result in enumerate(run.phases))}
+        )
     except (OSError, ValueError) as error:
         raise InputError(f"{folder}: not a run: {_why(error)}") from error
 
 
 def summary(folder: Path) -> Run:
-    """A run from its run.json alone, its differences as they were written: quick, for many runs. Raises InputError."""
+    """A run from its run.json alone, its differences as they were written: quick, for many runs. Raises
+    InputError."""
     try:
         return Run.model_validate_json((folder / "run.json").read_bytes())
     except (OSError, ValueError) as error:
@@ -102,16 +111,26 @@ def _why(error: OSError | ValueError) -> str:
 
 
 def output(folder: Path, index: int, name: str) -> dict[str, float]:
-    """What a phase's workload told of itself; and of a profile, each function's share: profile_percent.FUNCTION."""
+    """What a phase's workload told of itself; and of a profile, each function's share:
+    profile_percent.FUNCTION."""
     told = counters.told((phase_folder(folder, index, name) / "stdout").read_text())
     shares = runs_profile.shares(profile(folder, index, name))
     return told | {
-        f"{counters.PROFILE}{share.function}": 100 * share.total for share in shares
+        f"{counters.PROFILE}{share.function}": 100 * share.total
+        for share in shares
         if share.total >= LEAST_SHARE and re.fullmatch(r"[\w.-]+", share.function)
     }
 
 
 def _again(folder: Path, index: int, result: PhaseResult) -> PhaseResult:
     place = phase_folder(folder, index, result.phase.name)
-    sides = {edge: {path.name: path.read_text() for path in (place / edge).iterdir()} for edge in ("before", "after")}
-    return result.model_copy(update={"counters": counters.phase(sides["before"], sides["after"]), "output": output(folder, index, result.phase.name)})
+    sides = {
+        edge: {path.name: path.read_text() for path in (place / edge).iterdir()}
+        for edge in ("before", "after")
+    }
+    return result.model_copy(
+        update={
+            "counters": counters.phase(sides["before"], sides["after"]),
+            "output": output(folder, index, result.phase.name),
+        }
+    )

@@ -19,8 +19,12 @@ Series = list[tuple[float, float]]
 
 _LEVEL = re.compile(r"nr_(?!vmscan_|dirtied$|written$|throttled_written$|foll_pin_|tlb_)")
 """nr_* of vmstat are levels (pages that are dirty now), but for those that only ever rise (mm/vmstat.c)."""
-_RESIDENT = (("nr_anon_pages", "nr_file_pages"), ("nr_inactive_anon", "nr_active_anon", "nr_inactive_file", "nr_active_file"))
-"""What a node's pages in use are added up from: mapped and cached ones, or the LRU lists where a kernel has no such counts by node."""
+_RESIDENT = (
+    ("nr_anon_pages", "nr_file_pages"),
+    ("nr_inactive_anon", "nr_active_anon", "nr_inactive_file", "nr_active_file"),
+)
+"""What a node's pages in use are added up from: mapped and cached ones, or the LRU lists where a kernel has
+no such counts by node."""
 
 
 def level(counter: str) -> bool:
@@ -30,7 +34,11 @@ def level(counter: str) -> bool:
 
 def series(samples: Sequence[Sample], counter: str) -> Series:
     """A counter over time: a level as it stands, a count since the first moment that has it."""
-    found = [(float(sample["t"]), float(sample["vmstat"][counter])) for sample in samples if counter in sample.get("vmstat", {})]
+    found = [
+        (float(sample["t"]), float(sample["vmstat"][counter]))
+        for sample in samples
+        if counter in sample.get("vmstat", {})
+    ]
     start = 0.0 if level(counter) or not found else found[0][1]
     return [(t, value - start) for t, value in found]
 
@@ -41,8 +49,14 @@ def moves(line: Series) -> bool:
 
 
 def pages(samples: Sequence[Sample]) -> dict[int, Series]:
-    """By node its pages in use over time, as anonymous and file pages together; only nodes that tell of them."""
-    nodes = {int(match[1]) for sample in samples for source in sample if (match := re.fullmatch(r"node(\d+)\.vmstat", source))}
+    """By node its pages in use over time, as anonymous and file pages together; only nodes that tell of
+    them."""
+    nodes = {
+        int(match[1])
+        for sample in samples
+        for source in sample
+        if (match := re.fullmatch(r"node(\d+)\.vmstat", source))
+    }
     found: dict[int, Series] = {}
     for node in sorted(nodes):
         held = [(float(sample["t"]), in_use(sample.get(f"node{node}.vmstat", {}))) for sample in samples]

@@ -28,14 +28,17 @@ class Page:
 
     def show(self, *, scheme: str = "light", width: int = 1280, phone: bool = False) -> None:
         """Load it anew, in a window of this size."""
-        self.cdp("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=phone)
+        self.cdp(
+            "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=phone
+        )
         self.cdp("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         self.driver.get((self.report / "index.html").as_uri())
 
     def draw(self) -> None:
         """Scroll through all of it, as a reader would, until each plot was seen.
 
-        Once in a great many pages headless Chromium makes no frame at all until its window comes to the front again.
+        Once in a great many pages headless Chromium makes no frame at all until its window comes to the front
+        again.
         """
         try:
             self._scroll()
@@ -63,7 +66,11 @@ class Page:
     def requests(self) -> list[str]:
         """URLs that were asked for since the last call."""
         messages = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
-        return [message["params"]["request"]["url"] for message in messages if message["method"] == "Network.requestWillBeSent"]
+        return [
+            message["params"]["request"]["url"]
+            for message in messages
+            if message["method"] == "Network.requestWillBeSent"
+        ]
 
     def complaints(self) -> list[str]:
         """What the console got since the last call: errors, warnings, whatever a script printed."""

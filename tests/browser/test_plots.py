@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""No text of a plot or drawing is cut off, on a screen of 1280 and of 390 pixels and on paper, and no number stands on a mark."""
+"""No text of a plot or drawing is cut off, on a screen of 1280 and of 390 pixels and on paper, and no number
+stands on a mark."""
 
 from __future__ import annotations
 
@@ -50,30 +51,73 @@ def recorded(place: Path) -> Path:
         patch.setenv("LAB_STATE", str(place / "state"))
         runs = [(record.read(entry.folder), entry.folder) for entry in run_index.find()]
         cases = sorted({run.place.case_name for run, _ in runs if run.place})
-        verdicts = [found for name in cases for found in experiment.verdicts([run for run, _ in runs if run.place and run.place.case_name == name])]
+        verdicts = [
+            found
+            for name in cases
+            for found in experiment.verdicts(
+                [run for run, _ in runs if run.place and run.place.case_name == name]
+            )
+        ]
         return html.write(runs, verdicts, place / "report").parent
 
 
 def long(place: Path) -> Path:
     """Of runs with long labels: small ratios, large and negative values, many nodes, lists of CPUs."""
     arms = (Arm.BEFORE, Arm.AFTER, Arm.AFTER, Arm.BEFORE)
-    of = reports.case(more=[{"metric": name, "phase": "touch", "direction": "falls"} for name in ("pgfault", "pgmajfault", "numa_hint_faults", "numa_hit")])
-    ratios = ((0.06051, 0.05261, 0.06952), (0.001234, 0.001, 0.1), (1.235e-05, 1e-5, 2e-5), (123456.7, 1e5, 2e5), (0.0, 0.0, 0.4))
-    found = [reports.finding(of, index, (9, 9), (1, 1), Answer.HOLDS, ratio) for index, ratio in enumerate(ratios)]
-    values = {"numa_pte_updates": 1.557e15, "pgfault": 1.2e6, "numa_hint_faults": 9.99e11, "numa_hint_faults_local": 3, "pgmajfault": 8}
+    of = reports.case(
+        more=[
+            {"metric": name, "phase": "touch", "direction": "falls"}
+            for name in ("pgfault", "pgmajfault", "numa_hint_faults", "numa_hit")
+        ]
+    )
+    ratios = (
+        (0.06051, 0.05261, 0.06952),
+        (0.001234, 0.001, 0.1),
+        (1.235e-05, 1e-5, 2e-5),
+        (123456.7, 1e5, 2e5),
+        (0.0, 0.0, 0.4),
+    )
+    found = [
+        reports.finding(of, index, (9, 9), (1, 1), Answer.HOLDS, ratio) for index, ratio in enumerate(ratios)
+    ]
+    values = {
+        "numa_pte_updates": 1.557e15,
+        "pgfault": 1.2e6,
+        "numa_hint_faults": 9.99e11,
+        "numa_hint_faults_local": 3,
+        "pgmajfault": 8,
+    }
     told = {"output:drift": -0.00123456, "output:loss": -1.557e6, "output:tiny": 3.18e-13}
     runs, verdicts = [], []
     for count in (4, 16):
-        nodes = [{"cpus": ",".join(str(cpu) for cpu in range(node, 12 * count, count)), "memory": "1GiB"} for node in range(count)]
-        shape = Topology.model_validate({"description": "CPUs in turn", "vcpus": 12 * count, "memory": f"{count}GiB", "nodes": nodes})
+        nodes = [
+            {"cpus": ",".join(str(cpu) for cpu in range(node, 12 * count, count)), "memory": "1GiB"}
+            for node in range(count)
+        ]
+        shape = Topology.model_validate(
+            {"description": "CPUs in turn", "vcpus": 12 * count, "memory": f"{count}GiB", "nodes": nodes}
+        )
         some = []
         for boot, arm in enumerate(arms):
             counted = {name: value * (1 + boot / 1e3) for name, value in (values | told).items()}
             kernel = of.before if arm is Arm.BEFORE else of.after
-            some.append(reports.run(kernel, {"touch": counted}, boot=boot, arm=arm, of=of, name=f"nodes{count}", topology=shape))
+            some.append(
+                reports.run(
+                    kernel,
+                    {"touch": counted},
+                    boot=boot,
+                    arm=arm,
+                    of=of,
+                    name=f"nodes{count}",
+                    topology=shape,
+                )
+            )
         verdicts.append(reports.verdict(some, found, Answer.HOLDS))
         sampled = {"touch": reports.samples(values, nodes=count)}
-        runs += [(run, reports.put(run, place / "runs", sampled=sampled, folded={"touch": reports.profile(560)})) for run in some]
+        runs += [
+            (run, reports.put(run, place / "runs", sampled=sampled, folded={"touch": reports.profile(560)}))
+            for run in some
+        ]
     return html.write(runs, verdicts, place / "report").parent
 
 
@@ -92,6 +136,8 @@ def test_no_text_is_cut_off(page: Page, medium: str, width: int) -> None:
         page.js("dispatchEvent(new Event('beforeprint'))")
     else:
         page.draw()
-    assert page.js("return [...document.querySelectorAll('.plot')].every((plot) => plot.querySelector('text'))"), "each is drawn"
+    assert page.js(
+        "return [...document.querySelectorAll('.plot')].every((plot) => plot.querySelector('text'))"
+    ), "each is drawn"
     assert not page.js(CUT)
     assert not page.js(ON_MARKS)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The report in a real browser: nothing missing, no error, no request out of its folder; light, dark, telephone, print."""
+"""The report in a real browser: nothing missing, no error, no request out of its folder; light, dark,
+telephone, print."""
 
 from __future__ import annotations
 
@@ -55,7 +56,9 @@ def test_nothing_is_missing_or_sticks_out(page: Page, scheme: str, width: int, p
     page.draw()
     plots = page.js(PLOTS)
     assert len(plots) > 80
-    assert not [plot for plot in plots if not plot["marks"] or plot["width"] < 200 or plot["height"] < 40], "each is drawn"
+    assert not [plot for plot in plots if not plot["marks"] or plot["width"] < 200 or plot["height"] < 40], (
+        "each is drawn"
+    )
     assert not [plot for plot in plots if plot["width"] > plot["room"] + 1], "as wide as its place"
     assert not [plot for plot in plots if plot["outside"]], "no label is cut off"
     assert page.js("return document.documentElement.scrollWidth") <= width
@@ -65,11 +68,17 @@ def test_nothing_is_missing_or_sticks_out(page: Page, scheme: str, width: int, p
 
 def test_sections_are_there(page: Page) -> None:
     page.show()
-    titles = page.js("return [...document.querySelectorAll('h2')].map((title) => title.firstChild.textContent.trim())")
+    titles = page.js(
+        "return [...document.querySelectorAll('h2')].map((title) => title.firstChild.textContent.trim())"
+    )
     assert titles == ["migratefail", "xfsrepair", "writeback-usb", "nas", "remote"]
-    first = page.js("return [...document.querySelectorAll('#s1 h3')].map((title) => title.textContent.trim())")
+    first = page.js(
+        "return [...document.querySelectorAll('#s1 h3')].map((title) => title.textContent.trim())"
+    )
     assert first[1:] == ["Tables", "Metrics", "Over time", "Profile", "What was run on what", "Runs"]
-    assert page.js("return [...document.querySelectorAll('h1, h2, h3, h4, caption, figcaption, summary')].every((one) => one.textContent.trim())")
+    assert page.js(
+        "return [...document.querySelectorAll('h1, h2, h3, h4, caption, figcaption, summary')].every((one) => one.textContent.trim())"
+    )
     assert page.js("return document.querySelectorAll('.machine svg rect').length") == 4 + 4 + 1 + 4 + 2
 
 
@@ -86,7 +95,9 @@ def test_no_request_leaves_the_folder(page: Page, report: Path) -> None:
 def test_links_to_raw_data_open_as_text(page: Page) -> None:
     """A workload that prints HTML does not become a page."""
     page.show()
-    links = page.js("return [...document.querySelectorAll('.runs a')].map((link) => link.href).filter((link) => !link.endsWith('.gz'))")
+    links = page.js(
+        "return [...document.querySelectorAll('.runs a')].map((link) => link.href).filter((link) => !link.endsWith('.gz'))"
+    )
     kinds = {link.rpartition("/")[2].partition("-")[2] or link.rpartition("/")[2]: link for link in links}
     assert {"run.json", "console.txt", "touch.stdout.txt"} <= set(kinds)
     for link in (kinds["console.txt"], kinds["touch.stdout.txt"]):
@@ -111,8 +122,19 @@ def test_print_is_light_and_whole(page: Page, tmp_path: Path) -> None:
     """From a dark screen, never scrolled: beforeprint draws what nobody has seen yet."""
     page.show(scheme="dark")
     paper = printed(page, tmp_path / "report.pdf")
-    text = subprocess.run(["pdftotext", "-layout", paper, "-"], capture_output=True, text=True, check=True).stdout
-    for words in ("Verdicts", "cannot tell", "migratefail", "NUMA base PTE updates", "1.62M", "default_send_IPI_mask_sequence_phys", "node 3", "AMD EPYC"):
+    text = subprocess.run(
+        ["pdftotext", "-layout", paper, "-"], capture_output=True, text=True, check=True
+    ).stdout
+    for words in (
+        "Verdicts",
+        "cannot tell",
+        "migratefail",
+        "NUMA base PTE updates",
+        "1.62M",
+        "default_send_IPI_mask_sequence_phys",
+        "node 3",
+        "AMD EPYC",
+    ):
         assert words in text, words
     subprocess.run(["pdftoppm", "-r", "20", "-gray", paper, tmp_path / "sheet"], check=True)
     sheets = sorted(tmp_path.glob("sheet-*.pgm"))
@@ -139,13 +161,17 @@ def test_hostile_text_runs_nothing(page: Page) -> None:
     page.show()
     page.draw()
     assert page.js("return document.images.length") == 0
-    assert page.js("return [...document.querySelectorAll('.legend li')].some((item) => item.innerText.includes('<script>alert(1)</script>'))")
+    assert page.js(
+        "return [...document.querySelectorAll('.legend li')].some((item) => item.innerText.includes('<script>alert(1)</script>'))"
+    )
     assert page.js("return document.querySelectorAll('.plot a').length") == 0
 
 
 def test_the_policy_stops_a_script_that_slipped_in(page: Page) -> None:
     page.show()
-    page.js("const one = document.createElement('div'); one.innerHTML = '<img src=data:, onerror=\"window.slipped = 1\">'; document.body.append(one)")
+    page.js(
+        "const one = document.createElement('div'); one.innerHTML = '<img src=data:, onerror=\"window.slipped = 1\">'; document.body.append(one)"
+    )
     page.draw()
     assert page.js("return window.slipped === undefined")
     assert any("Content Security Policy" in line for line in page.complaints())
@@ -169,7 +195,9 @@ def test_numbers_are_there_without_scripts(page: Page) -> None:
     page.cdp("Emulation.setScriptExecutionDisabled", value=True)
     try:
         page.show()
-        assert page.js("return document.querySelectorAll('figure details table').length == document.querySelectorAll('.plot').length")
+        assert page.js(
+            "return document.querySelectorAll('figure details table').length == document.querySelectorAll('.plot').length"
+        )
         assert "need JavaScript" in page.js("return document.body.innerText")
     finally:
         page.cdp("Emulation.setScriptExecutionDisabled", value=False)
@@ -179,10 +207,15 @@ def test_numbers_are_there_without_scripts(page: Page) -> None:
 def test_accessibility_rules(page: Page, scheme: str, width: int, phone: bool) -> None:
     """axe-core's rules, contrast among them. What stands in a plot is a picture with words beside it."""
     page.show(scheme=scheme, width=width, phone=phone)
-    page.js("document.querySelectorAll('#s2, #s4, #s5').forEach((one) => one.remove())")  # More of the same; axe is slow.
+    page.js(
+        "document.querySelectorAll('#s2, #s4, #s5').forEach((one) => one.remove())"
+    )  # More of the same; axe is slow.
     page.js("document.querySelectorAll('#s1 details').forEach((one) => { one.open = true })")
     found: dict[str, Any] = Axe().run(page.driver, context={"exclude": [[".plot"]]})
-    told = [f"{rule['id']}: {len(rule['nodes'])} × {rule['nodes'][0]['html'][:200]}" for rule in found["violations"]]
+    told = [
+        f"{rule['id']}: {len(rule['nodes'])} × {rule['nodes'][0]['html'][:200]}"
+        for rule in found["violations"]
+    ]
     assert not told
     assert len(found["passes"]) > 20
 

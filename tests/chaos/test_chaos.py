@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Two labs on one libvirt, and one of them is always being killed.
 
-Each round picks a lab, a command and a fault by a printed seed. The fault comes at a random moment of the command:
-a signal to lab.py, a full disk, a libvirtd that is stopped or killed. Then `gc` mends what a kill left, and:
+Each round picks a lab, a command and a fault by a printed seed. The fault comes at a random moment of the
+command: a signal to lab.py, a full disk, a libvirtd that is stopped or killed. Then `gc` mends what a kill
+left, and:
 
 * no guest, process, scratch file or lock of that lab is there that nobody owns;
 * nothing of the other lab has changed, its running guest least of all;
@@ -89,17 +90,25 @@ class Lab:
 
     def marks(self) -> dict[str, str]:
         """UUIDs of the running domains whose folder is in this lab -> guest."""
-        return {found.uuid: found.name for found in connect(None, Deadline.after(60)).marks() if Path(found.directory).is_relative_to(self.place)}
+        return {
+            found.uuid: found.name
+            for found in connect(None, Deadline.after(60)).marks()
+            if Path(found.directory).is_relative_to(self.place)
+        }
 
     def fingerprint(self) -> dict[str, object]:
-        """All that must not change while another lab works; a running guest writes to its disks and console."""
+        """All that must not change while another lab works; a running guest writes to its disks and
+        console."""
         files: dict[str, object] = {}
         for folder, _, names in os.walk(self.place):
             for name in names:
                 path = Path(folder) / name
                 about = path.lstat()
                 live = name in ("console.log",) or name.endswith((".qcow2", ".raw"))
-                files[str(path.relative_to(self.place))] = (about.st_ino, *([] if live else [about.st_size, about.st_mtime_ns]))
+                files[str(path.relative_to(self.place))] = (
+                    about.st_ino,
+                    *([] if live else [about.st_size, about.st_mtime_ns]),
+                )
         return files | {"domains": self.marks()}
 
     def wrong(self) -> list[str]:
@@ -110,11 +119,22 @@ class Lab:
             lines = [f"guest {name}: its record cannot be read" for name in unknown]
             lines += [f"guest {one.spec.name}: not ready" for one in known if not one.ready]
             lines += [f"guest {one.spec.name}: its run is gone" for one in known if not one.kept]
-            lines += [f"guest {one.spec.name}: no domain" for one in known if not host.running(mark(one.spec))]
-            lines += [f"guest {name}: half made" for name in set(guests.names()) - {one.spec.name for one in known} - set(unknown)]
+            lines += [
+                f"guest {one.spec.name}: no domain" for one in known if not host.running(mark(one.spec))
+            ]
+            lines += [
+                f"guest {name}: half made"
+                for name in set(guests.names()) - {one.spec.name for one in known} - set(unknown)
+            ]
             owned = {one.spec.uuid for one in known}
-            lines += [f"domain of {name}: no guest" for uuid, name in self.marks().items() if uuid not in owned]
-            lines += [f"{path}: half made" for path in self.place.rglob("*") if path.name.startswith((".making-", ".claim-"))]
+            lines += [
+                f"domain of {name}: no guest" for uuid, name in self.marks().items() if uuid not in owned
+            ]
+            lines += [
+                f"{path}: half made"
+                for path in self.place.rglob("*")
+                if path.name.startswith((".making-", ".claim-"))
+            ]
             lines += [f"{path}: locked" for path in (self.place / "locks").glob("*") if locked(path)]
             for folder in (self.place / "runs").glob("[!.]*"):
                 try:
@@ -124,12 +144,16 @@ class Lab:
         return lines
 
     def strays(self) -> list[str]:
-        """Processes that work on this lab, but for QEMU and the shared SSH connections of guests that are up."""
+        """Processes that work on this lab, but for QEMU and the shared SSH connections of guests that are
+        up."""
         allowed = [f"{self.place}/guests/{name}/" for name in set(self.marks().values())]
         lines = []
         for process in Path("/proc").glob("[0-9]*"):
             try:
-                words, folder = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"), (process / "cwd").readlink()
+                words, folder = (
+                    (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"),
+                    (process / "cwd").readlink(),
+                )
             except OSError:
                 continue
             ours = f"{self.place}/" in words or folder.is_relative_to(self.place)
@@ -165,14 +189,17 @@ def environment(**variables: str) -> Iterator[None]:
 def labs(tmp_path: Path) -> Iterator[list[Lab]]:
     """Two of them; their guests end with the test."""
     real, made = state.directory(), []
-    # Under nohup(1) SIGHUP is ignored, by lab.py too. What is handled here is the default again in a program that we start.
+    # Under nohup(1) SIGHUP is ignored, by lab.py too. What is handled here is the default again in a program
+    # that we start.
     hang_up = signal.signal(signal.SIGHUP, lambda *_: None)
     try:
         for name in ("a", "b"):
             place = tmp_path / name
             place.mkdir()
             if os.geteuid() == 0:  # else it shares the user's disk, which is never filled
-                subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_GIB}g,mode=0700", "none", place], check=True)
+                subprocess.run(
+                    ["mount", "-t", "tmpfs", "-o", f"size={DISK_GIB}g,mode=0700", "none", place], check=True
+                )
             for shared in ("ssh", "bases", "downloads"):
                 if (real / shared).exists():
                     (place / shared).symlink_to(real / shared)
@@ -202,15 +229,25 @@ def labs(tmp_path: Path) -> Iterator[list[Lab]]:
 def commands(dice: random.Random, lab: Lab) -> list[str]:
     """A command line of lab.py."""
     name = dice.choice(NAMES)
-    return list(dice.choices([
-        ("up", *LEAN, "--name", name), ("down", name), ("down", "--all"), ("gc",),
-        ("run", str(lab.case), "--boots", "1", "--accel", "tcg"),
-        ("kernel", "build", "6.1-chaos"), ("image", "build", "--force", "--accel", "tcg"),
-    ], weights=[8, 3, 1, 2, 4, 2, 2])[0])
+    return list(
+        dice.choices(
+            [
+                ("up", *LEAN, "--name", name),
+                ("down", name),
+                ("down", "--all"),
+                ("gc",),
+                ("run", str(lab.case), "--boots", "1", "--accel", "tcg"),
+                ("kernel", "build", "6.1-chaos"),
+                ("image", "build", "--force", "--accel", "tcg"),
+            ],
+            weights=[8, 3, 1, 2, 4, 2, 2],
+        )[0]
+    )
 
 
 def libvirtd() -> int | None:
-    """The libvirtd that the lab started by itself, where there is no init to do so; a person's is left alone."""
+    """The libvirtd that the lab started by itself, where there is no init to do so; a person's is left
+    alone."""
     if Path("/run/systemd/system").exists() or os.geteuid() != 0:
         return None
     with contextlib.suppress(OSError, ValueError):
@@ -250,12 +287,18 @@ def fill_disk(lab: Lab, child: subprocess.Popen[str]) -> None:
 
 FAULTS: dict[str, Callable[[Lab, subprocess.Popen[str]], None]] = {
     "none": lambda lab, child: None,
-    "kill": signal_to(signal.SIGKILL), "hang-up": signal_to(signal.SIGHUP), "interrupt": signal_to(signal.SIGINT), "term": signal_to(signal.SIGTERM),
-    "full disk": fill_disk, "libvirtd stopped": stop_libvirtd, "libvirtd killed": kill_libvirtd,
+    "kill": signal_to(signal.SIGKILL),
+    "hang-up": signal_to(signal.SIGHUP),
+    "interrupt": signal_to(signal.SIGINT),
+    "term": signal_to(signal.SIGTERM),
+    "full disk": fill_disk,
+    "libvirtd stopped": stop_libvirtd,
+    "libvirtd killed": kill_libvirtd,
 }
 WEIGHTS = [3, 6, 3, 3, 2, 3, 1, 2]
 MOMENTS = {"up": 14.0, "down": 1.5, "gc": 1.5, "run": 45.0, "kernel": 25.0, "image": 30.0}
-"""Within so many seconds the fault comes: about as long as the command takes, so that it meets each part of it."""
+"""Within so many seconds the fault comes: about as long as the command takes, so that it meets each part of
+it."""
 ENDLESS = {"kernel", "image"}
 """Never left to end by itself: that takes minutes, and other tests do it."""
 
@@ -265,7 +308,9 @@ def test_chaos(labs: list[Lab], seed: int, rounds: int, capsys: pytest.CaptureFi
     with capsys.disabled():
         print(f"\nchaos: SEED={seed} ROUNDS={rounds}", flush=True)
     recipe = ROOT / "kernels" / "6.1-chaos.yml"
-    recipe.write_text("description: never built to its end\nsource: {debian-source: '6.1'}\nconfig: [base, '6.1']\napply: [nodirty, stagger]\n")
+    recipe.write_text(
+        "description: never built to its end\nsource: {debian-source: '6.1'}\nconfig: [base, '6.1']\napply: [nodirty, stagger]\n"
+    )
     try:
         for lab in labs:
             result = lab.run("up", *LEAN, "--name", "keeper")
@@ -285,11 +330,18 @@ def test_chaos(labs: list[Lab], seed: int, rounds: int, capsys: pytest.CaptureFi
             mended = lab.run("gc")
             wrong = [*lab.wrong(), *lab.strays(), *other.wrong()]
             with capsys.disabled():
-                print(f"{line}: exit {code}; gc: {' / '.join(mended.stdout.splitlines())}; {time.monotonic() - begin:.0f} s", flush=True)
+                print(
+                    f"{line}: exit {code}; gc: {' / '.join(mended.stdout.splitlines())}; {time.monotonic() - begin:.0f} s",
+                    flush=True,
+                )
             assert mended.returncode == 0, f"{line}: {mended.stderr}"
             assert not wrong, f"{line}: {wrong}\n{said}"
             assert other.fingerprint() == before, f"{line}: the other lab is not as it was\n{said}"
-            early = [-signal.SIGINT, -signal.SIGTERM, -signal.SIGHUP]  # before lab.py was there to take it: Python's own answer
+            early = [
+                -signal.SIGINT,
+                -signal.SIGTERM,
+                -signal.SIGHUP,
+            ]  # before lab.py was there to take it: Python's own answer
             assert code in early or "Traceback" not in said, f"{line}: {said}"
             assert code in (0, 2, 3, 130, -signal.SIGKILL, *early), f"{line}: exit {code}\n{said}"
             if "keeper" not in guests_of(lab):  # it was part of `down --all`
@@ -307,7 +359,9 @@ def guests_of(lab: Lab) -> set[str]:
     return set(lab.marks().values())
 
 
-def one(lab: Lab, words: list[str], fault: Callable[[Lab, subprocess.Popen[str]], None], moment: float) -> tuple[int, str]:
+def one(
+    lab: Lab, words: list[str], fault: Callable[[Lab, subprocess.Popen[str]], None], moment: float
+) -> tuple[int, str]:
     """Run a command, let the fault happen, and wait for its end; its exit status and standard error."""
     child = lab.run.start(*words)
     lab.run.started.remove(child)

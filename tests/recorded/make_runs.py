@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Make a small state directory of recorded runs by the present code: python -m tests.recorded.make_runs NAME.
 
-It goes to tests/recorded/runs/NAME.tar.xz. measure.run, Guest.save and so on write the files; only the guest is
-a fake. See runs/README.md.
+It goes to tests/recorded/runs/NAME.tar.xz. measure.run, Guest.save and so on write the files; only the guest
+is a fake. See runs/README.md.
 """
 
 from __future__ import annotations
@@ -71,52 +71,95 @@ CASES: Mapping[str, Mapping[Arm, Sequence[int]]] = {
     "hung": {Arm.BEFORE: (9000, 9100, 8950), Arm.AFTER: (1000, 1010, 990)},
 }
 """An experiment's name -> the differences of numa_pte_updates, in the order of the boots."""
-FACTS = {"machine": "big", "machine id": "0123456789abcdef0123456789abcdef", "kernel": "6.12", "cpu": "EPYC", "cpus": "96", "load at start": "7.25"}
+FACTS = {
+    "machine": "big",
+    "machine id": "0123456789abcdef0123456789abcdef",
+    "kernel": "6.12",
+    "cpu": "EPYC",
+    "cpus": "96",
+    "load at start": "7.25",
+}
 
 
 def case(name: str) -> Case:
     """A case of one counter, one time and one number that the workload prints."""
     falls = Direction.FALLS
     return Case(
-        description=f"recorded: {name}", source="made by tests/recorded/make_runs.py", workload="work", before=KERNELS[Arm.BEFORE],
-        after=KERNELS[Arm.AFTER], expect=(
+        description=f"recorded: {name}",
+        source="made by tests/recorded/make_runs.py",
+        workload="work",
+        before=KERNELS[Arm.BEFORE],
+        after=KERNELS[Arm.AFTER],
+        expect=(
             Expectation(metric="numa_pte_updates", phase="work", direction=falls, by=1.5),
             Expectation(metric="elapsed", phase="work", direction=falls, decides=False),
             Expectation(metric="output:rate", phase="w*", direction=Direction.RISES, decides=False),
         ),
-        sizes={SizeClass.QUICK: CaseSize(source="ours", machines=(Machine(topology=TOPOLOGY),), minutes=3, boots=3, most_boots=8)},
+        sizes={
+            SizeClass.QUICK: CaseSize(
+                source="ours", machines=(Machine(topology=TOPOLOGY),), minutes=3, boots=3, most_boots=8
+            )
+        },
     )
 
 
 def answer(updates: int, *, status: int = 0) -> dict[str, Any]:
     """What the runner in the guest prints for a phase."""
     return {
-        "before": {"/proc/vmstat": "numa_pte_updates 500\npgfault 100\n", f"{NODE0}/vmstat": "nr_free_pages 900\n"},
-        "after": {"/proc/vmstat": f"numa_pte_updates {500 + updates}\npgfault 2100\n", f"{NODE0}/vmstat": "nr_free_pages 400\n"},
-        "status": status, "elapsed": updates / 1000, "user": 0.5, "system": updates / 4000, "stdout": f"numalab: rate {1e6 / max(updates, 1):.3f}\n",
-        "stderr": "no space left\n" if status else "", "timed_out": False, "load": 1.0,
+        "before": {
+            "/proc/vmstat": "numa_pte_updates 500\npgfault 100\n",
+            f"{NODE0}/vmstat": "nr_free_pages 900\n",
+        },
+        "after": {
+            "/proc/vmstat": f"numa_pte_updates {500 + updates}\npgfault 2100\n",
+            f"{NODE0}/vmstat": "nr_free_pages 400\n",
+        },
+        "status": status,
+        "elapsed": updates / 1000,
+        "user": 0.5,
+        "system": updates / 4000,
+        "stdout": f"numalab: rate {1e6 / max(updates, 1):.3f}\n",
+        "stderr": "no space left\n" if status else "",
+        "timed_out": False,
+        "load": 1.0,
     }
 
 
 def boot(
-    name: str, arm: Arm | None, number: int, updates: int, *, place: Place | None, changes: Mapping[str, Any], status: int = 0, profile: bool = False,
+    name: str,
+    arm: Arm | None,
+    number: int,
+    updates: int,
+    *,
+    place: Place | None,
+    changes: Mapping[str, Any],
+    status: int = 0,
+    profile: bool = False,
 ) -> Run | None:
     """One run of a fake guest; None for one that breaks. The guest's folder stays."""
     shutil.rmtree(state.folder("guests") / "g", ignore_errors=True)
 
     def says(request: dict[str, Any]) -> str:
         told = answer(updates, status=status if request["command"].startswith("work") else 0)
-        return json.dumps(told | ({"profile": "work;main;do_page_fault 90\nwork;main 10\n"} if profile else {}))
+        return json.dumps(
+            told | ({"profile": "work;main;do_page_fault 90\nwork;main 10\n"} if profile else {})
+        )
 
     fake = FakeGuest(says)
-    fake.stderr = [json.dumps({"t": t, "vmstat": {"numa_pte_updates": 500 + updates * t // 2}}) for t in (0, 1, 2)]
+    fake.stderr = [
+        json.dumps({"t": t, "vmstat": {"numa_pte_updates": 500 + updates * t // 2}}) for t in (0, 1, 2)
+    ]
     if arm or profile:
         fake.console_log.write_text("[ 1.0] fine\n" if number else CONSOLE)
     kernel = Boot(name=KERNELS[arm] if arm else "debian")
-    spec = fake.record.spec.model_copy(update={
-        "topology": catalog.topology(TOPOLOGY), "topology_name": TOPOLOGY, "boot": kernel,
-        "accel": Accel.TCG if name == "hung" else Accel.KVM,
-    })
+    spec = fake.record.spec.model_copy(
+        update={
+            "topology": catalog.topology(TOPOLOGY),
+            "topology_name": TOPOLOGY,
+            "boot": kernel,
+            "accel": Accel.TCG if name == "hung" else Accel.KVM,
+        }
+    )
     fake.record = fake.record.model_copy(update={"spec": spec, **changes})
     guest.Guest(fake.record, fake.host.real()).save()
     maker(fake.directory)
@@ -140,13 +183,26 @@ def one_experiment(name: str) -> list[Run]:
     rounds = len(values[Arm.BEFORE])
     for number in range(2 * rounds):
         arm = list(Arm)[number % 2]
-        facts: dict[str, Any] = {"case_name": name, "case": case(name), "experiment": f"20261122T110000-{name}", "arm": arm, "boot": number}
+        facts: dict[str, Any] = {
+            "case_name": name,
+            "case": case(name),
+            "experiment": f"20261122T110000-{name}",
+            "arm": arm,
+            "boot": number,
+        }
         facts |= {"looks": 3} if name == "auto" else {}
         facts |= planned(6 if number < 6 else 2 * rounds)
-        runs.append(boot(
-            name, arm, number, values[arm][number // 2], place=Place.model_validate(facts),
-            changes={"hung": int(name == "hung" and number == 3)}, status=3 * (name == "broken" and number == 5),
-        ))
+        runs.append(
+            boot(
+                name,
+                arm,
+                number,
+                values[arm][number // 2],
+                place=Place.model_validate(facts),
+                changes={"hung": int(name == "hung" and number == 3)},
+                status=3 * (name == "broken" and number == 5),
+            )
+        )
     return [run for run in runs if run]
 
 
@@ -156,14 +212,30 @@ def planned(boots: int) -> dict[str, int]:
 
 
 def manifests() -> None:
-    """An image, a kernel, checksums and the probe of the accelerator, as their modules write them, with next to no content."""
+    """An image, a kernel, checksums and the probe of the accelerator, as their modules write them, with next
+    to no content."""
     place = state.folder("images", "debian12", "0" * 16)
-    built_image = image.Image(name="debian12", id="0" * 16, directory=str(place), root="/dev/vda2", disk_bytes=6, inputs={"base": "debian"})
+    built_image = image.Image(
+        name="debian12",
+        id="0" * 16,
+        directory=str(place),
+        root="/dev/vda2",
+        disk_bytes=6,
+        inputs={"base": "debian"},
+    )
     (place / "manifest.json").write_text(json.dumps(jsonable(built_image), indent=1))
     place = state.folder("kernels", "6.1-" + "1" * 16)
     built = build.Built(
-        name="6.1", key="1" * 16, directory=str(place), release="6.1.1-numalab", seconds=1.5, patches=("a.patch",), source="v6.1",
-        compiler="gcc 12", bzimage_bytes=7, modules=False,
+        name="6.1",
+        key="1" * 16,
+        directory=str(place),
+        release="6.1.1-numalab",
+        seconds=1.5,
+        patches=("a.patch",),
+        source="v6.1",
+        compiler="gcc 12",
+        bzimage_bytes=7,
+        modules=False,
     )
     (place / "manifest.json").write_text(json.dumps(jsonable(built), indent=1))
     (place / "bzImage").write_text("bzImage")
@@ -190,7 +262,9 @@ def make(folder: Path) -> None:
         runs = {name: one_experiment(name) for name in CASES}
         boot("plain", None, 50, 700, place=None, changes={}, profile=True)
         with mock.patch.object(state, "stamp", return_value="20261122T200000"):
-            calibration.save(calibration.of([run for run in runs["holds"] if run.place and run.place.arm is Arm.BEFORE]))
+            calibration.save(
+                calibration.of([run for run in runs["holds"] if run.place and run.place.arm is Arm.BEFORE])
+            )
         manifests()
         run_index.find()
         for name, boots in runs.items():
@@ -201,18 +275,27 @@ def make(folder: Path) -> None:
 def patches(digits: random.Random, checkout: Path) -> list[tuple[Any, str, object]]:
     """What differs between two machines or two times."""
     return [
-        (paths, "ROOT", checkout), (accelerator, "qemu_version", lambda *_: "7.2.22"), (os, "getpid", lambda: 4242), (state, "started", lambda _: 77),
+        (paths, "ROOT", checkout),
+        (accelerator, "qemu_version", lambda *_: "7.2.22"),
+        (os, "getpid", lambda: 4242),
+        (state, "started", lambda _: 77),
         (accelerator, "try_kvm", lambda *_: (Accel.TCG, "there is no /dev/kvm")),
         (secrets, "token_hex", lambda count: f"{digits.getrandbits(8 * count):0{2 * count}x}"),
-        (machine, "about", lambda *_: FACTS), (machine, "load", lambda *_: 0.5),
+        (machine, "about", lambda *_: FACTS),
+        (machine, "load", lambda *_: 0.5),
     ]
 
 
 def pack(folder: Path, target: Path) -> None:
     """A state directory as a tar, with neither times nor users in it."""
+
     def plain(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
         member.mtime, member.uid, member.gid, member.uname, member.gname = 0, 0, 0, "", ""
-        return None if "/locks" in member.name or member.issym() or not (member.isfile() or member.isdir()) else member
+        return (
+            None
+            if "/locks" in member.name or member.issym() or not (member.isfile() or member.isdir())
+            else member
+        )
 
     with tarfile.open(target, "w:xz") as archive:
         archive.add(folder, "state", filter=plain)

@@ -23,7 +23,12 @@ from numalab.model.values import Accel
 TESTS = Path(__file__).resolve().parent.parent
 RECORDED = TESTS / "recorded"
 GOLDEN = TESTS / "golden"
-BOOT = Boot(name="debian", kernel="/lab/images/vmlinuz", initrd="/lab/images/initrd.img", cmdline="root=/dev/vda2 rw console=ttyS0,115200")
+BOOT = Boot(
+    name="debian",
+    kernel="/lab/images/vmlinuz",
+    initrd="/lab/images/initrd.img",
+    cmdline="root=/dev/vda2 rw console=ttyS0,115200",
+)
 
 
 def recorded(name: str) -> str:
@@ -32,37 +37,74 @@ def recorded(name: str) -> str:
 
 
 def spec(
-    topology: str | Topology = "4socket", *, name: str = "golden", accel: Accel = Accel.TCG, boot: Boot = BOOT,
-    owner: tuple[int, int] | None = None, directory: str = "/lab/guests/golden",
+    topology: str | Topology = "4socket",
+    *,
+    name: str = "golden",
+    accel: Accel = Accel.TCG,
+    boot: Boot = BOOT,
+    owner: tuple[int, int] | None = None,
+    directory: str = "/lab/guests/golden",
 ) -> GuestSpec:
     """A guest of a topology, the same every time."""
     shape = catalog.topology(topology) if isinstance(topology, str) else topology
     root = DiskFile(path=f"{directory}/root.qcow2", format="qcow2", serial="root", direct=True)
     data = [
-        DiskFile(path=f"{directory}/{disk.name}.raw", format="raw", serial=disk.name, direct=False, bus=disk.bus, mibs_per_second=disk.mibs_per_second)
+        DiskFile(
+            path=f"{directory}/{disk.name}.raw",
+            format="raw",
+            serial=disk.name,
+            direct=False,
+            bus=disk.bus,
+            mibs_per_second=disk.mibs_per_second,
+        )
         for disk in shape.disks
     ]
     return GuestSpec(
-        name=name, uuid="6e756d61-6c61-4b00-8000-0000000000ff", topology=shape, accel=accel, boot=boot, disks=(root, *data),
-        topology_name=topology if isinstance(topology, str) else "mine", ssh_port=2222, directory=directory, owner=owner,
+        name=name,
+        uuid="6e756d61-6c61-4b00-8000-0000000000ff",
+        topology=shape,
+        accel=accel,
+        boot=boot,
+        disks=(root, *data),
+        topology_name=topology if isinstance(topology, str) else "mine",
+        ssh_port=2222,
+        directory=directory,
+        owner=owner,
         lab="0123456789abcdef",
     )
 
 
 def record_of(
-    made: GuestSpec, *, ready: bool = True, uri: str = "test:///fake", image_id: str = "0" * 16, kernel_hash: str = "1" * 16,
-    accel_reason: str = "asked for", hung: int = 0,
+    made: GuestSpec,
+    *,
+    ready: bool = True,
+    uri: str = "test:///fake",
+    image_id: str = "0" * 16,
+    kernel_hash: str = "1" * 16,
+    accel_reason: str = "asked for",
+    hung: int = 0,
 ) -> GuestRecord:
     """The record of a guest that was made so."""
     return GuestRecord(
-        spec=made, uri=uri, image="debian12", image_id=image_id, kernel_hash=kernel_hash, accel_reason=accel_reason, created="20150307T152000",
-        ready=ready, hung=hung,
+        spec=made,
+        uri=uri,
+        image="debian12",
+        image_id=image_id,
+        kernel_hash=kernel_hash,
+        accel_reason=accel_reason,
+        created="20150307T152000",
+        ready=ready,
+        hung=hung,
     )
 
 
-def record(name: str, *, ready: bool = True, uri: str = "test:///fake", image_id: str = "0" * 16) -> GuestRecord:
+def record(
+    name: str, *, ready: bool = True, uri: str = "test:///fake", image_id: str = "0" * 16
+) -> GuestRecord:
     """The record of a guest whose folder is in the test's state directory."""
-    made = spec(name=name, directory=str(state.folder("guests") / name)).model_copy(update={"lab": state.identity(), "uuid": f"uuid of {name}"})
+    made = spec(name=name, directory=str(state.folder("guests") / name)).model_copy(
+        update={"lab": state.identity(), "uuid": f"uuid of {name}"}
+    )
     return record_of(made, ready=ready, uri=uri, image_id=image_id)
 
 
@@ -73,7 +115,14 @@ class FakeShell:
         self.says = says
         self.asked: list[str] = []
 
-    def execute(self, command: str, *, deadline: Deadline, input: bytes | None = None, tell: Callable[[str], None] | None = None) -> Result:
+    def execute(
+        self,
+        command: str,
+        *,
+        deadline: Deadline,
+        input: bytes | None = None,
+        tell: Callable[[str], None] | None = None,
+    ) -> Result:
         """See numalab.host.ssh.Shell."""
         self.asked.append(command)
         status, out, err = self.says(command, input)
@@ -81,7 +130,8 @@ class FakeShell:
 
 
 class FakeHost:
-    """A hypervisor that starts nothing: domains are names with marks. As libvirt's, each name is there once."""
+    """A hypervisor that starts nothing: domains are names with marks. As libvirt's, each name is there
+    once."""
 
     uri = "test:///fake"
     where = THIS_MACHINE
@@ -117,7 +167,9 @@ class FakeHost:
         mark = read_mark(xml)
         assert mark is not None
         if domain_name(mark) in self.domains:
-            raise HostError(f"libvirt does not start the guest: domain '{domain_name(mark)}' already exists with uuid {mark.uuid}")
+            raise HostError(
+                f"libvirt does not start the guest: domain '{domain_name(mark)}' already exists with uuid {mark.uuid}"
+            )
         self.add(mark)
 
     def running(self, guest: Mark) -> bool:

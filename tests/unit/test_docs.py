@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""README.md and docs/ say what is so: files that they show in full, commands that they tell people to type, links."""
+"""README.md and docs/ say what is so: files that they show in full, commands that they tell people to type,
+links."""
 
 from __future__ import annotations
 
@@ -21,7 +22,12 @@ LINKED = (*PAGES, "CONTRIBUTING.md", "kernels/patches/README.md")
 MOST_WORDS = 900
 """Of the README: as much as a newcomer reads to the end."""
 SHOWN = re.compile(r"[Tt]his is\s+all of `([^`]+)`[^\n]*:\n\n((?:    [^\n]*\n|\n+(?=    ))+)")
-FILES = ("kernels/6.1-slowscan-before.yml", "topologies/unequal.yml", "testcases/workloads/threads.py", "testcases/threads.yml")
+FILES = (
+    "kernels/6.1-slowscan-before.yml",
+    "topologies/unequal.yml",
+    "testcases/workloads/threads.py",
+    "testcases/threads.yml",
+)
 PLACEHOLDER = re.compile(r"NAME|SET|LAB_|CASE|HOST|^[~/]|[*…]")
 """In the path of a file that a reader is to replace, or that is not the checkout's."""
 
@@ -42,9 +48,11 @@ def test_files_shown_in_full(name: str, pytestconfig: pytest.Config) -> None:
     want = indented(read(name))
     if pytestconfig.getoption("--rewrite-golden"):
         text = read(page)
-        (ROOT / page).write_text(text[: match.start(2)] + want + text[match.end(2):])
+        (ROOT / page).write_text(text[: match.start(2)] + want + text[match.end(2) :])
         return
-    assert match[2].rstrip("\n") == want.rstrip("\n"), f"pytest tests/unit --rewrite-golden copies the file into {page}"
+    assert match[2].rstrip("\n") == want.rstrip("\n"), (
+        f"pytest tests/unit --rewrite-golden copies the file into {page}"
+    )
 
 
 def test_no_other_file_is_shown_in_full() -> None:
@@ -69,11 +77,16 @@ def commands(text: str) -> Iterator[str]:
                 yield words.partition(')"')[0].strip()
 
 
-COMMANDS = [pytest.param(words, id=f"{page}: {words}") for page in PAGES for words in dict.fromkeys(commands(read(page)))]
+COMMANDS = [
+    pytest.param(words, id=f"{page}: {words}")
+    for page in PAGES
+    for words in dict.fromkeys(commands(read(page)))
+]
 
 
 def parse(words: list[str]) -> None:
-    """As lab.py would, short of doing it. An option that there is not, or an argument too many or too few, is an error.
+    """As lab.py would, short of doing it. An option that there is not, or an argument too many or too few, is
+    an error.
 
     A command by its bare name is one that a sentence speaks of.
     """
@@ -91,7 +104,17 @@ def test_a_command_parses(words: str) -> None:
     parse(shlex.split(words))
 
 
-@pytest.mark.parametrize("words", ["nosuch", "up --no-such-option", "kernel build --no-such-option 6.1", "kernel nosuch", "ssh --network", "run a b"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "nosuch",
+        "up --no-such-option",
+        "kernel build --no-such-option 6.1",
+        "kernel nosuch",
+        "ssh --network",
+        "run a b",
+    ],
+)
 def test_a_command_that_does_not_parse(words: str) -> None:
     with pytest.raises(Exception, match=r"no command|[Nn]o such option|unexpected extra argument"):
         parse(shlex.split(words))
@@ -110,7 +133,9 @@ def test_options_of_pytest(page: str, pytestconfig: pytest.Config) -> None:
 
 def test_targets() -> None:
     targets = set(re.findall(r"^([a-z]+):", read("Makefile"), re.MULTILINE))
-    typed = {name for page in PAGES for name in re.findall(r"(?:^    |`)make ([a-z]+)", read(page), re.MULTILINE)}
+    typed = {
+        name for page in PAGES for name in re.findall(r"(?:^    |`)make ([a-z]+)", read(page), re.MULTILINE)
+    }
     assert {"demo", "test", "picture"} <= typed <= targets
 
 
@@ -153,5 +178,7 @@ def test_files_that_there_are(page: str) -> None:
     prose = "\n".join(line for line in read(page).splitlines() if not line.startswith("    "))
     tops = {path.name for path in ROOT.iterdir()}
     words = {word for piece in re.findall(r"`([^`\n]+)`", prose) for word in piece.split()}
-    names = {word for word in words if "/" in word and word.split("/")[0] in tops and not PLACEHOLDER.search(word)}
+    names = {
+        word for word in words if "/" in word and word.split("/")[0] in tops and not PLACEHOLDER.search(word)
+    }
     assert sorted(name for name in names if not (ROOT / name).exists()) == []

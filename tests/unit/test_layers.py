@@ -48,7 +48,11 @@ LAYERS = (
     Layer("measure", "core model recipes host kernel guest runs", {"measure"}),
     Layer("maintenance", "core model recipes host kernel guest", {"maintenance"}),
     Layer("experiment", "core model recipes host kernel guest runs analysis measure", {"experiment"}),
-    Layer("front", "core model recipes host kernel guest runs analysis report measure maintenance experiment", {"__main__", "cli", "pytest_plugin"}),
+    Layer(
+        "front",
+        "core model recipes host kernel guest runs analysis report measure maintenance experiment",
+        {"__main__", "cli", "pytest_plugin"},
+    ),
 )
 ALONE = {"measure.agent"}
 """Runs in the guest, where numalab is not."""
@@ -57,11 +61,17 @@ ALONE = {"measure.agent"}
 def modules_of(package: Path) -> list[str]:
     """All modules below a package by dotted name (host, cli.guest); a folder by its own: its __init__."""
     files = [path.relative_to(package).with_suffix("").parts for path in package.rglob("*.py")]
-    return sorted(filter(None, (".".join(parts).removesuffix("__init__").removesuffix(".") for parts in files)))
+    return sorted(
+        filter(None, (".".join(parts).removesuffix("__init__").removesuffix(".") for parts in files))
+    )
 
 
 MODULES = modules_of(PACKAGE)
-COMMANDS = [name for name in MODULES if name.startswith("cli.") and name.split(".")[1] not in ("interrupt", "live", "progress", "terminal")]
+COMMANDS = [
+    name
+    for name in MODULES
+    if name.startswith("cli.") and name.split(".")[1] not in ("interrupt", "live", "progress", "terminal")
+]
 
 
 def source(package: Path, module: str) -> ast.Module:
@@ -89,7 +99,9 @@ def imports(module: str, package: Path = PACKAGE) -> set[str]:
 def ours(module: str, package: Path = PACKAGE) -> set[str]:
     """The modules of the package that a module imports."""
     known = set(modules_of(package))
-    imported = {name.removeprefix("numalab.") for name in imports(module, package) if name.startswith("numalab.")}
+    imported = {
+        name.removeprefix("numalab.") for name in imports(module, package) if name.startswith("numalab.")
+    }
     return {nearest for name in imported if (nearest := _nearest(name, known))} - {module}
 
 
@@ -110,14 +122,24 @@ def trespasses(module: str, layers: Sequence[Layer] = LAYERS, package: Path = PA
     here = layer_of(module, layers)
     assert here, f"{module}: place it in LAYERS"
     there = {name: layer_of(name, layers) for name in ours(module, package)}
-    return sorted(name for name, layer in there.items() if layer is None or layer.name not in {here.name, *here.lower.split()})
+    return sorted(
+        name
+        for name, layer in there.items()
+        if layer is None or layer.name not in {here.name, *here.lower.split()}
+    )
 
 
 def test_every_module_has_its_place() -> None:
     members = {member for layer in LAYERS for member in layer.members} | ALONE
-    assert [module for module in MODULES if not _nearest(module, members)] == [], "place new modules in LAYERS"
-    assert {member for member in members if not any(_nearest(module, {member}) for module in MODULES)} == set(), "take out what is gone"
-    assert sum(len(layer.members) for layer in LAYERS) + len(ALONE) == len(members), "a module is in one layer"
+    assert [module for module in MODULES if not _nearest(module, members)] == [], (
+        "place new modules in LAYERS"
+    )
+    assert {
+        member for member in members if not any(_nearest(module, {member}) for module in MODULES)
+    } == set(), "take out what is gone"
+    assert sum(len(layer.members) for layer in LAYERS) + len(ALONE) == len(members), (
+        "a module is in one layer"
+    )
 
 
 @pytest.mark.parametrize("module", sorted(set(MODULES) - ALONE))
@@ -128,18 +150,36 @@ def test_imports_go_downwards(module: str) -> None:
 def test_layers_may_be_folders(tmp_path: Path) -> None:
     """Two wings on one floor, which do not know each other; a folder's members are placed by it."""
     files = {
-        "__init__": "", "core/__init__": "", "core/errors": "from numalab.runs import record\n", "runs/__init__": "", "host/__init__": "",
+        "__init__": "",
+        "core/__init__": "",
+        "core/errors": "from numalab.runs import record\n",
+        "runs/__init__": "",
+        "host/__init__": "",
         "runs/record": "from numalab.core.errors import LabError\nfrom numalab.runs import index\ndef f():\n    import numalab.host.ssh\n",
-        "runs/index": "import numalab.core.errors\n", "host/ssh": "from numalab import core\n", "host/disks": "from numalab.host import ssh\n",
+        "runs/index": "import numalab.core.errors\n",
+        "host/ssh": "from numalab import core\n",
+        "host/disks": "from numalab.host import ssh\n",
     }
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / f"{name}.py").write_text(text)
     layers = (Layer("core", "", {"core"}), Layer("runs", "core", {"runs"}), Layer("host", "core", {"host"}))
-    assert {module: wrong for module in modules_of(tmp_path) if (wrong := trespasses(module, layers, tmp_path))} == {
-        "core.errors": ["runs.record"], "runs.record": ["host.ssh"],
+    assert {
+        module: wrong for module in modules_of(tmp_path) if (wrong := trespasses(module, layers, tmp_path))
+    } == {
+        "core.errors": ["runs.record"],
+        "runs.record": ["host.ssh"],
     }
-    assert modules_of(tmp_path) == ["core", "core.errors", "host", "host.disks", "host.ssh", "runs", "runs.index", "runs.record"]
+    assert modules_of(tmp_path) == [
+        "core",
+        "core.errors",
+        "host",
+        "host.disks",
+        "host.ssh",
+        "runs",
+        "runs.index",
+        "runs.record",
+    ]
 
 
 def test_no_cycles() -> None:
@@ -152,39 +192,72 @@ def test_alone(module: str) -> None:
 
 
 def test_libvirt_is_imported_in_host_alone() -> None:
-    assert [module for module in MODULES if any(name.split(".")[0] == "libvirt" for name in imports(module))] == ["host.hypervisor"]
+    assert [
+        module for module in MODULES if any(name.split(".")[0] == "libvirt" for name in imports(module))
+    ] == ["host.hypervisor"]
 
 
-@pytest.mark.parametrize("module", sorted(set(MODULES) - {"__main__", "pytest_plugin", "cli.terminal", *COMMANDS, *ALONE}))
+@pytest.mark.parametrize(
+    "module", sorted(set(MODULES) - {"__main__", "pytest_plugin", "cli.terminal", *COMMANDS, *ALONE})
+)
 def test_nobody_else_prints_or_exits(module: str) -> None:
     calls = {ast.unparse(node.func) for node in ast.walk(tree(module)) if isinstance(node, ast.Call)}
-    raised = {ast.unparse(node.exc) for node in ast.walk(tree(module)) if isinstance(node, ast.Raise) and node.exc}
-    assert not calls & {"print", "exit", "quit", "sys.exit", "os._exit", "typer.echo", "sys.stdout.write", "sys.stderr.write"}
+    raised = {
+        ast.unparse(node.exc) for node in ast.walk(tree(module)) if isinstance(node, ast.Raise) and node.exc
+    }
+    assert not calls & {
+        "print",
+        "exit",
+        "quit",
+        "sys.exit",
+        "os._exit",
+        "typer.echo",
+        "sys.stdout.write",
+        "sys.stderr.write",
+    }
     assert not {text for text in raised if text.startswith("SystemExit")}
 
 
-OURS = {name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, errors.LabError)}
+OURS = {
+    name
+    for name, kind in vars(errors).items()
+    if isinstance(kind, type) and issubclass(kind, errors.LabError)
+}
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 
 
 def flags_in_errors(source: ast.Module) -> list[str]:
     """The texts with a command line's flag in what is raised, and in what an exception of ours is made of."""
     made = [node.exc for node in ast.walk(source) if isinstance(node, ast.Raise) and node.exc]
-    made += [node for node in ast.walk(source) if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in OURS]
-    texts = {part.value for node in made for part in ast.walk(node) if isinstance(part, ast.Constant) and isinstance(part.value, str)}
+    made += [
+        node
+        for node in ast.walk(source)
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in OURS
+    ]
+    texts = {
+        part.value
+        for node in made
+        for part in ast.walk(node)
+        if isinstance(part, ast.Constant) and isinstance(part.value, str)
+    }
     return sorted(text for text in texts if FLAG.search(text))
 
 
-@pytest.mark.parametrize("module", [module for module in MODULES if module.split(".")[0] not in ("cli", "pytest_plugin")])
+@pytest.mark.parametrize(
+    "module", [module for module in MODULES if module.split(".")[0] not in ("cli", "pytest_plugin")]
+)
 def test_errors_below_the_command_line_name_no_flags(module: str) -> None:
-    """They name the field (LabError.field); the command line and the plugin have options of different names for it."""
+    """They name the field (LabError.field); the command line and the plugin have options of different names
+    for it."""
     assert flags_in_errors(tree(module)) == []
 
 
 def test_flags_in_errors_are_found() -> None:
     lines = (
-        'raise InputError(f"--memory {size}: too small")', 'x = run(["qemu", "--version"])',
-        'taken = errors.NameTaken("choose another --name")', 'raise HostError("a-b --- c")',
+        'raise InputError(f"--memory {size}: too small")',
+        'x = run(["qemu", "--version"])',
+        'taken = errors.NameTaken("choose another --name")',
+        'raise HostError("a-b --- c")',
     )
     assert flags_in_errors(ast.parse("\n".join(lines))) == ["--memory ", "choose another --name"]
 
@@ -195,7 +268,11 @@ PROVIDERS = {"ruamel": "ruamel.yaml", "libvirt": "libvirt-python", "axe_core_pyt
 
 def imported(*places: str) -> set[str]:
     """The packages that the Python files of these places import, ours and Python's own left out."""
-    files = [file for place in places for file in ([ROOT / place] if place.endswith(".py") else (ROOT / place).rglob("*.py"))]
+    files = [
+        file
+        for place in places
+        for file in ([ROOT / place] if place.endswith(".py") else (ROOT / place).rglob("*.py"))
+    ]
     names: set[str] = set()
     for node in (node for file in files for node in ast.walk(ast.parse(file.read_text()))):
         if isinstance(node, ast.Import):
@@ -210,7 +287,10 @@ def imported(*places: str) -> set[str]:
 def test_every_import_is_declared() -> None:
     """What another package happens to bring may go with its next release: click did with typer's."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    needed, extra = ({re.split("[<>=]", line)[0] for line in lines} for lines in (project["dependencies"], project["optional-dependencies"]["dev"]))
+    needed, extra = (
+        {re.split("[<>=]", line)[0] for line in lines}
+        for lines in (project["dependencies"], project["optional-dependencies"]["dev"])
+    )
     assert imported("numalab", "lab.py", "testcases") - needed == set()
     assert imported("tests", "benchmarks", "tools") - needed - extra == set()
 
@@ -219,4 +299,11 @@ def test_every_import_is_declared() -> None:
 def test_the_command_line_prints_by_echo_alone(module: str) -> None:
     """terminal.echo makes control characters visible, which may be a guest's."""
     calls = {ast.unparse(node.func) for node in ast.walk(tree(module)) if isinstance(node, ast.Call)}
-    assert not calls & {"print", "typer.echo", "typer.secho", "click.echo", "click.secho", "traceback.print_exc"}
+    assert not calls & {
+        "print",
+        "typer.echo",
+        "typer.secho",
+        "click.echo",
+        "click.secho",
+        "traceback.print_exc",
+    }

@@ -15,10 +15,28 @@ from numalab.cli.main import app
 from numalab.core.paths import ROOT
 
 SPDX = "# SPDX-License-Identifier: GPL-2.0-only"
-SOURCES = ("lab.py", "Makefile", "pyproject.toml", ".ci/run", "numalab/**/*.py", "tests/**/*.py", "benchmarks/**/*.py", "tools/**/*.py",
-           "testcases/test_*.py", "playbooks/**/*.yml", "playbooks/**/*.sh")
-HASHED = ("playbooks/guest.yml", "playbooks/roles/guest/", "playbooks/roles/kernel/files/", "numalab/measure/agent.py", "numalab/workload.py")
-"""An image, a kernel or a stored run is known by the hash of these: a line more would make each of them another one."""
+SOURCES = (
+    "lab.py",
+    "Makefile",
+    "pyproject.toml",
+    ".ci/run",
+    "numalab/**/*.py",
+    "tests/**/*.py",
+    "benchmarks/**/*.py",
+    "tools/**/*.py",
+    "testcases/test_*.py",
+    "playbooks/**/*.yml",
+    "playbooks/**/*.sh",
+)
+HASHED = (
+    "playbooks/guest.yml",
+    "playbooks/roles/guest/",
+    "playbooks/roles/kernel/files/",
+    "numalab/measure/agent.py",
+    "numalab/workload.py",
+)
+"""An image, a kernel or a stored run is known by the hash of these: a line more would make each of them
+another one."""
 
 
 def sources() -> list[str]:
@@ -37,7 +55,12 @@ def test_a_source_file_begins_with_its_licence(name: str) -> None:
 
 
 def test_the_sources_are_seen() -> None:
-    assert {"lab.py", "numalab/cli/main.py", "tests/conftest.py", "playbooks/roles/tuning/files/tune.sh"} <= set(sources())
+    assert {
+        "lab.py",
+        "numalab/cli/main.py",
+        "tests/conftest.py",
+        "playbooks/roles/tuning/files/tune.sh",
+    } <= set(sources())
     for name in HASHED:
         assert (ROOT / name).exists(), f"{name} is gone: take it out of HASHED"
 
@@ -55,7 +78,11 @@ TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULT
 
 
 def test_contributing_names_targets_and_commands_that_there_are() -> None:
-    assert {"setup", "lint", "unit", "browser", "vm", "test"} <= set(re.findall(r"\bmake ([a-z]+)`", CONTRIBUTING)) | {"setup"} <= TARGETS
+    assert (
+        {"setup", "lint", "unit", "browser", "vm", "test"}
+        <= set(re.findall(r"\bmake ([a-z]+)`", CONTRIBUTING)) | {"setup"}
+        <= TARGETS
+    )
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     assert set(re.findall(r"\./lab\.py ([a-z]+)", CONTRIBUTING)) <= set(commands)
 
@@ -74,7 +101,18 @@ def test_contributing_lists_the_files_without_a_licence_line() -> None:
 
 def test_every_option_of_the_plugin_is_in_the_changelog(pytestconfig: pytest.Config) -> None:
     changes = (ROOT / "CHANGELOG.md").read_text()
-    for name in ("topology", "size", "accel", "kernel", "kernels", "series", "boots", "connect", "rates", "at-most"):
+    for name in (
+        "topology",
+        "size",
+        "accel",
+        "kernel",
+        "kernels",
+        "series",
+        "boots",
+        "connect",
+        "rates",
+        "at-most",
+    ):
         pytestconfig.getoption(f"--lab-{name}")  # ValueError when there is none
         assert f"`--lab-{name}`" in changes
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The pytest plugin as a user's tests and cases see it: in a pytest of its own, where no guest is asked for."""
+"""The pytest plugin as a user's tests and cases see it: in a pytest of its own, where no guest is asked
+for."""
 
 from __future__ import annotations
 
@@ -56,7 +57,18 @@ def test_libvirt_is_not_asked_for():
 
 def run(place: Path, *words: str) -> str:
     (place / "test_mine.py").write_text(CASES)
-    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(place), *words, str(place / "test_mine.py")]
+    argv = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--rootdir",
+        str(place),
+        *words,
+        str(place / "test_mine.py"),
+    ]
     return subprocess.run(argv, cwd=place, capture_output=True, text=True, timeout=120, check=False).stdout
 
 
@@ -79,7 +91,18 @@ def test_waits():
         print("up", flush=True)
         time.sleep(60)
 """)
-    argv = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), "test_mine.py"]
+    argv = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-s",
+        "-p",
+        "no:cacheprovider",
+        "--rootdir",
+        str(tmp_path),
+        "test_mine.py",
+    ]
     # A shell's background job ignores SIGINT, and so would its child.
     heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     with subprocess.Popen(argv, cwd=tmp_path, stdout=subprocess.PIPE, text=True, preexec_fn=heed) as child:
@@ -92,12 +115,37 @@ def test_waits():
     assert not (tmp_path / "guest").exists()
 
 
-@pytest.mark.parametrize(("words", "tests"), [
-    ([], ["test_long", "test_two[uma-2g]", "test_two[2socket]", "test_default", "test_bare", "test_lost", "test_libvirt_is_not_asked_for"]),
-    (["--at-most", "10", "-k", "long or two or default"], ["test_two[uma-2g]", "test_two[2socket]", "test_default"]),
-    (["--topology", "tiers", "--topology", "cpuless", "-k", "two or default or bare"],
-     ["test_two[tiers]", "test_two[cpuless]", "test_default[tiers]", "test_default[cpuless]", "test_bare"]),
-])
+@pytest.mark.parametrize(
+    ("words", "tests"),
+    [
+        (
+            [],
+            [
+                "test_long",
+                "test_two[uma-2g]",
+                "test_two[2socket]",
+                "test_default",
+                "test_bare",
+                "test_lost",
+                "test_libvirt_is_not_asked_for",
+            ],
+        ),
+        (
+            ["--at-most", "10", "-k", "long or two or default"],
+            ["test_two[uma-2g]", "test_two[2socket]", "test_default"],
+        ),
+        (
+            ["--topology", "tiers", "--topology", "cpuless", "-k", "two or default or bare"],
+            [
+                "test_two[tiers]",
+                "test_two[cpuless]",
+                "test_default[tiers]",
+                "test_default[cpuless]",
+                "test_bare",
+            ],
+        ),
+    ],
+)
 def test_which_tests(words: list[str], tests: list[str], tmp_path: Path) -> None:
     listed = run(tmp_path, "--collect-only", *words)
     assert sorted(line.partition("::")[2] for line in listed.splitlines() if "::" in line) == sorted(tests)
@@ -106,17 +154,33 @@ def test_which_tests(words: list[str], tests: list[str], tmp_path: Path) -> None
 def test_options_have_a_prefix(tmp_path: Path) -> None:
     """Each is taken with it and, until 0.2, without; both fill the same place."""
     words = {
-        "topology": "tiers", "size": "full", "accel": "tcg", "kernel": "6.1", "kernels": "6.1,6.12", "series": "6.12", "boots": "3",
-        "connect": "test:///default", "at-most": "10", "rates": None,
+        "topology": "tiers",
+        "size": "full",
+        "accel": "tcg",
+        "kernel": "6.1",
+        "kernels": "6.1,6.12",
+        "series": "6.12",
+        "boots": "3",
+        "connect": "test:///default",
+        "at-most": "10",
+        "rates": None,
     }
     (tmp_path / "conftest.py").write_text(f"""
 def pytest_terminal_summary(terminalreporter, config):
     for name in {list(words)}:
         print(name, config.getoption("--lab-" + name), config.getoption("--" + name))
 """)
-    given = {prefix: run(tmp_path, "--collect-only", *(
-        f"{prefix}{name}" if value is None else f"{prefix}{name}={value}" for name, value in words.items()
-    )) for prefix in ("--lab-", "--")}
+    given = {
+        prefix: run(
+            tmp_path,
+            "--collect-only",
+            *(
+                f"{prefix}{name}" if value is None else f"{prefix}{name}={value}"
+                for name, value in words.items()
+            ),
+        )
+        for prefix in ("--lab-", "--")
+    }
     for name, value in words.items():
         seen = {"topology": "['tiers']", "at-most": "10.0", "rates": "True"}.get(name, value)
         for prefix, out in given.items():
@@ -149,7 +213,12 @@ expect:
   - {metric: numa_pte_updates, phase: touch, direction: falls, by: 2}
   - {metric: numa_hint_faults, phase: touch, direction: falls, decides: false}
 """
-BEFORE, CLEAR, SAME, NOISE = (1_557_000, 1_721_000, 1_590_000), (98_000, 98_100, 98_500), (1_500_000, 1_690_000, 1_580_000), (900_000, 200_000, 1_800_000)
+BEFORE, CLEAR, SAME, NOISE = (
+    (1_557_000, 1_721_000, 1_590_000),
+    (98_000, 98_100, 98_500),
+    (1_500_000, 1_690_000, 1_580_000),
+    (900_000, 200_000, 1_800_000),
+)
 
 
 class Cases:
@@ -179,14 +248,26 @@ class Cases:
         for number, index in boot_order(asked.kernels, 3):
             value = (BEFORE, self.after)[min(index, 1)][number // len(asked.kernels)]
             phase = synthetic.phase("touch", vmstat={"numa_pte_updates": value})
-            runs.append(synthetic.run(asked.kernels[index], phase, boot=number, arm=Arm.AFTER if index else Arm.BEFORE, case=asked.case, case_name="mine",
-                                      size=asked.size))
+            runs.append(
+                synthetic.run(
+                    asked.kernels[index],
+                    phase,
+                    boot=number,
+                    arm=Arm.AFTER if index else Arm.BEFORE,
+                    case=asked.case,
+                    case_name="mine",
+                    size=asked.size,
+                )
+            )
         return Outcome("e", tuple((run, Path("/runs") / run.id) for run in runs), experiment.verdicts(runs))
 
     def run(self, *words: str) -> pytest.RunResult:
         """A pytest of its own over testcases/."""
-        # numalab is imported already in this process; what pytest has to say about that is no outcome of a case.
-        return self.pytester.runpytest_inprocess("-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning", *words, "testcases")
+        # numalab is imported already in this process; what pytest has to say about that is no outcome of a
+        # case.
+        return self.pytester.runpytest_inprocess(
+            "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning", *words, "testcases"
+        )
 
     def properties(self) -> dict[str, str]:
         """The properties of the one test in the JUnit XML."""
@@ -211,7 +292,13 @@ def test_a_case_that_holds_passes(cases: Cases) -> None:
     assert result.ret == 0
     result.stdout.fnmatch_lines(["testcases/mine.yml::mine[[]4socket[]] PASSED*"])
     [(asked, boots)] = cases.asked
-    assert (asked.case_name, asked.machine.topology, asked.kernels, boots, asked.wish) == ("mine", "4socket", ("6.1-slowscan-before", "6.1"), 3, "auto")
+    assert (asked.case_name, asked.machine.topology, asked.kernels, boots, asked.wish) == (
+        "mine",
+        "4socket",
+        ("6.1-slowscan-before", "6.1"),
+        3,
+        "auto",
+    )
 
 
 def test_a_case_that_does_not_hold_fails_with_its_verdict(cases: Cases) -> None:
@@ -219,9 +306,12 @@ def test_a_case_that_does_not_hold_fails_with_its_verdict(cases: Cases) -> None:
     result = cases.run()
     result.assert_outcomes(failed=1)
     assert result.ret == 1
-    result.stdout.fnmatch_lines([
-        "mine (quick) on 4socket, tcg: *3 and 3 boots: DOES NOT HOLD", "*numa_pte_updates, touch: falls by a factor of 2: does not hold*",
-    ])
+    result.stdout.fnmatch_lines(
+        [
+            "mine (quick) on 4socket, tcg: *3 and 3 boots: DOES NOT HOLD",
+            "*numa_pte_updates, touch: falls by a factor of 2: does not hold*",
+        ]
+    )
     assert "plugin.py" not in result.stdout.str(), "a verdict is no stack of calls"
 
 
@@ -230,27 +320,42 @@ def test_cannot_tell_is_an_outcome_of_its_own(cases: Cases) -> None:
     cases.after = NOISE
     result = cases.run("-v", "-ra")
     assert result.ret == 0
-    result.stdout.fnmatch_lines([
-        "testcases/mine.yml::mine[[]4socket[]] CANNOT TELL*", "=* CANNOT TELL =*", "*3 and 3 boots: CANNOT TELL",
-        "*numa_pte_updates, touch: falls by a factor of 2: cannot tell*", "=* 1 cannot tell in * =*",
-    ])
+    result.stdout.fnmatch_lines(
+        [
+            "testcases/mine.yml::mine[[]4socket[]] CANNOT TELL*",
+            "=* CANNOT TELL =*",
+            "*3 and 3 boots: CANNOT TELL",
+            "*numa_pte_updates, touch: falls by a factor of 2: cannot tell*",
+            "=* 1 cannot tell in * =*",
+        ]
+    )
     cases.run().stdout.fnmatch_lines(["testcases/mine.yml [?] *"])
 
 
 def test_a_test_of_ones_own_may_not_tell_either(cases: Cases) -> None:
     """Such as one of the lab's own error rates; a skipped one beside it stays skipped."""
     (cases.pytester.path / "testcases" / "mine.yml").unlink()
-    cases.pytester.makepyfile(**{"testcases/test_it": """
+    cases.pytester.makepyfile(
+        **{
+            "testcases/test_it": """
         import pytest
         from numalab.pytest_plugin import CannotTell
         def test_one(): raise CannotTell("too few boots")
         def test_two(): pytest.skip("no room")
-    """})
+    """
+        }
+    )
     result = cases.run()
     result.stdout.fnmatch_lines(["_* test_one _*", "too few boots", "=* 1 skipped,*1 cannot tell in * =*"])
 
 
-@pytest.mark.parametrize("error", [InputError("3 boots cannot bear its thresholds"), KernelOops("guest g: its kernel says: BUG", evidence="[ 1.0] RIP: 0")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        InputError("3 boots cannot bear its thresholds"),
+        KernelOops("guest g: its kernel says: BUG", evidence="[ 1.0] RIP: 0"),
+    ],
+)
 def test_what_breaks_is_an_error_not_a_failure(cases: Cases, error: Exception) -> None:
     cases.breaks = error
     result = cases.run()
@@ -291,9 +396,14 @@ def test_each_after_has_its_own_metrics(cases: Cases) -> None:
     assert "6.12.touch.numa_pte_updates.ratio" in text
 
 
-@pytest.mark.parametrize(("words", "boots"), [
-    (["--boots", "5"], 5), (["--boots", "auto"], None), ([], 3),
-])
+@pytest.mark.parametrize(
+    ("words", "boots"),
+    [
+        (["--boots", "5"], 5),
+        (["--boots", "auto"], None),
+        ([], 3),
+    ],
+)
 def test_boots(cases: Cases, words: list[str], boots: int | None) -> None:
     cases.run(*words)
     assert [asked for _, asked in cases.asked] == [boots]
@@ -303,12 +413,23 @@ def test_boots(cases: Cases, words: list[str], boots: int | None) -> None:
 def test_bad_boots(cases: Cases, text: str) -> None:
     result = cases.run(f"--boots={text}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([f"*argument --lab-boots/--boots: '{text}' is neither a number from 1 nor auto"])
+    result.stderr.fnmatch_lines(
+        [f"*argument --lab-boots/--boots: '{text}' is neither a number from 1 nor auto"]
+    )
     assert not cases.asked
 
 
 def test_options_choose(cases: Cases) -> None:
-    cases.run("--topology", "fakenuma", "--topology", "cpus2of4", "--kernels", "6.1-nogroup-always-before,6.1", "--accel", "tcg")
+    cases.run(
+        "--topology",
+        "fakenuma",
+        "--topology",
+        "cpus2of4",
+        "--kernels",
+        "6.1-nogroup-always-before,6.1",
+        "--accel",
+        "tcg",
+    )
     assert [(asked.machine.topology, asked.kernels, asked.wish) for asked, _ in cases.asked] == [
         (name, ("6.1-nogroup-always-before", "6.1"), "tcg") for name in ("fakenuma", "cpus2of4")
     ]
@@ -316,18 +437,33 @@ def test_options_choose(cases: Cases) -> None:
 
 def test_series(cases: Cases) -> None:
     """The case's own kernels there; a case that lacks one of them there is left out."""
-    cases.write("policy", CASE.replace("6.1-slowscan-before", "6.1-fairzone-before").replace('"6.1"', "6.1-fairzone-after"))
+    cases.write(
+        "policy",
+        CASE.replace("6.1-slowscan-before", "6.1-fairzone-before").replace('"6.1"', "6.1-fairzone-after"),
+    )
     assert cases.run("--series", "6.12").parseoutcomes() == {"passed": 1}
-    assert [(asked.case_name, asked.kernels) for asked, _ in cases.asked] == [("mine", ("6.12-slowscan-before", "6.12"))]
+    assert [(asked.case_name, asked.kernels) for asked, _ in cases.asked] == [
+        ("mine", ("6.12-slowscan-before", "6.12"))
+    ]
     assert cases.run("--series", "6.1").parseoutcomes() == {"passed": 2}
 
 
-@pytest.mark.parametrize(("words", "left"), [
-    (["--at-most", "24"], True), (["--at-most", "23"], False),
-    # Up to 8 boots of each kernel, of 4 minutes.
-    (["--boots", "auto", "--at-most", "63"], False), (["--boots", "auto", "--at-most", "64"], True), (["--kernels", "6.1,6.1,6.1", "--at-most", "24"], False),
-    (["-k", "mine"], True), (["-k", "4socket"], True), (["-k", "other"], False), (["--rates"], False), (["-m", "rates"], False),
-])
+@pytest.mark.parametrize(
+    ("words", "left"),
+    [
+        (["--at-most", "24"], True),
+        (["--at-most", "23"], False),
+        # Up to 8 boots of each kernel, of 4 minutes.
+        (["--boots", "auto", "--at-most", "63"], False),
+        (["--boots", "auto", "--at-most", "64"], True),
+        (["--kernels", "6.1,6.1,6.1", "--at-most", "24"], False),
+        (["-k", "mine"], True),
+        (["-k", "4socket"], True),
+        (["-k", "other"], False),
+        (["--rates"], False),
+        (["-m", "rates"], False),
+    ],
+)
 def test_deselected(cases: Cases, words: list[str], left: bool) -> None:
     """By what all its boots may take, and by its name."""
     assert cases.run(*words).parseoutcomes() == ({"passed": 1} if left else {"deselected": 1})
@@ -343,14 +479,31 @@ def test_which_files_are_cases(cases: Cases) -> None:
     assert [asked.case_name for asked, _ in cases.asked] == ["mine", "long"]
 
 
-@pytest.mark.parametrize(("break_it", "words", "said"), [
-    (lambda cases: cases.write("mine", "description: 1"), [], "*testcases/mine.yml:1: description: Input should be a valid string"),
-    (lambda cases: None, ["--kernels", "6.1"], "--lab-kernels 6.1: one kernel compares with nothing*"),
-    (lambda cases: None, ["--topology", "7socket"], "no topologies file *"),
-    (lambda cases: None, ["--series", "6.7"], "--lab-series 6.7: there is no kernels/6.7.yml: there are *, 6.12, *"),
-    (lambda cases: None, ["--series", "6.12", "--kernels", "6.1,6.12"], "--lab-kernels 6.1,6.12 --lab-series 6.12: give one of the two"),
-])
-def test_bad_cases_and_options(cases: Cases, break_it: Callable[[Cases], Any], words: list[str], said: str) -> None:
+@pytest.mark.parametrize(
+    ("break_it", "words", "said"),
+    [
+        (
+            lambda cases: cases.write("mine", "description: 1"),
+            [],
+            "*testcases/mine.yml:1: description: Input should be a valid string",
+        ),
+        (lambda cases: None, ["--kernels", "6.1"], "--lab-kernels 6.1: one kernel compares with nothing*"),
+        (lambda cases: None, ["--topology", "7socket"], "no topologies file *"),
+        (
+            lambda cases: None,
+            ["--series", "6.7"],
+            "--lab-series 6.7: there is no kernels/6.7.yml: there are *, 6.12, *",
+        ),
+        (
+            lambda cases: None,
+            ["--series", "6.12", "--kernels", "6.1,6.12"],
+            "--lab-kernels 6.1,6.12 --lab-series 6.12: give one of the two",
+        ),
+    ],
+)
+def test_bad_cases_and_options(
+    cases: Cases, break_it: Callable[[Cases], Any], words: list[str], said: str
+) -> None:
     """An error of the collection, in one line."""
     break_it(cases)
     result = cases.run(*words)
@@ -360,10 +513,22 @@ def test_bad_cases_and_options(cases: Cases, break_it: Callable[[Cases], Any], w
     assert not cases.asked
 
 
-@pytest.mark.parametrize(("words", "names"), [([], catalog.names("topologies")), (["--topology", "fakenuma"], ["fakenuma"])])
-def test_the_labs_own_testcases_are_collected(words: list[str], names: list[str], pytester: pytest.Pytester) -> None:
+@pytest.mark.parametrize(
+    ("words", "names"), [([], catalog.names("topologies")), (["--topology", "fakenuma"], ["fakenuma"])]
+)
+def test_the_labs_own_testcases_are_collected(
+    words: list[str], names: list[str], pytester: pytest.Pytester
+) -> None:
     """All of them, on every topology or on those that were chosen."""
-    argv = ["--collect-only", "-q", "-p", "no:cacheprovider", f"--rootdir={paths.ROOT}", *words, str(paths.ROOT / "testcases")]
+    argv = [
+        "--collect-only",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        f"--rootdir={paths.ROOT}",
+        *words,
+        str(paths.ROOT / "testcases"),
+    ]
     result = pytester.runpytest_inprocess(*argv)
     assert result.ret == 0
     listed = result.stdout.str()

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""No text of a case, topology, kernel recipe, era, container or image recipe is ever a template to Ansible or Packer.
+"""No text of a case, topology, kernel recipe, era, container or image recipe is ever a template to Ansible or
+Packer.
 
-Each text field of each kind of file gets lures, one at a time. The file is then refused with one line, or all that it
-makes the lab hand to Ansible and Packer has the lure as a literal. Fields come from the models, so a new one is looked at
-by itself. That Ansible takes literals for literals is test_provision's.
+Each text field of each kind of file gets lures, one at a time. The file is then refused with one line, or all
+that it makes the lab hand to Ansible and Packer has the lure as a literal. Fields come from the models, so a
+new one is looked at by itself. That Ansible takes literals for literals is test_provision's.
 """
 
 from __future__ import annotations
@@ -51,49 +52,124 @@ EMPTY = hashlib.sha256(b"").hexdigest()
 
 DISK = {"name": "d", "size": "1GiB", "bus": "virtio", "mibs_per_second": 5}
 SAMPLES: dict[type[BaseModel], list[dict[str, Any]]] = {
-    Case: [{
-        "description": "d", "source": "s", "published": ["stagger-nas"], "workload": "threads", "before": "6.1", "after": "6.12", "also": ["6.1"],
-        "disks": [DISK], "append": "quiet", "tracepoints": ["migrate:mm_migrate_pages"], "notes": "n",
-        "sizes": {"quick": {
-            "source": "s", "machines": [{"topology": "4socket", "memory": "4GiB", "vcpus": 4}], "params": {"threads": "8"},
-            "sysctls": {"vm.swappiness": "1"}, "knobs": {"scan_delay_ms": "5"}, "boots": 3, "most_boots": 4, "minutes": 1,
-        }},
-        "expect": [{"metric": "m", "phase": "p", "direction": "falls", "by": 2, "to": 1, "releases": "6.*", "decides": True, "why": "w"}],
-    }],
+    Case: [
+        {
+            "description": "d",
+            "source": "s",
+            "published": ["stagger-nas"],
+            "workload": "threads",
+            "before": "6.1",
+            "after": "6.12",
+            "also": ["6.1"],
+            "disks": [DISK],
+            "append": "quiet",
+            "tracepoints": ["migrate:mm_migrate_pages"],
+            "notes": "n",
+            "sizes": {
+                "quick": {
+                    "source": "s",
+                    "machines": [{"topology": "4socket", "memory": "4GiB", "vcpus": 4}],
+                    "params": {"threads": "8"},
+                    "sysctls": {"vm.swappiness": "1"},
+                    "knobs": {"scan_delay_ms": "5"},
+                    "boots": 3,
+                    "most_boots": 4,
+                    "minutes": 1,
+                }
+            },
+            "expect": [
+                {
+                    "metric": "m",
+                    "phase": "p",
+                    "direction": "falls",
+                    "by": 2,
+                    "to": 1,
+                    "releases": "6.*",
+                    "decides": True,
+                    "why": "w",
+                }
+            ],
+        }
+    ],
     Topology: [
         {
-            "description": "d", "source": "s", "machine": "q35", "vcpus": 1, "sockets": 1, "memory": "512MiB", "disks": [DISK],
-            "nodes": [{"cpus": "0", "memory": "512MiB", "latency_ns": 10, "bandwidth_mibs": 10}], "distances": [[10]],
+            "description": "d",
+            "source": "s",
+            "machine": "q35",
+            "vcpus": 1,
+            "sockets": 1,
+            "memory": "512MiB",
+            "disks": [DISK],
+            "nodes": [{"cpus": "0", "memory": "512MiB", "latency_ns": 10, "bandwidth_mibs": 10}],
+            "distances": [[10]],
         },
         {"description": "d", "vcpus": 1, "memory": "512MiB", "fake": 2, "deals_cpus": False},
     ],
     KernelRecipe: [
-        {"description": "d", "config": ["base"], "apply": ["slowscan"], "series": "6.1", "era": "e", "source": where} for where in (
-            {"debian-source": "6.1"}, {"git": {"url": "/linux", "rev": "v6.1", "commit": "ffc253263a13"}}, {"tarball": {"path": "linux.tar"}},
+        {
+            "description": "d",
+            "config": ["base"],
+            "apply": ["slowscan"],
+            "series": "6.1",
+            "era": "e",
+            "source": where,
+        }
+        for where in (
+            {"debian-source": "6.1"},
+            {"git": {"url": "/linux", "rev": "v6.1", "commit": "ffc253263a13"}},
+            {"tarball": {"path": "linux.tar"}},
             {"tarball": {"url": "https://example.org/linux.tar", "sha256": EMPTY}},
         )
-    ] + [
+    ]
+    + [
         {"description": "d", "config": ["base"], "revert": ["slowscan"], "source": {"debian-source": "6.1"}},
         {"description": "d", "source": {"prebuilt": {"bzimage": "bzImage", "modules": "modules.tar"}}},
         {"description": "d", "source": {"debian-image": True}},
     ],
-    Era: [{
-        "description": "d", "container": "c", "compiler": "gcc-9", "flags": ["-fno-pie"], "header": "compiler-gcc4.h", "lacks": ["CONFIG_A"],
-        "append": "quiet", "random_seed": True, "machine": "pc", "deals_cpus": True, "mkfs_xfs": "-m crc=0",
-    }],
+    Era: [
+        {
+            "description": "d",
+            "container": "c",
+            "compiler": "gcc-9",
+            "flags": ["-fno-pie"],
+            "header": "compiler-gcc4.h",
+            "lacks": ["CONFIG_A"],
+            "append": "quiet",
+            "random_seed": True,
+            "machine": "pc",
+            "deals_cpus": True,
+            "mkfs_xfs": "-m crc=0",
+        }
+    ],
     Container: [{"description": "d", "suite": "bullseye", "packages": ["gcc-9"]}],
-    ImageRecipe: [{"description": "d", "suite": "bookworm", "disk": "4GiB", "playbook": "guest.yml", "packages": ["fio"]}],
+    ImageRecipe: [
+        {
+            "description": "d",
+            "suite": "bookworm",
+            "disk": "4GiB",
+            "playbook": "guest.yml",
+            "packages": ["fio"],
+        }
+    ],
 }
 REACHED = {
-    (Case, "append"), (Case, f"sizes.{ANY}.sysctls.{ANY}"), (Case, f"sizes.{ANY}.knobs.{ANY}"), (KernelRecipe, "source.tarball.path"),
-    (KernelRecipe, "source.tarball.url"), (KernelRecipe, "source.prebuilt.bzimage"), (KernelRecipe, "source.prebuilt.modules"), (Era, "append"),
+    (Case, "append"),
+    (Case, f"sizes.{ANY}.sysctls.{ANY}"),
+    (Case, f"sizes.{ANY}.knobs.{ANY}"),
+    (KernelRecipe, "source.tarball.path"),
+    (KernelRecipe, "source.tarball.url"),
+    (KernelRecipe, "source.prebuilt.bzimage"),
+    (KernelRecipe, "source.prebuilt.modules"),
+    (Era, "append"),
 }
-"""Fields whose texts reach Ansible as they are; of the others a file with a lure is refused, or they go elsewhere."""
+"""Fields whose texts reach Ansible as they are; of the others a file with a lure is refused, or they go
+elsewhere."""
 Place = tuple[str | int, ...]
 
 
 def places(kind: Any) -> Iterator[Place]:
-    """All places of a type at which a file may have a text, or something else than a text and gets one here."""
+    """All places of a type at which a file may have a text, or something else than a text and gets one
+    here."""
     origin, inner = get_origin(kind), get_args(kind)
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         for name, field in kind.model_fields.items():
@@ -186,16 +262,34 @@ def handed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: Callable[[s
         for path in (name, *LURES, *(f"{name}{lure}" for lure in LURES)):
             Path(path).touch()
     tree = Tree(id="git-1", tarball="/t", series="6.1")
-    base = Image(name="debian12", id="0" * 16, directory=str(tmp_path), root="PARTUUID=1", disk_bytes=1, inputs={})
+    base = Image(
+        name="debian12", id="0" * 16, directory=str(tmp_path), root="PARTUUID=1", disk_bytes=1, inputs={}
+    )
 
     def built(plan: build.BuildPlan) -> Built:
-        return Built(name=plan.name, key=plan.key, directory=str(tmp_path), release=f"6.1-numalab-{plan.name}", seconds=1, patches=(), source=plan.tree.id,
-                     compiler=plan.tools.compiler, bzimage_bytes=1, modules=True)
+        return Built(
+            name=plan.name,
+            key=plan.key,
+            directory=str(tmp_path),
+            release=f"6.1-numalab-{plan.name}",
+            seconds=1,
+            patches=(),
+            source=plan.tree.id,
+            compiler=plan.tools.compiler,
+            bzimage_bytes=1,
+            modules=True,
+        )
 
     monkeypatch.setattr(source, "_git", lambda *_: tree)
     monkeypatch.setattr(source, "_debian", lambda *_: tree)
     monkeypatch.setattr(source, "_download", lambda _url, _sha256, path, _deadline: path.touch())
-    monkeypatch.setattr(toolchain, "tools", lambda *_, **__: Tools(compiler="gcc-9 (Debian) 9.3.0", binutils=("GNU as", "GNU ld"), container="c-1"))
+    monkeypatch.setattr(
+        toolchain,
+        "tools",
+        lambda *_, **__: Tools(
+            compiler="gcc-9 (Debian) 9.3.0", binutils=("GNU as", "GNU ld"), container="c-1"
+        ),
+    )
     monkeypatch.setattr(recipe, "era", lambda _: Era.model_validate(SAMPLES[Era][0]))
     for module in (era, source):
         monkeypatch.setattr(module, "container", lambda _: Container.model_validate(SAMPLES[Container][0]))
@@ -206,10 +300,14 @@ def handed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: Callable[[s
     return handed
 
 
-def play_guest(deadline: Deadline, boot: Boot, shape: Topology | None = None, order: provision.Order | None = None) -> None:
+def play_guest(
+    deadline: Deadline, boot: Boot, shape: Topology | None = None, order: provision.Order | None = None
+) -> None:
     """The plays of a guest: its own kernel in its GRUB, sysctls and knobs."""
     about = makers.record("g")
-    spec = about.spec.model_copy(update={"boot": boot.model_copy(update={"kernel": None}), "topology": shape or about.spec.topology})
+    spec = about.spec.model_copy(
+        update={"boot": boot.model_copy(update={"kernel": None}), "topology": shape or about.spec.topology}
+    )
     one = guest.Guest(about.model_copy(update={"spec": spec}), FakeHost().real())
     state.folder("guests", "g")
     assert provision.own_kernel(one, deadline) == 0
@@ -221,7 +319,11 @@ def use_case(path: Path, deadline: Deadline) -> None:
     """As experiment.up."""
     case = catalog.load(Case, path)
     about = next(iter(case.sizes.values()))
-    play_guest(deadline, Boot(name="debian", cmdline=case.append), order=provision.Order(sysctls=about.sysctls, knobs=about.knobs))
+    play_guest(
+        deadline,
+        Boot(name="debian", cmdline=case.append),
+        order=provision.Order(sysctls=about.sysctls, knobs=about.knobs),
+    )
 
 
 def use_topology(path: Path, deadline: Deadline) -> None:
@@ -272,7 +374,12 @@ def use_image(path: Path, deadline: Deadline) -> None:
 
 
 USES: dict[type[BaseModel], Callable[[Path, Deadline], None]] = {
-    Case: use_case, Topology: use_topology, KernelRecipe: use_kernel, Era: use_era, Container: use_container, ImageRecipe: use_image,
+    Case: use_case,
+    Topology: use_topology,
+    KernelRecipe: use_kernel,
+    Era: use_era,
+    Container: use_container,
+    ImageRecipe: use_image,
 }
 
 
@@ -285,7 +392,11 @@ def refusal(kind: type[BaseModel], path: Path, deadline: Deadline) -> str:
     return ""
 
 
-ALL = [pytest.param(kind, place, id=f"{kind.__name__}-{'.'.join(map(str, place))}") for kind in SAMPLES for place in places(kind)]
+ALL = [
+    pytest.param(kind, place, id=f"{kind.__name__}-{'.'.join(map(str, place))}")
+    for kind in SAMPLES
+    for place in places(kind)
+]
 
 
 @pytest.mark.parametrize("kind", SAMPLES)
@@ -300,9 +411,16 @@ def test_samples_are_taken(kind: type[BaseModel], handed: Handed, deadline: Dead
 
 
 @pytest.mark.parametrize(("kind", "place"), ALL)
-def test_refused_or_a_literal(kind: type[BaseModel], place: Place, handed: Handed, deadline: Deadline, tmp_path: Path) -> None:
-    tries = [(data, lure) for sample in SAMPLES[kind] for lure in LURES for behind in (False, True)
-             if (data := lured(sample, place, lure, behind=behind))]
+def test_refused_or_a_literal(
+    kind: type[BaseModel], place: Place, handed: Handed, deadline: Deadline, tmp_path: Path
+) -> None:
+    tries = [
+        (data, lure)
+        for sample in SAMPLES[kind]
+        for lure in LURES
+        for behind in (False, True)
+        if (data := lured(sample, place, lure, behind=behind))
+    ]
     assert tries, f"give SAMPLES of {kind.__name__} a file that has {place}"
     for index, (data, _) in enumerate(tries):
         path = tmp_path / str(index) / "file.yml"
@@ -314,11 +432,15 @@ def test_refused_or_a_literal(kind: type[BaseModel], place: Place, handed: Hande
             assert str(place[0]) in refused
         else:
             handed.check()
-    reached = any(lure in json.loads(text.removeprefix("!unsafe ")) for text in handed.literals for _, lure in tries)
+    reached = any(
+        lure in json.loads(text.removeprefix("!unsafe ")) for text in handed.literals for _, lure in tries
+    )
     assert reached is ((kind, ".".join(map(str, place))) in REACHED)
 
 
-def test_a_template_would_be_seen(handed: Handed, deadline: Deadline, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_template_would_be_seen(
+    handed: Handed, deadline: Deadline, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(ansible, "_literal", lambda value: value)
     path = tmp_path / "file.yml"
     path.write_text(json.dumps(SAMPLES[Case][0] | {"append": LURES[0]}))

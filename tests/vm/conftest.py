@@ -35,10 +35,19 @@ class Command:
         return {**os.environ, "LAB_STATE": str(self.state), "COLUMNS": "200"}
 
     def __call__(self, *words: str, timeout: float = PATIENCE) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([ROOT / "lab.py", *words], env=self.env, capture_output=True, text=True, timeout=timeout, check=False)
+        return subprocess.run(
+            [ROOT / "lab.py", *words],
+            env=self.env,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
 
     def start(self, *words: str) -> subprocess.Popen[str]:
-        child = subprocess.Popen([ROOT / "lab.py", *words], env=self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        child = subprocess.Popen(
+            [ROOT / "lab.py", *words], env=self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
         self.started.append(child)
         return child
 
@@ -59,7 +68,9 @@ class Command:
                 words = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
             except OSError:
                 continue
-            if str(self.state) in words and ("qemu" in words or "packer" in words or "mmdebstrap" in words or "ssh" in words):
+            if str(self.state) in words and (
+                "qemu" in words or "packer" in words or "mmdebstrap" in words or "ssh" in words
+            ):
                 found.append(words)
         return found
 
@@ -70,7 +81,8 @@ class Command:
 
 @pytest.fixture(scope="session")
 def probes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the accelerator's probe has found, handed on from test to test: where KVM hangs, each look takes 15 s."""
+    """What the accelerator's probe has found, handed on from test to test: where KVM hangs, each look takes
+    15 s."""
     memory = tmp_path_factory.mktemp("probes") / "accel.json"
     known = state.directory() / "cache" / "accel.json"
     if known.exists():

@@ -31,7 +31,9 @@ async def pump(source: Any, sink: Any) -> None:
 async def command(process: asyncssh.SSHServerProcess[bytes]) -> None:
     """Run a session's command line with the shell, as sshd does."""
     pipe = asyncio.subprocess.PIPE
-    child = await asyncio.create_subprocess_shell(process.command or "sh", stdin=pipe, stdout=pipe, stderr=pipe)
+    child = await asyncio.create_subprocess_shell(
+        process.command or "sh", stdin=pipe, stdout=pipe, stderr=pipe
+    )
 
     async def feed() -> None:
         assert child.stdin is not None
@@ -39,7 +41,8 @@ async def command(process: asyncssh.SSHServerProcess[bytes]) -> None:
         child.stdin.close()
 
     feeding = asyncio.create_task(feed())
-    # A client that has gone away meanwhile is no reason to end the connection, which others share; asyncssh does so on any error.
+    # A client that has gone away meanwhile is no reason to end the connection, which others share; asyncssh
+    # does so on any error.
     with contextlib.suppress(OSError, asyncssh.Error):
         await asyncio.gather(pump(child.stdout, process.stdout), pump(child.stderr, process.stderr))
     status = await child.wait()
@@ -51,8 +54,14 @@ async def command(process: asyncssh.SSHServerProcess[bytes]) -> None:
 async def main() -> None:
     """Serve until killed."""
     server = await asyncssh.create_server(
-        Server, "127.0.0.1", 0, server_host_keys=[sys.argv[1]], authorized_client_keys=sys.argv[2],
-        process_factory=command, sftp_factory=True, encoding=None,
+        Server,
+        "127.0.0.1",
+        0,
+        server_host_keys=[sys.argv[1]],
+        authorized_client_keys=sys.argv[2],
+        process_factory=command,
+        sftp_factory=True,
+        encoding=None,
     )
     print(server.get_port(), flush=True)
     await server.wait_closed()

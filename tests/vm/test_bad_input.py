@@ -30,14 +30,18 @@ def refused(lab_py: Command, result: subprocess.CompletedProcess[str], *words: s
     assert not lab_py.left()
 
 
-@pytest.mark.parametrize(("text", "words"), [
-    (GOOD.replace("cpus: 2-3", "cpus: 1-3"), ("bad.yml:4", "vCPU 1", "node 0")),
-    (GOOD.replace("cpus: 2-3", "cpus: 2"), ("bad.yml:4", "vCPU 3", "no node")),
-    (GOOD + "distances: [[10, 9], [9, 10]]\n", ("bad.yml:7", "distances", "9")),
-    (GOOD + "distances: [[10, 20], [10]]\n", ("bad.yml:7", "distances", "2 rows of 2")),
-    (GOOD + "colour: blue\n", ("bad.yml:7", "colour")),
-    (GOOD.replace("memory: 2GiB", "memory: 2048"), ("bad.yml:3", "memory", "unit")),
-], ids=["overlap", "no-node", "distance", "gap", "unknown-key", "no-unit"])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (GOOD.replace("cpus: 2-3", "cpus: 1-3"), ("bad.yml:4", "vCPU 1", "node 0")),
+        (GOOD.replace("cpus: 2-3", "cpus: 2"), ("bad.yml:4", "vCPU 3", "no node")),
+        (GOOD + "distances: [[10, 9], [9, 10]]\n", ("bad.yml:7", "distances", "9")),
+        (GOOD + "distances: [[10, 20], [10]]\n", ("bad.yml:7", "distances", "2 rows of 2")),
+        (GOOD + "colour: blue\n", ("bad.yml:7", "colour")),
+        (GOOD.replace("memory: 2GiB", "memory: 2048"), ("bad.yml:3", "memory", "unit")),
+    ],
+    ids=["overlap", "no-node", "distance", "gap", "unknown-key", "no-unit"],
+)
 def test_topology_file(lab_py: Command, tmp_path: Path, text: str, words: tuple[str, ...]) -> None:
     path = tmp_path / "bad.yml"
     path.write_text(text)
@@ -73,7 +77,12 @@ def test_sizes(lab_py: Command) -> None:
 
 
 def test_disk_larger_than_the_format(lab_py: Command) -> None:
-    refused(lab_py, lab_py("up", "--topology", "uma-2g", "--disk", "big=3000T", "--storage", "qcow2"), "big", "2PiB")
+    refused(
+        lab_py,
+        lab_py("up", "--topology", "uma-2g", "--disk", "big=3000T", "--storage", "qcow2"),
+        "big",
+        "2PiB",
+    )
 
 
 def test_image_missing(lab_py: Command) -> None:
@@ -97,15 +106,30 @@ def test_libvirt_does_not_answer(lab_py: Command, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(tmp_path / "s"))
         silent.listen()
-        refused(lab_py, lab_py("up", "--topology", "uma-2g", "--connect", f"qemu+unix:///system?socket={tmp_path}/s"), "does not answer")
+        refused(
+            lab_py,
+            lab_py("up", "--topology", "uma-2g", "--connect", f"qemu+unix:///system?socket={tmp_path}/s"),
+            "does not answer",
+        )
 
 
 def test_no_libvirt(lab_py: Command, tmp_path: Path) -> None:
-    refused(lab_py, lab_py("up", "--topology", "uma-2g", "--connect", f"qemu+unix:///system?socket={tmp_path}/none"), "libvirt", "doctor")
+    refused(
+        lab_py,
+        lab_py("up", "--topology", "uma-2g", "--connect", f"qemu+unix:///system?socket={tmp_path}/none"),
+        "libvirt",
+        "doctor",
+    )
 
 
 def test_no_memory(lab_py: Command) -> None:
-    refused(lab_py, lab_py("up", "--topology", "4socket", "--memory", "8192G"), "memory", "--memory", "largest of this shape")
+    refused(
+        lab_py,
+        lab_py("up", "--topology", "4socket", "--memory", "8192G"),
+        "memory",
+        "--memory",
+        "largest of this shape",
+    )
 
 
 def test_no_disk(lab_py: Command, tmp_path: Path) -> None:
@@ -123,7 +147,10 @@ def test_no_disk(lab_py: Command, tmp_path: Path) -> None:
     isolate = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--mount", "--map-root-user"]
     result = subprocess.run(
         [*isolate, sys.executable, "-c", script, str(small), str(lab_py.state), str(ROOT / "lab.py")],
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     refused(lab_py, result, "free", "2048MiB", "LAB_STATE")
 
@@ -133,7 +160,12 @@ def test_port_taken(lab_py: Command) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        refused(lab_py, lab_py("up", "--topology", "uma-2g", "--ssh-port", str(port)), f"--ssh-port {port}", "taken")
+        refused(
+            lab_py,
+            lab_py("up", "--topology", "uma-2g", "--ssh-port", str(port)),
+            f"--ssh-port {port}",
+            "taken",
+        )
 
 
 def test_usage(lab_py: Command) -> None:

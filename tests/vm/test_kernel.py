@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Kernels built here, booted: what was asked for is what runs, provisioned once, and a patch's effect is seen."""
+"""Kernels built here, booted: what was asked for is what runs, provisioned once, and a patch's effect is
+seen."""
 
 from __future__ import annotations
 
@@ -23,7 +24,12 @@ SMALL = topology.scale(catalog.topology("uma-2g"), memory=512 << 20, vcpus=1)
 FOUR = topology.scale(catalog.topology("4socket"), memory=4 << 30, vcpus=8).model_copy(update={"disks": ()})
 ORDER = provision.Order(
     sysctls={"kernel.numa_balancing": "0", "vm.watermark_scale_factor": "1000"},
-    knobs={"scan_delay_ms": "100", "scan_period_min_ms": "100", "scan_period_max_ms": "5000", "scan_size_mb": "256"},
+    knobs={
+        "scan_delay_ms": "100",
+        "scan_period_min_ms": "100",
+        "scan_period_max_ms": "5000",
+        "scan_size_mb": "256",
+    },
 )
 
 
@@ -42,12 +48,20 @@ def test_the_lean_kernel_and_a_guest_in_order(lab: Lab, deadline: Deadline) -> N
     with lab.up(SMALL, "uma-2g", deadline, kernel="6.1") as guest:
         assert said(guest, "uname -r").strip() == asked.release
         assert asked.key in said(guest, "cat /proc/version")
-        assert kconfig.lost(kernel_recipe.fragments(kernel_recipe.recipe("6.1"), "6.1"), said(guest, "zcat /proc/config.gz")) == []
+        assert (
+            kconfig.lost(
+                kernel_recipe.fragments(kernel_recipe.recipe("6.1"), "6.1"),
+                said(guest, "zcat /proc/config.gz"),
+            )
+            == []
+        )
         assert said(guest, "lsmod").count("\n") == 1, "a module was loaded"
 
         assert provision.tune(guest, ORDER, deadline).changed == 1
         assert provision.tune(guest, ORDER, deadline).changed == 0
-        assert said(guest, "cat /proc/sys/kernel/numa_balancing /sys/kernel/debug/sched/numa_balancing/scan_size_mb").split() == ["0", "256"]
+        assert said(
+            guest, "cat /proc/sys/kernel/numa_balancing /sys/kernel/debug/sched/numa_balancing/scan_size_mb"
+        ).split() == ["0", "256"]
         with pytest.raises(CommandFailed, match=r"sysctl vm\.swappiness: 1000 is refused"):
             provision.tune(guest, provision.Order(sysctls={"vm.swappiness": "1000"}), deadline)
 
@@ -57,7 +71,9 @@ def test_the_lean_kernel_and_a_guest_in_order(lab: Lab, deadline: Deadline) -> N
         assert provision.own_kernel(guest, deadline) == 0
 
         boot = guest.record.spec.boot.model_copy(update={"release": "6.1.0-another"})
-        guest.record = guest.record.model_copy(update={"spec": guest.record.spec.model_copy(update={"boot": boot})})
+        guest.record = guest.record.model_copy(
+            update={"spec": guest.record.spec.model_copy(update={"boot": boot})}
+        )
         with pytest.raises(GuestError, match=f"runs kernel {asked.release}, but 6.1 is 6.1.0-another"):
             guest.reach(deadline)
 
@@ -70,7 +86,9 @@ def test_modules_that_depmod_has_not_seen(lab: Lab, deadline: Deadline, tmp_path
     for name in ("modules.order", "modules.builtin"):
         (tmp_path / "modules" / name).touch()
     recipe = tmp_path / "mine.yml"
-    recipe.write_text(f"description: d\nsource: {{prebuilt: {{bzimage: {asked.file('bzImage')}, modules: {tmp_path}/modules}}}}\n")
+    recipe.write_text(
+        f"description: d\nsource: {{prebuilt: {{bzimage: {asked.file('bzImage')}, modules: {tmp_path}/modules}}}}\n"
+    )
     with lab.up(SMALL, "uma-2g", deadline, kernel=str(recipe)) as guest:
         assert "modules.dep.bin" in said(guest, "ls /lib/modules/$(uname -r)")
         assert provision.own_kernel(guest, deadline) > 0
@@ -81,10 +99,18 @@ def test_modules_that_depmod_has_not_seen(lab: Lab, deadline: Deadline, tmp_path
 def test_fairzone_counts(lab: Lab, deadline: Deadline) -> None:
     built("6.1-fairzone-before")
     with lab.up(SMALL, "uma-2g", deadline, kernel="6.1-fairzone-before") as guest:
-        before, after = ({line.split()[0]: int(line.split()[1]) for line in text.splitlines()} for text in (
-            said(guest, "cat /proc/vmstat"), said(guest, "cat /dev/vda > /dev/null & sleep 5; kill $!; cat /proc/vmstat")))
+        before, after = (
+            {line.split()[0]: int(line.split()[1]) for line in text.splitlines()}
+            for text in (
+                said(guest, "cat /proc/vmstat"),
+                said(guest, "cat /dev/vda > /dev/null & sleep 5; kill $!; cat /proc/vmstat"),
+            )
+        )
         new = {counter for counter in after if counter.startswith("fairzone_")}
-        assert new == {f"fairzone_{what}" for what in ("scanned", "remote", "depleted", "unfair_scanned", "reset", "zones_reset")}
+        assert new == {
+            f"fairzone_{what}"
+            for what in ("scanned", "remote", "depleted", "unfair_scanned", "reset", "zones_reset")
+        }
         assert after["fairzone_scanned"] > before["fairzone_scanned"]
         assert after["fairzone_reset"] > before["fairzone_reset"]
         assert after["fairzone_remote"] == 0, "there is but one node"
@@ -92,12 +118,15 @@ def test_fairzone_counts(lab: Lab, deadline: Deadline) -> None:
 
 @pytest.mark.minutes(40)
 def test_slowscan(lab: Lab, deadline: Deadline) -> None:
-    """Failed migrations slow the scanner of the stock kernel, and only its: seen by hand, a factor of 7 to 16."""
+    """Failed migrations slow the scanner of the stock kernel, and only its: seen by hand, a factor of 7 to
+    16."""
     updates = {}
     for name in ("6.1", "6.1-slowscan-before"):
         built(name)
         with lab.up(FOUR, "4socket", deadline, kernel=name) as guest:
-            provision.tune(guest, ORDER.model_copy(update={"sysctls": {"vm.watermark_scale_factor": "1000"}}), deadline)
+            provision.tune(
+                guest, ORDER.model_copy(update={"sysctls": {"vm.watermark_scale_factor": "1000"}}), deadline
+            )
             run, _ = runner.run(guest, "migratefail", SizeClass.QUICK, deadline)
             updates[name] = run.phase("touch").counters["vmstat"]["numa_pte_updates"]
     assert updates["6.1-slowscan-before"] > 3 * updates["6.1"], updates

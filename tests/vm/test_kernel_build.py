@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Builds by Ansible, from a tree that is no Linux but has its make targets: fast, and every way to break it."""
+"""Builds by Ansible, from a tree that is no Linux but has its make targets: fast, and every way to break
+it."""
 
 from __future__ import annotations
 
@@ -70,21 +71,33 @@ def change(old: str, new: str) -> str:
 
 
 PATCHES = {
-    "more": change("two", "TWO"), "adds": "--- /dev/null\n+++ b/mm/new/new.h\n@@ -0,0 +1 @@\n+new\n",
-    "misfit": change("nowhere", "x"), "broken": change("two", "broken"), "hangs": change("two", "sleep"), "fills": change("two", "fills"),
+    "more": change("two", "TWO"),
+    "adds": "--- /dev/null\n+++ b/mm/new/new.h\n@@ -0,0 +1 @@\n+new\n",
+    "misfit": change("nowhere", "x"),
+    "broken": change("two", "broken"),
+    "hangs": change("two", "sleep"),
+    "fills": change("two", "fills"),
 }
 
 
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """lab(NAME, apply=…, config=…) writes a recipe and builds it, in a state and a checkout of the test's own."""
+    """lab(NAME, apply=…, config=…) writes a recipe and builds it, in a state and a checkout of the test's
+    own."""
     monkeypatch.setenv("LAB_STATE", str(tmp_path / "state"))
     (tmp_path / "playbooks").symlink_to(paths.ROOT / "playbooks")
     monkeypatch.setattr(paths, "ROOT", tmp_path)
     monkeypatch.setattr(ansible, "INVENTORY", tmp_path / "inventory.ini")
-    files = {f"linux/{name}": text for name, text in TREE.items()} | {"inventory.ini": "[builders]\nlocalhost ansible_connection=local\n"}
-    files |= {f"kernels/patches/{name}/6.1/1.patch": HEADER.format(name) + text for name, text in PATCHES.items()}
-    files |= {f"kernels/config/{name}.config": f"CONFIG_{option}\n" for name, option in (("lean", "A=y"), ("m", "M=m"))}
+    files = {f"linux/{name}": text for name, text in TREE.items()} | {
+        "inventory.ini": "[builders]\nlocalhost ansible_connection=local\n"
+    }
+    files |= {
+        f"kernels/patches/{name}/6.1/1.patch": HEADER.format(name) + text for name, text in PATCHES.items()
+    }
+    files |= {
+        f"kernels/config/{name}.config": f"CONFIG_{option}\n"
+        for name, option in (("lean", "A=y"), ("m", "M=m"))
+    }
     files |= {"kernels/config/lost.config": "CONFIG_LOST=y\nCONFIG_B=y\n"}
     for name, text in files.items():
         path = tmp_path / name
@@ -93,9 +106,13 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     with tarfile.open(tmp_path / "linux.tar", "w") as archive:
         archive.add(tmp_path / "linux", "linux-6.1")
 
-    def build(name: str, *apply: str, config: str = "lean", cancel: threading.Event | None = None, about: str = "") -> kernel_build.Built:
+    def build(
+        name: str, *apply: str, config: str = "lean", cancel: threading.Event | None = None, about: str = ""
+    ) -> kernel_build.Built:
         about = about or f"{{tarball: {{path: {tmp_path}/linux.tar}}}}"
-        text = f"description: d\nsource: {about}\nconfig: {config}\nseries: '6.1'\napply: [{', '.join(apply)}]\n"
+        text = (
+            f"description: d\nsource: {about}\nconfig: {config}\nseries: '6.1'\napply: [{', '.join(apply)}]\n"
+        )
         (tmp_path / "kernels" / f"{name}.yml").write_text(text)
         return kernel_build.build(name, None, Deadline.after(120, cancel))
 
@@ -104,7 +121,11 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
 
 def tree() -> dict[str, str]:
     """The unpacked source's files."""
-    place = next(path for path in state.folder("sources").iterdir() if path.is_dir() and not path.name.endswith(".applied"))
+    place = next(
+        path
+        for path in state.folder("sources").iterdir()
+        if path.is_dir() and not path.name.endswith(".applied")
+    )
     return {str(path.relative_to(place)): path.read_text() for path in place.rglob("*") if path.is_file()}
 
 
@@ -122,7 +143,9 @@ def test_stock_and_variants(lab: Callable[..., kernel_build.Built], monkeypatch:
     assert "CC b" not in log, "what no patch touched was compiled again"
 
     again = lab("again")
-    assert again.file("bzImage").read_bytes().endswith(b"one\ntwo\nthree\nb\n"), "the variant's object is in a later kernel"
+    assert again.file("bzImage").read_bytes().endswith(b"one\ntwo\nthree\nb\n"), (
+        "the variant's object is in a later kernel"
+    )
     assert "CC b" not in again.file("build.log").read_text()
 
     monkeypatch.setattr(ansible, "playbook", lambda *_, **__: pytest.fail("a known kernel was built again"))
@@ -154,14 +177,18 @@ def test_a_full_disk(lab: Callable[..., kernel_build.Built], tmp_path: Path, app
 def test_modules(lab: Callable[..., kernel_build.Built], tmp_path: Path) -> None:
     assert not lab("without").modules
     built = lab("with", config="[lean, m]")
-    archive = boot.modules(Boot(name=str(tmp_path / "kernels/with.yml"), kernel=str(built.file("bzImage"))), tmp_path)
+    archive = boot.modules(
+        Boot(name=str(tmp_path / "kernels/with.yml"), kernel=str(built.file("bzImage"))), tmp_path
+    )
     assert archive is not None
     with tarfile.open(archive) as opened:
         assert "./6.1.0-numalab-with/kernel/m.ko" in opened.getnames()
 
 
 def test_a_patch_that_does_not_apply(lab: Callable[..., kernel_build.Built]) -> None:
-    with pytest.raises(InputError, match=r"patches/misfit/6\.1/1\.patch: hunk 1 of 1 \(line 1\) of mm/a\.c does not apply"):
+    with pytest.raises(
+        InputError, match=r"patches/misfit/6\.1/1\.patch: hunk 1 of 1 \(line 1\) of mm/a\.c does not apply"
+    ):
         lab("bad", "adds", "misfit")
     assert tree() == TREE
     assert not list(state.folder("kernels").iterdir())
@@ -180,7 +207,8 @@ def test_a_compiler_error(lab: Callable[..., kernel_build.Built]) -> None:
 
 
 def test_a_killed_build(lab: Callable[..., kernel_build.Built]) -> None:
-    """kill -9 of whatever runs in the build tree: journal and half-made objects stay, and the next build mends it."""
+    """kill -9 of whatever runs in the build tree: journal and half-made objects stay, and the next build
+    mends it."""
     lab("stock")
     cancel = threading.Event()
     with ThreadPoolExecutor(1) as pool:
@@ -225,7 +253,12 @@ def test_git(lab: Callable[..., kernel_build.Built], tmp_path: Path) -> None:
     place = tmp_path / "linux"
 
     def git(*words: str) -> str:
-        return subprocess.run(["git", "-C", place, "-c", "user.name=x", "-c", "user.email=x@x", *words], check=True, capture_output=True, text=True).stdout
+        return subprocess.run(
+            ["git", "-C", place, "-c", "user.name=x", "-c", "user.email=x@x", *words],
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
 
     git("init", "-q")
     git("add", "-A")
@@ -259,7 +292,8 @@ def test_a_url(lab: Callable[..., kernel_build.Built], tmp_path: Path) -> None:
 
 
 def test_a_builder_elsewhere(lab: Callable[..., kernel_build.Built], tmp_path: Path) -> None:
-    """Over SSH, into a folder of its own: source, configuration and patches go there, the kernel comes back."""
+    """Over SSH, into a folder of its own: source, configuration and patches go there, the kernel comes
+    back."""
     with _farm(tmp_path):
         built = lab("far", "more")
     assert built.file("bzImage").read_bytes().endswith(b"one\nTWO\nthree\nb\n")
@@ -274,24 +308,31 @@ def _farm(tmp_path: Path) -> Iterator[None]:
     """A builder that is reached by SSH."""
     for name in ("host", "user"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / name], check=True)
-    words: list[str | Path] = [sys.executable, Path(__file__).with_name("sshd.py"), tmp_path / "host", tmp_path / "user.pub"]
+    words: list[str | Path] = [
+        sys.executable,
+        Path(__file__).with_name("sshd.py"),
+        tmp_path / "host",
+        tmp_path / "user.pub",
+    ]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None
             (tmp_path / "inventory.ini").write_text(
                 f"[builders]\nfarm ansible_host=127.0.0.1 ansible_port={int(server.stdout.readline())} ansible_user=root "
                 f"ansible_ssh_private_key_file={tmp_path}/user kernel_root={tmp_path}/far ansible_python_interpreter={sys.executable} "
-                "ansible_ssh_common_args='-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null'\n")
+                "ansible_ssh_common_args='-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null'\n"
+            )
             yield
         finally:
             server.kill()
 
 
 def test_two_labs_on_one_builder(lab: Callable[..., kernel_build.Built], tmp_path: Path) -> None:
-    """Both have sent their job to the same build tree when the first of them gets to build: each gets its own kernel."""
+    """Both have sent their job to the same build tree when the first of them gets to build: each gets its own
+    kernel."""
     with _farm(tmp_path):
         lab("stock")  # the tree is there and configured
-        lock, = (tmp_path / "far/sources").glob("*.lock")
+        (lock,) = (tmp_path / "far/sources").glob("*.lock")
         with lock.open() as held:
             fcntl.flock(held, fcntl.LOCK_EX)
             labs = [_another_lab(lab, tmp_path / name, name) for name in ("more", "adds")]
@@ -306,6 +347,7 @@ def test_two_labs_on_one_builder(lab: Callable[..., kernel_build.Built], tmp_pat
 
 def _another_lab(lab: Callable[..., kernel_build.Built], place: Path, patch: str) -> BaseProcess:
     """A process with a state directory of its own, that builds a kernel and leaves it in place/kernel."""
+
     def build() -> None:
         os.environ["LAB_STATE"] = str(place)
         bzimage = lab(patch, patch).file("bzImage").read_bytes()
@@ -318,7 +360,9 @@ def _another_lab(lab: Callable[..., kernel_build.Built], place: Path, patch: str
 
 def _waiting_for(lock: Path) -> int:
     """How many flock(1) wait for this file."""
-    commands = [path.read_bytes().split(b"\0") for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+    commands = [
+        path.read_bytes().split(b"\0") for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()
+    ]
     return sum(words[0].endswith(b"flock") and str(lock).encode() in words for words in commands)
 
 
@@ -332,14 +376,17 @@ def test_two_labs_unpack_at_once(lab: Callable[..., kernel_build.Built], tmp_pat
 
 
 def test_configured_after_a_kill(lab: Callable[..., kernel_build.Built], tmp_path: Path) -> None:
-    """A configuration is kept for long: that of a tree in which a killed build left its patches would be wrong for all."""
+    """A configuration is kept for long: that of a tree in which a killed build left its patches would be
+    wrong for all."""
     lab("stock")
-    place, = (path for path in state.folder("sources").iterdir() if path.is_dir())
+    (place,) = (path for path in state.folder("sources").iterdir() if path.is_dir())
     journal = place.with_name(f"{place.name}.applied")
     (journal / "files").mkdir(parents=True)
     (journal / "files/Makefile").write_text(MAKEFILE)
     (journal / "touched").write_text("Makefile\n")
-    (place / "Makefile").write_text(MAKEFILE.replace("grep -v LOST $(KCONFIG_ALLCONFIG)", "(echo CONFIG_ODD=y; cat $(KCONFIG_ALLCONFIG))"))
+    (place / "Makefile").write_text(
+        MAKEFILE.replace("grep -v LOST $(KCONFIG_ALLCONFIG)", "(echo CONFIG_ODD=y; cat $(KCONFIG_ALLCONFIG))")
+    )
     assert "ODD" not in lab("with", config="[lean, m]").file("config").read_text()
     assert not journal.exists()
 
@@ -349,7 +396,9 @@ def _in_tree(program: str) -> list[int]:
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
-            if (path / "cwd").readlink().is_relative_to(state.directory()) and program in (path / "cmdline").read_text().replace("\0", " "):
+            if (path / "cwd").readlink().is_relative_to(state.directory()) and program in (
+                path / "cmdline"
+            ).read_text().replace("\0", " "):
                 found.append(int(path.name))
         except OSError:
             continue

@@ -35,11 +35,15 @@ def test_used_as_a_person_would(lab_py: Command, tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     assert "one" in lab_py("list").stdout
     assert "topology" in lab_py("status", "one").stdout
-    told = json.loads(lab_py("exec", "one", "--json", "--", "sh", "-c", "echo out; echo err >&2; exit 7").stdout)
+    told = json.loads(
+        lab_py("exec", "one", "--json", "--", "sh", "-c", "echo out; echo err >&2; exit 7").stdout
+    )
     assert (told["status"], told["stdout"], told["stderr"], told["timed_out"]) == (7, "out\n", "err\n", False)
     assert lab_py("exec", "one", "--", "sh", "-c", "exit 255").returncode == 255
     assert lab_py("exec", "one", "--timeout", "2", "--", "sleep", "100").returncode == 124
-    assert lab_py("exec", "one", "--", "pgrep", "sleep").returncode == 1, "the command outlived its time limit"
+    assert lab_py("exec", "one", "--", "pgrep", "sleep").returncode == 1, (
+        "the command outlived its time limit"
+    )
     assert "numalab.word=yes" in lab_py("exec", "one", "--", "cat", "/proc/cmdline").stdout
     assert "Linux version" in lab_py("console", "one", "--log").stdout
 
@@ -49,8 +53,13 @@ def test_used_as_a_person_would(lab_py: Command, tmp_path: Path) -> None:
     assert (tmp_path / "back").read_text() == "there and back"
 
     inventory = lab_py("inventory").stdout.strip()
-    ping = subprocess.run([ansible("ansible"), "-i", "inventory.ini", "-i", inventory, "guests", "-m", "ansible.builtin.ping"],
-                          capture_output=True, text=True, timeout=120, check=False)
+    ping = subprocess.run(
+        [ansible("ansible"), "-i", "inventory.ini", "-i", inventory, "guests", "-m", "ansible.builtin.ping"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert ping.returncode == 0, ping.stdout + ping.stderr
     assert "one | SUCCESS" in ping.stdout
 
@@ -64,17 +73,25 @@ def test_used_as_a_person_would(lab_py: Command, tmp_path: Path) -> None:
 def test_streams_pass_through(lab_py: Command) -> None:
     """However much a command prints: the reader has it as it comes, may leave, and the time limit stays."""
     up(lab_py, "one")
-    child = subprocess.Popen([ROOT / "lab.py", "exec", "one", "--", "sh", "-c", "echo first; exec sleep 1000"], env=lab_py.env, stdout=subprocess.PIPE)
+    child = subprocess.Popen(
+        [ROOT / "lab.py", "exec", "one", "--", "sh", "-c", "echo first; exec sleep 1000"],
+        env=lab_py.env,
+        stdout=subprocess.PIPE,
+    )
     assert child.stdout
     assert child.stdout.readline() == b"first\n", "it came while the command ran"
     interrupt_quietly(child)
-    child = subprocess.Popen([ROOT / "lab.py", "exec", "one", "--", "cat", "/dev/zero"], env=lab_py.env, stdout=subprocess.PIPE)
+    child = subprocess.Popen(
+        [ROOT / "lab.py", "exec", "one", "--", "cat", "/dev/zero"], env=lab_py.env, stdout=subprocess.PIPE
+    )
     assert child.stdout
     assert child.stdout.read(50_000_000) == bytes(50_000_000)
     child.stdout.close()
     assert child.wait(60) == 128 + signal.SIGPIPE, "as in a pipeline"
     assert lab_py("exec", "one", "--", "pgrep", "cat").returncode == 1, "the command outlived its reader"
-    told = json.loads(lab_py("exec", "one", "--json", "--", "sh", "-c", "head -c 17000000 /dev/zero | tr '\\0' x").stdout)
+    told = json.loads(
+        lab_py("exec", "one", "--json", "--", "sh", "-c", "head -c 17000000 /dev/zero | tr '\\0' x").stdout
+    )
     assert (told["status"], len(told["stdout"]), told["stdout_cut"]) == (0, 16 << 20, 17_000_000 - (16 << 20))
 
 
@@ -90,13 +107,16 @@ REACH = "import socket, sys; socket.create_connection(('10.0.2.2', int(sys.argv[
 
 @pytest.mark.parametrize("network", [False, True])
 def test_network(lab_py: Command, network: bool) -> None:
-    """A guest reaches a service on the host's loopback only when a person wants that; SSH works in any case."""
+    """A guest reaches a service on the host's loopback only when a person wants that; SSH works in any
+    case."""
     result = lab_py("up", *LEAN, "--name", "one", *(["--network"] if network else []))
     assert result.returncode == 0, result.stderr
     with socket.create_server(("127.0.0.1", 0)) as server:
         result = lab_py("exec", "one", "--", "python3", "-c", REACH, str(server.getsockname()[1]))
     assert (result.returncode == 0) is network, result.stderr
-    assert f"network       {'reaches the host' if network else 'none but SSH'}" in lab_py("status", "one").stdout
+    assert (
+        f"network       {'reaches the host' if network else 'none but SSH'}" in lab_py("status", "one").stdout
+    )
     assert lab_py("provision", "one", "--set", "vm.swappiness=7").stdout == "one: changed=1\n"
 
 
@@ -141,7 +161,9 @@ def test_ended_image_build_leaves_nothing(lab_py: Command, kind: signal.Signals,
     until(lambda: not lab_py.processes(), "all tools have ended", 60)
     if kind is signal.SIGKILL:
         assert "half-made" in lab_py("gc").stdout
-    assert not [path for shared in ("images", "bases") for path in (lab_py.state / shared).glob("**/.making-*")]
+    assert not [
+        path for shared in ("images", "bases") for path in (lab_py.state / shared).glob("**/.making-*")
+    ]
 
 
 def test_gc_leaves_a_running_guest_alone(lab_py: Command) -> None:
@@ -161,13 +183,14 @@ def test_panic_is_a_finding_with_the_console(lab_py: Command) -> None:
 
 
 def test_panic_after_much_on_the_console(lab_py: Command) -> None:
-    """3 MB are more than libvirt's log daemon keeps in one file: the whole console is kept, and the panic is seen."""
+    """3 MB are more than libvirt's log daemon keeps in one file: the whole console is kept, and the panic is
+    seen."""
     up(lab_py, "one")
     begin = time.monotonic()
     # printk's own limit for /dev/kmsg would drop most of it; a line of 900 bytes at a time.
     script = (
         "echo on > /proc/sys/kernel/printk_devkmsg; echo 8 > /proc/sys/kernel/printk; line=$(head -c 900 /dev/zero | tr '\\0' x); "
-        "for i in $(seq 3500); do echo \"word $i $line\" > /dev/kmsg; done; echo c > /proc/sysrq-trigger; sleep 1000"
+        'for i in $(seq 3500); do echo "word $i $line" > /dev/kmsg; done; echo c > /proc/sysrq-trigger; sleep 1000'
     )
     result = lab_py("exec", "one", "--", "sh", "-c", script)
     assert time.monotonic() - begin < PATIENCE - 60, "the panic was not noticed, only the time limit"
@@ -176,7 +199,9 @@ def test_panic_after_much_on_the_console(lab_py: Command) -> None:
     log = (lab_py.state / "guests" / "one" / "console.log").read_text(errors="replace")
     assert len(log) > 3_000_000
     assert "Linux version" in log
-    assert [int(number) for number in re.findall(r"word (\d+) x{900}", log)] == list(range(1, 3501)), "lines are lost"
+    assert [int(number) for number in re.findall(r"word (\d+) x{900}", log)] == list(range(1, 3501)), (
+        "lines are lost"
+    )
     assert log == lab_py("console", "one", "--log").stdout
 
 
@@ -217,10 +242,15 @@ def test_full_disk_of_the_host(lab_py: Command) -> None:
         room = shutil.disk_usage(place).used + (1 << 20)
         subprocess.run(["mount", "-o", f"remount,size={room}", place], check=True)
         begin = time.monotonic()
-        result = lab_py("exec", "one", "--", "dd", "if=/dev/zero", "of=/dev/vdb", "bs=1M", "count=64", "oflag=direct")
+        result = lab_py(
+            "exec", "one", "--", "dd", "if=/dev/zero", "of=/dev/vdb", "bs=1M", "count=64", "oflag=direct"
+        )
         assert time.monotonic() - begin < 60
         assert result.returncode == 125
-        assert f"guest one: its disk on the host is full: QEMU could not write {place}/one/scratch.raw" in result.stderr
+        assert (
+            f"guest one: its disk on the host is full: QEMU could not write {place}/one/scratch.raw"
+            in result.stderr
+        )
         assert lab_py("down", "one").returncode == 0
         assert not lab_py.left()
     finally:
@@ -257,7 +287,14 @@ def test_console_is_a_login_on_hvc0(lab_py: Command) -> None:
     """Typed at a terminal: a prompt without a password, a command, and Ctrl-] to leave."""
     up(lab_py, "one")
     ours, theirs = os.openpty()
-    child = subprocess.Popen([ROOT / "lab.py", "console", "one"], env=lab_py.env, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
+    child = subprocess.Popen(
+        [ROOT / "lab.py", "console", "one"],
+        env=lab_py.env,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
     os.close(theirs)
     os.set_blocking(ours, False)
     seen = b""

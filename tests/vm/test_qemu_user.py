@@ -19,14 +19,28 @@ from numalab.host.qemu_user import OPENED
 from numalab.kernel import boot
 from tests.vm.conftest import Command
 
-LEAN = ("--topology", "fakenuma", "--memory", "512M", "--vcpus", "1", "--disk", "500TB=1G", "--kernel", "6.1", "--name", "one")
+LEAN = (
+    "--topology",
+    "fakenuma",
+    "--memory",
+    "512M",
+    "--vcpus",
+    "1",
+    "--disk",
+    "500TB=1G",
+    "--kernel",
+    "6.1",
+    "--name",
+    "one",
+)
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="QEMU is the user's own where that is not root")
 
 
 @pytest.fixture
 def lab_py() -> Iterator[Command]:
-    """lab.py with copies of image and kernel in a state directory that is open; pytest's folders are closed."""
+    """lab.py with copies of image and kernel in a state directory that is open; pytest's folders are
+    closed."""
     place = Path(tempfile.mkdtemp(prefix="numalab-", dir="/var/tmp"))
     place.chmod(0o711)
     used = image.require("debian12", Deadline.after(60))
@@ -45,10 +59,14 @@ def lab_py() -> Iterator[Command]:
 
 
 def qemu_uids(place: Path) -> list[int]:
-    """The users of the QEMU processes whose files are in a state directory: real, effective, saved and of its files."""
+    """The users of the QEMU processes whose files are in a state directory: real, effective, saved and of its
+    files."""
     for path in Path("/proc").glob("[0-9]*"):
         try:
-            if "qemu-system" in (path / "cmdline").read_text() and f"{place}/guests" in (path / "cmdline").read_text():
+            if (
+                "qemu-system" in (path / "cmdline").read_text()
+                and f"{place}/guests" in (path / "cmdline").read_text()
+            ):
                 lines = (path / "status").read_text().splitlines()
                 return [int(uid) for line in lines if line.startswith("Uid:") for uid in line.split()[1:]]
         except OSError:

@@ -35,15 +35,21 @@ def uri(lab_py: Command, tmp_path: Path) -> Iterator[str]:
     for name in ("host", "user"):
         subprocess.run([*keygen, "-f", tmp_path / name], check=True)
     config = tmp_path / "config"
-    config.write_text(f"Host 127.0.0.1\n IdentityFile {tmp_path}/user\n StrictHostKeyChecking no\n UserKnownHostsFile /dev/null\n LogLevel ERROR\n")
+    config.write_text(
+        f"Host 127.0.0.1\n IdentityFile {tmp_path}/user\n StrictHostKeyChecking no\n UserKnownHostsFile /dev/null\n LogLevel ERROR\n"
+    )
     (tmp_path / "bin").mkdir()
     for program in ("ssh", "scp"):
         shim = tmp_path / "bin" / program
         real = shlex.quote(f"/usr/bin/{program}")
-        shim.write_text(f'#!/bin/sh\ncase " $* " in *" -F none "*) exec {real} "$@";; esac\nexec {real} -F {shlex.quote(str(config))} "$@"\n')
+        shim.write_text(
+            f'#!/bin/sh\ncase " $* " in *" -F none "*) exec {real} "$@";; esac\nexec {real} -F {shlex.quote(str(config))} "$@"\n'
+        )
         shim.chmod(0o755)
     server = subprocess.Popen(
-        [sys.executable, Path(__file__).with_name("sshd.py"), tmp_path / "host", tmp_path / "user.pub"], stdout=subprocess.PIPE, text=True
+        [sys.executable, Path(__file__).with_name("sshd.py"), tmp_path / "host", tmp_path / "user.pub"],
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         assert server.stdout is not None
@@ -55,7 +61,21 @@ def uri(lab_py: Command, tmp_path: Path) -> Iterator[str]:
 
 def test_guest_on_a_hypervisor_over_ssh(lab_py: Command, uri: str, tmp_path: Path) -> None:
     remote = Remote(state=lab_py.state, path=str(tmp_path / "bin"))
-    result = remote("up", "--topology", "uma-2g", "--memory", "512M", "--vcpus", "1", "--name", "far", "--disk", "500TB=500T", "--connect", uri)
+    result = remote(
+        "up",
+        "--topology",
+        "uma-2g",
+        "--memory",
+        "512M",
+        "--vcpus",
+        "1",
+        "--name",
+        "far",
+        "--disk",
+        "500TB=500T",
+        "--connect",
+        uri,
+    )
     assert result.returncode == 0, result.stderr
     try:
         assert "far" in remote("list").stdout

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Topologies that nobody thought of: each is refused with one line, or libvirt and QEMU take it.
 
-`make shapes` does it with 1,000 of a random seed, all started, and boots 30; this is the short form, the same every time.
-Numbers of the long form come from the environment: SEED, COUNT, STARTS, BOOTS.
+`make shapes` does it with 1,000 of a random seed, all started, and boots 30; this is the short form, the same
+every time. Numbers of the long form come from the environment: SEED, COUNT, STARTS, BOOTS.
 """
 
 from __future__ import annotations
@@ -47,13 +47,16 @@ BOOTS = int(os.environ.get("BOOTS", "1"))
 SCHEMA = Path("/usr/share/libvirt/schemas/domain.rng")
 SMALL_VCPUS, SMALL_MEMORY = 8, 6 * GIB
 """What boots under emulation in a minute."""
-REFUSED = re.compile(rf"[^\n]*/made\.yml:[1-9]\d*: ({'|'.join(Topology.model_fields)}|colour)(\.[\w.]+)?: [^\n]+")
+REFUSED = re.compile(
+    rf"[^\n]*/made\.yml:[1-9]\d*: ({'|'.join(Topology.model_fields)}|colour)(\.[\w.]+)?: [^\n]+"
+)
 SCALING_REFUSED = re.compile(r"(memory|vcpus|this topology cannot be scaled)[^\n]+")
 
 
 @dataclass(frozen=True)
 class Made:
-    """One file, what --memory and --vcpus ask of it, and what became of it: a topology, or the line that refuses it."""
+    """One file, what --memory and --vcpus ask of it, and what became of it: a topology, or the line that
+    refuses it."""
 
     text: str
     mib: int | None
@@ -64,11 +67,20 @@ class Made:
 
 @pytest.fixture(scope="session")
 def made() -> list[Made]:
-    """COUNT different ones; in blocks of their own seed, for hypothesis varies what it has in a longer row."""
+    """COUNT different ones; in blocks of their own seed, for hypothesis varies what it has in a longer
+    row."""
     texts: dict[tuple[str, int | None, int | None], None] = {}
     for block in range(COUNT):
+
         @seed(f"{SEED}-{block}")
-        @settings(max_examples=20, database=None, deadline=None, derandomize=False, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+        @settings(
+            max_examples=20,
+            database=None,
+            deadline=None,
+            derandomize=False,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
         @given(files(), scales())
         def collect(text: str, size: tuple[int | None, int | None]) -> None:
             texts[(text, *size)] = None
@@ -85,7 +97,9 @@ def load(text: str, mib: int | None, vcpus: int | None) -> Made:
         path = Path(place) / "made.yml"
         path.write_text(text)
         try:
-            shape = topology.scale(catalog.topology(str(path)), memory=None if mib is None else mib * MIB, vcpus=vcpus)
+            shape = topology.scale(
+                catalog.topology(str(path)), memory=None if mib is None else mib * MIB, vcpus=vcpus
+            )
         except InputError as error:
             return Made(text, mib, vcpus, None, str(error))
     return Made(text, mib, vcpus, shape, "")
@@ -99,8 +113,13 @@ def possible(made: list[Made]) -> Iterator[tuple[Made, Topology]]:
 def test_each_is_refused_with_one_line_or_valid(made: list[Made]) -> None:
     assert len(made) == COUNT
     schema = etree.RelaxNG(etree.parse(SCHEMA))
-    wrong = [f"{each.refusal!r}\n{each.text}" for each in made
-             if not each.shape and not REFUSED.fullmatch(each.refusal) and not SCALING_REFUSED.fullmatch(each.refusal)]
+    wrong = [
+        f"{each.refusal!r}\n{each.text}"
+        for each in made
+        if not each.shape
+        and not REFUSED.fullmatch(each.refusal)
+        and not SCALING_REFUSED.fullmatch(each.refusal)
+    ]
     for each, shape in possible(made):
         assert verification.expected_layout(shape).nodes
         if not schema.validate(etree.fromstring(domain_xml(spec(shape)).encode())):
@@ -111,13 +130,18 @@ def test_each_is_refused_with_one_line_or_valid(made: list[Made]) -> None:
     assert COUNT // 3 < count < COUNT, "hardly any is possible, or none is refused: this tests nothing"
 
 
-@pytest.mark.parametrize(("old", "new", "valid"), [("", "", True), ("<uuid>6e", "<uuid>xx", False), ("value=\"21\"", "value=\"9\"", False)])
+@pytest.mark.parametrize(
+    ("old", "new", "valid"),
+    [("", "", True), ("<uuid>6e", "<uuid>xx", False), ('value="21"', 'value="9"', False)],
+)
 def test_the_schema_is_what_virt_xml_validate_uses(tmp_path: Path, old: str, new: str, valid: bool) -> None:
     """Which costs a process for each."""
     text = (GOLDEN / "4socket-tcg.xml").read_text()
     assert old in text
     (tmp_path / "one.xml").write_text(text.replace(old, new))
-    done = subprocess.run(["virt-xml-validate", tmp_path / "one.xml", "domain"], capture_output=True, timeout=60, check=False)
+    done = subprocess.run(
+        ["virt-xml-validate", tmp_path / "one.xml", "domain"], capture_output=True, timeout=60, check=False
+    )
     assert (done.returncode == 0) == valid
     assert etree.RelaxNG(etree.parse(SCHEMA)).validate(etree.parse(tmp_path / "one.xml")) == valid
 
@@ -125,7 +149,9 @@ def test_the_schema_is_what_virt_xml_validate_uses(tmp_path: Path, old: str, new
 def test_qemu_takes_them(made: list[Made], tmp_path: Path) -> None:
     """Started paused: the machine is built, no instruction runs, and memory is not touched."""
     at = hypervisor.connect(None, Deadline.after(60))
-    subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", tmp_path / "root.qcow2", "1M"], check=True, timeout=60)
+    subprocess.run(
+        ["qemu-img", "create", "-q", "-f", "qcow2", tmp_path / "root.qcow2", "1M"], check=True, timeout=60
+    )
     chosen = list(possible(made))[:STARTS]
     wrong = []
     for each, shape in chosen:
@@ -139,7 +165,13 @@ def test_qemu_takes_them(made: list[Made], tmp_path: Path) -> None:
 
 def fitted(shape: Topology, at: hypervisor.Host, place: Path) -> GuestSpec:
     """A guest that has no kernel, and small disks."""
-    given = spec(shape, name=f"shape-{os.getpid()}", boot=Boot(name="none"), owner=at.owner(Deadline.after(60)), directory=str(place))
+    given = spec(
+        shape,
+        name=f"shape-{os.getpid()}",
+        boot=Boot(name="none"),
+        owner=at.owner(Deadline.after(60)),
+        directory=str(place),
+    )
     for disk in given.disks[1:]:
         with Path(disk.path).open("w") as file:
             file.truncate(MIB)
@@ -155,7 +187,9 @@ def start(at: hypervisor.Host, given: GuestSpec) -> None:
 
 
 def test_small_ones_boot(made: list[Made], lab_py: Command, tmp_path: Path) -> None:
-    small = [shape for _, shape in possible(made) if shape.vcpus <= SMALL_VCPUS and shape.memory <= SMALL_MEMORY]
+    small = [
+        shape for _, shape in possible(made) if shape.vcpus <= SMALL_VCPUS and shape.memory <= SMALL_MEMORY
+    ]
     chosen = random.Random(SEED).sample(small, min(BOOTS, len(small)))
     assert chosen
     wrong = []

@@ -38,7 +38,8 @@ def check_500tb(lab_py: Command, form: str) -> None:
     made = lab_py("exec", "one", "--", "sh", "-c", MKFS)
     assert made.returncode == 0, made.stderr
     assert int(made.stdout) == 500 * TIB
-    # mkfs zeroes a log of 2 GiB, which a raw file keeps as unwritten extents, and writes to each of 500 groups.
+    # mkfs zeroes a log of 2 GiB, which a raw file keeps as unwritten extents, and writes to each of 500
+    # groups.
     assert space(lab_py.state / "guests") + space(pool(lab_py)) < 4 << 30
     assert lab_py("down", "one").returncode == 0
     assert not lab_py.left()
@@ -48,7 +49,9 @@ def test_qcow2(lab_py: Command) -> None:
     images = sorted((lab_py.state / "images").glob("*/*/disk.qcow2"))
     before = [hashlib.sha256(path.read_bytes()).hexdigest() for path in images]
     check_500tb(lab_py, "qcow2")
-    assert [hashlib.sha256(path.read_bytes()).hexdigest() for path in images] == before, "a run changed an image"
+    assert [hashlib.sha256(path.read_bytes()).hexdigest() for path in images] == before, (
+        "a run changed an image"
+    )
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a loop mount needs root")
@@ -60,13 +63,17 @@ def test_pool(lab_py: Command) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a loop mount needs root")
-def test_raw_disk_on_the_pool_has_the_seeds_extent_size(lab_py: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_raw_disk_on_the_pool_has_the_seeds_extent_size(
+    lab_py: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("LAB_STATE", str(lab_py.state))
     deadline = Deadline.after(60)
     folder = lab_py.state / "guests" / "two"
     folder.mkdir(parents=True)
     try:
-        disk = disks.create(Disk.model_validate({"name": "500TB", "size": "500TiB"}), folder, DiskForm.POOL, deadline)
+        disk = disks.create(
+            Disk.model_validate({"name": "500TB", "size": "500TiB"}), folder, DiskForm.POOL, deadline
+        )
         assert Path(disk.path).stat().st_size == 500 * TIB
         assert "[1048576]" in run(["xfs_io", "-c", "extsize", disk.path], deadline=deadline).stdout
         assert disks.largest_file(pool(lab_py)) > 500 * TIB

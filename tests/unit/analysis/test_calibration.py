@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A against A: the spread worked out by hand, kept for one site and no other, and thresholds that lie inside it."""
+"""A against A: the spread worked out by hand, kept for one site and no other, and thresholds that lie inside
+it."""
 
 from __future__ import annotations
 
@@ -40,8 +41,12 @@ def test_by_hand() -> None:
 
 def test_limit_by_hand() -> None:
     """exp(t sd √(2/n)): with 3 boots calibrated t(2, 97.5 %) is 4.303, with 6 t(5) is 2.571."""
-    assert Spread(metric="m", phase="*", boots=3, mean=1, sd=0.1).limit(3) == pytest.approx(math.exp(4.3027 * 0.1 * math.sqrt(2 / 3)), rel=1e-4)
-    assert Spread(metric="m", phase="*", boots=6, mean=1, sd=0.1).limit(8) == pytest.approx(math.exp(2.5706 * 0.1 * 0.5), rel=1e-4)
+    assert Spread(metric="m", phase="*", boots=3, mean=1, sd=0.1).limit(3) == pytest.approx(
+        math.exp(4.3027 * 0.1 * math.sqrt(2 / 3)), rel=1e-4
+    )
+    assert Spread(metric="m", phase="*", boots=6, mean=1, sd=0.1).limit(8) == pytest.approx(
+        math.exp(2.5706 * 0.1 * 0.5), rel=1e-4
+    )
     assert Spread(metric="m", phase="*", boots=6, mean=1, sd=0).limit(3) == 1
 
 
@@ -62,7 +67,8 @@ def test_zeros_have_a_spread_too() -> None:
 
 
 def test_thresholds_inside_the_spread() -> None:
-    """100 110 105 95 ± 6.3 %: t(3) 3.182, with 3 boots of each a factor of 1.18 is chance, with 20 one of 1.07."""
+    """100 110 105 95 ± 6.3 %: t(3) 3.182, with 3 boots of each a factor of 1.18 is chance, with 20 one of
+    1.07."""
     known = calibration.of(experiment((100, 110), (105, 95), of=SAME))
     tight, fit = FALLING.model_copy(update={"by": 1.1}), FALLING.model_copy(update={"by": 1.3})
     ((refused, limit),) = calibration.inside(case(tight, fit), 3, known)
@@ -71,7 +77,15 @@ def test_thresholds_inside_the_spread() -> None:
     assert calibration.inside(case(tight, fit), 20, known) == ()
 
 
-@pytest.mark.parametrize("changes", [{"by": 1.0}, {"by": 1.1, "decides": False}, {"by": 1.1, "metric": "pgfault"}, {"by": 1.1, "phase": "work-0"}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"by": 1.0},
+        {"by": 1.1, "decides": False},
+        {"by": 1.1, "metric": "pgfault"},
+        {"by": 1.1, "phase": "work-0"},
+    ],
+)
 def test_what_is_no_threshold_or_not_calibrated(changes: dict[str, Any]) -> None:
     known = calibration.of(experiment((100, 200), (50, 300), of=SAME))
     assert calibration.inside(case(FALLING.model_copy(update={"by": 1.1})), 3, known)
@@ -92,11 +106,23 @@ def test_runs_that_broke_do_not_count() -> None:
         calibration.of([*experiment((100,), (105,), of=SAME), broken])
 
 
-@pytest.mark.parametrize(("runs", "words"), [
-    (experiment((100, 110), (105,)), "kernel: 6.1, 6.1-x-before"),
-    ([*experiment((100, 110), (105,), of=SAME), boot(Arm.AFTER, 9, {}, of=SAME, accel=Accel.KVM)], "accelerator: "),
-    ([*experiment((100, 110), (105,), of=SAME), boot(Arm.AFTER, 9, {}, of=case(before="6.1", after="6.1", append="x"))], "their case"),
-])
+@pytest.mark.parametrize(
+    ("runs", "words"),
+    [
+        (experiment((100, 110), (105,)), "kernel: 6.1, 6.1-x-before"),
+        (
+            [*experiment((100, 110), (105,), of=SAME), boot(Arm.AFTER, 9, {}, of=SAME, accel=Accel.KVM)],
+            "accelerator: ",
+        ),
+        (
+            [
+                *experiment((100, 110), (105,), of=SAME),
+                boot(Arm.AFTER, 9, {}, of=case(before="6.1", after="6.1", append="x")),
+            ],
+            "their case",
+        ),
+    ],
+)
 def test_of_one_kernel_on_one_machine(runs: list[Run], words: str) -> None:
     with pytest.raises(InputError, match="one kernel, case and machine") as refused:
         calibration.of(runs)
@@ -118,7 +144,8 @@ def test_kept_and_found_again() -> None:
 
 
 def test_planned_before_there_is_a_run() -> None:
-    """What a runner asks for before the first boot is what the runs have after the last; thresholds and words are no part of it."""
+    """What a runner asks for before the first boot is what the runs have after the last; thresholds and words
+    are no part of it."""
     shape = spec("4socket").topology
     asked = case(FALLING.model_copy(update={"by": 9.0}), notes="other words")
     for run in experiment((100,), (105,)):
@@ -129,11 +156,24 @@ def shrunk() -> Topology:
     return scale(spec("4socket").topology, vcpus=8)
 
 
-@pytest.mark.parametrize("other", [
-    boot(Arm.AFTER, 0, {}, accel=Accel.KVM), boot(Arm.AFTER, 0, {}, topology="fakenuma"), boot(Arm.AFTER, 0, {}, topology=shrunk()),
-    boot(Arm.AFTER, 0, {}, host={"machine": "big"}), boot(Arm.AFTER, 0, {}, of=case(append="x")), boot(Arm.AFTER, 0, {}, of=case(workload="v")),
-    boot(Arm.AFTER, 0, {}, of=case(sizes={"quick": QUICK.model_copy(update={"knobs": {"scan_size_mb": "1"}})})),
-], ids=["accelerator", "topology", "scaled", "host", "command line", "workload", "knobs"])
+@pytest.mark.parametrize(
+    "other",
+    [
+        boot(Arm.AFTER, 0, {}, accel=Accel.KVM),
+        boot(Arm.AFTER, 0, {}, topology="fakenuma"),
+        boot(Arm.AFTER, 0, {}, topology=shrunk()),
+        boot(Arm.AFTER, 0, {}, host={"machine": "big"}),
+        boot(Arm.AFTER, 0, {}, of=case(append="x")),
+        boot(Arm.AFTER, 0, {}, of=case(workload="v")),
+        boot(
+            Arm.AFTER,
+            0,
+            {},
+            of=case(sizes={"quick": QUICK.model_copy(update={"knobs": {"scan_size_mb": "1"}})}),
+        ),
+    ],
+    ids=["accelerator", "topology", "scaled", "host", "command line", "workload", "knobs"],
+)
 def test_another_site_is_not_calibrated(other: Run) -> None:
     known = calibration.of(experiment((100, 110), (105, 95), of=SAME))
     calibration.save(known)
@@ -167,7 +207,10 @@ def test_a_case_is_kept_as_data() -> None:
 def of_machine(ident: str | None) -> list[Run]:
     """An experiment on the machine of this id; None: by a lab that did not record it."""
     runs = experiment((100, 110), (105, 95), of=SAME)
-    return [run.model_copy(update={"host": {**run.host, **({} if ident is None else {"machine id": ident})}}) for run in runs]
+    return [
+        run.model_copy(update={"host": {**run.host, **({} if ident is None else {"machine id": ident})}})
+        for run in runs
+    ]
 
 
 def test_two_machines_of_one_name_are_two_sites() -> None:
@@ -176,7 +219,9 @@ def test_two_machines_of_one_name_are_two_sites() -> None:
     assert calibration.load(calibration.site(of_machine("b")[0])) is None
     assert calibration.load(calibration.site(of_machine(None)[0])) is None
     with pytest.raises(InputError, match="these runs differ in host: machine id=a"):
-        calibration.of([*of_machine("a"), *(run.model_copy(update={"id": f"{run.id}-b"}) for run in of_machine("b"))])
+        calibration.of(
+            [*of_machine("a"), *(run.model_copy(update={"id": f"{run.id}-b"}) for run in of_machine("b"))]
+        )
 
 
 def test_an_older_calibration_still_counts() -> None:
@@ -184,5 +229,7 @@ def test_an_older_calibration_still_counts() -> None:
     path = calibration.save(known)
     assert "machine_id" not in str(path)
     assert calibration.load(calibration.site(of_machine("a")[0])) == known
-    mixed = calibration.of([*of_machine(None), *(run.model_copy(update={"id": f"{run.id}-a"}) for run in of_machine("a"))])
+    mixed = calibration.of(
+        [*of_machine(None), *(run.model_copy(update={"id": f"{run.id}-a"}) for run in of_machine("a"))]
+    )
     assert mixed.site.machine_id == "a"

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The statistics against numbers worked out by hand, against scipy's own test, and against what must always be so."""
+"""The statistics against numbers worked out by hand, against scipy's own test, and against what must always
+be so."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ def width(found: Effect) -> float:
 
 
 def test_welch_by_hand() -> None:
-    """Logs 0 1 2 and 3 4 5: difference 3, standard error √(1/3 + 1/3), 4 degrees of freedom, t = 3.674; t(4, 97.5 %) = 2.776."""
+    """Logs 0 1 2 and 3 4 5: difference 3, standard error √(1/3 + 1/3), 4 degrees of freedom, t = 3.674; t(4,
+    97.5 %) = 2.776."""
     found = compare([1, e, e**2], [e**3, e**4, e**5], counts=False)
     assert found.log == pytest.approx(3)
     assert found.error == pytest.approx(math.sqrt(2 / 3))
@@ -48,7 +50,8 @@ def test_welch_by_hand() -> None:
 
 
 def test_satterthwaite_by_hand() -> None:
-    """Logs 0 2 4 (variance 4) and 0 1 0 1 (variance 1/3): parts 4/3 and 1/12, freedom (17/12)² / ((16/9)/2 + (1/144)/3)."""
+    """Logs 0 2 4 (variance 4) and 0 1 0 1 (variance 1/3): parts 4/3 and 1/12, freedom (17/12)² / ((16/9)/2 +
+    (1/144)/3)."""
     found = compare([1, e**2, e**4], [1, e, 1, e], counts=False)
     assert found.freedom == pytest.approx((17 / 12) ** 2 / (16 / 9 / 2 + 1 / 144 / 3))
     assert found.error == pytest.approx(math.sqrt(17 / 12))
@@ -56,7 +59,9 @@ def test_satterthwaite_by_hand() -> None:
 
 @given(SIDE, SIDE)
 def test_as_scipy_has_it(before: list[float], after: list[float]) -> None:
-    assume(min(np.std(np.log(before)), np.std(np.log(after))) > 1e-6)  # scipy warns of values that differ by no more than rounding
+    assume(
+        min(np.std(np.log(before)), np.std(np.log(after))) > 1e-6
+    )  # scipy warns of values that differ by no more than rounding
     found = compare(before, after, counts=False)
     theirs = stats.ttest_ind(np.log(after), np.log(before), equal_var=False)
     ends = theirs.confidence_interval(0.95)
@@ -79,14 +84,26 @@ def test_sides_swapped_is_the_ratio_turned_over(before: list[float], after: list
 
 @given(SIDE, SIDE, st.floats(min_value=1e-3, max_value=1e3))
 def test_another_unit_changes_nothing(before: list[float], after: list[float], scale: float) -> None:
-    one, other = compare(before, after, counts=False), compare([scale * value for value in before], [scale * value for value in after], counts=False)
+    one, other = (
+        compare(before, after, counts=False),
+        compare([scale * value for value in before], [scale * value for value in after], counts=False),
+    )
     assert one.log == pytest.approx(other.log, abs=1e-9)
     assert one.error == pytest.approx(other.error, abs=1e-9)
 
 
-@given(st.lists(st.one_of(st.just(0.0), POSITIVE), min_size=2, max_size=6), SIDE, st.floats(min_value=1e-3, max_value=1e3))
-def test_another_unit_changes_nothing_with_zeros_either(before: list[float], after: list[float], scale: float) -> None:
-    one, other = compare(before, after, counts=False), compare([scale * value for value in before], [scale * value for value in after], counts=False)
+@given(
+    st.lists(st.one_of(st.just(0.0), POSITIVE), min_size=2, max_size=6),
+    SIDE,
+    st.floats(min_value=1e-3, max_value=1e3),
+)
+def test_another_unit_changes_nothing_with_zeros_either(
+    before: list[float], after: list[float], scale: float
+) -> None:
+    one, other = (
+        compare(before, after, counts=False),
+        compare([scale * value for value in before], [scale * value for value in after], counts=False),
+    )
     assert one.log == pytest.approx(other.log, abs=1e-9)
 
 
@@ -118,7 +135,8 @@ def test_always_a_number(before: list[float], after: list[float]) -> None:
 
 
 def test_counts_scatter_at_least_as_independent_events_do() -> None:
-    """7 7 7 and 3 3 3 have no spread of their own; as Poisson counts the logs have the variances 1/7 and 1/3."""
+    """7 7 7 and 3 3 3 have no spread of their own; as Poisson counts the logs have the variances 1/7 and
+    1/3."""
     found = compare([7, 7, 7], [3, 3, 3], counts=True)
     assert list(found.variances) == pytest.approx([1 / 7, 1 / 3])
     assert p_none(found) > 0.05
@@ -140,7 +158,16 @@ def test_ratios_without_spread() -> None:
     assert effect.boots_needed(apart, 1.3, 0.05) == effect.LEAST_BOOTS
 
 
-@pytest.mark.parametrize(("boots", "chance"), [((1, 1), 0.5), ((2, 2), 1 / 8), ((3, 3), 1 / 32), ((4, 4), 1 / 128), ((2, 4), 2 * (1 / 3) ** 2 * (2 / 3) ** 4)])
+@pytest.mark.parametrize(
+    ("boots", "chance"),
+    [
+        ((1, 1), 0.5),
+        ((2, 2), 1 / 8),
+        ((3, 3), 1 / 32),
+        ((4, 4), 1 / 128),
+        ((2, 4), 2 * (1 / 3) ** 2 * (2 / 3) ** 4),
+    ],
+)
 def test_two_modes(boots: tuple[int, int], chance: float) -> None:
     assert effect.two_modes(boots) == pytest.approx(chance)
 
@@ -151,7 +178,9 @@ def test_two_modes_is_barnards_test() -> None:
 
 def test_two_boots_would_be_fooled_and_three_are_not() -> None:
     """Why LEAST_BOOTS is 3, at the usual 5 %."""
-    assert effect.two_modes((effect.LEAST_BOOTS - 1,) * 2) > 0.05 >= effect.two_modes((effect.LEAST_BOOTS,) * 2)
+    assert (
+        effect.two_modes((effect.LEAST_BOOTS - 1,) * 2) > 0.05 >= effect.two_modes((effect.LEAST_BOOTS,) * 2)
+    )
 
 
 def test_zeros_of_counts() -> None:
@@ -187,21 +216,30 @@ def test_one_of_two_counts_of_nothing_says_nothing() -> None:
 
 
 def scattered(boots: int, *variances: float) -> Effect:
-    return Effect(boots=(boots, boots), log=0, variances=(variances[0], variances[1]), vanished=(False, False))
+    return Effect(
+        boots=(boots, boots), log=0, variances=(variances[0], variances[1]), vanished=(False, False)
+    )
 
 
 def power(planned: Effect, log: float, tries: int = 4000) -> float:
     """How often an effect is found when boots are drawn with that spread."""
-    drawn = np.random.default_rng(1).normal(0, 1, (tries, 2, planned.boots[0])) * np.sqrt(planned.variances)[None, :, None]
+    drawn = (
+        np.random.default_rng(1).normal(0, 1, (tries, 2, planned.boots[0]))
+        * np.sqrt(planned.variances)[None, :, None]
+    )
     drawn[:, 1] += log
-    return float(np.mean(np.asarray(stats.ttest_ind(drawn[:, 0], drawn[:, 1], axis=1, equal_var=False).pvalue) <= 0.05))
+    return float(
+        np.mean(np.asarray(stats.ttest_ind(drawn[:, 0], drawn[:, 1], axis=1, equal_var=False).pvalue) <= 0.05)
+    )
 
 
 @pytest.mark.parametrize("boots", [3, 4, 5, 8])
 @pytest.mark.parametrize("variances", [(1, 1), (1, 0.25), (1e-4, 1)])
 def test_detectable_has_the_power_that_it_says(boots: int, variances: tuple[float, float]) -> None:
     planned = scattered(boots, *variances)
-    assert effect.POWER - 0.03 < power(planned, math.log(effect.detectable(planned, 0.05))) < effect.POWER + 0.05
+    assert (
+        effect.POWER - 0.03 < power(planned, math.log(effect.detectable(planned, 0.05))) < effect.POWER + 0.05
+    )
 
 
 @pytest.mark.parametrize("factor", [1.3, 2, 10])
@@ -211,7 +249,10 @@ def test_boots_needed_are_the_fewest(factor: float) -> None:
     needed = effect.boots_needed(found, factor, 0.05)
     assert needed is not None
     assert effect.detectable(scattered(needed, *found.variances), 0.05) <= factor
-    assert needed == effect.LEAST_BOOTS or effect.detectable(scattered(needed - 1, *found.variances), 0.05) > factor
+    assert (
+        needed == effect.LEAST_BOOTS
+        or effect.detectable(scattered(needed - 1, *found.variances), 0.05) > factor
+    )
 
 
 def test_boots_needed_has_an_end() -> None:

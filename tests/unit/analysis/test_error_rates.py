@@ -21,9 +21,16 @@ BEFORE, AFTER = "6.1-slowscan-before", "6.1"
 @pytest.mark.parametrize("kernels", [("a", "b"), ("a", "b", "c"), ("a", "a", "b", "b")])
 def test_sides_are_the_order_backwards(kernels: tuple[str, ...]) -> None:
     order = boot_order(kernels, 3)
-    runs = [synthetic.run(kernels[index], boot=boot, arm=Arm.BEFORE if index == 0 else Arm.AFTER, params={"index": index}) for boot, index in order]
+    runs = [
+        synthetic.run(
+            kernels[index], boot=boot, arm=Arm.BEFORE if index == 0 else Arm.AFTER, params={"index": index}
+        )
+        for boot, index in order
+    ]
     sides = error_rates.sides(runs, len(kernels))
-    assert [[run.params["index"] for run in side] for side in sides] == [[index] * 3 for index in range(len(kernels))]
+    assert [[run.params["index"] for run in side] for side in sides] == [
+        [index] * 3 for index in range(len(kernels))
+    ]
 
 
 def test_sides_of_a_run_by_itself() -> None:
@@ -45,8 +52,12 @@ def four(values: Sequence[Sequence[int]], rounds: int = 3) -> list[Run]:
     """An experiment over (before, before, after, after)."""
     kernels = (BEFORE, BEFORE, AFTER, AFTER)
     return [
-        synthetic.run(kernels[index], synthetic.phase("repair-defaults", vmstat={"numa_pte_updates": values[index][boot // 4]}), boot=boot,
-                      arm=Arm.AFTER if index else Arm.BEFORE)
+        synthetic.run(
+            kernels[index],
+            synthetic.phase("repair-defaults", vmstat={"numa_pte_updates": values[index][boot // 4]}),
+            boot=boot,
+            arm=Arm.AFTER if index else Arm.BEFORE,
+        )
         for boot, index in boot_order(kernels, rounds)
     ]
 
@@ -54,8 +65,17 @@ def four(values: Sequence[Sequence[int]], rounds: int = 3) -> list[Run]:
 def test_trial() -> None:
     """What is true is said: the effect is seen, before is not taken for after, after is as after."""
     found = error_rates.of(four([(1500, 1600, 1550), (1580, 1490, 1610), (100, 105, 98), (99, 101, 104)]))
-    assert (found.effect.answer, found.effect.boots, found.effect.before, found.effect.after) == (Answer.HOLDS, (6, 6), BEFORE, AFTER)
-    assert (found.planted.answer, found.planted.before, found.planted.after) == (Answer.DOES_NOT_HOLD, BEFORE, BEFORE)
+    assert (found.effect.answer, found.effect.boots, found.effect.before, found.effect.after) == (
+        Answer.HOLDS,
+        (6, 6),
+        BEFORE,
+        AFTER,
+    )
+    assert (found.planted.answer, found.planted.before, found.planted.after) == (
+        Answer.DOES_NOT_HOLD,
+        BEFORE,
+        BEFORE,
+    )
     assert (found.unchanged.before, found.unchanged.after) == (AFTER, AFTER)
     assert found.red
     assert found.green

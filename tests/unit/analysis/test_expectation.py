@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Expectations answered: changes, none, noise, zeros, too few boots; wrong as seldom as it says; issue 4's known effects."""
+"""Expectations answered: changes, none, noise, zeros, too few boots; wrong as seldom as it says; issue 4's
+known effects."""
 
 from __future__ import annotations
 
@@ -28,19 +29,28 @@ def wish(direction: Direction = FALLS, by: float = 1.5, **more: object) -> Expec
 
 
 def judged(
-    before: Sequence[float], after: Sequence[float], direction: Direction = FALLS, by: float = 1.5, *, kind: Kind = Kind.RATIO, **more: object,
+    before: Sequence[float],
+    after: Sequence[float],
+    direction: Direction = FALLS,
+    by: float = 1.5,
+    *,
+    kind: Kind = Kind.RATIO,
+    **more: object,
 ) -> Finding:
     return expectation.alone(wish(direction, by, **more), before, after, kind=kind)
 
 
-@pytest.mark.parametrize(("before", "after", "answer"), [
-    ([100, 104, 98], [25, 24, 26], HOLDS),
-    ([100, 104, 98], [99, 103, 101], DOES_NOT),
-    ([25, 24, 26], [100, 104, 98], DOES_NOT),
-    ([100, 104, 98], [80, 82, 81], DOES_NOT),  # there, but smaller than 1.5
-    ([100, 300, 30], [90, 20, 250], CANNOT),
-    ([100, 130, 80], [70, 65, 75], CANNOT),  # there, maybe 1.5
-])
+@pytest.mark.parametrize(
+    ("before", "after", "answer"),
+    [
+        ([100, 104, 98], [25, 24, 26], HOLDS),
+        ([100, 104, 98], [99, 103, 101], DOES_NOT),
+        ([25, 24, 26], [100, 104, 98], DOES_NOT),
+        ([100, 104, 98], [80, 82, 81], DOES_NOT),  # there, but smaller than 1.5
+        ([100, 300, 30], [90, 20, 250], CANNOT),
+        ([100, 130, 80], [70, 65, 75], CANNOT),  # there, maybe 1.5
+    ],
+)
 def test_falls(before: list[float], after: list[float], answer: Answer) -> None:
     assert judged(before, after).answer is answer
     assert judged(after, before, RISES).answer is answer, "the same the other way round"
@@ -68,7 +78,10 @@ def test_cannot_tell_says_what_it_would_take() -> None:
     assert found.boots_needed is not None
     assert found.detectable > 1.3
     assert found.boots_needed > 3
-    assert f"show a factor of {found.detectable:.3g}, 1.3 takes {found.boots_needed} of each kernel" in found.reason
+    assert (
+        f"show a factor of {found.detectable:.3g}, 1.3 takes {found.boots_needed} of each kernel"
+        in found.reason
+    )
 
 
 def test_by_1_is_any_change() -> None:
@@ -79,7 +92,9 @@ def test_by_1_is_any_change() -> None:
     assert "asked for: less" in judged([100, 101, 99], [95, 94, 95.5], by=1).reason
 
 
-@pytest.mark.parametrize("sides", [([5], [1]), ([5, 5], [1, 1]), ([100], [1, 1.1, 0.9, 1, 1]), ([100, 101], [1, 1.1, 0.9, 1, 1])])
+@pytest.mark.parametrize(
+    "sides", [([5], [1]), ([5, 5], [1, 1]), ([100], [1, 1.1, 0.9, 1, 1]), ([100, 101], [1, 1.1, 0.9, 1, 1])]
+)
 def test_too_few_boots_decide_nothing(sides: tuple[list[float], list[float]]) -> None:
     for direction in Direction:
         found = judged(*sides, direction)
@@ -90,7 +105,11 @@ def test_too_few_boots_decide_nothing(sides: tuple[list[float], list[float]]) ->
 
 
 def test_absent() -> None:
-    for before, after, where in (([], [1, 2, 3], "before"), ([1, 2, 3], [], "after"), ([], [], "before and after")):
+    for before, after, where in (
+        ([], [1, 2, 3], "before"),
+        ([1, 2, 3], [], "after"),
+        ([], [], "before and after"),
+    ):
         found = judged(before, after)
         assert found.answer is CANNOT
         assert found.reason == f"m is absent from every boot {where}"
@@ -109,19 +128,27 @@ def test_a_level_has_no_ratio() -> None:
     assert "negative" in found.reason
 
 
-@pytest.mark.parametrize(("before", "after", "kind", "answer"), [
-    ([7, 7, 7], [7, 7, 7], Kind.RATIO, DOES_NOT),
-    ([7, 7, 7], [3, 3, 3], Kind.RATIO, HOLDS),
-    ([7, 7, 7], [3, 3, 3], Kind.COUNT, CANNOT),  # ten events more or less
-    ([7000] * 3, [3000] * 3, Kind.COUNT, HOLDS),
-    ([7000] * 3, [7000] * 3, Kind.COUNT, DOES_NOT),
-    ([7, 7], [3, 3], Kind.RATIO, CANNOT),
-    ([1, 1, 1], [0, 0, 0], Kind.COUNT, CANNOT),
-])
-def test_values_that_are_all_alike(before: list[float], after: list[float], kind: Kind, answer: Answer) -> None:
+@pytest.mark.parametrize(
+    ("before", "after", "kind", "answer"),
+    [
+        ([7, 7, 7], [7, 7, 7], Kind.RATIO, DOES_NOT),
+        ([7, 7, 7], [3, 3, 3], Kind.RATIO, HOLDS),
+        ([7, 7, 7], [3, 3, 3], Kind.COUNT, CANNOT),  # ten events more or less
+        ([7000] * 3, [3000] * 3, Kind.COUNT, HOLDS),
+        ([7000] * 3, [7000] * 3, Kind.COUNT, DOES_NOT),
+        ([7, 7], [3, 3], Kind.RATIO, CANNOT),
+        ([1, 1, 1], [0, 0, 0], Kind.COUNT, CANNOT),
+    ],
+)
+def test_values_that_are_all_alike(
+    before: list[float], after: list[float], kind: Kind, answer: Answer
+) -> None:
     found = judged(before, after, kind=kind)
     assert found.answer is answer
-    assert all(value is None or math.isfinite(value) for value in (found.ratio, found.low, found.high, found.p, found.detectable))
+    assert all(
+        value is None or math.isfinite(value)
+        for value in (found.ratio, found.low, found.high, found.p, found.detectable)
+    )
 
 
 def test_a_kind_that_counts_but_not_whole_numbers_is_no_count() -> None:
@@ -129,9 +156,15 @@ def test_a_kind_that_counts_but_not_whole_numbers_is_no_count() -> None:
     assert judged([7.5] * 3, [3.5] * 3, kind=Kind.COUNT).answer is HOLDS
 
 
-@pytest.mark.parametrize(("after", "answer"), [
-    ([0, 0, 0], HOLDS), ([0, 0, 1], CANNOT), ([0, 2, 1], DOES_NOT), ([11000, 12000, 900], DOES_NOT),
-])
+@pytest.mark.parametrize(
+    ("after", "answer"),
+    [
+        ([0, 0, 0], HOLDS),
+        ([0, 0, 1], CANNOT),
+        ([0, 2, 1], DOES_NOT),
+        ([11000, 12000, 900], DOES_NOT),
+    ],
+)
 def test_to_is_met_in_every_boot(after: list[float], answer: Answer) -> None:
     """One boot that misses it decides nothing, two do."""
     found = judged([11413, 12957, 947], after, by=10, to=0, kind=Kind.COUNT)
@@ -158,7 +191,9 @@ def test_to_nothing_is_as_much_as_anyone_may_ask() -> None:
 
 
 @given(SIDE, SIDE, st.sampled_from(Direction), st.sampled_from(Kind), st.sampled_from([1.0, 1.3, 10.0]))
-def test_every_finding_is_sound(before: list[float], after: list[float], direction: Direction, kind: Kind, by: float) -> None:
+def test_every_finding_is_sound(
+    before: list[float], after: list[float], direction: Direction, kind: Kind, by: float
+) -> None:
     found = judged(before, after, direction, by, kind=kind)
     numbers = (found.ratio, found.low, found.high, found.p, found.q, found.detectable)
     assert all(number is None or math.isfinite(number) for number in numbers)
@@ -177,15 +212,18 @@ def test_falling_is_rising_the_other_way_round(before: list[float], after: list[
 
 
 def test_correction_over_a_case() -> None:
-    """p of 0.033 (t = 2.6 √1.5): alone it is enough, as the smaller of two it is not (q = 2 × 0.033); beside one that is sure it is."""
+    """p of 0.033 (t = 2.6 √1.5): alone it is enough, as the smaller of two it is not (q = 2 × 0.033); beside
+    one that is sure it is."""
     e = math.e
     weak, sure = ([e**2.6, e**3.6, e**4.6], [1, e, e**2]), ([1000, 1010, 990], [10, 11, 9.5])
     none = ([1, e, e**2], [e, 1, e**2.2])
 
     def answers(*pairs: tuple[Sequence[float], Sequence[float]], decides: bool = True) -> list[Finding]:
-        return expectation.together([expectation.ask(wish(by=1.5, decides=decides), *pair, Kind.RATIO) for pair in pairs])
+        return expectation.together(
+            [expectation.ask(wish(by=1.5, decides=decides), *pair, Kind.RATIO) for pair in pairs]
+        )
 
-    alone, = answers(weak)
+    (alone,) = answers(weak)
     assert (alone.answer, alone.q) == (HOLDS, alone.p)
     assert alone.p == pytest.approx(0.0334, abs=1e-4)
     first, second = answers(weak, none)
@@ -202,7 +240,9 @@ def test_correction_over_a_case() -> None:
 def test_more_looks_ask_for_more() -> None:
     weak = wish(by=1.5)
     before, after = [math.e**3, math.e**4, math.e**5], [1, math.e, math.e**2]
-    once, thrice = (expectation.alone(weak, before, after, alpha=expectation.ALPHA / looks) for looks in (1, 3))
+    once, thrice = (
+        expectation.alone(weak, before, after, alpha=expectation.ALPHA / looks) for looks in (1, 3)
+    )
     assert (once.answer, thrice.answer) == (HOLDS, CANNOT)
     assert once.high is not None
     assert thrice.high is not None
@@ -226,12 +266,15 @@ def test_known_effects(row: simulation.Known) -> None:
     if found.answer is CANNOT:
         assert found.boots_needed is not None
         assert 3 < found.boots_needed < 40
-    assert simulation.one(row.wish(), row.kind, row.before, row.before).answer is not HOLDS, "before passed off as after"
+    assert simulation.one(row.wish(), row.kind, row.before, row.before).answer is not HOLDS, (
+        "before passed off as after"
+    )
 
 
 @pytest.mark.parametrize("model", sorted(simulation.UNCHANGED))
 def test_effects_are_seldom_claimed_where_there_is_none(model: str) -> None:
-    """Allowed are 2.5 %; of 300 tries (the same every time) that is 7.5, and 15 would be too many to be luck."""
+    """Allowed are 2.5 %; of 300 tries (the same every time) that is 7.5, and 15 would be too many to be
+    luck."""
     kind, draw = simulation.UNCHANGED[model]
     found = simulation.rates(simulation.ANY, kind, draw, draw, 3, 300)
     assert found[HOLDS] < 5
@@ -245,7 +288,10 @@ def test_effects_are_found() -> None:
 
 
 def test_looking_again_is_paid_for() -> None:
-    """--boots auto on boots of one kernel: within the error when it is shared out, beyond it when it is not."""
+    """--boots auto on boots of one kernel: within the error when it is shared out, beyond it when it is
+    not."""
     kind, draw = simulation.UNCHANGED["log-normal"]
-    shared, unshared = (simulation.auto(simulation.ANY, kind, draw, draw, 500, shared=way) for way in (True, False))
+    shared, unshared = (
+        simulation.auto(simulation.ANY, kind, draw, draw, 500, shared=way) for way in (True, False)
+    )
     assert shared <= 3.5 < unshared

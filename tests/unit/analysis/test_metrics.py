@@ -14,17 +14,41 @@ from numalab.runs.counters import parse
 from tests.unit.makers import record_of, recorded, spec
 
 BALANCING = {
-    "numa_pte_updates": 1000, "numa_huge_pte_updates": 2, "numa_hint_faults": 200, "numa_hint_faults_local": 50, "numa_pages_migrated": 80,
-    "pgfault": 520, "pgmajfault": 20,
+    "numa_pte_updates": 1000,
+    "numa_huge_pte_updates": 2,
+    "numa_hint_faults": 200,
+    "numa_hint_faults_local": 50,
+    "numa_pages_migrated": 80,
+    "pgfault": 520,
+    "pgmajfault": 20,
 }
-RECLAIM = {"nr_vmscan_write": 30, "pgscan_kswapd": 400, "pgsteal_kswapd": 100, "pgscan_direct": 200, "pgsteal_direct": 150}
+RECLAIM = {
+    "nr_vmscan_write": 30,
+    "pgscan_kswapd": 400,
+    "pgsteal_kswapd": 100,
+    "pgscan_direct": 200,
+    "pgsteal_direct": 150,
+}
 RECLAIM_3_19 = {
-    "pgscan_kswapd_dma": 100, "pgscan_kswapd_dma32": 300, "pgsteal_kswapd_dma": 40, "pgsteal_kswapd_dma32": 60, "pgscan_direct_normal": 200,
-    "pgsteal_direct_normal": 150, "pgscan_direct_throttle": 7, "nr_vmscan_write": 30,
+    "pgscan_kswapd_dma": 100,
+    "pgscan_kswapd_dma32": 300,
+    "pgsteal_kswapd_dma": 40,
+    "pgsteal_kswapd_dma32": 60,
+    "pgscan_direct_normal": 200,
+    "pgsteal_direct_normal": 150,
+    "pgscan_direct_throttle": 7,
+    "nr_vmscan_write": 30,
 }
 FAIR = {
-    "pgalloc_dma": 0, "pgalloc_dma32": 3000, "pgalloc_normal": 1000, "fairzone_scanned": 8000, "fairzone_remote": 2000, "fairzone_depleted": 1000,
-    "fairzone_unfair_scanned": 4000, "fairzone_reset": 12, "fairzone_zones_reset": 36,
+    "pgalloc_dma": 0,
+    "pgalloc_dma32": 3000,
+    "pgalloc_normal": 1000,
+    "fairzone_scanned": 8000,
+    "fairzone_remote": 2000,
+    "fairzone_depleted": 1000,
+    "fairzone_unfair_scanned": 4000,
+    "fairzone_reset": 12,
+    "fairzone_zones_reset": 36,
 }
 BY_HAND: tuple[tuple[str, dict[str, int], float], ...] = (
     ("page_range_updates", BALANCING, 1000 + 512 * 2),
@@ -55,15 +79,39 @@ BY_HAND: tuple[tuple[str, dict[str, int], float], ...] = (
 )
 
 
-def phase(name: str, counters: dict[str, dict[str, int]], *, measured: bool = True, output: dict[str, float] | None = None) -> PhaseResult:
+def phase(
+    name: str,
+    counters: dict[str, dict[str, int]],
+    *,
+    measured: bool = True,
+    output: dict[str, float] | None = None,
+) -> PhaseResult:
     return PhaseResult(
-        phase=Phase(name=name, command="true", limit_seconds=60, measured=measured), status=0, elapsed=10, user=4, system=1, counters=counters,
-        output=output or {}, guest_load=0, host_load=0,
+        phase=Phase(name=name, command="true", limit_seconds=60, measured=measured),
+        status=0,
+        elapsed=10,
+        user=4,
+        system=1,
+        counters=counters,
+        output=output or {},
+        guest_load=0,
+        host_load=0,
     )
 
 
 def run(*phases: PhaseResult) -> Run:
-    return Run(id="r", workload="w", size=SizeClass.QUICK, params={}, started="", host={}, guest=record_of(spec()), release="", cmdline="", phases=phases)
+    return Run(
+        id="r",
+        workload="w",
+        size=SizeClass.QUICK,
+        params={},
+        started="",
+        host={},
+        guest=record_of(spec()),
+        release="",
+        cmdline="",
+        phases=phases,
+    )
 
 
 @pytest.mark.parametrize(("name", "vmstat", "expected"), BY_HAND, ids=[row[0] for row in BY_HAND])
@@ -78,8 +126,11 @@ def test_every_derived_metric_was_worked_out() -> None:
 
 @pytest.mark.parametrize("name", [row[0] for row in BY_HAND if row[1] is RECLAIM])
 def test_counters_by_zone(name: str) -> None:
-    """Kernels before 4.8 count reclaim by zone; the sum says the same. The count of throttled tasks is no zone."""
-    old, new = (metrics.value(run(phase("a", {"vmstat": vmstat})), name, "a") for vmstat in (RECLAIM_3_19, RECLAIM))
+    """Kernels before 4.8 count reclaim by zone; the sum says the same. The count of throttled tasks is no
+    zone."""
+    old, new = (
+        metrics.value(run(phase("a", {"vmstat": vmstat})), name, "a") for vmstat in (RECLAIM_3_19, RECLAIM)
+    )
     assert old == new is not None
 
 
@@ -101,13 +152,18 @@ def test_a_part_that_is_absent_is_not_0() -> None:
         for missing in vmstat:
             if missing in ("pgalloc_dma", "pgalloc_dma32", "pgalloc_normal"):
                 continue  # a machine has the zones that it has
-            value = metrics.value(run(phase("a", {"vmstat": {key: count for key, count in vmstat.items() if key != missing}})), name, "a")
+            value = metrics.value(
+                run(phase("a", {"vmstat": {key: count for key, count in vmstat.items() if key != missing}})),
+                name,
+                "a",
+            )
             whole = metrics.value(run(phase("a", {"vmstat": vmstat})), name, "a")
             assert value in (None, whole), f"{name} without {missing}"
 
 
 def test_published_cost() -> None:
-    """mmtests' own, as published for 5.3-rc2 (5948 updates, 4639 faults, 1528 pages: 23.27), and the copying that it leaves out."""
+    """mmtests' own, as published for 5.3-rc2 (5948 updates, 4639 faults, 1528 pages: 23.27), and the copying
+    that it leaves out."""
     vmstat = {"numa_pte_updates": 5948, "numa_hint_faults": 4639, "numa_pages_migrated": 1528}
     ours = metrics.value(run(phase("a", {"vmstat": vmstat})), "autonuma_cost", "a")
     assert ours is not None
@@ -125,7 +181,11 @@ def test_recorded() -> None:
 def test_phases_are_added_up() -> None:
     parts = run(
         phase("make", {"vmstat": {"a": 1000}}, measured=False),
-        phase("repair-one", {"vmstat": {"a": 1, "b": 2}, "node0.vmstat": {"c": 1}, "trace": {"migrate:mm_migrate_pages": 3}}, output={"x": 1.5, "y": 1}),
+        phase(
+            "repair-one",
+            {"vmstat": {"a": 1, "b": 2}, "node0.vmstat": {"c": 1}, "trace": {"migrate:mm_migrate_pages": 3}},
+            output={"x": 1.5, "y": 1},
+        ),
         phase("repair-two", {"vmstat": {"a": 4}, "trace": {"migrate:mm_migrate_pages": 5}}, output={"x": 2}),
         phase("other", {"vmstat": {"a": 100}}),
     )
@@ -147,16 +207,46 @@ def test_no_such_phase() -> None:
 
 
 def test_sources_by_name() -> None:
-    counters = {"vmstat": {"pgfault": 1}, "node1.vmstat": {"nr_dirty": -2}, "node12.numastat": {"numa_foreign": 3}, "trace": {"migrate:mm_migrate_pages": 4}}
+    counters = {
+        "vmstat": {"pgfault": 1},
+        "node1.vmstat": {"nr_dirty": -2},
+        "node12.numastat": {"numa_foreign": 3},
+        "trace": {"migrate:mm_migrate_pages": 4},
+    }
     whole = run(phase("a", counters, output={"cache.hits": 5.5}))
-    found = {name: metrics.value(whole, name, "a") for name in (
-        "pgfault", "vmstat:pgfault", "node1.vmstat:nr_dirty", "node12.numastat:numa_foreign", "trace:migrate:mm_migrate_pages", "output:cache.hits",
-        "user", "system", "elapsed", "node0.vmstat:nr_dirty", "output:none",
-    )}
+    found = {
+        name: metrics.value(whole, name, "a")
+        for name in (
+            "pgfault",
+            "vmstat:pgfault",
+            "node1.vmstat:nr_dirty",
+            "node12.numastat:numa_foreign",
+            "trace:migrate:mm_migrate_pages",
+            "output:cache.hits",
+            "user",
+            "system",
+            "elapsed",
+            "node0.vmstat:nr_dirty",
+            "output:none",
+        )
+    }
     assert list(found.values()) == [1, 1, -2, 3, 4, 5.5, 4, 1, 10, None, None]
 
 
-@pytest.mark.parametrize("name", ["Elapsed", "node1.vmstat", "node1.vmstat:", "foo:bar", "trace:mm_migrate_pages", "output:", "numa-hit", "", "nodex.vmstat:a"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Elapsed",
+        "node1.vmstat",
+        "node1.vmstat:",
+        "foo:bar",
+        "trace:mm_migrate_pages",
+        "output:",
+        "numa-hit",
+        "",
+        "nodex.vmstat:a",
+    ],
+)
 def test_a_name_that_can_be_none(name: str) -> None:
     assert not metrics.known(name)
     with pytest.raises(InputError, match="metric") as error:
@@ -164,12 +254,24 @@ def test_a_name_that_can_be_none(name: str) -> None:
     assert "migrated_per_hint_fault" in str(error.value)
 
 
-@pytest.mark.parametrize(("name", "kind"), [
-    ("user", Kind.TIME), ("elapsed", Kind.TIME), ("pte_updates_per_user_second", Kind.TIME), ("system_percent", Kind.TIME),
-    ("output:repair_seconds", Kind.TIME), ("output:files_per_second", Kind.TIME), ("output:secondary_hits", Kind.COUNT), ("output:hits", Kind.COUNT),
-    ("numa_pte_updates", Kind.COUNT), ("trace:migrate:mm_migrate_pages", Kind.COUNT), ("minor_faults", Kind.COUNT),
-    ("hint_local_percent", Kind.RATIO), ("autonuma_cost", Kind.RATIO),
-])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("user", Kind.TIME),
+        ("elapsed", Kind.TIME),
+        ("pte_updates_per_user_second", Kind.TIME),
+        ("system_percent", Kind.TIME),
+        ("output:repair_seconds", Kind.TIME),
+        ("output:files_per_second", Kind.TIME),
+        ("output:secondary_hits", Kind.COUNT),
+        ("output:hits", Kind.COUNT),
+        ("numa_pte_updates", Kind.COUNT),
+        ("trace:migrate:mm_migrate_pages", Kind.COUNT),
+        ("minor_faults", Kind.COUNT),
+        ("hint_local_percent", Kind.RATIO),
+        ("autonuma_cost", Kind.RATIO),
+    ],
+)
 def test_kinds(name: str, kind: Kind) -> None:
     assert metrics.known(name)
     assert metrics.kind(name) is kind

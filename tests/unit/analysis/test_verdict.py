@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Synthetic experiments judged: changes and none, boots that broke, runs that are unlike, what a reader is told to doubt."""
+"""Synthetic experiments judged: changes and none, boots that broke, runs that are unlike, what a reader is
+told to doubt."""
 
 from __future__ import annotations
 
@@ -30,24 +31,61 @@ INTERLEAVED = (0, 3, 4, 7, 8, 11, 12, 15), (1, 2, 5, 6, 9, 10, 13, 14)
 
 
 def case(*expect: Expectation, **more: Any) -> Case:
-    about: dict[str, Any] = {"description": "d", "source": "s", "workload": "w", "before": "6.1-x-before", "after": "6.1", "sizes": {"quick": QUICK}}
+    about: dict[str, Any] = {
+        "description": "d",
+        "source": "s",
+        "workload": "w",
+        "before": "6.1-x-before",
+        "after": "6.1",
+        "sizes": {"quick": QUICK},
+    }
     return Case.model_validate({**about, "expect": expect or (FALLING,), **more})
 
 
 def boot(
-    arm: Arm, index: int, vmstat: dict[str, int], *, of: Case | None = None, accel: Accel = Accel.TCG, topology: str | Topology = "4socket", system: float = 1,
-    experiment: str = "e", kernel_hash: str = "", looks: int = 1, **changes: object,
+    arm: Arm,
+    index: int,
+    vmstat: dict[str, int],
+    *,
+    of: Case | None = None,
+    accel: Accel = Accel.TCG,
+    topology: str | Topology = "4socket",
+    system: float = 1,
+    experiment: str = "e",
+    kernel_hash: str = "",
+    looks: int = 1,
+    **changes: object,
 ) -> Run:
     """One boot of an experiment."""
     of = of or case()
     name = of.before if arm is Arm.BEFORE else of.after
     booted = spec(topology, accel=accel, boot=BOOT.model_copy(update={"name": name}))
     guest = record_of(booted, image_id="i", kernel_hash=kernel_hash or name)
-    phases = [PhaseResult(phase=Phase(name=f"work-{part}", command="true", limit_seconds=60), status=0, elapsed=2, user=2, system=system,
-                          counters={"vmstat": {key: share(count, part) for key, count in vmstat.items()}}, guest_load=0, host_load=0) for part in range(2)]
+    phases = [
+        PhaseResult(
+            phase=Phase(name=f"work-{part}", command="true", limit_seconds=60),
+            status=0,
+            elapsed=2,
+            user=2,
+            system=system,
+            counters={"vmstat": {key: share(count, part) for key, count in vmstat.items()}},
+            guest_load=0,
+            host_load=0,
+        )
+        for part in range(2)
+    ]
     made = Run(
-        id=f"{experiment}-{index:02}-{arm}", workload="w", size=SizeClass.QUICK, params={"files": 10}, started="", release=f"6.1.0-numalab-{name}",
-        host={"machine": "vm", "cpu": "EPYC", "cpus": "2"}, guest=guest, cmdline="", inputs={"w.py": "1"}, phases=tuple(phases),
+        id=f"{experiment}-{index:02}-{arm}",
+        workload="w",
+        size=SizeClass.QUICK,
+        params={"files": 10},
+        started="",
+        release=f"6.1.0-numalab-{name}",
+        host={"machine": "vm", "cpu": "EPYC", "cpus": "2"},
+        guest=guest,
+        cmdline="",
+        inputs={"w.py": "1"},
+        phases=tuple(phases),
         place=Place(case_name="slow", case=of, experiment=experiment, arm=arm, boot=index, looks=looks),
     )
     return made.model_copy(update=changes)
@@ -61,7 +99,11 @@ def share(count: int, part: int) -> int:
 def experiment(before: Sequence[int], after: Sequence[int], **more: Any) -> list[Run]:
     """Boots in turn, with so many PTE updates each."""
     sides = [(Arm.BEFORE, before, INTERLEAVED[0]), (Arm.AFTER, after, INTERLEAVED[1])]
-    return [boot(arm, index, {"numa_pte_updates": count}, **more) for arm, counts, order in sides for count, index in zip(counts, order, strict=False)]
+    return [
+        boot(arm, index, {"numa_pte_updates": count}, **more)
+        for arm, counts, order in sides
+        for count, index in zip(counts, order, strict=False)
+    ]
 
 
 def told(runs: Sequence[Run], **more: Any) -> tuple[str, ...]:
@@ -69,20 +111,25 @@ def told(runs: Sequence[Run], **more: Any) -> tuple[str, ...]:
     return tuple(doubt for doubt in judge.verdict(runs, **more).doubts if "calibrated" not in doubt)
 
 
-@pytest.mark.parametrize(("before", "after", "answer"), [
-    (MANY, FEW, Answer.HOLDS),
-    (MANY, MANY[::-1], Answer.DOES_NOT_HOLD),
-    (FEW, MANY, Answer.DOES_NOT_HOLD),
-    ((483000, 31000, 80000), (31000, 112000, 85000), Answer.CANNOT_TELL),
-    (MANY[:1], FEW, Answer.CANNOT_TELL),
-    (MANY, FEW[:1], Answer.CANNOT_TELL),
-    ((0, 0, 0), (0, 0, 0), Answer.CANNOT_TELL),
-])
+@pytest.mark.parametrize(
+    ("before", "after", "answer"),
+    [
+        (MANY, FEW, Answer.HOLDS),
+        (MANY, MANY[::-1], Answer.DOES_NOT_HOLD),
+        (FEW, MANY, Answer.DOES_NOT_HOLD),
+        ((483000, 31000, 80000), (31000, 112000, 85000), Answer.CANNOT_TELL),
+        (MANY[:1], FEW, Answer.CANNOT_TELL),
+        (MANY, FEW[:1], Answer.CANNOT_TELL),
+        ((0, 0, 0), (0, 0, 0), Answer.CANNOT_TELL),
+    ],
+)
 def test_answers(before: Sequence[int], after: Sequence[int], answer: Answer) -> None:
     runs = experiment(before, after)
     found = judge.verdict(runs)
     assert found.answer is answer
-    assert found == judge.verdict(runs[::-1]) == judge.verdict([*runs, *runs]), "neither order nor a run given twice matters"
+    assert found == judge.verdict(runs[::-1]) == judge.verdict([*runs, *runs]), (
+        "neither order nor a run given twice matters"
+    )
     assert found.findings[0].before == tuple(before)
     assert found.findings[0].after == tuple(after)
 
@@ -92,8 +139,13 @@ def test_what_a_verdict_says() -> None:
     found = judge.verdict(runs)
     assert (found.case_name, found.size, found.topology, found.accel) == ("slow", "quick", "4socket", "tcg")
     assert (found.before, found.after, found.boots) == ("6.1-x-before", "6.1", (3, 3))
-    assert found.runs == tuple(f"e-{index:02}-{arm}" for index, arm in enumerate(("before", "after", "after", "before", "before", "after")))
-    assert found.doubts == ("not calibrated on this machine: how far A is from A is not known (lab.py calibrate)",)
+    assert found.runs == tuple(
+        f"e-{index:02}-{arm}"
+        for index, arm in enumerate(("before", "after", "after", "before", "before", "after"))
+    )
+    assert found.doubts == (
+        "not calibrated on this machine: how far A is from A is not known (lab.py calibrate)",
+    )
     assert found.findings[0].ratio == pytest.approx(0.0605, abs=1e-4)
 
 
@@ -104,14 +156,19 @@ def test_a_run_that_broke_is_named_and_never_counted() -> None:
     assert found.answer is Answer.HOLDS
     assert found.boots == (3, 3)
     assert broken.id not in found.runs
-    assert any(doubt.startswith(f"run {broken.id} broke and is not counted: phase work-1: exit status 1 and") for doubt in found.doubts)
+    assert any(
+        doubt.startswith(f"run {broken.id} broke and is not counted: phase work-1: exit status 1 and")
+        for doubt in found.doubts
+    )
 
 
 def test_boots_that_were_begun_again_are_doubted() -> None:
     """Under emulation a boot that hangs is begun again; who judges its kernel should know."""
     first, *others = experiment(MANY, FEW)
     runs = [first.model_copy(update={"guest": first.guest.model_copy(update={"hung": 2})}), *others]
-    assert told(runs) == (f"2 boots hung under emulation and were begun again, before {first.id}: a kernel that hangs looks the same",)
+    assert told(runs) == (
+        f"2 boots hung under emulation and were begun again, before {first.id}: a kernel that hangs looks the same",
+    )
 
 
 def test_all_broke() -> None:
@@ -129,10 +186,14 @@ def test_one_side_alone() -> None:
 
 def test_a_console_that_warns_is_a_doubt() -> None:
     runs = experiment(MANY, FEW)
-    runs[4] = runs[4].model_copy(update={"console_warnings": ("watchdog: BUG: soft lockup", "WARNING: CPU: 0")})
+    runs[4] = runs[4].model_copy(
+        update={"console_warnings": ("watchdog: BUG: soft lockup", "WARNING: CPU: 0")}
+    )
     found = judge.verdict(runs)
     assert found.answer is Answer.HOLDS
-    assert f"run {runs[4].id}: 2 warnings on its console, the first: watchdog: BUG: soft lockup" in found.doubts
+    assert (
+        f"run {runs[4].id}: 2 warnings on its console, the first: watchdog: BUG: soft lockup" in found.doubts
+    )
 
 
 def test_absent_in_some_boots() -> None:
@@ -142,9 +203,13 @@ def test_absent_in_some_boots() -> None:
     assert told(runs) == ("numa_pte_updates (work-*) is absent from 1 of 4 boots after",)
 
 
-@pytest.mark.parametrize("wish", [
-    FALLING.model_copy(update={"metric": "numa_hint_faults"}), FALLING.model_copy(update={"phase": "repair"}),
-])
+@pytest.mark.parametrize(
+    "wish",
+    [
+        FALLING.model_copy(update={"metric": "numa_hint_faults"}),
+        FALLING.model_copy(update={"phase": "repair"}),
+    ],
+)
 def test_absent_altogether(wish: Expectation) -> None:
     found = judge.verdict(experiment(MANY, FEW, of=case(FALLING, wish)))
     assert [one.answer for one in found.findings] == [Answer.HOLDS, Answer.CANNOT_TELL]
@@ -161,10 +226,24 @@ def test_times_are_no_evidence_under_emulation() -> None:
     """System time that falls to a tenth in every boot: shown, and under KVM it decides."""
     timed = case(FALLING.model_copy(update={"metric": "system"}))
     for accel, answer in ((Accel.TCG, Answer.CANNOT_TELL), (Accel.KVM, Answer.HOLDS)):
-        runs = [run for counts in zip(MANY, FEW, strict=True) for run in experiment(counts[:1], counts[1:], of=timed, accel=accel)]
+        runs = [
+            run
+            for counts in zip(MANY, FEW, strict=True)
+            for run in experiment(counts[:1], counts[1:], of=timed, accel=accel)
+        ]
         runs = [run.model_copy(update={"id": f"{run.id}{i}"}) for i, run in enumerate(runs)]
-        slow = [run.model_copy(update={"phases": tuple(result.model_copy(update={"system": 10 + i / 10}) for result in run.phases)})
-                if run.place and run.place.arm is Arm.BEFORE else run for i, run in enumerate(runs)]
+        slow = [
+            run.model_copy(
+                update={
+                    "phases": tuple(
+                        result.model_copy(update={"system": 10 + i / 10}) for result in run.phases
+                    )
+                }
+            )
+            if run.place and run.place.arm is Arm.BEFORE
+            else run
+            for i, run in enumerate(runs)
+        ]
         found = judge.verdict(slow)
         one = found.findings[0]
         assert (found.answer, one.answer, one.decides) == (answer, answer, accel is Accel.KVM)
@@ -174,10 +253,24 @@ def test_times_are_no_evidence_under_emulation() -> None:
 
 def test_an_effect_of_other_releases_decides_nothing() -> None:
     of_its_day = FALLING.model_copy(update={"metric": "nr_vmscan_write", "releases": "3.*|4.*"})
-    runs = [run.model_copy(update={"phases": tuple(result.model_copy(update={"counters": {"vmstat": {**result.counters["vmstat"], "nr_vmscan_write": 40}}})
-                                                   for result in run.phases)}) for run in experiment(MANY, FEW, of=case(FALLING, of_its_day))]
+    runs = [
+        run.model_copy(
+            update={
+                "phases": tuple(
+                    result.model_copy(
+                        update={"counters": {"vmstat": {**result.counters["vmstat"], "nr_vmscan_write": 40}}}
+                    )
+                    for result in run.phases
+                )
+            }
+        )
+        for run in experiment(MANY, FEW, of=case(FALLING, of_its_day))
+    ]
     found = judge.verdict(runs)
-    assert [(one.answer, one.decides) for one in found.findings] == [(Answer.HOLDS, True), (Answer.DOES_NOT_HOLD, False)]
+    assert [(one.answer, one.decides) for one in found.findings] == [
+        (Answer.HOLDS, True),
+        (Answer.DOES_NOT_HOLD, False),
+    ]
     assert found.answer is Answer.HOLDS
     assert "expected of releases 3.*|4.*, this is 6.1.0-numalab-6.1" in found.findings[1].reason
     old = judge.verdict([run.model_copy(update={"release": "4.17.0"}) for run in runs])
@@ -186,24 +279,37 @@ def test_an_effect_of_other_releases_decides_nothing() -> None:
 
 def test_nothing_decides() -> None:
     found = judge.verdict(experiment(MANY, FEW, of=case(FALLING.model_copy(update={"decides": False}))))
-    assert (found.answer, found.findings[0].answer, found.findings[0].q) == (Answer.CANNOT_TELL, Answer.HOLDS, None)
+    assert (found.answer, found.findings[0].answer, found.findings[0].q) == (
+        Answer.CANNOT_TELL,
+        Answer.HOLDS,
+        None,
+    )
 
 
-@pytest.mark.parametrize(("changes", "words"), [
-    ({"accel": Accel.KVM}, "accelerator: "),
-    ({"topology": "fakenuma"}, "topology: "),
-    ({"size": SizeClass.FULL}, "size: "),
-    ({"params": {"files": 11}}, "parameters: files=10 (5 runs), files=11 (1 run)"),
-    ({"settings": {"kernel.numa_balancing": "0"}}, "settings: "),
-    ({"host": {"machine": "big", "cpu": "EPYC", "cpus": "2"}}, "host: machine=vm (5 runs), machine=big (1 run)"),
-    ({"inputs": {"w.py": "2"}}, "inputs: w.py=1 (5 runs), w.py=2 (1 run)"),
-    ({"kernel_hash": "rebuilt"}, "kernel after, build: 6.1 (2 runs), rebuilt (1 run)"),
-    ({"release": "6.1.1"}, "kernel after, release: 6.1.0-numalab-6.1 (2 runs), 6.1.1 (1 run)"),
-    ({"of": case(FALLING.model_copy(update={"by": 3.0}))}, "case: "),
-])
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"accel": Accel.KVM}, "accelerator: "),
+        ({"topology": "fakenuma"}, "topology: "),
+        ({"size": SizeClass.FULL}, "size: "),
+        ({"params": {"files": 11}}, "parameters: files=10 (5 runs), files=11 (1 run)"),
+        ({"settings": {"kernel.numa_balancing": "0"}}, "settings: "),
+        (
+            {"host": {"machine": "big", "cpu": "EPYC", "cpus": "2"}},
+            "host: machine=vm (5 runs), machine=big (1 run)",
+        ),
+        ({"inputs": {"w.py": "2"}}, "inputs: w.py=1 (5 runs), w.py=2 (1 run)"),
+        ({"kernel_hash": "rebuilt"}, "kernel after, build: 6.1 (2 runs), rebuilt (1 run)"),
+        ({"release": "6.1.1"}, "kernel after, release: 6.1.0-numalab-6.1 (2 runs), 6.1.1 (1 run)"),
+        ({"of": case(FALLING.model_copy(update={"by": 3.0}))}, "case: "),
+    ],
+)
 def test_unlike_runs_are_refused(changes: dict[str, Any], words: str) -> None:
     """Unless it is forced, and then it is told."""
-    runs = [boot(Arm.AFTER, 1, {"numa_pte_updates": 98000}, experiment="other", **changes), *experiment(MANY, FEW[1:])]
+    runs = [
+        boot(Arm.AFTER, 1, {"numa_pte_updates": 98000}, experiment="other", **changes),
+        *experiment(MANY, FEW[1:]),
+    ]
     with pytest.raises(InputError, match="not comparable") as refused:
         judge.verdict(runs)
     assert words in str(refused.value)
@@ -222,7 +328,10 @@ def test_another_image_is_refused() -> None:
 def test_inputs_whose_imports_alone_changed_are_one() -> None:
     """A run of before the package had rooms, beside one of after it."""
     both = next(iter(judge.MOVED.items()))
-    runs = [run.model_copy(update={"inputs": {"workload.py": both[number % 2]}}) for number, run in enumerate(experiment(MANY, FEW))]
+    runs = [
+        run.model_copy(update={"inputs": {"workload.py": both[number % 2]}})
+        for number, run in enumerate(experiment(MANY, FEW))
+    ]
     assert judge.verdict(runs).answer is Answer.HOLDS
 
 
@@ -233,7 +342,10 @@ def test_moved_inputs_are_those_of_today() -> None:
 
 
 def test_words_about_a_case_may_change() -> None:
-    runs = [*experiment(MANY[:2], FEW[:2]), *experiment(MANY[2:], FEW[2:], of=case(notes="more"), experiment="f")]
+    runs = [
+        *experiment(MANY[:2], FEW[:2]),
+        *experiment(MANY[2:], FEW[2:], of=case(notes="more"), experiment="f"),
+    ]
     assert judge.verdict(runs).answer is Answer.HOLDS
     assert told(runs) == ("the boots are of 2 experiments, not interleaved with each other",)
 
@@ -245,7 +357,10 @@ def test_what_broke_need_not_be_alike() -> None:
 
 def test_forced_times_of_one_emulated_boot_are_no_evidence() -> None:
     timed = case(FALLING.model_copy(update={"metric": "system"}))
-    runs = [*experiment(MANY, FEW, of=timed, accel=Accel.KVM), boot(Arm.AFTER, 9, {}, of=timed, accel=Accel.TCG)]
+    runs = [
+        *experiment(MANY, FEW, of=timed, accel=Accel.KVM),
+        boot(Arm.AFTER, 9, {}, of=timed, accel=Accel.TCG),
+    ]
     assert not judge.verdict(runs, force=True).findings[0].decides
 
 
@@ -257,7 +372,10 @@ def test_runs_of_no_case() -> None:
 
 
 def test_first_all_of_one_then_all_of_the_other_is_a_doubt() -> None:
-    runs = [boot(arm, index, {"numa_pte_updates": count}) for index, (arm, count) in enumerate([(Arm.BEFORE, n) for n in MANY] + [(Arm.AFTER, n) for n in FEW])]
+    runs = [
+        boot(arm, index, {"numa_pte_updates": count})
+        for index, (arm, count) in enumerate([(Arm.BEFORE, n) for n in MANY] + [(Arm.AFTER, n) for n in FEW])
+    ]
     (doubt,) = told(runs)
     assert "not interleaved" in doubt
 
@@ -271,9 +389,17 @@ def test_thresholds_inside_the_spread_are_a_doubt() -> None:
     assert judge.verdict(experiment(MANY, FEW), calibration=calm).doubts == ()
 
 
-@pytest.mark.parametrize(("boots", "most", "plan"), [
-    (3, 8, (3, 5, 8)), (2, 8, (3, 5, 8)), (4, 6, (4, 6)), (5, 5, (5,)), (8, 3, (8,)), (3, 20, (3, 5, 8, 12, 18, 20)),
-])
+@pytest.mark.parametrize(
+    ("boots", "most", "plan"),
+    [
+        (3, 8, (3, 5, 8)),
+        (2, 8, (3, 5, 8)),
+        (4, 6, (4, 6)),
+        (5, 5, (5,)),
+        (8, 3, (8,)),
+        (3, 20, (3, 5, 8, 12, 18, 20)),
+    ],
+)
 def test_looks(boots: int, most: int, plan: tuple[int, ...]) -> None:
     assert judge.looks(QUICK.model_copy(update={"boots": boots, "most_boots": most})) == plan
 
@@ -290,7 +416,10 @@ def test_the_looks_of_an_experiment_share_its_error() -> None:
 
 def test_going_on() -> None:
     plan = judge.looks(QUICK)
-    clear, unclear = judge.verdict(experiment(MANY, FEW)), judge.verdict(experiment((483000, 31000, 80000), (31000, 112000, 85000)))
+    clear, unclear = (
+        judge.verdict(experiment(MANY, FEW)),
+        judge.verdict(experiment((483000, 31000, 80000), (31000, 112000, 85000))),
+    )
     assert (judge.enough(clear), judge.next_look(clear, plan)) == (True, None)
     assert (judge.enough(unclear), judge.next_look(unclear, plan)) == (False, 5)
     begun = judge.verdict(experiment(MANY[:2], FEW[:2]))
@@ -299,9 +428,14 @@ def test_going_on() -> None:
     assert (judge.enough(last), judge.next_look(last, plan)) == (False, None)
 
 
-@pytest.mark.parametrize("wish", [
-    FALLING.model_copy(update={"metric": "numa_hint_faults"}), FALLING.model_copy(update={"metric": "system"}), FALLING.model_copy(update={"decides": False}),
-])
+@pytest.mark.parametrize(
+    "wish",
+    [
+        FALLING.model_copy(update={"metric": "numa_hint_faults"}),
+        FALLING.model_copy(update={"metric": "system"}),
+        FALLING.model_copy(update={"decides": False}),
+    ],
+)
 def test_what_more_boots_cannot_clear(wish: Expectation) -> None:
     found = judge.verdict(experiment(MANY, FEW, of=case(wish)))
     assert found.answer is Answer.CANNOT_TELL

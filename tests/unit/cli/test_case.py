@@ -32,7 +32,11 @@ from tests.unit import synthetic
 from tests.unit.makers import FakeHost, FakeShell
 
 BEFORE = (1_557_000, 1_721_000, 1_590_000)
-AFTERS = {"holds": (98_000, 98_100, 98_500), "does not hold": (1_500_000, 1_690_000, 1_580_000), "cannot tell": (900_000, 200_000, 1_800_000)}
+AFTERS = {
+    "holds": (98_000, 98_100, 98_500),
+    "does not hold": (1_500_000, 1_690_000, 1_580_000),
+    "cannot tell": (900_000, 200_000, 1_800_000),
+}
 """numa_pte_updates of three boots of each kernel, and what they say."""
 CASE = """
 description: what failed migrations do to the scanner
@@ -81,7 +85,16 @@ def boots(asked: Plan, after: Sequence[int]) -> list[Run]:
     for number, index in boot_order(asked.kernels, 3):
         values = after if index or len(set(asked.kernels)) == 1 else BEFORE
         phase = synthetic.phase("touch", vmstat={"numa_pte_updates": values[number // len(asked.kernels)]})
-        runs.append(synthetic.run(asked.kernels[index], phase, boot=number, arm=Arm.AFTER if index else Arm.BEFORE, case=asked.case, case_name=asked.case_name))
+        runs.append(
+            synthetic.run(
+                asked.kernels[index],
+                phase,
+                boot=number,
+                arm=Arm.AFTER if index else Arm.BEFORE,
+                case=asked.case,
+                case_name=asked.case_name,
+            )
+        )
     return runs
 
 
@@ -90,12 +103,16 @@ def conducted(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What experiment.conduct was asked; "after" and "error" say what comes of it."""
     seen: dict[str, Any] = {"after": AFTERS["holds"], "error": None}
 
-    def conduct(asked: Plan, host: object, rounds: int | None, *, limit: Callable[[float], Deadline], view: live.View) -> Outcome:
+    def conduct(
+        asked: Plan, host: object, rounds: int | None, *, limit: Callable[[float], Deadline], view: live.View
+    ) -> Outcome:
         seen.update(asked=asked, rounds=rounds, view=view)
         if seen["error"]:
             raise seen["error"]
         runs = boots(asked, seen["after"])
-        return Outcome("20261121T1200-mine-7", tuple((run, Path("/runs")) for run in runs), experiment.verdicts(runs))
+        return Outcome(
+            "20261121T1200-mine-7", tuple((run, Path("/runs")) for run in runs), experiment.verdicts(runs)
+        )
 
     monkeypatch.setattr(experiment, "conduct", conduct)
     return seen
@@ -106,15 +123,23 @@ def test_run(lab: Lab, case: str, conducted: dict[str, Any], answer: str, status
     conducted["after"] = AFTERS[answer]
     code, out, _ = lab("run", case)
     assert code == status
-    assert out.startswith(f"mine (quick) on 4socket, tcg: 6.1-slowscan-before against 6.1, 3 and 3 boots: {answer.upper()}\n")
+    assert out.startswith(
+        f"mine (quick) on 4socket, tcg: 6.1-slowscan-before against 6.1, 3 and 3 boots: {answer.upper()}\n"
+    )
     assert "./lab.py compare 20261121T1200-mine-7" in out
     assert conducted["rounds"] == 3
 
 
-@pytest.mark.parametrize(("error", "status"), [
-    (GuestError("phase touch: exit status 1"), 2), (InputError("cannot bear its thresholds"), 2), (KernelOops("guest g: its kernel says: BUG"), 4),
-    (Cancelled("boot: cancelled"), 130), (OSError("disk full"), 2),
-])
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (GuestError("phase touch: exit status 1"), 2),
+        (InputError("cannot bear its thresholds"), 2),
+        (KernelOops("guest g: its kernel says: BUG"), 4),
+        (Cancelled("boot: cancelled"), 130),
+        (OSError("disk full"), 2),
+    ],
+)
 def test_run_breaks(lab: Lab, case: str, conducted: dict[str, Any], error: Exception, status: int) -> None:
     """Without a verdict; an oops is the kernel's, all else is ours."""
     conducted["error"] = error
@@ -123,7 +148,9 @@ def test_run_breaks(lab: Lab, case: str, conducted: dict[str, Any], error: Excep
     assert str(error) in err or "cancelled" in err
 
 
-def test_the_worst_of_several_verdicts_counts(lab: Lab, case: str, conducted: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_worst_of_several_verdicts_counts(
+    lab: Lab, case: str, conducted: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def several(*answers: str) -> int:
         asked = make_plan(case, SizeClass.QUICK)
         told = tuple(experiment.verdicts(boots(asked, AFTERS[answer]))[0] for answer in answers)
@@ -137,21 +164,54 @@ def test_the_worst_of_several_verdicts_counts(lab: Lab, case: str, conducted: di
 
 
 def test_run_as_chosen(lab: Lab, case: str, conducted: dict[str, Any]) -> None:
-    words = ("--kernels", "6.12,6.1", "--boots", "auto", "-t", "cpus2of4", "--memory", "2G", "--vcpus", "2", "--profile", "49", "--accel", "tcg")
+    words = (
+        "--kernels",
+        "6.12,6.1",
+        "--boots",
+        "auto",
+        "-t",
+        "cpus2of4",
+        "--memory",
+        "2G",
+        "--vcpus",
+        "2",
+        "--profile",
+        "49",
+        "--accel",
+        "tcg",
+    )
     lab("run", case, *words)
     asked = conducted["asked"]
-    assert (asked.kernels, asked.machine.topology, asked.machine.memory, asked.machine.vcpus) == (("6.12", "6.1"), "cpus2of4", 2 * GIB, 2)
+    assert (asked.kernels, asked.machine.topology, asked.machine.memory, asked.machine.vcpus) == (
+        ("6.12", "6.1"),
+        "cpus2of4",
+        2 * GIB,
+        2,
+    )
     assert (asked.profile_hz, asked.wish, conducted["rounds"]) == (49, "tcg", None)
 
 
-@pytest.mark.parametrize(("words", "said"), [
-    (("--boots", "0"), "--boots: '0' is neither a number from 1 nor auto"), (("--boots", "many"), "--boots: 'many' is neither"),
-    (("--boots", "-3"), "--boots: '-3' is neither"), (("--size", "huge"), "--size: 'huge' is none of quick, full"), (("--size", "full"), "has no size full"),
-    (("--kernels", "6.1"), "error: --kernels 6.1: one kernel compares with nothing"), (("--kernels", "6.1,"), "'' is not a name"),
-    (("--memory", "64M"), "error: --memory: this topology needs"), (("--vcpus", "2"), "error: --vcpus 2: 4 nodes"), (("--accel", "xen"), "--accel: 'xen'"),
-    (("--memory", "lots"), "--memory: 'lots' is not a size"), (("--topology", "7socket"), "no topologies file"), (("--vcpus", "x"), "--vcpus"),
-])
-def test_bad_choices(lab: Lab, case: str, conducted: dict[str, Any], words: tuple[str, str], said: str) -> None:
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--boots", "0"), "--boots: '0' is neither a number from 1 nor auto"),
+        (("--boots", "many"), "--boots: 'many' is neither"),
+        (("--boots", "-3"), "--boots: '-3' is neither"),
+        (("--size", "huge"), "--size: 'huge' is none of quick, full"),
+        (("--size", "full"), "has no size full"),
+        (("--kernels", "6.1"), "error: --kernels 6.1: one kernel compares with nothing"),
+        (("--kernels", "6.1,"), "'' is not a name"),
+        (("--memory", "64M"), "error: --memory: this topology needs"),
+        (("--vcpus", "2"), "error: --vcpus 2: 4 nodes"),
+        (("--accel", "xen"), "--accel: 'xen'"),
+        (("--memory", "lots"), "--memory: 'lots' is not a size"),
+        (("--topology", "7socket"), "no topologies file"),
+        (("--vcpus", "x"), "--vcpus"),
+    ],
+)
+def test_bad_choices(
+    lab: Lab, case: str, conducted: dict[str, Any], words: tuple[str, str], said: str
+) -> None:
     code, out, err = lab("run", case, *words)
     assert (code, out) == (2, "")
     assert said in err
@@ -186,20 +246,33 @@ def stored(case: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[Run
 
 
 @pytest.mark.parametrize(("answer", "status"), [("holds", 0), ("does not hold", 1), ("cannot tell", 3)])
-def test_verdict(lab: Lab, case: str, stored: Callable[[Sequence[Run]], None], answer: str, status: int) -> None:
+def test_verdict(
+    lab: Lab, case: str, stored: Callable[[Sequence[Run]], None], answer: str, status: int
+) -> None:
     stored(boots(make_plan(case, SizeClass.QUICK), AFTERS[answer]))
     code, out, _ = lab("verdict", "mine")
     assert code == status
     assert f": {answer.upper()}\n" in out
 
 
-def keep(asked: Plan, answer: str, name: str, *, count: int = 6, planned: int | None = 6, **changes: Any) -> list[Run]:
+def keep(
+    asked: Plan, answer: str, name: str, *, count: int = 6, planned: int | None = 6, **changes: Any
+) -> list[Run]:
     """The first boots of an experiment, in the store."""
     found = []
     for run in boots(asked, AFTERS[answer])[:count]:
         assert run.place
         place = run.place.model_copy(update={"experiment": name, "planned": planned})
-        found.append(run.model_copy(update={"id": f"{name}-{run.place.boot}", "started": f"{name}{run.place.boot:02}", "place": place, **changes}))
+        found.append(
+            run.model_copy(
+                update={
+                    "id": f"{name}-{run.place.boot}",
+                    "started": f"{name}{run.place.boot:02}",
+                    "place": place,
+                    **changes,
+                }
+            )
+        )
         folder = state.folder("runs") / found[-1].id
         (touch := record.phase_folder(folder, 0, "touch")).mkdir(parents=True)
         for edge, value in (("before", 0), ("after", run.phases[0].counters["vmstat"]["numa_pte_updates"])):
@@ -211,11 +284,16 @@ def keep(asked: Plan, answer: str, name: str, *, count: int = 6, planned: int | 
 
 
 def doubts(out: str) -> list[str]:
-    return [line.removeprefix("  doubt: ") for line in out.splitlines() if line.startswith("  doubt: ") and "calibrated" not in line]
+    return [
+        line.removeprefix("  doubt: ")
+        for line in out.splitlines()
+        if line.startswith("  doubt: ") and "calibrated" not in line
+    ]
 
 
 def test_verdict_of_an_experiment_that_was_repeated(lab: Lab, case: str) -> None:
-    """Until it fitted, or only once more; on another machine, with another kernel or size it is no repetition."""
+    """Until it fitted, or only once more; on another machine, with another kernel or size it is no
+    repetition."""
     asked = make_plan(case, SizeClass.QUICK)
     keep(asked, "holds", "20261122T12")
     assert doubts(lab("verdict", "mine")[1]) == []
@@ -223,7 +301,9 @@ def test_verdict_of_an_experiment_that_was_repeated(lab: Lab, case: str) -> None
     keep(make_plan(case, SizeClass.QUICK, kernels=("6.12-slowscan-before", "6.12")), "holds", "20261122T10")
     code, out, _ = lab("verdict", "mine")
     assert (code, doubts(out)) == (0, [])
-    assert out.splitlines()[-1] == "judged: experiment 20261122T12, begun 20261122T1200 on vm", "the newest by what its runs say"
+    assert out.splitlines()[-1] == "judged: experiment 20261122T12, begun 20261122T1200 on vm", (
+        "the newest by what its runs say"
+    )
     keep(asked, "does not hold", "20261122T09")
     assert doubts(lab("verdict", "mine")[1]) == [
         "repeated: 1 other experiment of this case, size, topology, machine and kernels is here, 1 earlier; does not hold: 1",
@@ -242,7 +322,9 @@ def test_verdict_of_an_unfinished_experiment(lab: Lab, case: str) -> None:
         "experiment 20261122T12 is unfinished: 5 of 6 planned boots count; it was cut short, still goes on, or some were left out",
     ]
     keep(asked, "holds", "20261122T13", count=5, planned=None)
-    assert not any("unfinished" in line for line in doubts(lab("verdict", "mine")[1])), "nobody knows, of a run of before this was kept"
+    assert not any("unfinished" in line for line in doubts(lab("verdict", "mine")[1])), (
+        "nobody knows, of a run of before this was kept"
+    )
 
 
 def test_run_says_that_it_was_repeated(lab: Lab, case: str, conducted: dict[str, Any]) -> None:
@@ -252,7 +334,9 @@ def test_run_says_that_it_was_repeated(lab: Lab, case: str, conducted: dict[str,
     assert doubts(out)[0].startswith("repeated: 1 other experiment ")
 
 
-def test_a_store_that_cannot_be_read_changes_no_verdict(lab: Lab, case: str, conducted: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_cannot_be_read_changes_no_verdict(
+    lab: Lab, case: str, conducted: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(**_: object) -> None:
         raise HostError("runs.sqlite3: locked")
 
@@ -262,7 +346,13 @@ def test_a_store_that_cannot_be_read_changes_no_verdict(lab: Lab, case: str, con
 
 
 def test_verdict_of_half_an_experiment(lab: Lab, case: str, stored: Callable[[Sequence[Run]], None]) -> None:
-    stored([run for run in boots(make_plan(case, SizeClass.QUICK), AFTERS["holds"]) if run.place and run.place.arm is Arm.BEFORE])
+    stored(
+        [
+            run
+            for run in boots(make_plan(case, SizeClass.QUICK), AFTERS["holds"])
+            if run.place and run.place.arm is Arm.BEFORE
+        ]
+    )
     code, _, err = lab("verdict", "mine")
     assert code == 2
     assert "a verdict needs both sides" in err
@@ -337,18 +427,27 @@ def test_repro(lab: Lab, case: str, prepared: Prepared) -> None:
     assert prepared.kept == b"/root/remote 32 10 0\n"
     assert prepared.asked[-1] == "cat > /root/numalab-next.sh"
     assert out.startswith("repro-mine: kernel 6.1-slowscan-before, all done up to phase touch of remote: ")
-    for words in ("sh /root/numalab-next.sh", "numa_pte_updates", "./lab.py down repro-mine", "perf stat -a -e migrate:mm_migrate_pages"):
+    for words in (
+        "sh /root/numalab-next.sh",
+        "numa_pte_updates",
+        "./lab.py down repro-mine",
+        "perf stat -a -e migrate:mm_migrate_pages",
+    ):
         assert words in out
     assert prepared.ended == 0
 
 
-@pytest.mark.parametrize(("kernel", "found"), [("after", "6.1"), ("before", "6.1-slowscan-before"), ("6.12", "6.12")])
+@pytest.mark.parametrize(
+    ("kernel", "found"), [("after", "6.1"), ("before", "6.1-slowscan-before"), ("6.12", "6.12")]
+)
 def test_repro_of_a_kernel(lab: Lab, case: str, prepared: Prepared, kernel: str, found: str) -> None:
     assert lab("repro", case, "--kernel", kernel, "--name", "mine", "--no-shell")[0] == 0
     assert (prepared.name, prepared.kernel) == ("mine", found)  # type: ignore[attr-defined]
 
 
-def test_repro_ends_in_a_shell(lab: Lab, case: str, prepared: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repro_ends_in_a_shell(
+    lab: Lab, case: str, prepared: Prepared, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Ssh:
         host = "127.0.0.1"
 
@@ -403,7 +502,10 @@ def test_watch(lab: Lab, watched: Watched) -> None:
     code, out, _ = lab("watch", "g", "--count", "2", "--every", "1.5")
     assert code == 0
     rows = [line.split() for line in out.splitlines()]
-    assert [row for row in rows if row[0] == "numa_pte_updates"] == [["numa_pte_updates", "200", "100"], ["numa_pte_updates", "400", "100"]]
+    assert [row for row in rows if row[0] == "numa_pte_updates"] == [
+        ["numa_pte_updates", "200", "100"],
+        ["numa_pte_updates", "400", "100"],
+    ]
     assert [row for row in rows if row[0] == "pgfault"] == [["pgfault", "0", "0"]] * 2
     assert "nr_dirty" not in out
     assert watched.looks == 3
@@ -429,6 +531,7 @@ def test_watch_ends_with_ctrl_c(lab: Lab, watched: Watched, monkeypatch: pytest.
 
 def test_what_nobody_expected_is_a_lab_error(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """Python leaves with 1 by itself, and here that is "does not hold"."""
+
     def broken(_: object) -> None:
         raise KeyError("spec")
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Each row of the table of exit statuses in docs/verdicts.md, from the command line down to guests that nobody boots."""
+"""Each row of the table of exit statuses in docs/verdicts.md, from the command line down to guests that
+nobody boots."""
 
 from __future__ import annotations
 
@@ -18,7 +19,17 @@ from numalab.cli import case as case_commands
 from numalab.cli import guest as guest_commands
 from numalab.cli import main, options
 from numalab.core import paths
-from numalab.core.errors import Cancelled, DeadlinePassed, Exit, GuestError, GuestLost, HostError, InputError, KernelOops, LabError
+from numalab.core.errors import (
+    Cancelled,
+    DeadlinePassed,
+    Exit,
+    GuestError,
+    GuestLost,
+    HostError,
+    InputError,
+    KernelOops,
+    LabError,
+)
 from numalab.core.process import Result
 from tests.unit.experiment.test_run import CASE, CLEAR, NOISE
 from tests.unit.experiment.test_run import Lab as FakeLab
@@ -55,17 +66,28 @@ def case(tmp_path: Path) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize(("values", "status", "answer"), [(CLEAR, 0, "HOLDS"), (SAME, 1, "DOES NOT HOLD"), (NOISE, 3, "CANNOT TELL")])
-def test_a_verdict(lab_py: Call, case: str, fake_lab: FakeLab, values: dict[str, list[int]], status: int, answer: str) -> None:
+@pytest.mark.parametrize(
+    ("values", "status", "answer"),
+    [(CLEAR, 0, "HOLDS"), (SAME, 1, "DOES NOT HOLD"), (NOISE, 3, "CANNOT TELL")],
+)
+def test_a_verdict(
+    lab_py: Call, case: str, fake_lab: FakeLab, values: dict[str, list[int]], status: int, answer: str
+) -> None:
     fake_lab.values = values
     code, out, _ = lab_py("run", case)
     assert (code, f": {answer}\n" in out) == (status, True)
 
 
 @pytest.mark.parametrize("where", ["up", "tune", "measure"])
-@pytest.mark.parametrize(("boot", "arm", "kernel"), [(0, "before", BEFORE), (1, "after", AFTER), (2, "after", AFTER), (3, "before", BEFORE)])
-def test_a_crash_names_its_arm(lab_py: Call, case: str, fake_lab: FakeLab, where: str, boot: int, arm: str, kernel: str) -> None:
-    """The arm may be either: a kernel "before" that panics is no regression, and "does not hold" would say so."""
+@pytest.mark.parametrize(
+    ("boot", "arm", "kernel"),
+    [(0, "before", BEFORE), (1, "after", AFTER), (2, "after", AFTER), (3, "before", BEFORE)],
+)
+def test_a_crash_names_its_arm(
+    lab_py: Call, case: str, fake_lab: FakeLab, where: str, boot: int, arm: str, kernel: str
+) -> None:
+    """The arm may be either: a kernel "before" that panics is no regression, and "does not hold" would say
+    so."""
     fake_lab.breaks[f"{where} {boot}"] = OOPS
     code, out, err = lab_py("run", case)
     assert (code, out) == (4, "")
@@ -73,11 +95,21 @@ def test_a_crash_names_its_arm(lab_py: Call, case: str, fake_lab: FakeLab, where
     assert "    [ 1.0] RIP: 0\n" in err, "the evidence is there too"
 
 
-@pytest.mark.parametrize(("error", "status"), [
-    (GuestError("phase touch: exit status 1"), 2), (GuestLost("guest g: SSH is lost"), 2), (DeadlinePassed("boot: the time limit passed"), 2),
-    (HostError("no room"), 2), (OSError("disk full"), 2), (KeyError("spec"), 2), (Cancelled("boot: cancelled"), 130),
-])
-def test_a_boot_that_breaks(lab_py: Call, case: str, fake_lab: FakeLab, error: Exception, status: int) -> None:
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (GuestError("phase touch: exit status 1"), 2),
+        (GuestLost("guest g: SSH is lost"), 2),
+        (DeadlinePassed("boot: the time limit passed"), 2),
+        (HostError("no room"), 2),
+        (OSError("disk full"), 2),
+        (KeyError("spec"), 2),
+        (Cancelled("boot: cancelled"), 130),
+    ],
+)
+def test_a_boot_that_breaks(
+    lab_py: Call, case: str, fake_lab: FakeLab, error: Exception, status: int
+) -> None:
     fake_lab.breaks["measure 1"] = error
     code, out, _ = lab_py("run", case)
     assert (code, out) == (status, "")
@@ -95,9 +127,17 @@ def test_a_crash_of_a_single_guest(lab_py: Call, monkeypatch: pytest.MonkeyPatch
     assert lab_py("measure", "remote", "--on", "g")[0] == 4
 
 
-@pytest.mark.parametrize(("does", "status"), [
-    (7, 7), (0, 0), (DeadlinePassed("exec: the time limit passed"), 124), (OOPS, 125), (GuestLost("SSH is lost"), 125), (Cancelled("cancelled"), 130),
-])
+@pytest.mark.parametrize(
+    ("does", "status"),
+    [
+        (7, 7),
+        (0, 0),
+        (DeadlinePassed("exec: the time limit passed"), 124),
+        (OOPS, 125),
+        (GuestLost("SSH is lost"), 125),
+        (Cancelled("cancelled"), 130),
+    ],
+)
 def test_exec(lab_py: Call, monkeypatch: pytest.MonkeyPatch, does: int | LabError, status: int) -> None:
     class Guest:
         def stream(self, command: str, **_: Any) -> Result:
@@ -110,7 +150,9 @@ def test_exec(lab_py: Call, monkeypatch: pytest.MonkeyPatch, does: int | LabErro
 
 
 def test_the_table_has_them_all() -> None:
-    table = (paths.ROOT / "docs/verdicts.md").read_text().partition("## Exit statuses")[2].partition("\n## ")[0]
+    table = (
+        (paths.ROOT / "docs/verdicts.md").read_text().partition("## Exit statuses")[2].partition("\n## ")[0]
+    )
     assert [int(row) for row in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)] == sorted(Exit)
 
 
@@ -120,7 +162,9 @@ def test_a_lab_that_is_not_set_up(tmp_path: Path) -> None:
     script.write_bytes((paths.ROOT / "lab.py").read_bytes())
 
     def ran() -> tuple[int, str]:
-        done = subprocess.run([sys.executable, script, "cases"], capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            [sys.executable, script, "cases"], capture_output=True, text=True, timeout=60, check=False
+        )
         return done.returncode, done.stderr
 
     status, err = ran()
@@ -135,12 +179,18 @@ def test_a_lab_that_is_not_set_up(tmp_path: Path) -> None:
 def test_an_error_that_cannot_be_printed(words: tuple[str, ...]) -> None:
     """A full disk under standard error: 1 would say "does not hold"."""
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run([sys.executable, "-c", "from numalab.cli.main import main; main()", *words], stderr=full, timeout=60, check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", "from numalab.cli.main import main; main()", *words],
+            stderr=full,
+            timeout=60,
+            check=False,
+        )
     assert done.returncode == 2
 
 
 def test_exec_without_an_output(lab_py: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     """2 would be the command's own."""
+
     class Guest:
         def stream(self, command: str, **_: Any) -> Result:
             raise OSError(28, "No space left on device")
@@ -151,26 +201,60 @@ def test_exec_without_an_output(lab_py: Call, monkeypatch: pytest.MonkeyPatch) -
     assert lab_py("exec", "g", "--", "true")[0] == 125
 
 
-@pytest.mark.parametrize(("words", "error", "said"), [
-    ("up", HostError("accelerator kvm: QEMU fails; use tcg or auto", field="accelerator"), "--accel kvm: QEMU fails; use tcg or auto"),
-    ("up", InputError("ssh port 22: the port is taken", field="ssh_port"), "--ssh-port 22: the port is taken"),
-    ("up", InputError("disk data: 500TiB: use a pool for it", field="storage"), "disk data: 500TiB: use a pool for it (--storage)"),
-    ("measure w", InputError("disk data: 500TiB: use a pool for it", field="storage"), "disk data: 500TiB: use a pool for it"),
-    ("kernel build 3.19", InputError("source tree /x: is no git tree", field="source_tree"), "--source /x: is no git tree"),
-    ("kernel list", InputError("source tree /x: is no git tree", field="source_tree"), "source tree /x: is no git tree"),
-    ("image build", InputError("base /x: No such file", field="base"), "--base /x: No such file"),
-    ("exec up -- up --name x", InputError("name: is wrong", field="name"), "name: is wrong"),
-    ("no such", InputError("memory: is wrong", field="memory"), "memory: is wrong"),
-])
-def test_a_field_is_shown_as_the_option_that_the_command_has(words: str, error: LabError, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "error", "said"),
+    [
+        (
+            "up",
+            HostError("accelerator kvm: QEMU fails; use tcg or auto", field="accelerator"),
+            "--accel kvm: QEMU fails; use tcg or auto",
+        ),
+        (
+            "up",
+            InputError("ssh port 22: the port is taken", field="ssh_port"),
+            "--ssh-port 22: the port is taken",
+        ),
+        (
+            "up",
+            InputError("disk data: 500TiB: use a pool for it", field="storage"),
+            "disk data: 500TiB: use a pool for it (--storage)",
+        ),
+        (
+            "measure w",
+            InputError("disk data: 500TiB: use a pool for it", field="storage"),
+            "disk data: 500TiB: use a pool for it",
+        ),
+        (
+            "kernel build 3.19",
+            InputError("source tree /x: is no git tree", field="source_tree"),
+            "--source /x: is no git tree",
+        ),
+        (
+            "kernel list",
+            InputError("source tree /x: is no git tree", field="source_tree"),
+            "source tree /x: is no git tree",
+        ),
+        ("image build", InputError("base /x: No such file", field="base"), "--base /x: No such file"),
+        ("exec up -- up --name x", InputError("name: is wrong", field="name"), "name: is wrong"),
+        ("no such", InputError("memory: is wrong", field="memory"), "memory: is wrong"),
+    ],
+)
+def test_a_field_is_shown_as_the_option_that_the_command_has(
+    words: str, error: LabError, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     options.learn_options(typer.main.get_command(main.app), words.split())
     options.show_error(error)
     assert capsys.readouterr().err == f"lab.py: error: {said}\n"
 
 
-@pytest.mark.parametrize(("errors", "gravest"), [
-    ((HostError("a"), OOPS), 1), ((HostError("a"), OOPS, Cancelled("b")), 2), ((HostError("a"), HostError("b")), 0),
-])
+@pytest.mark.parametrize(
+    ("errors", "gravest"),
+    [
+        ((HostError("a"), OOPS), 1),
+        ((HostError("a"), OOPS, Cancelled("b")), 2),
+        ((HostError("a"), HostError("b")), 0),
+    ],
+)
 def test_the_gravest_of_several_errors_decides(errors: tuple[LabError, ...], gravest: int) -> None:
     with pytest.raises(LabError) as caught:
         options.fail_with(errors)
@@ -180,9 +264,14 @@ def test_the_gravest_of_several_errors_decides(errors: tuple[LabError, ...], gra
 
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_while_lab_py_loads(kind: signal.Signals) -> None:
-    """It waits until lab.py can take it, and `cases` waits for nothing that it could end. Python's own answer is a status of 1."""
-    with subprocess.Popen([paths.ROOT / "lab.py", "cases"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as child:
-        while b".venv/bin/python" not in Path(f"/proc/{child.pid}/cmdline").read_bytes():  # it has found its environment, and loads
+    """It waits until lab.py can take it, and `cases` waits for nothing that it could end. Python's own answer
+    is a status of 1."""
+    with subprocess.Popen(
+        [paths.ROOT / "lab.py", "cases"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as child:
+        while (
+            b".venv/bin/python" not in Path(f"/proc/{child.pid}/cmdline").read_bytes()
+        ):  # it has found its environment, and loads
             assert child.poll() is None
         child.send_signal(kind)
         _, err = child.communicate(timeout=60)

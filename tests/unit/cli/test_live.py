@@ -25,7 +25,11 @@ BEFORE, AFTER = "6.1-slowscan-before", "6.1"
 @pytest.fixture
 def plan() -> Plan:
     return Plan(
-        case_name="mine", case=synthetic.CASE, size=SizeClass.QUICK, machine=synthetic.CASE.sizes[SizeClass.QUICK].machines[0], kernels=(BEFORE, AFTER),
+        case_name="mine",
+        case=synthetic.CASE,
+        size=SizeClass.QUICK,
+        machine=synthetic.CASE.sizes[SizeClass.QUICK].machines[0],
+        kernels=(BEFORE, AFTER),
     )
 
 
@@ -54,8 +58,11 @@ def test_boots(plan: Plan, clock: list[float], said: pytest.LogCaptureFixture) -
         clock[0] += 120 if number else 9999
         view.began(boot(number))
     assert said.messages == [
-        "mine: boot 1 of 6: before, 6.1-slowscan-before", "mine: boot 2 of 6: after, 6.1; about 10 min left", "mine: boot 3 of 6: after, 6.1; about 8 min left",
-        "mine: boot 4 of 6: before, 6.1-slowscan-before; about 6 min left", "mine: boot 5 of 6: before, 6.1-slowscan-before; about 4 min left",
+        "mine: boot 1 of 6: before, 6.1-slowscan-before",
+        "mine: boot 2 of 6: after, 6.1; about 10 min left",
+        "mine: boot 3 of 6: after, 6.1; about 8 min left",
+        "mine: boot 4 of 6: before, 6.1-slowscan-before; about 6 min left",
+        "mine: boot 5 of 6: before, 6.1-slowscan-before; about 4 min left",
         "mine: boot 6 of 6: after, 6.1; about 2 min left",
     ]
 
@@ -65,14 +72,19 @@ def test_boots_of_auto(plan: Plan, said: pytest.LogCaptureFixture) -> None:
     view = live.View(plan, None)
     view.began(boot(0))
     view.began(boot(7))
-    assert said.messages == ["mine: boot 1 of at most 16: before, 6.1-slowscan-before", "mine: boot 8 of at most 16: before, 6.1-slowscan-before"]
+    assert said.messages == [
+        "mine: boot 1 of at most 16: before, 6.1-slowscan-before",
+        "mine: boot 8 of at most 16: before, 6.1-slowscan-before",
+    ]
 
 
 def test_phases(plan: Plan, said: pytest.LogCaptureFixture) -> None:
     """Those that are measured; what they counted, if anything."""
     view = live.View(plan, 3)
     view.ended(synthetic.phase("mkfs", measured=False, vmstat={"numa_pte_updates": 5}))
-    view.ended(synthetic.phase("touch", vmstat={"numa_pte_updates": 1_557_000, "nr_vmscan_write": 0, "pgfault": 5}))
+    view.ended(
+        synthetic.phase("touch", vmstat={"numa_pte_updates": 1_557_000, "nr_vmscan_write": 0, "pgfault": 5})
+    )
     view.ended(synthetic.phase("idle"))
     assert said.messages == ["mine: touch: numa_pte_updates 1.56M", "mine: idle: nothing moved"]
 
@@ -80,15 +92,25 @@ def test_phases(plan: Plan, said: pytest.LogCaptureFixture) -> None:
 def test_so_far(plan: Plan, said: pytest.LogCaptureFixture) -> None:
     view = live.View(plan, 3)
     runs = [
-        synthetic.run(kernel, synthetic.phase("repair-x", vmstat={"numa_pte_updates": value}), boot=number, arm=arm)
-        for number, (kernel, arm, value) in enumerate([
-            (BEFORE, Arm.BEFORE, 1_557_000), (AFTER, Arm.AFTER, 98_000), (AFTER, Arm.AFTER, 98_100), (BEFORE, Arm.BEFORE, 1_721_000),
-        ])
+        synthetic.run(
+            kernel, synthetic.phase("repair-x", vmstat={"numa_pte_updates": value}), boot=number, arm=arm
+        )
+        for number, (kernel, arm, value) in enumerate(
+            [
+                (BEFORE, Arm.BEFORE, 1_557_000),
+                (AFTER, Arm.AFTER, 98_000),
+                (AFTER, Arm.AFTER, 98_100),
+                (BEFORE, Arm.BEFORE, 1_721_000),
+            ]
+        )
     ]
     [verdict] = experiment.verdicts(runs)
     view.so_far(verdict)
     view.so_far(verdict.model_copy(update={"findings": ()}))
-    assert said.messages == ["mine: so far (2 and 2 boots): cannot tell; numa_pte_updates ×0.0599", "mine: so far (2 and 2 boots): cannot tell"]
+    assert said.messages == [
+        "mine: so far (2 and 2 boots): cannot tell; numa_pte_updates ×0.0599",
+        "mine: so far (2 and 2 boots): cannot tell",
+    ]
 
 
 def test_what_moves_is_of_this_phase_of_this_boot(plan: Plan, said: pytest.LogCaptureFixture) -> None:
@@ -111,7 +133,9 @@ def test_what_moves_is_of_this_phase_of_this_boot(plan: Plan, said: pytest.LogCa
 def test_on_a_terminal_and_in_a_pipe(terminal: bool, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     """Boots, phases and what they say so far are lines in both; what moves is for eyes only."""
     out = io.StringIO()
-    monkeypatch.setattr(progress, "Console", lambda **_: Console(file=out, force_terminal=terminal, width=120))
+    monkeypatch.setattr(
+        progress, "Console", lambda **_: Console(file=out, force_terminal=terminal, width=120)
+    )
     view = live.View(plan, 3)
     with progress.Progress() as shown:
         view.began(boot(0))
@@ -142,9 +166,16 @@ def test_the_logger_is_as_it_was() -> None:
 
 def test_watched_table() -> None:
     """A counter that came up meanwhile has not moved yet."""
-    first, before = {"numa_hit": 100, "pgscan_kswapd": 0}, {"numa_hit": 160, "pgscan_kswapd": 10, "nr_dirty": 5}
+    first, before = (
+        {"numa_hit": 100, "pgscan_kswapd": 0},
+        {"numa_hit": 160, "pgscan_kswapd": 10, "nr_dirty": 5},
+    )
     now = {"numa_hit": 180, "pgscan_kswapd": 10, "nr_dirty": 7, "pgmigrate_success": 4}
-    assert live.watched_table(first, before, now, 4.0) == [("numa_hit", "80", "5"), ("pgscan_kswapd", "10", "0"), ("pgmigrate_success", "0", "0")]
+    assert live.watched_table(first, before, now, 4.0) == [
+        ("numa_hit", "80", "5"),
+        ("pgscan_kswapd", "10", "0"),
+        ("pgmigrate_success", "0", "0"),
+    ]
 
 
 def test_what_is_watched_is_sampled() -> None:

@@ -27,7 +27,9 @@ def test_every_command(page: str) -> None:
         for name, command in top.commands.items()  # type: ignore[attr-defined]
         for inner in getattr(command, "commands", {"": None})
     }
-    headings = {line.removeprefix(".SS ").partition(" [")[0] for line in page.splitlines() if line.startswith(".SS ")}
+    headings = {
+        line.removeprefix(".SS ").partition(" [")[0] for line in page.splitlines() if line.startswith(".SS ")
+    }
     assert {"up", "kernel build", "image list"} <= names
     assert headings == {name.replace("-", r"\-") for name in names}
 
@@ -48,9 +50,16 @@ def test_no_text_is_a_macro_or_an_escape(page: str) -> None:
     assert set(re.findall(r"\\(\[u|.)", page)) <= {"f", "-", "&", "e", "(", "[u"}
 
 
-@pytest.mark.parametrize(("text", "roff"), [
-    (".so /etc/passwd", r"\&.so /etc/passwd"), ("'br", r"\&'br"), ("a\\b", r"a\eb"), ("K-1\n  two  words", r"K\-1 two words"),
-    ("×…", r"\[u00D7]\[u2026]"), (None, ""),
-])
+@pytest.mark.parametrize(
+    ("text", "roff"),
+    [
+        (".so /etc/passwd", r"\&.so /etc/passwd"),
+        ("'br", r"\&'br"),
+        ("a\\b", r"a\eb"),
+        ("K-1\n  two  words", r"K\-1 two words"),
+        ("×…", r"\[u00D7]\[u2026]"),
+        (None, ""),
+    ],
+)
 def test_text(text: str | None, roff: str) -> None:
     assert manpage._text(text) == roff

@@ -18,7 +18,9 @@ from numalab.core.log import note, step
 @pytest.mark.parametrize("terminal", [True, False])
 def test_steps_of_several_guests(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     out = io.StringIO()
-    monkeypatch.setattr(progress, "Console", lambda **_: Console(file=out, force_terminal=terminal, width=100))
+    monkeypatch.setattr(
+        progress, "Console", lambda **_: Console(file=out, force_terminal=terminal, width=100)
+    )
 
     def work(who: str) -> None:
         for _ in range(20):

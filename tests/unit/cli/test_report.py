@@ -20,16 +20,26 @@ from tests.unit.synthetic import phase, run
 BEFORE, AFTER = "6.1-slowscan-before", "6.1"
 
 
-def boot(kernel: str, arm: Arm, number: int, updates: int, accel: Accel = Accel.TCG, **changes: object) -> Run:
-    counted = phase("repair-bhash", system=updates / 100, vmstat={"numa_pte_updates": updates, "numa_huge_pte_updates": 1})
+def boot(
+    kernel: str, arm: Arm, number: int, updates: int, accel: Accel = Accel.TCG, **changes: object
+) -> Run:
+    counted = phase(
+        "repair-bhash", system=updates / 100, vmstat={"numa_pte_updates": updates, "numa_huge_pte_updates": 1}
+    )
     return run(kernel, counted, boot=number, arm=arm, accel=accel, experiment="e1").model_copy(update=changes)
 
 
 @pytest.fixture
 def six() -> list[Run]:
     """An experiment of three boots each, in the store."""
-    sides = ((BEFORE, Arm.BEFORE, 3000), (AFTER, Arm.AFTER, 1000), (AFTER, Arm.AFTER, 1100), (BEFORE, Arm.BEFORE, 3300), (BEFORE, Arm.BEFORE, 2900),
-             (AFTER, Arm.AFTER, 950))
+    sides = (
+        (BEFORE, Arm.BEFORE, 3000),
+        (AFTER, Arm.AFTER, 1000),
+        (AFTER, Arm.AFTER, 1100),
+        (BEFORE, Arm.BEFORE, 3300),
+        (BEFORE, Arm.BEFORE, 2900),
+        (AFTER, Arm.AFTER, 950),
+    )
     runs = [boot(kernel, arm, number, updates) for number, (kernel, arm, updates) in enumerate(sides)]
     for one in runs:
         keep(one)
@@ -62,14 +72,21 @@ def bad(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return err.removeprefix("lab.py: error: ").rstrip("\n")
 
 
-@pytest.mark.parametrize("words", [["xfsrepair"], ["e1"], ["xfsrepair", "--size", "quick", "--topology", "4socket"]])
+@pytest.mark.parametrize(
+    "words", [["xfsrepair"], ["e1"], ["xfsrepair", "--size", "quick", "--topology", "4socket"]]
+)
 def test_compare(words: list[str], six: list[Run], capsys: pytest.CaptureFixture[str]) -> None:
     text = good(capsys, "compare", *words)
     lines = text.splitlines()
-    assert lines[0] == "xfsrepair (quick) on 4socket: 16 vCPUs, 16GiB, tcg; boots: 3 of 6.1-slowscan-before, 3 of 6.1"
+    assert (
+        lines[0]
+        == "xfsrepair (quick) on 4socket: 16 vCPUs, 16GiB, tcg; boots: 3 of 6.1-slowscan-before, 3 of 6.1"
+    )
     assert lines[1] == "emulated: counters are faithful, times are not"
     assert "Amean    syst-repair-bhash       30.67 (  0.00%)       10.17 ( 66.85%)" in lines
-    assert [line.split()[-2:] for line in lines if line.startswith(("NUMA base PTE", "NUMA pages migrated"))] == [["3066", "1016"], ["-", "-"]]
+    assert [
+        line.split()[-2:] for line in lines if line.startswith(("NUMA base PTE", "NUMA pages migrated"))
+    ] == [["3066", "1016"], ["-", "-"]]
     assert lines[3] == "xfsrepair", "as the seed has it, over the first table"
     assert "published" not in text
 
@@ -81,12 +98,17 @@ def test_runs_by_id_and_by_folder(six: list[Run], capsys: pytest.CaptureFixture[
 
 
 def test_any_baseline(six: list[Run], capsys: pytest.CaptureFixture[str]) -> None:
-    assert "Amean    syst-repair-bhash       10.17 (  0.00%)       30.67 (-201.64%)" in good(capsys, "compare", "xfsrepair", "--baseline", AFTER)
+    assert "Amean    syst-repair-bhash       10.17 (  0.00%)       30.67 (-201.64%)" in good(
+        capsys, "compare", "xfsrepair", "--baseline", AFTER
+    )
 
 
 @pytest.mark.parametrize("baseline", [BEFORE, AFTER])
-def test_published_whatever_the_baseline(baseline: str, six: list[Run], capsys: pytest.CaptureFixture[str]) -> None:
-    """From before to after, as there, whichever column is first: the cube root of 1000 × 1100 × 950 / (3000 × 3300 × 2900) is 0.3314."""
+def test_published_whatever_the_baseline(
+    baseline: str, six: list[Run], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From before to after, as there, whichever column is first: the cube root of 1000 × 1100 × 950 / (3000 ×
+    3300 × 2900) is 0.3314."""
     text = good(capsys, "compare", "xfsrepair", "--published", "--baseline", baseline)
     assert "here:      6.1-slowscan-before -> 6.1" in text
     (line,) = (line for line in text.splitlines() if line.startswith("NUMA base PTE updates") and "%" in line)
@@ -121,21 +143,37 @@ def test_a_broken_run_is_told_and_not_counted(six: list[Run], capsys: pytest.Cap
 def test_mixed_accelerators_are_refused_or_forced(six: list[Run], capsys: pytest.CaptureFixture[str]) -> None:
     keep(boot(AFTER, Arm.AFTER, 8, 1000, Accel.KVM))
     said = bad(capsys, "compare", "xfsrepair")
-    assert said == "these runs are not comparable: accelerator: tcg (6 runs), kvm (1 run): leave some out, or use --force"
+    assert (
+        said
+        == "these runs are not comparable: accelerator: tcg (6 runs), kvm (1 run): leave some out, or use --force"
+    )
     for form in ("text", "mail"):
         text = good(capsys, "compare", "xfsrepair", "--force", "--format", form)
         assert "NOT COMPARABLE, forced: accelerator: tcg (6 runs), kvm (1 run)" in " ".join(text.split())
-    assert json.loads(good(capsys, "compare", "xfsrepair", "--force", "--format", "json"))["forced"] == ["accelerator: tcg (6 runs), kvm (1 run)"]
+    assert json.loads(good(capsys, "compare", "xfsrepair", "--force", "--format", "json"))["forced"] == [
+        "accelerator: tcg (6 runs), kvm (1 run)"
+    ]
 
 
-@pytest.mark.parametrize(("words", "said"), [
-    ([], "compare: which runs? Give runs, an experiment or a case; lab.py runs shows what there is"),
-    (["nothing"], "nothing: is no run, no experiment and no case: lab.py runs shows what there is"),
-    (["threads"], "there is no run of case threads: lab.py run threads"),
-    (["xfsrepair", "--size", "full"], "there is no run of case xfsrepair, size full: lab.py run xfsrepair"),
-    (["xfsrepair", "--baseline", "5.10"], "--baseline 5.10: there is no run of it; there are 6.1-slowscan-before, 6.1"),
-])
-def test_what_is_not_there(words: list[str], said: str, six: list[Run], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "compare: which runs? Give runs, an experiment or a case; lab.py runs shows what there is"),
+        (["nothing"], "nothing: is no run, no experiment and no case: lab.py runs shows what there is"),
+        (["threads"], "there is no run of case threads: lab.py run threads"),
+        (
+            ["xfsrepair", "--size", "full"],
+            "there is no run of case xfsrepair, size full: lab.py run xfsrepair",
+        ),
+        (
+            ["xfsrepair", "--baseline", "5.10"],
+            "--baseline 5.10: there is no run of it; there are 6.1-slowscan-before, 6.1",
+        ),
+    ],
+)
+def test_what_is_not_there(
+    words: list[str], said: str, six: list[Run], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert bad(capsys, "compare", *words) == said
 
 
@@ -153,10 +191,13 @@ def test_a_damaged_run(six: list[Run], capsys: pytest.CaptureFixture[str]) -> No
 def test_a_case_that_mirrors_nothing(six: list[Run], capsys: pytest.CaptureFixture[str]) -> None:
     keep(run("debian", phase("p"), boot=9))
     said = bad(capsys, "compare", run("debian", boot=9).id, "--published")
-    assert said == "--published: these runs' cases name no published tables (published: in testcases/CASE.yml)"
+    assert (
+        said == "--published: these runs' cases name no published tables (published: in testcases/CASE.yml)"
+    )
 
 
 # runs
+
 
 def test_runs(six: list[Run], capsys: pytest.CaptureFixture[str]) -> None:
     keep(run("debian", phase("p"), boot=9, error="phase p:\nexit status 1"))
@@ -170,11 +211,20 @@ def test_runs(six: list[Run], capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[7].startswith(f"DAMAGED  {six[0].id}: run.json cannot be read")
 
 
-@pytest.mark.parametrize(("words", "count"), [
-    (["--case", "xfsrepair"], 6), (["--kernel", AFTER], 3), (["--since", "2026-11-21"], 6), (["--since", "20261121T120004"], 2),
-    (["--experiment", "e1", "--kernel", BEFORE], 3), (["--case", "nothing"], 0),
-])
-def test_runs_are_chosen(words: list[str], count: int, six: list[Run], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "count"),
+    [
+        (["--case", "xfsrepair"], 6),
+        (["--kernel", AFTER], 3),
+        (["--since", "2026-11-21"], 6),
+        (["--since", "20261121T120004"], 2),
+        (["--experiment", "e1", "--kernel", BEFORE], 3),
+        (["--case", "nothing"], 0),
+    ],
+)
+def test_runs_are_chosen(
+    words: list[str], count: int, six: list[Run], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert len(good(capsys, "runs", *words).splitlines()) == 1 + count
 
 

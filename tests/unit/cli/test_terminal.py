@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What reaches a terminal, a reader that goes away, and signals: of lab.py as a process of its own, where they are real."""
+"""What reaches a terminal, a reader that goes away, and signals: of lab.py as a process of its own, where
+they are real."""
 
 from __future__ import annotations
 
@@ -26,25 +27,46 @@ from tests.unit import synthetic
 from tests.unit.cli.test_exit_status import Call, lab_py
 
 __all__ = ["lab_py"]  # a fixture
-CASE = synthetic.CASE.model_copy(update={"expect": (synthetic.CASE.expect[0].model_copy(update={"phase": "touch"}),)})
+CASE = synthetic.CASE.model_copy(
+    update={"expect": (synthetic.CASE.expect[0].model_copy(update={"phase": "touch"}),)}
+)
 ESCAPES = "\x1b]0;mine\x07\x1b[2J\x9b31m\u202eevil"
 SHOWN = r"\x1b]0;mine\x07\x1b[2J\x9b31m\u202eevil"
 
 
-@pytest.mark.parametrize(("text", "shown"), [
-    ("plain ×3 ✓ …", "plain ×3 ✓ …"), ("a\tb\nc\n", "a\tb\nc\n"), (ESCAPES, SHOWN), ("a\r\nb\r\r\n", "a\nb\n"),
-    ("over\rwritten\b\x7f", r"over\rwritten\x08\x7f"),
-    ("\udc80", r"\udc80"),
-])
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain ×3 ✓ …", "plain ×3 ✓ …"),
+        ("a\tb\nc\n", "a\tb\nc\n"),
+        (ESCAPES, SHOWN),
+        ("a\r\nb\r\r\n", "a\nb\n"),
+        ("over\rwritten\b\x7f", r"over\rwritten\x08\x7f"),
+        ("\udc80", r"\udc80"),
+    ],
+)
 def test_visible(text: str, shown: str) -> None:
     assert terminal.visible(text) == shown
 
 
 def kept(case_name: str = "mine", **changes: object) -> None:
     """An experiment in the state directory, whose verdict holds."""
-    for number, (arm, count) in enumerate(zip([Arm.BEFORE, Arm.AFTER, Arm.AFTER, Arm.BEFORE, Arm.BEFORE, Arm.AFTER], [90, 10, 11, 95, 93, 12], strict=True)):
+    for number, (arm, count) in enumerate(
+        zip(
+            [Arm.BEFORE, Arm.AFTER, Arm.AFTER, Arm.BEFORE, Arm.BEFORE, Arm.AFTER],
+            [90, 10, 11, 95, 93, 12],
+            strict=True,
+        )
+    ):
         kernel = {Arm.BEFORE: CASE.before, Arm.AFTER: CASE.after}[arm]
-        run = synthetic.run(kernel, synthetic.phase("touch", vmstat={"numa_pte_updates": count * 1000}), boot=number, arm=arm, case=CASE, case_name=case_name)
+        run = synthetic.run(
+            kernel,
+            synthetic.phase("touch", vmstat={"numa_pte_updates": count * 1000}),
+            boot=number,
+            arm=arm,
+            case=CASE,
+            case_name=case_name,
+        )
         folder = state.folder("runs") / run.id
         folder.mkdir()
         for edge, value in (("before", 0), ("after", count * 1000)):
@@ -82,6 +104,7 @@ def test_steps(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_a_console_log(lab_py: Call, monkeypatch: pytest.MonkeyPatch, is_terminal: bool) -> None:
     """To a file it goes as it is."""
+
     class Guest:
         def console_pieces(self) -> list[str]:
             return [f"{ESCAPES}\r\n"]
@@ -123,7 +146,14 @@ def test_a_verdict_that_nobody_reads(stream: str) -> None:
 
 @pytest.mark.parametrize("command", ["cases | true", "cases 2>&1 | head -1", "kernel list | head -1"])
 def test_a_command_that_nobody_reads(command: str) -> None:
-    done = subprocess.run(["bash", "-c", f"set -o pipefail; ./lab.py {command}"], cwd=paths.ROOT, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; ./lab.py {command}"],
+        cwd=paths.ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -201,10 +231,17 @@ def wait_for(path: Path) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize(("first", "later"), [
-    (signal.SIGINT, signal.SIGINT), (signal.SIGTERM, signal.SIGHUP), (signal.SIGHUP, signal.SIGTERM),
-])
-def test_a_second_signal_changes_nothing(first: signal.Signals, later: signal.Signals, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("first", "later"),
+    [
+        (signal.SIGINT, signal.SIGINT),
+        (signal.SIGTERM, signal.SIGHUP),
+        (signal.SIGHUP, signal.SIGTERM),
+    ],
+)
+def test_a_second_signal_changes_nothing(
+    first: signal.Signals, later: signal.Signals, tmp_path: Path
+) -> None:
     child = process(WAITS, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path)
     wait_for(tmp_path / "ready")
     child.send_signal(first)
@@ -218,7 +255,8 @@ def test_a_second_signal_changes_nothing(first: signal.Signals, later: signal.Si
 
 
 def in_a_terminal(argv: list[str], place: Path, ready: Path) -> int:
-    """Run a program in a terminal that is closed once `ready` is there: hang-up, and EIO for whatever it then writes."""
+    """Run a program in a terminal that is closed once `ready` is there: hang-up, and EIO for whatever it then
+    writes."""
     child, master = os.forkpty()
     if not child:
         os.chdir(place)
@@ -286,7 +324,18 @@ def test_waits():
 
 def pytest_argv(place: Path, *words: str) -> list[str]:
     (place / "test_mine.py").write_text(PYTEST_WAITS)
-    return [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(place), *words, "test_mine.py"]
+    return [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--rootdir",
+        str(place),
+        *words,
+        "test_mine.py",
+    ]
 
 
 def test_a_closed_terminal_of_pytest(tmp_path: Path) -> None:
@@ -297,7 +346,9 @@ def test_a_closed_terminal_of_pytest(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("later", [signal.SIGINT, signal.SIGHUP])
 def test_a_second_signal_to_pytest(later: signal.Signals, tmp_path: Path) -> None:
-    child = subprocess.Popen(pytest_argv(tmp_path), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    child = subprocess.Popen(
+        pytest_argv(tmp_path), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
     wait_for(tmp_path / "ready")
     child.send_signal(signal.SIGINT)
     wait_for(tmp_path / "cleaning")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""lab.py up: what is asked for becomes one request for each guest, or one clear error before anything is made."""
+"""lab.py up: what is asked for becomes one request for each guest, or one clear error before anything is
+made."""
 
 from __future__ import annotations
 
@@ -12,8 +13,12 @@ from numalab.core.errors import InputError
 from numalab.model.guest import GuestRequest
 
 
-def requests(topologies: list[str], kernels: str, names: list[str] | None = None, port: int | None = None) -> list[GuestRequest]:
-    return guest_commands._requests(topologies, guest_commands._kernels(kernels), names or [], {"ssh_port": port}, None, None, [])
+def requests(
+    topologies: list[str], kernels: str, names: list[str] | None = None, port: int | None = None
+) -> list[GuestRequest]:
+    return guest_commands._requests(
+        topologies, guest_commands._kernels(kernels), names or [], {"ssh_port": port}, None, None, []
+    )
 
 
 def told(found: list[GuestRequest]) -> list[tuple[str, str, str]]:
@@ -23,22 +28,29 @@ def told(found: list[GuestRequest]) -> list[tuple[str, str, str]]:
 def test_one_guest_for_each_kernel(lab_state: Path) -> None:
     assert told(requests(["uma-2g"], "debian")) == [("uma-2g", "uma-2g", "debian")]
     assert told(requests(["uma-2g"], "6.1,6.1-slowscan-before")) == [
-        ("uma-2g-6.1", "uma-2g", "6.1"), ("uma-2g-6.1-slowscan-before", "uma-2g", "6.1-slowscan-before"),
+        ("uma-2g-6.1", "uma-2g", "6.1"),
+        ("uma-2g-6.1-slowscan-before", "uma-2g", "6.1-slowscan-before"),
     ]
     assert told(requests(["uma-2g", "uma-2g"], "debian,6.1")) == [
-        ("uma-2g-debian", "uma-2g", "debian"), ("uma-2g-6.1", "uma-2g", "6.1"), ("uma-2g-debian-2", "uma-2g", "debian"), ("uma-2g-6.1-2", "uma-2g", "6.1"),
+        ("uma-2g-debian", "uma-2g", "debian"),
+        ("uma-2g-6.1", "uma-2g", "6.1"),
+        ("uma-2g-debian-2", "uma-2g", "debian"),
+        ("uma-2g-6.1-2", "uma-2g", "6.1"),
     ]
     assert [name for name, *_ in told(requests(["uma-2g"], "6.1,6.12", ["old", "new"]))] == ["old", "new"]
 
 
-@pytest.mark.parametrize(("kernels", "names", "port", "said"), [
-    ("6.1,", [], None, "'' is not a name"),
-    ("6.1,2.4", [], None, r"no kernels file .*2\.4\.yml"),
-    ("6.1,6.1", [], None, r"--kernel: 6\.1 is there twice"),
-    ("6.1,6.12", ["one"], None, "--name: 1 names for 1 topologies times 2 kernels"),
-    ("6.1,6.12", ["one", "one"], None, "--name: 'one' is there twice"),
-    ("6.1,6.12", [], 2222, "--ssh-port: one port cannot serve several guests"),
-])
+@pytest.mark.parametrize(
+    ("kernels", "names", "port", "said"),
+    [
+        ("6.1,", [], None, "'' is not a name"),
+        ("6.1,2.4", [], None, r"no kernels file .*2\.4\.yml"),
+        ("6.1,6.1", [], None, r"--kernel: 6\.1 is there twice"),
+        ("6.1,6.12", ["one"], None, "--name: 1 names for 1 topologies times 2 kernels"),
+        ("6.1,6.12", ["one", "one"], None, "--name: 'one' is there twice"),
+        ("6.1,6.12", [], 2222, "--ssh-port: one port cannot serve several guests"),
+    ],
+)
 def test_bad_lists(lab_state: Path, kernels: str, names: list[str], port: int | None, said: str) -> None:
     with pytest.raises(InputError, match=said):
         requests(["uma-2g"], kernels, names, port)

@@ -12,7 +12,10 @@ from numalab.core.log import moving, note, step, tell
 
 def told(caplog: pytest.LogCaptureFixture) -> list[tuple[str, ...]]:
     """Level, whose, what and state of every record."""
-    return [(record.levelname, *(str(vars(record)[key]) for key in ("who", "step", "state"))) for record in caplog.records]
+    return [
+        (record.levelname, *(str(vars(record)[key]) for key in ("who", "step", "state")))
+        for record in caplog.records
+    ]
 
 
 def test_a_step(caplog: pytest.LogCaptureFixture) -> None:
@@ -41,5 +44,8 @@ def test_what_came_out_is_for_everybody_and_what_moves_is_not(caplog: pytest.Log
     caplog.set_level(logging.DEBUG, "numalab")
     tell("boot 1 of 6", who="mine")
     moving("numa_pte_updates +5")
-    assert told(caplog) == [("INFO", "mine", "boot 1 of 6", "told"), ("DEBUG", "", "numa_pte_updates +5", "moving")]
+    assert told(caplog) == [
+        ("INFO", "mine", "boot 1 of 6", "told"),
+        ("DEBUG", "", "numa_pte_updates +5", "moving"),
+    ]
     assert caplog.messages == ["mine: boot 1 of 6", "numa_pte_updates +5"]

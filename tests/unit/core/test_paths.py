@@ -12,7 +12,9 @@ import pytest
 
 from numalab.core import paths
 
-FILES = sorted(path for path in paths.PACKAGE.rglob("*.py") if path.name != "paths.py" and path != paths.AGENT)
+FILES = sorted(
+    path for path in paths.PACKAGE.rglob("*.py") if path.name != "paths.py" and path != paths.AGENT
+)
 
 
 def test_they_are_there() -> None:

@@ -47,6 +47,7 @@ def gone(place: Path) -> bool:
 
 def until_both(place: Path, then: Callable[[], None]) -> Callable[[], None]:
     """A watch that acts once both processes are there."""
+
     def watch() -> None:
         if (place / "pids").exists() and len((place / "pids").read_text().split()) == 2:
             then()
@@ -65,10 +66,14 @@ def test_status_and_streams(deadline: Deadline) -> None:
     assert run(["sh", "-c", "kill -9 $$"], deadline=deadline, check=False).status == -9
 
 
-@pytest.mark.parametrize(("script", "said"), [
-    ("echo first >&2; echo why >&2; echo >&2; exit 3", "exit status 3: why"), ("echo only out; exit 1", "exit status 1: only out"),
-    ("exit 2", "exit status 2: no output"),
-])
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("echo first >&2; echo why >&2; echo >&2; exit 3", "exit status 3: why"),
+        ("echo only out; exit 1", "exit status 1: only out"),
+        ("exit 2", "exit status 2: no output"),
+    ],
+)
 def test_a_failure_says_why(script: str, said: str, deadline: Deadline) -> None:
     with pytest.raises(CommandFailed, match=f"{said}$") as caught:
         run(["sh", "-c", script], deadline=deadline)
@@ -84,7 +89,13 @@ def test_a_long_command_is_not_said_in_full(deadline: Deadline) -> None:
 
 
 def test_input_environment_and_folder(tmp_path: Path, deadline: Deadline) -> None:
-    result = run(["sh", "-c", "cat; echo $COLOUR; pwd"], deadline=deadline, input=b"fed\n", env={"COLOUR": "blue"}, cwd=tmp_path)
+    result = run(
+        ["sh", "-c", "cat; echo $COLOUR; pwd"],
+        deadline=deadline,
+        input=b"fed\n",
+        env={"COLOUR": "blue"},
+        cwd=tmp_path,
+    )
     assert result.stdout == f"fed\nblue\n{tmp_path.resolve()}\n"
     assert run(["cat"], deadline=deadline).stdout == "", "without input, a program reads none of ours"
 
@@ -105,7 +116,12 @@ def little_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("little_is_kept")
 def test_the_end_of_what_is_too_much_is_kept(deadline: Deadline) -> None:
     result = run([sys.executable, "-c", "print('o' * 500000, 'end', end='')"], deadline=deadline, check=False)
-    assert (result.stdout, result.stdout_cut, result.stderr, result.stderr_cut) == ("o" * 996 + " end", 500004 - 1000, "", 0)
+    assert (result.stdout, result.stdout_cut, result.stderr, result.stderr_cut) == (
+        "o" * 996 + " end",
+        500004 - 1000,
+        "",
+        0,
+    )
     result = run([sys.executable, "-c", "import sys; sys.stderr.write('e' * 5000)"], deadline=deadline)
     assert (result.stderr, result.stderr_cut) == ("e" * 1000, 4000)
     with pytest.raises(CommandFailed, match="printed more than the 1000 bytes that the lab keeps"):
@@ -115,6 +131,7 @@ def test_the_end_of_what_is_too_much_is_kept(deadline: Deadline) -> None:
 
 def test_what_never_ends_is_watched_and_takes_no_memory(deadline: Deadline) -> None:
     """The program is never out of words, so nothing but the clock makes us look at the watch."""
+
     def most() -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
@@ -134,11 +151,14 @@ def test_streams_pass_through_as_they_come(tmp_path: Path, deadline: Deadline) -
     """The program waits until somebody has seen its first line, on each stream."""
     script = "echo out; echo err >&2; until [ -e go ]; do sleep 0.02; done; head -c 100000 /dev/zero; exit 3"
     with (tmp_path / "out").open("wb") as out, (tmp_path / "err").open("wb") as err:
+
         def watch() -> None:
             if (tmp_path / "out").read_bytes() == b"out\n" and (tmp_path / "err").read_bytes() == b"err\n":
                 (tmp_path / "go").touch()
 
-        result = run(["sh", "-c", script], deadline=deadline, cwd=tmp_path, watch=watch, out=out, err=err, check=False)
+        result = run(
+            ["sh", "-c", script], deadline=deadline, cwd=tmp_path, watch=watch, out=out, err=err, check=False
+        )
     assert (tmp_path / "out").read_bytes() == b"out\n" + bytes(100000)
     assert (result.status, len(result.stdout), result.stdout_cut, result.stderr) == (3, 1000, 99004, "err\n")
 
@@ -164,7 +184,9 @@ def test_who_reads_slowly_does_not_hold_up_the_deadline(pipe: tuple[int, IO[byte
         run(["cat", "/dev/zero"], deadline=Deadline.after(1), out=pipe[1])
 
 
-def test_a_reader_that_goes_away_is_the_programs_to_mind(pipe: tuple[int, IO[bytes]], deadline: Deadline) -> None:
+def test_a_reader_that_goes_away_is_the_programs_to_mind(
+    pipe: tuple[int, IO[bytes]], deadline: Deadline
+) -> None:
     """As in a pipeline: SIGPIPE for who goes on writing, and who does not ends with a status of its own."""
     os.close(pipe[0])
     assert run(["cat", "/dev/zero"], deadline=deadline, out=pipe[1], check=False).status == -signal.SIGPIPE
@@ -175,7 +197,11 @@ def test_a_reader_that_goes_away_is_the_programs_to_mind(pipe: tuple[int, IO[byt
 def test_a_line_without_an_end_is_told_in_parts(monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
     monkeypatch.setattr(process, "LINE_BYTES", 1000)
     seen: list[str] = []
-    run([sys.executable, "-c", "import sys; sys.stderr.write('e' * 5000000 + '\\nlast\\n')"], deadline=deadline, tell=seen.append)
+    run(
+        [sys.executable, "-c", "import sys; sys.stderr.write('e' * 5000000 + '\\nlast\\n')"],
+        deadline=deadline,
+        tell=seen.append,
+    )
     assert "".join(seen) == "e" * 5000000 + "last"
     assert max(map(len, seen)) <= 1000 + (1 << 16)
 
@@ -225,7 +251,12 @@ def test_watch_ends_all(script: str, tmp_path: Path, deadline: Deadline) -> None
 
 def test_cancel_ends_all(tmp_path: Path, deadline: Deadline) -> None:
     with pytest.raises(Cancelled, match=r"sh -c .*: cancelled"):
-        run(["sh", "-c", FAMILY], deadline=deadline, cwd=tmp_path, watch=until_both(tmp_path, deadline.cancel.set))
+        run(
+            ["sh", "-c", FAMILY],
+            deadline=deadline,
+            cwd=tmp_path,
+            watch=until_both(tmp_path, deadline.cancel.set),
+        )
     assert gone(tmp_path)
 
 
@@ -309,7 +340,11 @@ def test_who_is_told_may_stop_it(tmp_path: Path, deadline: Deadline) -> None:
     with pytest.raises(Stop):
         run(["sh", "-c", f"echo go >&2; {FAMILY}"], deadline=deadline, cwd=tmp_path, tell=tell)
     # It may have been ended before it had both children.
-    pids = [int(word) for word in (tmp_path / "pids").read_text().split()] if (tmp_path / "pids").exists() else []
+    pids = (
+        [int(word) for word in (tmp_path / "pids").read_text().split()]
+        if (tmp_path / "pids").exists()
+        else []
+    )
     end = time.monotonic() + 5
     while any(map(alive, pids)) and time.monotonic() < end:
         time.sleep(0.01)

@@ -72,13 +72,18 @@ def test_folder(lab_state: Path) -> None:
 
 
 def test_lock_excludes_another_process(lab_state: Path, deadline: Deadline) -> None:
-    with subprocess.Popen([sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
         try:
             assert holder.stdout is not None
             assert holder.stdout.readline() == "held\n"
             with state.lock("other", deadline):
                 pass
-            with pytest.raises(DeadlinePassed, match=r"another lab.py that holds .*/locks/one"), state.lock("one", Deadline.after(0)):
+            with (
+                pytest.raises(DeadlinePassed, match=r"another lab.py that holds .*/locks/one"),
+                state.lock("one", Deadline.after(0)),
+            ):
                 pass
         finally:
             holder.kill()
@@ -117,6 +122,7 @@ def test_what_fails_is_not_made(error: type[BaseException], lab_state: Path) -> 
     place = lab_state / "images" / "x"
     place.mkdir(parents=True)
     (place / "file").write_text("old")
+
     def make() -> None:
         with state.making(place) as scratch:
             (scratch / "file").write_text("half")
@@ -129,13 +135,19 @@ def test_what_fails_is_not_made(error: type[BaseException], lab_state: Path) -> 
 
 
 def test_a_full_disk_is_the_hosts_error(lab_state: Path) -> None:
-    with pytest.raises(HostError, match=r"images/x: .*No space left"), state.making(lab_state / "images" / "x"):
+    with (
+        pytest.raises(HostError, match=r"images/x: .*No space left"),
+        state.making(lab_state / "images" / "x"),
+    ):
         raise OSError(28, "No space left on device")
 
 
 def test_abandoned(lab_state: Path) -> None:
     me = state.this_process()
-    mine, elsewhere, dead = (lab_state / "images" / f".making-{one}-7-x" for one in (me, replace(me, machine="abcdef"), replace(me, pid=dead_pid())))
+    mine, elsewhere, dead = (
+        lab_state / "images" / f".making-{one}-7-x"
+        for one in (me, replace(me, machine="abcdef"), replace(me, pid=dead_pid()))
+    )
     earlier = [lab_state / "images" / f".making-{pid}-x" for pid in (os.getpid(), dead_pid(), dead_pid())]
     for path in (mine, elsewhere, dead, *earlier):
         path.mkdir(parents=True)
@@ -149,17 +161,29 @@ def test_a_process_is_told_from_every_other() -> None:
     assert state.Process.parse(str(me)) == me
     assert me.lives
     assert not me.elsewhere
-    for other in (replace(me, pid=dead_pid()), replace(me, started=me.started + 1), replace(me, boot="abcdef")):
+    for other in (
+        replace(me, pid=dead_pid()),
+        replace(me, started=me.started + 1),
+        replace(me, boot="abcdef"),
+    ):
         assert not other.lives
     far = replace(me, machine="abcdef", pid=dead_pid())
     assert far.elsewhere
     assert far.lives, "who cannot be asked may live"
-    for text in ("", f"{os.getpid()} {state.started(os.getpid())}", "x", "1", "aaaaaa.bbbbbb.1", "AAAAAA.bbbbbb.1.2"):
+    for text in (
+        "",
+        f"{os.getpid()} {state.started(os.getpid())}",
+        "x",
+        "1",
+        "aaaaaa.bbbbbb.1",
+        "AAAAAA.bbbbbb.1.2",
+    ):
         assert state.Process.parse(text) is None
 
 
 def test_a_lock_is_its_threads_own(lab_state: Path) -> None:
     """Taken again at once by whoever holds it, by another thread not before it is released."""
+
     def taken() -> bool:
         try:
             with state.lock("x", Deadline.after(0)):
@@ -179,7 +203,10 @@ def test_a_machine_has_one_lock(lab_state: Path, tmp_path: Path, monkeypatch: py
     """Whatever the state directory."""
     with state.machine_lock(f"test-{os.getpid()}", Deadline.after(60)):
         monkeypatch.setenv("LAB_STATE", str(tmp_path / "other"))
-        with pytest.raises(DeadlinePassed, match=r"another lab.py on this machine"), state.machine_lock(f"test-{os.getpid()}", Deadline.after(0.1)):
+        with (
+            pytest.raises(DeadlinePassed, match=r"another lab.py on this machine"),
+            state.machine_lock(f"test-{os.getpid()}", Deadline.after(0.1)),
+        ):
             pass
     with state.machine_lock(f"test-{os.getpid()}", Deadline.after(0.1)):
         pass
@@ -207,11 +234,16 @@ def test_what_is_used_is_not_discarded(lab_state: Path) -> None:
     assert not place.exists()
     assert not state.discard(place)
     assert list(place.parent.iterdir()) == []
-    with pytest.raises(HostError, match=f"{place}: another lab.py has removed it: try again"), state.using(place):
+    with (
+        pytest.raises(HostError, match=f"{place}: another lab.py has removed it: try again"),
+        state.using(place),
+    ):
         pass
 
 
-def test_an_identity_is_of_one_state_directory(lab_state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_identity_is_of_one_state_directory(
+    lab_state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The same each time; another for an empty folder in its place, and for a copy."""
     first = state.identity()
     assert state.identity() == first
@@ -234,7 +266,9 @@ def test_alive_and_started() -> None:
     zombie.wait()
 
 
-def test_ssh_key_is_made_once(lab_state: Path, program: Callable[[str, str], Path], deadline: Deadline) -> None:
+def test_ssh_key_is_made_once(
+    lab_state: Path, program: Callable[[str, str], Path], deadline: Deadline
+) -> None:
     program("ssh-keygen", 'for word; do last=$word; done; echo made >> "$last"')
     assert state.ssh_key(deadline).read_text() == "private\n", "the one that is there is kept"
     (lab_state / "ssh" / "id_ed25519").unlink()
@@ -243,7 +277,9 @@ def test_ssh_key_is_made_once(lab_state: Path, program: Callable[[str, str], Pat
 
 
 @pytest.mark.parametrize("runtime", ["", "/no/such/folder"])
-def test_sockets_without_a_runtime_folder(runtime: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sockets_without_a_runtime_folder(
+    runtime: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """sudo -E and containers leave XDG_RUNTIME_DIR set to a folder that nobody made."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -274,7 +310,9 @@ def test_many_write_one_file(tmp_path: Path) -> None:
     assert not list(tmp_path.glob(".making-*"))
 
 
-def test_what_is_written_is_on_the_disk_before_it_has_its_name(lab_state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_written_is_on_the_disk_before_it_has_its_name(
+    lab_state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After a power cut a renamed file that was not synced is there, and empty."""
     target, place = lab_state / "memory.json", lab_state / "kernels/k"
     seen: list[tuple[int, bool, bool]] = []
@@ -291,7 +329,9 @@ def test_what_is_written_is_on_the_disk_before_it_has_its_name(lab_state: Path, 
     with state.making(place) as scratch:
         (scratch / "modules").mkdir()
         (scratch / "modules/m.ko").write_text("module")
-    inside = {(path.stat().st_ino, True, False) for path in (place, place / "modules", place / "modules/m.ko")}
+    inside = {
+        (path.stat().st_ino, True, False) for path in (place, place / "modules", place / "modules/m.ko")
+    }
     assert set(seen) == {*inside, (place.parent.stat().st_ino, True, True)}
     assert seen[-1][0] == place.parent.stat().st_ino
 
@@ -300,4 +340,8 @@ def test_nobody_else_reads_what_the_lab_makes(lab_state: Path) -> None:
     """The state directory itself may be open (qemu_user)."""
     place = state.folder("images", "debian12")
     state.write(place / "file", "text")
-    assert [path.stat().st_mode & 0o777 for path in (place.parent, place, place / "file")] == [0o700, 0o700, 0o600]
+    assert [path.stat().st_mode & 0o777 for path in (place.parent, place, place / "file")] == [
+        0o700,
+        0o700,
+        0o600,
+    ]

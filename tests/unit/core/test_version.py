@@ -41,7 +41,9 @@ def test_a_checkout_has_a_commit(checkout: Path) -> None:
     assert version.version() == f"{package} (commit {commit}-dirty)"
 
 
-def test_a_folder_within_somebody_elses_checkout_has_none(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_within_somebody_elses_checkout_has_none(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (checkout / "site-packages").mkdir()
     monkeypatch.setattr(paths, "ROOT", checkout / "site-packages")
     assert version.version() == metadata.version("numalab")
@@ -68,13 +70,26 @@ def test_both_ways_to_start_it(start: list[str]) -> None:
 def test_modules_that_do_not_load_are_an_error_of_the_lab(tmp_path: Path) -> None:
     """Python's own status for an error is 1: "does not hold"."""
     (tmp_path / "typer.py").write_text("raise ImportError('half installed')\n")
-    done = subprocess.run([sys.executable, "-m", "numalab"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "numalab"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert (done.returncode, "half installed" in done.stderr) == (2, True)
 
 
-@pytest.mark.parametrize(("line", "words"), [
-    ("./lab.py verd", ["verdict"]), ("./lab.py kernel im", ["import"]), ("./lab.py up --topo", ["--topology"]), ("./lab.py --vers", ["--version"]),
-])
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("./lab.py verd", ["verdict"]),
+        ("./lab.py kernel im", ["import"]),
+        ("./lab.py up --topo", ["--topology"]),
+        ("./lab.py --vers", ["--version"]),
+    ],
+)
 def test_completion_in_bash(line: str, words: list[str]) -> None:
     script = f"""
         eval "$(./lab.py --show-completion)"
@@ -83,5 +98,7 @@ def test_completion_in_bash(line: str, words: list[str]) -> None:
         "${{BASH_REMATCH[1]}}" ./lab.py
         printf '%s\\n' "${{COMPREPLY[@]}}"
     """
-    done = subprocess.run(["bash"], input=script, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        ["bash"], input=script, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
     assert (done.stdout.split(), done.stderr) == (words, "")

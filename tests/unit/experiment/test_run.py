@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Experiments over guests that nobody boots: who is booted when, what stays when one breaks, and when it is enough."""
+"""Experiments over guests that nobody boots: who is booted when, what stays when one breaks, and when it is
+enough."""
 
 from __future__ import annotations
 
@@ -14,7 +15,15 @@ from numalab.core import state
 from numalab.core.errors import CommandFailed, GuestError, InputError, NameTaken
 from numalab.core.process import Deadline
 from numalab.experiment import run as experiment
-from numalab.experiment.plan import Plan, boot_order, build_kernels, interesting_phase, make_plan, plan_settings, scaled_topology
+from numalab.experiment.plan import (
+    Plan,
+    boot_order,
+    build_kernels,
+    interesting_phase,
+    make_plan,
+    plan_settings,
+    scaled_topology,
+)
 from numalab.experiment.run import ExperimentBoot
 from numalab.guest import provision
 from numalab.host import image
@@ -108,7 +117,14 @@ class Lab:
         self.orders.append(order)
 
     def measure(
-        self, guest: Any, workload: str, size: SizeClass, deadline: Deadline, options: runner.Options, *, watcher: runner.Watcher | None = None,
+        self,
+        guest: Any,
+        workload: str,
+        size: SizeClass,
+        deadline: Deadline,
+        options: runner.Options,
+        *,
+        watcher: runner.Watcher | None = None,
     ) -> tuple[Run, Path]:
         """measure.run."""
         assert self.up_now == 1, "one guest at a time"
@@ -119,8 +135,13 @@ class Lab:
         turn = self.taken[guest.kernel] = self.taken.get(guest.kernel, -1) + 1
         series = self.values[guest.kernel]
         run = synthetic.run(
-            guest.kernel, synthetic.phase("touch", vmstat={"numa_pte_updates": series[turn % len(series)]}),
-            boot=place.boot, arm=place.arm, case=place.case, workload=workload, place=place,
+            guest.kernel,
+            synthetic.phase("touch", vmstat={"numa_pte_updates": series[turn % len(series)]}),
+            boot=place.boot,
+            arm=place.arm,
+            case=place.case,
+            workload=workload,
+            place=place,
         )
         self.happened.append(f"{place.boot} {guest.kernel} {place.arm}")
         return run, Path(f"/runs/{place.boot}")
@@ -140,7 +161,11 @@ def lab(monkeypatch: pytest.MonkeyPatch) -> Lab:
     monkeypatch.setattr(experiment, "build_kernels", lambda *_: None)
     place = state.folder("images", "e" * 16)
     builds = {name: BootFiles(name=name, kernel=f"/{name}/bzImage") for name in (BEFORE, AFTER)}
-    monkeypatch.setattr(experiment, "pin_builds", lambda asked, _: (asked.model_copy(update={"image_id": place.name, "pinned": builds}), {place}))
+    monkeypatch.setattr(
+        experiment,
+        "pin_builds",
+        lambda asked, _: (asked.model_copy(update={"image_id": place.name, "pinned": builds}), {place}),
+    )
     return made
 
 
@@ -182,7 +207,9 @@ def test_an_experiment_keeps_what_it_stands_on(lab: Lab, asked: Plan) -> None:
 
     conduct(asked, 2, Remover())
     assert {request.image_id for request in lab.requests} == {"e" * 16}
-    assert [request.pinned.kernel for request in lab.requests if request.pinned] == [f"/{name}/bzImage" for name in (BEFORE, AFTER, AFTER, BEFORE)]
+    assert [request.pinned.kernel for request in lab.requests if request.pinned] == [
+        f"/{name}/bzImage" for name in (BEFORE, AFTER, AFTER, BEFORE)
+    ]
     assert state.discard(place)
 
 
@@ -211,9 +238,10 @@ def test_order() -> None:
 @pytest.mark.parametrize("kernels", ["ab", "abc", "abcd", "aabb"])
 @pytest.mark.parametrize(("first", "rounds"), [(0, 1), (0, 4), (0, 5), (1, 3), (3, 4)])
 def test_order_goes_on_where_it_was(kernels: str, first: int, rounds: int) -> None:
-    """Each kernel has one boot a round; rounds that are added later follow as if they had been asked for at once."""
+    """Each kernel has one boot a round; rounds that are added later follow as if they had been asked for at
+    once."""
     found = boot_order(kernels, rounds, first=first)
-    assert found == boot_order(kernels, rounds)[first * len(kernels):]
+    assert found == boot_order(kernels, rounds)[first * len(kernels) :]
     assert sorted(index for _, index in found) == sorted([*range(len(kernels))] * (rounds - first))
 
 
@@ -224,15 +252,18 @@ def test_plan(asked: Plan) -> None:
     assert plan_settings(asked) == {"vm.watermark_scale_factor": "1000", "scan_delay_ms": "100"}
 
 
-@pytest.mark.parametrize(("words", "machine"), [
-    ({"topology_name": "cpus2of4"}, ("cpus2of4", 2 * GIB, None)),
-    ({"topology_name": "cpus2of4", "vcpus": 2}, ("cpus2of4", 2 * GIB, 2)),
-    ({"memory": 8 * GIB}, ("4socket", 8 * GIB, 8)),
-    # What the case does not name is no larger than the case's first, nor than its own size.
-    ({"topology_name": "fakenuma"}, ("fakenuma", 4 * GIB, 8)),
-    ({"topology_name": "uma-2g"}, ("uma-2g", 2 * GIB, 4)),
-    ({"topology_name": "uma-2g", "memory": GIB}, ("uma-2g", GIB, 4)),
-])
+@pytest.mark.parametrize(
+    ("words", "machine"),
+    [
+        ({"topology_name": "cpus2of4"}, ("cpus2of4", 2 * GIB, None)),
+        ({"topology_name": "cpus2of4", "vcpus": 2}, ("cpus2of4", 2 * GIB, 2)),
+        ({"memory": 8 * GIB}, ("4socket", 8 * GIB, 8)),
+        # What the case does not name is no larger than the case's first, nor than its own size.
+        ({"topology_name": "fakenuma"}, ("fakenuma", 4 * GIB, 8)),
+        ({"topology_name": "uma-2g"}, ("uma-2g", 2 * GIB, 4)),
+        ({"topology_name": "uma-2g", "memory": GIB}, ("uma-2g", GIB, 4)),
+    ],
+)
 def test_machine(case: Path, words: dict[str, Any], machine: tuple[str, int | None, int | None]) -> None:
     found = make_plan(str(case), SizeClass.QUICK, **words)
     assert (found.machine.topology, found.machine.memory, found.machine.vcpus) == machine
@@ -250,33 +281,45 @@ def test_a_machine_has_a_cpu_for_each_node_that_has_some(tmp_path: Path) -> None
 def test_shape_has_the_cases_disks(asked: Plan) -> None:
     """In place of the topology's own of that name, or beside them."""
     assert {disk.name: disk.size for disk in catalog.topology("4socket").disks} == {"500TB": 500 << 40}
-    assert {disk.name: disk.size for disk in scaled_topology(asked).disks} == {"500TB": 2 * GIB, "scratch": GIB}
+    assert {disk.name: disk.size for disk in scaled_topology(asked).disks} == {
+        "500TB": 2 * GIB,
+        "scratch": GIB,
+    }
 
 
-@pytest.mark.parametrize(("words", "said"), [
-    ({"kernels": ("6.1", "2.4")}, r"no kernels file .*2\.4\.yml"),
-    ({"kernels": ("6.1", "")}, "'' is not a name"),
-    ({"kernels": ("6.1",)}, r"^kernels 6\.1: one kernel compares with nothing; give two, such as 6\.1-slowscan-before,6\.1"),
-    ({"size": SizeClass.FULL}, "has no size full: it has quick"),
-    ({"topology_name": "7socket"}, "no topologies file .*7socket"),
-    ({"vcpus": 2}, "^vcpus 2: 4 nodes of this topology have CPUs"),
-    ({"memory": GIB // 1024}, "^memory: this topology needs"),
-])
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"kernels": ("6.1", "2.4")}, r"no kernels file .*2\.4\.yml"),
+        ({"kernels": ("6.1", "")}, "'' is not a name"),
+        (
+            {"kernels": ("6.1",)},
+            r"^kernels 6\.1: one kernel compares with nothing; give two, such as 6\.1-slowscan-before,6\.1",
+        ),
+        ({"size": SizeClass.FULL}, "has no size full: it has quick"),
+        ({"topology_name": "7socket"}, "no topologies file .*7socket"),
+        ({"vcpus": 2}, "^vcpus 2: 4 nodes of this topology have CPUs"),
+        ({"memory": GIB // 1024}, "^memory: this topology needs"),
+    ],
+)
 def test_what_was_chosen_is_checked(case: Path, words: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
         make_plan(str(case), **{"size": SizeClass.QUICK, **words})
 
 
-@pytest.mark.parametrize(("old", "new", "said"), [
-    ("workload: remote", "workload: distant", "there is no workload distant: there are .*remote"),
-    ("numa_pte_updates", "numa.updates", r"case mine: there is no metric numa\.updates"),
-    ("phase: touch", "phase: tuch", "case mine: remote has no measured phase tuch in size quick"),
-    ("phase: touch", "phase: compile-*", "no measured phase compile-"),
-    ("mib: 64", "mib: 0", "remote: quick parameter mib: .*greater than or equal to 1"),
-    ("mib: 64", "megs: 64", "remote: quick parameter megs: .*not permitted"),
-    ("topology: 4socket", "topology: 7socket", "no topologies file"),
-    ('after: "6.1"', 'after: "2.4"', r"no kernels file .*2\.4\.yml"),
-])
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("workload: remote", "workload: distant", "there is no workload distant: there are .*remote"),
+        ("numa_pte_updates", "numa.updates", r"case mine: there is no metric numa\.updates"),
+        ("phase: touch", "phase: tuch", "case mine: remote has no measured phase tuch in size quick"),
+        ("phase: touch", "phase: compile-*", "no measured phase compile-"),
+        ("mib: 64", "mib: 0", "remote: quick parameter mib: .*greater than or equal to 1"),
+        ("mib: 64", "megs: 64", "remote: quick parameter megs: .*not permitted"),
+        ("topology: 4socket", "topology: 7socket", "no topologies file"),
+        ('after: "6.1"', 'after: "2.4"', r"no kernels file .*2\.4\.yml"),
+    ],
+)
 def test_what_the_case_says_is_checked(case: Path, old: str, new: str, said: str) -> None:
     """Before anything is booted, or built."""
     assert old in CASE
@@ -317,26 +360,51 @@ def test_run(asked: Plan, lab: Lab) -> None:
         patience.append(seconds)
         return Deadline.after(seconds)
 
-    found = list(experiment.run(asked, FakeHost().real(), 2, experiment="e", looks=3, limit=limit, began=seen.began))
-    assert [word for word in lab.happened if word != "down"] == [f"0 {BEFORE} before", f"1 {AFTER} after", f"2 {AFTER} after", f"3 {BEFORE} before"]
+    found = list(
+        experiment.run(asked, FakeHost().real(), 2, experiment="e", looks=3, limit=limit, began=seen.began)
+    )
+    assert [word for word in lab.happened if word != "down"] == [
+        f"0 {BEFORE} before",
+        f"1 {AFTER} after",
+        f"2 {AFTER} after",
+        f"3 {BEFORE} before",
+    ]
     assert lab.happened[1::2] == ["down"] * 4, "one after the other"
     assert [boot.kernel for boot in seen.boots] == [BEFORE, AFTER, AFTER, BEFORE]
     assert patience == [240.0] * 4, "each boot has its own time"
     request, options = lab.requests[1], lab.options[1]
-    assert (request.topology_name, request.kernel_name, request.append, request.wish) == ("4socket", AFTER, "quiet", "auto")
+    assert (request.topology_name, request.kernel_name, request.append, request.wish) == (
+        "4socket",
+        AFTER,
+        "quiet",
+        "auto",
+    )
     assert request.shape == scaled_topology(asked)
     assert len({request.name for request in lab.requests}) == 4
-    assert lab.orders == [provision.Order(sysctls={"vm.watermark_scale_factor": "1000"}, knobs={"scan_delay_ms": "100"})] * 4
+    assert (
+        lab.orders
+        == [provision.Order(sysctls={"vm.watermark_scale_factor": "1000"}, knobs={"scan_delay_ms": "100"})]
+        * 4
+    )
     assert options.settings == {"vm.watermark_scale_factor": "1000", "scan_delay_ms": "100"}
     assert (options.params, options.tracepoints) == ({"mib": 64}, ("migrate:mm_migrate_pages",))
     place = found[1][0].place
     assert place
-    assert (place.case_name, place.case, place.experiment, place.arm, place.boot, place.looks) == ("mine", asked.case, "e", Arm.AFTER, 1, 3)
+    assert (place.case_name, place.case, place.experiment, place.arm, place.boot, place.looks) == (
+        "mine",
+        asked.case,
+        "e",
+        Arm.AFTER,
+        1,
+        3,
+    )
 
 
 def test_a_guest_without_settings_is_not_tuned(asked: Plan, lab: Lab) -> None:
     bare = asked.about.model_copy(update={"sysctls": {}, "knobs": {}})
-    plain = asked.model_copy(update={"case": asked.case.model_copy(update={"sizes": {SizeClass.QUICK: bare}})})
+    plain = asked.model_copy(
+        update={"case": asked.case.model_copy(update={"sizes": {SizeClass.QUICK: bare}})}
+    )
     list(experiment.run(plain, FakeHost().real(), 1, experiment="e", limit=Deadline.after))
     assert not lab.orders
 
@@ -368,21 +436,26 @@ def test_conduct(asked: Plan, lab: Lab) -> None:
     assert {run.place.looks for run, _ in outcome.runs if run.place} == {1}
     assert {run.place.planned for run, _ in outcome.runs if run.place} == {6}
     assert [(verdict.answer, verdict.boots) for verdict in outcome.verdicts] == [(Answer.HOLDS, (3, 3))]
-    assert [verdict.boots for verdict in seen.verdicts] == [(2, 2), (3, 3)], "told once a round, from two boots of each on"
+    assert [verdict.boots for verdict in seen.verdicts] == [(2, 2), (3, 3)], (
+        "told once a round, from two boots of each on"
+    )
 
 
 def test_conduct_judges_each_kernel_against_the_first(case: Path, lab: Lab) -> None:
     lab.values = {**CLEAR, "6.12": [1_500_000, 1_600_000, 1_550_000]}
     outcome = conduct(make_plan(str(case), SizeClass.QUICK, kernels=(BEFORE, AFTER, "6.12")), 3)
     assert [(verdict.before, verdict.after, verdict.answer) for verdict in outcome.verdicts] == [
-        (BEFORE, AFTER, Answer.HOLDS), (BEFORE, "6.12", Answer.DOES_NOT_HOLD),
+        (BEFORE, AFTER, Answer.HOLDS),
+        (BEFORE, "6.12", Answer.DOES_NOT_HOLD),
     ]
 
 
 def test_auto_ends_when_it_is_clear(asked: Plan, lab: Lab) -> None:
     outcome = conduct(asked, None)
     assert (len(outcome.runs), outcome.verdicts[0].answer) == (6, Answer.HOLDS)
-    assert {run.place.looks for run, _ in outcome.runs if run.place} == {3}, "3, 5 and 8 boots: fixed before the first"
+    assert {run.place.looks for run, _ in outcome.runs if run.place} == {3}, (
+        "3, 5 and 8 boots: fixed before the first"
+    )
 
 
 def test_auto_goes_on_until_the_budget_is_spent(asked: Plan, lab: Lab) -> None:
@@ -395,7 +468,9 @@ def test_auto_goes_on_until_the_budget_is_spent(asked: Plan, lab: Lab) -> None:
 
 
 def test_an_experiment_that_is_cut_short_is_doubted(asked: Plan, lab: Lab) -> None:
-    """In a look, and between two looks of --boots auto; one that ended because it is clear was not cut short."""
+    """In a look, and between two looks of --boots auto; one that ended because it is clear was not cut
+    short."""
+
     def unfinished(runs: Sequence[Run]) -> list[str]:
         return [doubt for doubt in experiment.verdicts(runs)[0].doubts if "unfinished" in doubt]
 
@@ -441,7 +516,10 @@ def test_thresholds_inside_the_spread_are_refused(asked: Plan, lab: Lab) -> None
     """After the first boot, which says what the machine is; and its guest is down."""
     calibrated(lab, asked, [100_000, 300_000, 900_000, 50_000])
     lab.values = CLEAR
-    with pytest.raises(InputError, match=r"case mine: 3 boots cannot bear its thresholds here \(numa_pte_updates: by 2, but one kernel alone differs by up to"):
+    with pytest.raises(
+        InputError,
+        match=r"case mine: 3 boots cannot bear its thresholds here \(numa_pte_updates: by 2, but one kernel alone differs by up to",
+    ):
         conduct(asked, 3)
     assert lab.happened == [f"0 {BEFORE} before", "down"]
     assert lab.up_now == 0

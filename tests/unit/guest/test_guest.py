@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A guest's life on a hypervisor that starts nothing: all of it or none of it, and gc touches only what is nobody's."""
+"""A guest's life on a hypervisor that starts nothing: all of it or none of it, and gc touches only what is
+nobody's."""
 
 from __future__ import annotations
 
@@ -19,7 +20,17 @@ import pytest
 from numalab.cli import guest as guest_commands
 from numalab.cli import options
 from numalab.core import state
-from numalab.core.errors import BootHung, DeadlinePassed, GuestError, GuestLost, HostError, InputError, KernelOops, LabError, TopologyMismatch
+from numalab.core.errors import (
+    BootHung,
+    DeadlinePassed,
+    GuestError,
+    GuestLost,
+    HostError,
+    InputError,
+    KernelOops,
+    LabError,
+    TopologyMismatch,
+)
 from numalab.core.process import Deadline, Result
 from numalab.guest import guest, launch, provision
 from numalab.guest.guest import Guest
@@ -39,8 +50,12 @@ SHAPE = topology.scale(catalog.topology("4socket"), memory=4 * GIB, vcpus=8)
 Break = Callable[[pytest.MonkeyPatch, FakeHost], None]
 
 
-def request(name: str = "g", *, shape: Topology = SHAPE, append: str = "", ssh_port: int | None = None) -> GuestRequest:
-    return GuestRequest(name=name, topology_name="4socket", shape=shape, wish="tcg", append=append, ssh_port=ssh_port)
+def request(
+    name: str = "g", *, shape: Topology = SHAPE, append: str = "", ssh_port: int | None = None
+) -> GuestRequest:
+    return GuestRequest(
+        name=name, topology_name="4socket", shape=shape, wish="tcg", append=append, ssh_port=ssh_port
+    )
 
 
 @pytest.fixture
@@ -50,20 +65,37 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHost:
     place.mkdir()
     for name in ("disk.qcow2", "vmlinuz", "initrd.img", "host_key.pub"):
         (place / name).write_text(f"{name}\n")
-    base = Image(name="debian12", id="0" * 16, directory=str(place), root="PARTUUID=1", disk_bytes=1, inputs={})
+    base = Image(
+        name="debian12", id="0" * 16, directory=str(place), root="PARTUUID=1", disk_bytes=1, inputs={}
+    )
 
     def overlay(_image: Path, target: Path, *_: object) -> DiskFile:
         target.touch()
         return DiskFile(path=str(target), format="qcow2", serial="root", direct=False)
 
-    def execute(self: ssh.Ssh, command: str, *, deadline: Deadline, input: bytes | None = None, tell: Callable[[str], None] | None = None) -> Result:
-        return Result((command,), 0, recorded("probe-4socket-6.1.txt") if command == verification.PROBE else "", "", 0.0)
+    def execute(
+        self: ssh.Ssh,
+        command: str,
+        *,
+        deadline: Deadline,
+        input: bytes | None = None,
+        tell: Callable[[str], None] | None = None,
+    ) -> Result:
+        return Result(
+            (command,), 0, recorded("probe-4socket-6.1.txt") if command == verification.PROBE else "", "", 0.0
+        )
 
     monkeypatch.setattr(image, "require", lambda *_: base)
     monkeypatch.setattr(disks, "largest_file", lambda *_: 1 << 60)
     monkeypatch.setattr(disks, "check_room", lambda *_: None)
     monkeypatch.setattr(disks, "overlay", overlay)
-    monkeypatch.setattr(disks, "create", lambda disk, place, *_: overlay(place, place / f"{disk.name}.raw").model_copy(update={"serial": disk.name}))
+    monkeypatch.setattr(
+        disks,
+        "create",
+        lambda disk, place, *_: overlay(place, place / f"{disk.name}.raw").model_copy(
+            update={"serial": disk.name}
+        ),
+    )
     monkeypatch.setattr(ssh.Ssh, "wait", lambda *_: None)
     monkeypatch.setattr(ssh.Ssh, "execute", execute)
     return FakeHost()
@@ -96,7 +128,9 @@ def test_up_and_down(host: FakeHost, deadline: Deadline) -> None:
     assert (guest.names(), host.domains, made.directory.exists()) == ([], {}, False)
 
 
-def test_a_guest_there_boots_what_was_pushed(host: FakeHost, deadline: Deadline, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_guest_there_boots_what_was_pushed(
+    host: FakeHost, deadline: Deadline, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A kernel of a person's tree has another path there: at its own, somebody may have his tree."""
     host.where = Where("there")
     overlays: list[Path] = []
@@ -107,7 +141,9 @@ def test_a_guest_there_boots_what_was_pushed(host: FakeHost, deadline: Deadline,
         return overlay(base, *words)
 
     monkeypatch.setattr(disks, "overlay", over)
-    monkeypatch.setattr(Where, "push", lambda _, paths, deadline: {path: Path("/there") / path.name for path in paths})
+    monkeypatch.setattr(
+        Where, "push", lambda _, paths, deadline: {path: Path("/there") / path.name for path in paths}
+    )
     monkeypatch.setattr(Where, "run", lambda *_, **__: Result((), 0, "", "", 0.0))
     made = launch.up(request(), host.real(), deadline)
     xml = (made.directory / "domain.xml").read_text()
@@ -116,7 +152,9 @@ def test_a_guest_there_boots_what_was_pushed(host: FakeHost, deadline: Deadline,
     assert overlays == [Path("/there/disk.qcow2")]
 
 
-def test_fake_nodes_are_the_kernels(host: FakeHost, deadline: Deadline, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fake_nodes_are_the_kernels(
+    host: FakeHost, deadline: Deadline, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Guest, "verify", lambda *_: [])
     made = launch.up(request(shape=catalog.topology("fakenuma")), host.real(), deadline)
     assert "numa=fake=4" in made.record.spec.boot.cmdline.split()
@@ -137,23 +175,36 @@ def test_a_record_from_before_guests_had_a_choice_of_network(host: FakeHost, dea
     assert guest.read("g") == made.record
 
 
-@pytest.mark.parametrize(("target", "name", "error"), [
-    (image, "require", HostError("image debian12 is not built")),
-    (accelerator, "choose", HostError("accelerator kvm")),
-    (disks, "check_room", HostError("full")),
-    (disks, "overlay", HostError("qemu-img")),
-    (disks, "create", InputError("disk too large")),
-    (FakeHost, "create", HostError("libvirt does not start the guest")),
-    (FakeHost, "free_memory", HostError("libvirt does not answer")),
-    (ssh.Ssh, "wait", GuestLost("SSH is lost")),
-    (ssh.Ssh, "wait", KernelOops("panic")),
-    (ssh.Ssh, "execute", GuestLost("SSH is lost")),
-    (Guest, "verify", TopologyMismatch("not the topology", evidence="table")),
-    (ssh.Ssh, "wait", KeyboardInterrupt()),
-    (Guest, "save", OSError(28, "No space left on device")),
-], ids=lambda value: value if isinstance(value, str) else getattr(value, "__name__", type(value).__name__).rpartition(".")[2])
+@pytest.mark.parametrize(
+    ("target", "name", "error"),
+    [
+        (image, "require", HostError("image debian12 is not built")),
+        (accelerator, "choose", HostError("accelerator kvm")),
+        (disks, "check_room", HostError("full")),
+        (disks, "overlay", HostError("qemu-img")),
+        (disks, "create", InputError("disk too large")),
+        (FakeHost, "create", HostError("libvirt does not start the guest")),
+        (FakeHost, "free_memory", HostError("libvirt does not answer")),
+        (ssh.Ssh, "wait", GuestLost("SSH is lost")),
+        (ssh.Ssh, "wait", KernelOops("panic")),
+        (ssh.Ssh, "execute", GuestLost("SSH is lost")),
+        (Guest, "verify", TopologyMismatch("not the topology", evidence="table")),
+        (ssh.Ssh, "wait", KeyboardInterrupt()),
+        (Guest, "save", OSError(28, "No space left on device")),
+    ],
+    ids=lambda value: (
+        value
+        if isinstance(value, str)
+        else getattr(value, "__name__", type(value).__name__).rpartition(".")[2]
+    ),
+)
 def test_up_fails_and_leaves_nothing(
-    target: object, name: str, error: BaseException, host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline,
+    target: object,
+    name: str,
+    error: BaseException,
+    host: FakeHost,
+    monkeypatch: pytest.MonkeyPatch,
+    deadline: Deadline,
 ) -> None:
     monkeypatch.setattr(target, name, raises(error))
     with pytest.raises(type(error)) as caught:
@@ -164,7 +215,9 @@ def test_up_fails_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("name", ["wait", "execute"])
-def test_what_was_started_is_stopped(name: str, host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+def test_what_was_started_is_stopped(
+    name: str, host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline
+) -> None:
     monkeypatch.setattr(ssh.Ssh, name, raises(GuestLost("lost")))
     with pytest.raises(GuestLost):
         launch.up(request(), host.real(), deadline)
@@ -179,12 +232,17 @@ OOPSED = """[ 1.4] sched_clock: Marking stable
 
 
 def boots(monkeypatch: pytest.MonkeyPatch, *outcomes: str) -> list[str]:
-    """Boots that one after the other print this and then nothing: 'up' answers, 'hang' is watched until it is given up."""
+    """Boots that one after the other print this and then nothing: 'up' answers, 'hang' is watched until it is
+    given up."""
     left = list(outcomes)
 
     def wait(self: ssh.Ssh, _: Deadline) -> None:
         outcome = left.pop(0)
-        oopses = {"stale": OOPSED.format("66"), "trap": OOPSED.format("cc"), "other": "[ 1.2] kernel BUG at mm/a.c:1!\n" + OOPSED.format("66")}
+        oopses = {
+            "stale": OOPSED.format("66"),
+            "trap": OOPSED.format("cc"),
+            "other": "[ 1.2] kernel BUG at mm/a.c:1!\n" + OOPSED.format("66"),
+        }
         said = ({"silent": ""} | oopses).get(outcome, "[ 1.0] fine\n[ 1.6] sched_clock: Marking stable\n")
         (self.known_hosts.parent / "console.log").write_text(said)
         monkeypatch.setattr(guest, "HUNG_SECONDS", 90.0 if outcome == "up" else -1.0)
@@ -195,7 +253,9 @@ def boots(monkeypatch: pytest.MonkeyPatch, *outcomes: str) -> list[str]:
     return left
 
 
-def test_a_hung_boot_is_begun_again(host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_hung_boot_is_begun_again(
+    host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline, caplog: pytest.LogCaptureFixture
+) -> None:
     boots(monkeypatch, "hang", "hang", "up")
     made = launch.up(request(), host.real(), deadline)
     assert (made.record.hung, guest.read("g").hung, host.stopped, host.names) == (2, 2, ["g", "g"], ["g"])
@@ -205,26 +265,46 @@ def test_a_hung_boot_is_begun_again(host: FakeHost, monkeypatch: pytest.MonkeyPa
     assert next(state.folder("logs").glob("hung-*-g-2.log")).read_text().endswith("Marking stable")
 
 
-@pytest.mark.parametrize(("outcome", "choice", "again"), [
-    ("stale", Accel.TCG, True), ("trap", Accel.TCG, False), ("other", Accel.TCG, False), ("stale", Accel.KVM, False),
-])
+@pytest.mark.parametrize(
+    ("outcome", "choice", "again"),
+    [
+        ("stale", Accel.TCG, True),
+        ("trap", Accel.TCG, False),
+        ("other", Accel.TCG, False),
+        ("stale", Accel.KVM, False),
+    ],
+)
 def test_a_breakpoint_that_is_not_in_memory(
-    outcome: str, choice: Accel, again: bool, host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline, caplog: pytest.LogCaptureFixture,
+    outcome: str,
+    choice: Accel,
+    again: bool,
+    host: FakeHost,
+    monkeypatch: pytest.MonkeyPatch,
+    deadline: Deadline,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The emulator's fault, and begun again; one that is in memory is the kernel's, and so is all that happens under KVM."""
+    """The emulator's fault, and begun again; one that is in memory is the kernel's, and so is all that
+    happens under KVM."""
     left = boots(monkeypatch, outcome, "up")
     monkeypatch.setattr(guest, "OOPS_SECONDS", 0.0)
-    monkeypatch.setattr(accelerator, "choose", lambda *_: accelerator.Probe(accel=choice, reason="boots", key=""))
+    monkeypatch.setattr(
+        accelerator, "choose", lambda *_: accelerator.Probe(accel=choice, reason="boots", key="")
+    )
     if again:
         assert launch.up(request(), host.real(), deadline).record.hung == 1
-        assert "at a breakpoint that its memory does not have (QEMU ran an old translation); begun again" in caplog.text
+        assert (
+            "at a breakpoint that its memory does not have (QEMU ran an old translation); begun again"
+            in caplog.text
+        )
     else:
         with pytest.raises(KernelOops, match="kernel BUG at" if outcome == "other" else "Oops: int3"):
             launch.up(request(), host.real(), deadline)
         assert left == ["up"]
 
 
-def test_a_breakpoint_that_is_not_in_memory_later(host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+def test_a_breakpoint_that_is_not_in_memory_later(
+    host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline
+) -> None:
     """In a guest that is up it is an error of the lab, with its evidence, and no finding about the kernel."""
     boots(monkeypatch, "up")
     monkeypatch.setattr(guest, "OOPS_SECONDS", 0.0)
@@ -237,7 +317,9 @@ def test_a_breakpoint_that_is_not_in_memory_later(host: FakeHost, monkeypatch: p
     assert "Oops: int3" in caught.value.evidence
 
 
-def test_a_boot_that_always_hangs(host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+def test_a_boot_that_always_hangs(
+    host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline
+) -> None:
     left = boots(monkeypatch, "hang", "hang", "hang", "up")
     with pytest.raises(BootHung):
         launch.up(request(), host.real(), deadline)
@@ -245,22 +327,32 @@ def test_a_boot_that_always_hangs(host: FakeHost, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("why", ["kvm", "quiet", "silent"])
-def test_a_quiet_boot_is_no_hung_one(why: str, host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+def test_a_quiet_boot_is_no_hung_one(
+    why: str, host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline
+) -> None:
     """Under KVM a hang is the kernel's; and who prints nothing cannot stop printing."""
     boots(monkeypatch, "silent" if why == "silent" else "hang")
     if why == "kvm":
-        monkeypatch.setattr(accelerator, "choose", lambda *_: accelerator.Probe(accel=Accel.KVM, reason="boots", key=""))
-    assert launch.up(request(append="quiet" if why == "quiet" else ""), host.real(), deadline).record.hung == 0
+        monkeypatch.setattr(
+            accelerator, "choose", lambda *_: accelerator.Probe(accel=Accel.KVM, reason="boots", key="")
+        )
+    assert (
+        launch.up(request(append="quiet" if why == "quiet" else ""), host.real(), deadline).record.hung == 0
+    )
 
 
-def test_a_guest_that_is_up_may_be_quiet(host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+def test_a_guest_that_is_up_may_be_quiet(
+    host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline
+) -> None:
     boots(monkeypatch, "up")
     made = launch.up(request(), host.real(), deadline)
     monkeypatch.setattr(guest, "HUNG_SECONDS", -1.0)
     made.watch()
 
 
-def test_an_error_brings_the_console(host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+def test_an_error_brings_the_console(
+    host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline
+) -> None:
     def wait(self: ssh.Ssh, _: Deadline) -> None:
         (self.known_hosts.parent / "console.log").write_text("[ 1.0] its last words\n")
         raise GuestError("no boot")
@@ -272,13 +364,17 @@ def test_an_error_brings_the_console(host: FakeHost, monkeypatch: pytest.MonkeyP
 
 
 def test_another_machine_than_asked_for(host: FakeHost, deadline: Deadline) -> None:
-    with pytest.raises(TopologyMismatch, match="guest g: not the topology that was asked for: node 0 CPUs, ") as caught:
+    with pytest.raises(
+        TopologyMismatch, match="guest g: not the topology that was asked for: node 0 CPUs, "
+    ) as caught:
         launch.up(request(shape=topology.scale(SHAPE, vcpus=16)), host.real(), deadline)
     assert "! node 0 CPUs" in caught.value.evidence
     assert (guest.names(), host.domains) == ([], {})
 
 
-def test_why_up_failed_is_said_even_if_cleaning_up_fails(host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+def test_why_up_failed_is_said_even_if_cleaning_up_fails(
+    host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline
+) -> None:
     """A libvirt that died takes the guest with it: the first error is the news. gc does the rest."""
     monkeypatch.setattr(ssh.Ssh, "wait", raises(GuestLost("its domain is gone")))
     monkeypatch.setattr(FakeHost, "stop", raises(HostError("libvirt does not answer")))
@@ -303,7 +399,9 @@ def test_a_taken_port(host: FakeHost, deadline: Deadline) -> None:
     assert (guest.names(), host.domains) == ([], {})
 
 
-def test_a_port_that_is_taken_meanwhile(host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+def test_a_port_that_is_taken_meanwhile(
+    host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline
+) -> None:
     ports = iter([2001, 2002])
     monkeypatch.setattr(launch, "free_port", lambda _where: next(ports))
     create = host.create
@@ -333,20 +431,33 @@ def test_watch(host: FakeHost, deadline: Deadline) -> None:
 
 
 def test_a_guest_that_a_full_disk_paused(host: FakeHost, deadline: Deadline) -> None:
-    """It is no lost SSH, which is what its silence would look like 20 s later; and an oops that came before goes before."""
+    """It is no lost SSH, which is what its silence would look like 20 s later; and an oops that came before
+    goes before."""
     made = launch.up(request(), host.real(), deadline)
     host.full = "/lab/guests/g/root.qcow2"
-    with pytest.raises(HostError, match=r"guest g: its disk on the host is full: QEMU could not write /lab/guests/g/root.qcow2 and has paused"):
+    with pytest.raises(
+        HostError,
+        match=r"guest g: its disk on the host is full: QEMU could not write /lab/guests/g/root.qcow2 and has paused",
+    ):
         made.watch()
     made.console_log.write_text("[ 2.0] Kernel panic - not syncing: why\n")
     with pytest.raises(KernelOops):
         made.watch()
 
 
-@pytest.mark.parametrize(("free", "said"), [
-    (16 * GIB - 1, "16GiB of memory asked, 16383MiB free on the host: 16128M is the largest of this shape that fits"),
-    (511 * MIB, "16GiB of memory asked, 511MiB free on the host: not even the smallest of this shape fits"),
-])
+@pytest.mark.parametrize(
+    ("free", "said"),
+    [
+        (
+            16 * GIB - 1,
+            "16GiB of memory asked, 16383MiB free on the host: 16128M is the largest of this shape that fits",
+        ),
+        (
+            511 * MIB,
+            "16GiB of memory asked, 511MiB free on the host: not even the smallest of this shape fits",
+        ),
+    ],
+)
 def test_admit_refuses(free: int, said: str, deadline: Deadline) -> None:
     shape, host = catalog.topology("4socket"), FakeHost(free)
     with pytest.raises(HostError) as caught:
@@ -375,7 +486,9 @@ def test_read(lab_state: Path) -> None:
     with pytest.raises(InputError, match="is not a name"):
         guest.read("../x")
     (lab_state / "guests" / "a").mkdir()
-    with pytest.raises(InputError, match=r"guest a is half made: its up did not end; lab.py gc removes what is left of it"):
+    with pytest.raises(
+        InputError, match=r"guest a is half made: its up did not end; lab.py gc removes what is left of it"
+    ):
         guest.read("a")
     (lab_state / "guests" / "a" / "guest.json").write_text(json.dumps(jsonable(record("a"))))
     assert guest.read("a") == record("a")
@@ -384,7 +497,9 @@ def test_read(lab_state: Path) -> None:
         guest.read("a")
 
 
-def test_two_labs_on_one_host(host: FakeHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+def test_two_labs_on_one_host(
+    host: FakeHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deadline: Deadline
+) -> None:
     """Guests called alike, in two state directories: each lab sees, stops and removes its own alone."""
     mine = launch.up(request(), host.real(), deadline)
     monkeypatch.setenv("LAB_STATE", str(tmp_path / "other"))
@@ -401,7 +516,9 @@ def test_two_labs_on_one_host(host: FakeHost, tmp_path: Path, monkeypatch: pytes
         theirs.watch()
 
 
-def test_a_failed_up_leaves_another_labs_domain_alone(host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+def test_a_failed_up_leaves_another_labs_domain_alone(
+    host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline
+) -> None:
     """Even where the other lab's domain has the very name that ours wants."""
     monkeypatch.setattr(domain, "domain_name", lambda of: f"numalab-{of.name}")
     monkeypatch.setattr(makers, "domain_name", lambda of: f"numalab-{of.name}")
@@ -421,7 +538,9 @@ def test_down_of_a_guest_that_was_made_again(host: FakeHost, deadline: Deadline)
     assert (host.marks(), second.directory.exists()) == ([second.mark], True)
 
 
-def test_ending(host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline, caplog: pytest.LogCaptureFixture) -> None:
+def test_ending(
+    host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline, caplog: pytest.LogCaptureFixture
+) -> None:
     """Down at the end, whatever happens; the first error is the news, even if libvirt died of it."""
     with guest.ending(launch.up(request(), host.real(), deadline)):
         assert host.names == ["g"]
@@ -441,7 +560,8 @@ def test_ending(host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadl
 
 
 def test_a_guest_that_another_process_works_on(host: FakeHost, deadline: Deadline) -> None:
-    """`down` waits for its lock, and says so when it does not get it; `up` of the same name says at once that it is there."""
+    """`down` waits for its lock, and says so when it does not get it; `up` of the same name says at once that
+    it is there."""
     made = launch.up(request(), host.real(), deadline)
     with held("guest-g"):
         with pytest.raises(DeadlinePassed, match=r"waiting for another lab.py that holds .*/locks/guest-g"):
@@ -479,7 +599,9 @@ def test_a_record_of_a_later_lab(lab_state: Path) -> None:
     place = lab_state / "guests" / "new"
     place.mkdir(parents=True)
     (place / "guest.json").write_text(json.dumps(jsonable(record("new")) | {"format": 99, "colour": "blue"}))
-    with pytest.raises(HostError, match="format 99: a newer numalab wrote it; this one reads formats up to 2"):
+    with pytest.raises(
+        HostError, match="format 99: a newer numalab wrote it; this one reads formats up to 2"
+    ):
         guest.read("new")
     assert guest.records() == ([], ["new"])
 
@@ -491,11 +613,15 @@ def test_a_guest_of_another_machine(lab_state: Path) -> None:
     (place / "guest.json").write_text(json.dumps(jsonable(record("far"))))
     maker = guest.Maker(process="aaaaaa.bbbbbb.1.2", node="iron", uri=FakeHost.uri)
     (place / "maker").write_text(json.dumps(jsonable(maker)))
-    with pytest.raises(HostError, match=r"guest far is on iron, and test:///fake is another libvirt here: run lab.py there"):
+    with pytest.raises(
+        HostError, match=r"guest far is on iron, and test:///fake is another libvirt here: run lab.py there"
+    ):
         options.open_guest("far")
 
 
-def test_down_all_goes_on(host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline, capsys: pytest.CaptureFixture[str]) -> None:
+def test_down_all_goes_on(
+    host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline, capsys: pytest.CaptureFixture[str]
+) -> None:
     """One half-made guest and one that cannot be read keep none of the others up."""
     for name in ("a", "m", "z"):
         launch.up(request(name), host.real(), deadline)
@@ -524,7 +650,10 @@ def test_down_of_a_guest_that_libvirt_has_forgotten(host: FakeHost, deadline: De
     made = launch.up(request(), host.real(), deadline)
     host.domains.clear()
     host.forgotten = {made.record.spec.uuid: 77}
-    with pytest.raises(HostError, match=r"guest g: its QEMU \(process 77\) runs, but libvirt at test:///fake does not know it: end that process"):
+    with pytest.raises(
+        HostError,
+        match=r"guest g: its QEMU \(process 77\) runs, but libvirt at test:///fake does not know it: end that process",
+    ):
         made.down(deadline)
     assert made.directory.exists()
     host.forgotten = {}
@@ -532,7 +661,9 @@ def test_down_of_a_guest_that_libvirt_has_forgotten(host: FakeHost, deadline: De
     assert not made.directory.exists()
 
 
-def test_files_that_cannot_be_removed(host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+def test_files_that_cannot_be_removed(
+    host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline
+) -> None:
     made = launch.up(request(), host.real(), deadline)
     monkeypatch.setattr(disks, "drop_pool_disks", lambda _: None)
     monkeypatch.setattr(shutil, "rmtree", raises(OSError(30, "Read-only file system")))
@@ -544,5 +675,7 @@ def test_a_pinned_kernel(host: FakeHost, deadline: Deadline) -> None:
     """The build that an experiment began with, though its recipe leads to another one by now, or to none."""
     boot = Boot(name="gone", kernel=str(state.directory() / "bzImage"), release="")
     Path(str(boot.kernel)).write_text("kernel")
-    made = launch.up(request().model_copy(update={"kernel_name": "debian", "pinned": boot}), host.real(), deadline)
+    made = launch.up(
+        request().model_copy(update={"kernel_name": "debian", "pinned": boot}), host.real(), deadline
+    )
     assert (made.record.spec.boot.name, made.record.spec.boot.kernel) == ("gone", boot.kernel)

@@ -21,7 +21,9 @@ from numalab.host.remote import Where
 from numalab.model.values import Accel
 
 Program = Callable[[str, str], Path]
-VERSION = 'if [ "$1" = --version ]; then echo "QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7)"; exit; fi\n'
+VERSION = (
+    'if [ "$1" = --version ]; then echo "QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7)"; exit; fi\n'
+)
 WORKS = f"{VERSION}echo tried >> $0.log; echo '[ 1.0] Run /init'; echo '{accelerator.WORD}'"
 FAILS = f"{VERSION}echo tried >> $0.log; echo 'failed to initialize kvm' >&2; exit 1"
 HANGS = f"{VERSION}exec sleep 1000"
@@ -50,11 +52,14 @@ def test_it_works(kernel: Path, program: Program, deadline: Deadline) -> None:
     assert reason.startswith("vmlinuz reached user space in ")
 
 
-@pytest.mark.parametrize(("script", "reason"), [
-    (FAILS, "QEMU fails under KVM: .*failed to initialize kvm"),
-    (f"{VERSION}echo Booting the kernel", "the kernel ended before user space: Booting the kernel"),
-    (f"{VERSION}", "the kernel ended before user space: it said nothing"),
-])
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        (FAILS, "QEMU fails under KVM: .*failed to initialize kvm"),
+        (f"{VERSION}echo Booting the kernel", "the kernel ended before user space: Booting the kernel"),
+        (f"{VERSION}", "the kernel ended before user space: it said nothing"),
+    ],
+)
 def test_it_fails(script: str, reason: str, kernel: Path, program: Program, deadline: Deadline) -> None:
     program("qemu-system-x86_64", script)
     kind, said = accelerator.try_kvm(kernel, deadline)
@@ -62,7 +67,9 @@ def test_it_fails(script: str, reason: str, kernel: Path, program: Program, dead
     assert re.search(reason, said)
 
 
-def test_it_hangs(kernel: Path, program: Program, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+def test_it_hangs(
+    kernel: Path, program: Program, monkeypatch: pytest.MonkeyPatch, deadline: Deadline
+) -> None:
     """As a KVM in software does."""
     program("qemu-system-x86_64", HANGS)
     monkeypatch.setattr(accelerator, "PROBE_SECONDS", 0.3)
@@ -71,7 +78,9 @@ def test_it_hangs(kernel: Path, program: Program, monkeypatch: pytest.MonkeyPatc
     assert "vmlinuz does not reach user space under it" in reason
 
 
-def test_a_kernel_that_was_pushed_is_tried(kernel: Path, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+def test_a_kernel_that_was_pushed_is_tried(
+    kernel: Path, monkeypatch: pytest.MonkeyPatch, deadline: Deadline
+) -> None:
     """On another machine, where it may have another path."""
     asked: list[str] = []
 
@@ -79,10 +88,15 @@ def test_a_kernel_that_was_pushed_is_tried(kernel: Path, monkeypatch: pytest.Mon
         asked.extend(map(str, words))
         return Result((), 0, accelerator.WORD, "", 1.0)
 
-    monkeypatch.setattr(Where, "push", lambda _, paths, deadline: {path: Path("/there") / path.name for path in paths})
+    monkeypatch.setattr(
+        Where, "push", lambda _, paths, deadline: {path: Path("/there") / path.name for path in paths}
+    )
     monkeypatch.setattr(Where, "run", run)
     accelerator.boot(kernel, [], deadline, Where("there"))
-    assert [asked[asked.index(option) + 1] for option in ("-kernel", "-initrd")] == ["/there/vmlinuz", "/there/probe.cpio"]
+    assert [asked[asked.index(option) + 1] for option in ("-kernel", "-initrd")] == [
+        "/there/vmlinuz",
+        "/there/probe.cpio",
+    ]
 
 
 def test_no_time_left_is_not_tcg(kernel: Path, program: Program) -> None:
@@ -101,7 +115,9 @@ def test_cancelled_is_not_tcg(kernel: Path, program: Program, deadline: Deadline
     assert not (state.folder("cache") / "accel.json").exists()
 
 
-def test_a_lack_is_not_kept(kernel: Path, program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+def test_a_lack_is_not_kept(
+    kernel: Path, program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deadline: Deadline
+) -> None:
     """Without busybox nothing can be said about KVM; once it is installed, something can."""
     program("qemu-system-x86_64", WORKS)
     program("uname", "echo 6.1")
@@ -113,8 +129,18 @@ def test_a_lack_is_not_kept(kernel: Path, program: Program, tmp_path: Path, monk
     assert accelerator.choose("auto", kernel, deadline).accel is Accel.KVM
 
 
-@pytest.mark.parametrize(("device", "reason"), [("none", "there is no /dev/kvm"), ("closed", "/dev/kvm may not be opened: join the group kvm")])
-def test_no_device(device: str, reason: str, kernel: Path, program: Program, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+@pytest.mark.parametrize(
+    ("device", "reason"),
+    [("none", "there is no /dev/kvm"), ("closed", "/dev/kvm may not be opened: join the group kvm")],
+)
+def test_no_device(
+    device: str,
+    reason: str,
+    kernel: Path,
+    program: Program,
+    monkeypatch: pytest.MonkeyPatch,
+    deadline: Deadline,
+) -> None:
     qemu = program("qemu-system-x86_64", WORKS)
     monkeypatch.setattr(accelerator, "_device", lambda *_: device)
     kind, said = accelerator.try_kvm(kernel, deadline)
@@ -122,7 +148,9 @@ def test_no_device(device: str, reason: str, kernel: Path, program: Program, mon
     assert said.startswith(reason)
 
 
-def test_the_answer_is_kept(kernel: Path, program: Program, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+def test_the_answer_is_kept(
+    kernel: Path, program: Program, monkeypatch: pytest.MonkeyPatch, deadline: Deadline
+) -> None:
     qemu = program("qemu-system-x86_64", WORKS)
     first = accelerator.choose("auto", kernel, deadline)
     assert first.accel is Accel.KVM
@@ -132,7 +160,9 @@ def test_the_answer_is_kept(kernel: Path, program: Program, monkeypatch: pytest.
     assert (accelerator.choose("auto", kernel, deadline).accel, tries(qemu)) == (Accel.TCG, 2), "another QEMU"
     kernel.write_bytes(b"another")
     program("qemu-system-x86_64", WORKS)
-    assert (accelerator.choose("auto", kernel, deadline).accel, tries(qemu)) == (Accel.KVM, 3), "another kernel"
+    assert (accelerator.choose("auto", kernel, deadline).accel, tries(qemu)) == (Accel.KVM, 3), (
+        "another kernel"
+    )
     monkeypatch.setattr(accelerator, "_device", lambda *_: "none")
     assert accelerator.choose("auto", kernel, deadline).accel is Accel.TCG, "another device"
     kernel.write_bytes(b"kernel")
@@ -149,27 +179,31 @@ def test_wishes(kernel: Path, program: Program, deadline: Deadline) -> None:
         accelerator.choose("kvm", kernel, deadline)
 
 
-@pytest.mark.parametrize("text", ["QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)", "QEMU emulator version 9.2.1, Copyright"])
+@pytest.mark.parametrize(
+    "text",
+    ["QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)", "QEMU emulator version 9.2.1, Copyright"],
+)
 def test_qemu_version(text: str, program: Program, deadline: Deadline) -> None:
     program("qemu-system-x86_64", f"echo '{text}'")
     assert accelerator.qemu_version(deadline) == text.split()[3].rstrip(",")
 
 
 def members(archive: bytes) -> dict[str, tuple[int, int, bytes]]:
-    """A newc archive's members: name -> (mode, device, content), read as the kernel does (init/initramfs.c)."""
+    """A newc archive's members: name -> (mode, device, content), read as the kernel does
+    (init/initramfs.c)."""
     found: dict[str, tuple[int, int, bytes]] = {}
     at = 0
     while True:
-        assert archive[at:at + 6] == b"070701"
-        fields = [int(archive[at + 6 + 8 * i:at + 14 + 8 * i], 16) for i in range(13)]
+        assert archive[at : at + 6] == b"070701"
+        fields = [int(archive[at + 6 + 8 * i : at + 14 + 8 * i], 16) for i in range(13)]
         mode, size, device, length = fields[1], fields[6], fields[9] << 8 | fields[10], fields[11]
-        name = archive[at + 110:at + 110 + length]
+        name = archive[at + 110 : at + 110 + length]
         assert name[-1:] == b"\0"
         body = (at + 110 + length + 3) & ~3
         if name == b"TRAILER!!!\0":
             assert len(archive) % 4 == 0
             return found
-        found[name[:-1].decode()] = (mode, device, archive[body:body + size])
+        found[name[:-1].decode()] = (mode, device, archive[body : body + size])
         at = (body + size + 3) & ~3
 
 
@@ -187,14 +221,27 @@ def test_cpio_reads_it(program: Program) -> None:
     if not shutil.which("cpio"):
         pytest.skip("cpio is not installed: apt-get install cpio")
     program("busybox", "exit")
-    listed = subprocess.run(["cpio", "-it", "--quiet"], input=accelerator.probe_cpio(), capture_output=True, check=True, timeout=60)
+    listed = subprocess.run(
+        ["cpio", "-it", "--quiet"],
+        input=accelerator.probe_cpio(),
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
     assert listed.stdout.decode().split() == ["bin", "dev", "dev/console", "bin/busybox", "init"]
     assert not listed.stderr
 
 
-@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"null", b'{"a": 1}', b'{"a": {"accel": "kvm"}}', b"\xff\xfe", b"\0" * 4096])
+@pytest.mark.parametrize(
+    "damage", [b"", b"{", b"[]", b"null", b'{"a": 1}', b'{"a": {"accel": "kvm"}}', b"\xff\xfe", b"\0" * 4096]
+)
 def test_a_damaged_cache_is_made_anew(
-    kernel: Path, program: Program, deadline: Deadline, lab_state: Path, caplog: pytest.LogCaptureFixture, damage: bytes,
+    kernel: Path,
+    program: Program,
+    deadline: Deadline,
+    lab_state: Path,
+    caplog: pytest.LogCaptureFixture,
+    damage: bytes,
 ) -> None:
     """An empty accel.json, as a power cut leaves it, made every `up` a traceback."""
     qemu = program("qemu-system-x86_64", WORKS)

@@ -42,12 +42,19 @@ def read(text: str) -> dict[str, Any]:
 @pytest.mark.parametrize("via", ["", "me@hypervisor:2022"])
 def test_inventory(via: str, tmp_path: Path, program: Callable[[str, str], Path]) -> None:
     program("ssh", "exit 255")
-    guests = [Ssh(guest=name, port=port, key=tmp_path / "key", known_hosts=tmp_path / name, via=via) for name, port in (("a", 2001), ("b", 2002))]
+    guests = [
+        Ssh(guest=name, port=port, key=tmp_path / "key", known_hosts=tmp_path / name, via=via)
+        for name, port in (("a", 2001), ("b", 2002))
+    ]
     path = ansible.write_inventory(guests)
     assert path == ansible.inventory_path()
     found = hosts(path)
     assert list(found) == ["a", "b"]
-    assert (found["b"]["ansible_host"], found["b"]["ansible_port"], found["b"]["ansible_user"]) == ("127.0.0.1", 2002, "root")
+    assert (found["b"]["ansible_host"], found["b"]["ansible_port"], found["b"]["ansible_user"]) == (
+        "127.0.0.1",
+        2002,
+        "root",
+    )
     # Ansible splits them as a shell would (ansible.plugins.connection.ssh: shlex).
     assert shlex.split(found["b"]["ansible_ssh_common_args"]) == guests[1].options()
     assert not path.with_suffix(".new").exists()
@@ -85,7 +92,8 @@ ansible.playbook("wait.yml", inventories=[], limit="localhost", variables={{}}, 
 
 
 def test_a_play_ends_with_a_lab_that_is_killed(tmp_path: Path) -> None:
-    """Nobody can clean up after kill -9: ansible-playbook, its worker and the program (make) that it runs must end by themselves."""
+    """Nobody can clean up after kill -9: ansible-playbook, its worker and the program (make) that it runs
+    must end by themselves."""
     (tmp_path / "playbooks").mkdir()
     pid = tmp_path / "pid"
     (tmp_path / "playbooks" / "wait.yml").write_text(WAIT.format(pid=pid))
@@ -97,7 +105,12 @@ def test_a_play_ends_with_a_lab_that_is_killed(tmp_path: Path) -> None:
         child.wait()
     program = int(pid.read_text())
     try:
-        until(lambda: not running(program) and not [path for path in Path("/proc").glob("[0-9]*") if str(tmp_path) in words(path)])
+        until(
+            lambda: (
+                not running(program)
+                and not [path for path in Path("/proc").glob("[0-9]*") if str(tmp_path) in words(path)]
+            )
+        )
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(program, signal.SIGKILL)
@@ -110,12 +123,39 @@ def words(process: Path) -> str:
         return ""
 
 
-ODD = ["", "plain", "it's", 'say "x"', "{{ 1 + 1 }}", "{% raw %}", "a: b # c", "- x", "@file", "!vault x", "é ☃", "a\nb\n", "\t", "\\n",
-       "yes", "1", "null", "w" * 500, " lead and trail ", "a\u2028b\x85c"]
+ODD = [
+    "",
+    "plain",
+    "it's",
+    'say "x"',
+    "{{ 1 + 1 }}",
+    "{% raw %}",
+    "a: b # c",
+    "- x",
+    "@file",
+    "!vault x",
+    "é ☃",
+    "a\nb\n",
+    "\t",
+    "\\n",
+    "yes",
+    "1",
+    "null",
+    "w" * 500,
+    " lead and trail ",
+    "a\u2028b\x85c",
+]
 
 
 def test_literals_are_the_texts_that_were_given() -> None:
-    given = {"text": ODD, "mapping": dict.fromkeys(ODD, "v"), "deep": [{"a": ({"b": ["{{ 1 }}"]},)}], "number": 7, "no": False, "none": None}
+    given = {
+        "text": ODD,
+        "mapping": dict.fromkeys(ODD, "v"),
+        "deep": [{"a": ({"b": ["{{ 1 }}"]},)}],
+        "number": 7,
+        "no": False,
+        "none": None,
+    }
     assert read(ansible.literals(given)) == given | {"deep": [{"a": [{"b": ["{{ 1 }}"]}]}]}
 
 
@@ -141,8 +181,11 @@ PLAY = """- hosts: all
 """
 
 
-def test_nothing_is_ever_a_template(tmp_path: Path, deadline: Deadline, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ansible itself runs the tuning role, whose script here notes its arguments; each text would make a file, were it evaluated."""
+def test_nothing_is_ever_a_template(
+    tmp_path: Path, deadline: Deadline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ansible itself runs the tuning role, whose script here notes its arguments; each text would make a
+    file, were it evaluated."""
     lure, keys, out, words = tmp_path / "lure", tmp_path / "keys", tmp_path / "out", tmp_path / "words"
     template = f"{{{{ lookup('pipe', 'touch {lure}') }}}}"
     key_template = f"{{{{ lookup('pipe', 'touch {keys}') }}}}"
@@ -150,28 +193,48 @@ def test_nothing_is_ever_a_template(tmp_path: Path, deadline: Deadline, monkeypa
     (tmp_path / "roles/tuning/files/tune.sh").write_text(f"printf '%s\\n' \"$@\" > {words}\n")
     (tmp_path / "play.yml").write_text(PLAY)
 
-    guest = Ssh(guest="g", port=2001, key=tmp_path / "key", known_hosts=tmp_path / "hosts", via=f"me@{template}")
+    guest = Ssh(
+        guest="g", port=2001, key=tmp_path / "key", known_hosts=tmp_path / "hosts", via=f"me@{template}"
+    )
     monkeypatch.setattr(Ssh, "options", lambda _: ["-o", f"ProxyCommand={template}"])
     inventory = ansible.write_inventory([guest])
     variables: dict[str, object] = {
-        "tuning_sysctls": {f"a.{key_template}": template, "b": "{% raw %}"}, "tuning_knobs": {key_template: f"1 {template}"},
-        "bootloader_cmdline": f"quiet {template}", "kernel_packages": ["gcc", template], "nested": {key_template: [template]}, "empty": "",
-        "kernel_out": str(out), "ansible_connection": "local", "ansible_python_interpreter": sys.executable,
+        "tuning_sysctls": {f"a.{key_template}": template, "b": "{% raw %}"},
+        "tuning_knobs": {key_template: f"1 {template}"},
+        "bootloader_cmdline": f"quiet {template}",
+        "kernel_packages": ["gcc", template],
+        "nested": {key_template: [template]},
+        "empty": "",
+        "kernel_out": str(out),
+        "ansible_connection": "local",
+        "ansible_python_interpreter": sys.executable,
     }
     recap = ansible.playbook(
-        str(tmp_path / "play.yml"), inventories=[inventory], limit="g", variables=variables, deadline=deadline, log=tmp_path / "log",
+        str(tmp_path / "play.yml"),
+        inventories=[inventory],
+        limit="g",
+        variables=variables,
+        deadline=deadline,
+        log=tmp_path / "log",
     )
     assert recap.ok == 3
     assert not lure.exists()
     assert not keys.exists()
     assert words.read_text().splitlines() == [
-        f"sysctl:a.{key_template}={template}", "sysctl:b={% raw %}", f"knob:{key_template}=1 {template}",
+        f"sysctl:a.{key_template}={template}",
+        "sysctl:b={% raw %}",
+        f"knob:{key_template}=1 {template}",
     ]
     assert out.read_text().startswith(f"WORDS={shlex.quote(f'quiet {template}')} gcc,{template} 0 ")
     assert shlex.split(out.with_name("out.args").read_text()) == ["-o", f"ProxyCommand={template}"]
 
 
 def test_who_runs_ansible() -> None:
-    """All variables go through `literals`: who runs one of Ansible's programs is known here, and looked at."""
-    users = {str(path.relative_to(paths.PACKAGE)) for path in paths.PACKAGE.rglob("*.py") if 'ansible("' in path.read_text()}
+    """All variables go through `literals`: who runs one of Ansible's programs is known here, and looked
+    at."""
+    users = {
+        str(path.relative_to(paths.PACKAGE))
+        for path in paths.PACKAGE.rglob("*.py")
+        if 'ansible("' in path.read_text()
+    }
     assert users == {"host/ansible.py", "host/image.py", "kernel/toolchain.py", "maintenance/doctor.py"}

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The kernel's word on its console: what ends a run, what only belongs to its evidence, and nothing missed in between."""
+"""The kernel's word on its console: what ends a run, what only belongs to its evidence, and nothing missed in
+between."""
 
 from __future__ import annotations
 
@@ -196,7 +197,7 @@ def test_an_oops_in_two_halves(line: str, tmp_path: Path) -> None:
 
 
 def test_a_warning_in_two_halves(tmp_path: Path) -> None:
-    """"BUG: " may be the first half of "BUG: soft lockup", which is none."""
+    """ "BUG: " may be the first half of "BUG: soft lockup", which is none."""
     for cut in range(len(WARNINGS[0])):
         log = Log(tmp_path / f"{cut}.log")
         for half in (WARNINGS[0][:cut], f"{WARNINGS[0][cut:]}\n"):

@@ -55,10 +55,18 @@ def test_largest_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ends_at", [EXT4], indirect=True)
-@pytest.mark.parametrize(("size", "form", "becomes"), [
-    ("10G", DiskForm.AUTO, DiskForm.RAW), ("500T", DiskForm.AUTO, DiskForm.QCOW2), ("500T", DiskForm.QCOW2, DiskForm.QCOW2),
-    ("2P", DiskForm.AUTO, DiskForm.QCOW2), ("10G", DiskForm.QCOW2, DiskForm.QCOW2), ("10G", DiskForm.RAW, DiskForm.RAW), ("5P", DiskForm.POOL, DiskForm.POOL),
-])
+@pytest.mark.parametrize(
+    ("size", "form", "becomes"),
+    [
+        ("10G", DiskForm.AUTO, DiskForm.RAW),
+        ("500T", DiskForm.AUTO, DiskForm.QCOW2),
+        ("500T", DiskForm.QCOW2, DiskForm.QCOW2),
+        ("2P", DiskForm.AUTO, DiskForm.QCOW2),
+        ("10G", DiskForm.QCOW2, DiskForm.QCOW2),
+        ("10G", DiskForm.RAW, DiskForm.RAW),
+        ("5P", DiskForm.POOL, DiskForm.POOL),
+    ],
+)
 @pytest.mark.usefixtures("ends_at")
 def test_on_ext4(size: str, form: DiskForm, becomes: DiskForm, tmp_path: Path) -> None:
     assert disks.check_size(disk(size), tmp_path, form) is becomes
@@ -72,11 +80,14 @@ def test_on_xfs(size: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ends_at", [EXT4], indirect=True)
-@pytest.mark.parametrize(("size", "form", "reason"), [
-    ("500T", DiskForm.RAW, "500TiB raw, but files in .* end at 16TiB: use qcow2 or a pool for it"),
-    ("3000T", DiskForm.AUTO, "3000TiB, but a qcow2 ends at 2PiB: use a pool for it"),
-    ("3000T", DiskForm.QCOW2, "3000TiB, but a qcow2 ends at 2PiB: use a pool for it"),
-])
+@pytest.mark.parametrize(
+    ("size", "form", "reason"),
+    [
+        ("500T", DiskForm.RAW, "500TiB raw, but files in .* end at 16TiB: use qcow2 or a pool for it"),
+        ("3000T", DiskForm.AUTO, "3000TiB, but a qcow2 ends at 2PiB: use a pool for it"),
+        ("3000T", DiskForm.QCOW2, "3000TiB, but a qcow2 ends at 2PiB: use a pool for it"),
+    ],
+)
 @pytest.mark.usefixtures("ends_at")
 def test_refused(size: str, form: DiskForm, reason: str, tmp_path: Path, deadline: Deadline) -> None:
     with pytest.raises(InputError, match=f"^disk data: {reason}"):
@@ -110,8 +121,16 @@ def test_500_terabytes_on_ext4(tmp_path: Path, deadline: Deadline) -> None:
     made = disks.create(disk("500T"), tmp_path, DiskForm.AUTO, deadline)
     base = disks.overlay(Path(made.path), tmp_path / "root.qcow2", deadline)
     assert (made.format, made.serial, base.format, base.serial) == ("qcow2", "data", "qcow2", "root")
-    about = json.loads(subprocess.run(["qemu-img", "info", "--output=json", base.path], capture_output=True, check=True, timeout=60).stdout)
-    assert (about["virtual-size"], about["format"], about["backing-filename"]) == (500 * TIB, "qcow2", made.path)
+    about = json.loads(
+        subprocess.run(
+            ["qemu-img", "info", "--output=json", base.path], capture_output=True, check=True, timeout=60
+        ).stdout
+    )
+    assert (about["virtual-size"], about["format"], about["backing-filename"]) == (
+        500 * TIB,
+        "qcow2",
+        made.path,
+    )
     assert Path(made.path).stat().st_blocks * 512 < 64 * MIB
 
 
@@ -126,14 +145,19 @@ def test_room(free: int, enough: bool, tmp_path: Path, monkeypatch: pytest.Monke
     if enough:
         disks.check_room(tmp_path)
     else:
-        with pytest.raises(HostError, match=r"2047MiB free, a guest needs 2048MiB: lab.py gc, or set LAB_STATE"):
+        with pytest.raises(
+            HostError, match=r"2047MiB free, a guest needs 2048MiB: lab.py gc, or set LAB_STATE"
+        ):
             disks.check_room(tmp_path)
 
 
 def test_a_guest_drops_its_own_pool_disks_only(monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
     """`up` names a second guest of a topology NAME-2, so a guest's name may begin with another's."""
     monkeypatch.setattr(disks, "pool", lambda _: state.folder("pool"))
-    made = {guest: Path(disks.create(disk("1G"), state.folder("guests", guest), DiskForm.POOL, deadline).path) for guest in ("a", "a-2", "ab")}
+    made = {
+        guest: Path(disks.create(disk("1G"), state.folder("guests", guest), DiskForm.POOL, deadline).path)
+        for guest in ("a", "a-2", "ab")
+    }
     assert all(path.is_relative_to(state.folder("pool")) for path in made.values())
     disks.drop_pool_disks("a")
     assert [guest for guest, path in made.items() if path.exists()] == ["a-2", "ab"]
@@ -144,7 +168,8 @@ OWN = "pool-OWN"
 
 @pytest.fixture
 def mounted(program: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """The names of folders that are mount points; mount(8) and mkfs are fakes, and `mount -o loop FILE PLACE` adds to them."""
+    """The names of folders that are mount points; mount(8) and mkfs are fakes, and `mount -o loop FILE PLACE`
+    adds to them."""
     names: set[str] = set()
     monkeypatch.setattr(state, "this_machine", lambda: "OWN")
     monkeypatch.setattr(Path, "is_mount", lambda path: path.name in names or (path / ".mounted").exists())
@@ -161,7 +186,9 @@ def unmounted() -> list[str]:
     return [Path(line).name for line in log.read_text().splitlines()] if log.exists() else []
 
 
-def test_each_machine_has_a_pool_of_its_own(mounted: set[str], deadline: Deadline, caplog: pytest.LogCaptureFixture) -> None:
+def test_each_machine_has_a_pool_of_its_own(
+    mounted: set[str], deadline: Deadline, caplog: pytest.LogCaptureFixture
+) -> None:
     """One state directory on two machines: the pool of an earlier lab may be mounted on the other."""
     earlier = state.directory() / "pool.xfs"
     earlier.write_text("of another machine")
@@ -175,7 +202,9 @@ def test_each_machine_has_a_pool_of_its_own(mounted: set[str], deadline: Deadlin
     assert not (state.directory() / f"{OWN}.xfs").exists()
 
 
-def test_the_pool_of_an_earlier_lab_is_used_where_it_is_mounted(mounted: set[str], deadline: Deadline) -> None:
+def test_the_pool_of_an_earlier_lab_is_used_where_it_is_mounted(
+    mounted: set[str], deadline: Deadline
+) -> None:
     state.folder("pool")
     (state.directory() / "pool.xfs").touch()
     mounted.add("pool")
@@ -188,7 +217,9 @@ def test_the_pool_of_an_earlier_lab_is_used_where_it_is_mounted(mounted: set[str
     assert not (state.directory() / "pool.xfs").exists()
 
 
-def test_a_pool_is_not_released_while_a_disk_is_made(mounted: set[str], monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+def test_a_pool_is_not_released_while_a_disk_is_made(
+    mounted: set[str], monkeypatch: pytest.MonkeyPatch, deadline: Deadline
+) -> None:
     """Between the pool and the guest's folder in it, the pool is empty."""
     mounted.add(OWN)
     state.folder(OWN)

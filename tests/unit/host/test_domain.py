@@ -18,8 +18,11 @@ from numalab.model.values import Accel
 from tests.unit.makers import BOOT, GOLDEN, spec
 
 # Emulated ones are a session's, the others the system instance's, which is told whose files they are.
-CASES = {f"{name}-{accel}": spec(name, accel=accel, owner=(1000, 1001) if accel is Accel.KVM else None)
-         for name in catalog.names("topologies") for accel in Accel}
+CASES = {
+    f"{name}-{accel}": spec(name, accel=accel, owner=(1000, 1001) if accel is Accel.KVM else None)
+    for name in catalog.names("topologies")
+    for accel in Accel
+}
 STICK = Disk.model_validate({"name": "stick", "size": "16GiB", "bus": "usb", "mibs_per_second": 12})
 CASES["stick-tcg"] = spec(catalog.topology("uma-2g").model_copy(update={"disks": (STICK,)}))
 CASES["grub-tcg"] = spec("uma-2g", boot=Boot(name="own"))
@@ -44,13 +47,18 @@ def test_libvirts_schema_takes_every_golden() -> None:
     if not validate or not shutil.which("xmllint"):
         pytest.skip("virt-xml-validate is not installed: apt-get install libvirt-clients libxml2-utils")
     for path in sorted(GOLDEN.glob("*.xml")):
-        done = subprocess.run([validate, path, "domain"], capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            [validate, path, "domain"], capture_output=True, text=True, timeout=60, check=False
+        )
         assert done.returncode == 0, done.stdout + done.stderr
 
 
 def find(given: GuestSpec, path: str) -> list[dict[str, str]]:
     """The attributes of all elements at a path."""
-    return [{str(key): str(value) for key, value in node.attrib.items()} for node in etree.fromstring(domain_xml(given).encode()).findall(path)]
+    return [
+        {str(key): str(value) for key, value in node.attrib.items()}
+        for node in etree.fromstring(domain_xml(given).encode()).findall(path)
+    ]
 
 
 def test_emulated_and_not() -> None:
@@ -67,25 +75,46 @@ def test_distances() -> None:
 
 def test_tiers() -> None:
     found = find(CASES["tiers-tcg"], "cpu/numa/interconnects/latency")
-    assert [(entry["initiator"], entry["target"], entry["value"]) for entry in found] == [("0", "0", "80"), ("0", "1", "250")]
+    assert [(entry["initiator"], entry["target"], entry["value"]) for entry in found] == [
+        ("0", "0", "80"),
+        ("0", "1", "250"),
+    ]
 
 
 def test_two_initiators() -> None:
-    """libvirt refuses both directions of a link: nodes with CPUs tell of themselves, others of all that reach them."""
+    """libvirt refuses both directions of a link: nodes with CPUs tell of themselves, others of all that reach
+    them."""
     about = {"latency_ns": 80, "bandwidth_mibs": 1024, "memory": "1GiB"}
-    shape = Topology.model_validate({"description": "two initiators", "vcpus": 2, "memory": "3GiB",
-                                     "nodes": [about | {"cpus": "0"}, about | {"cpus": "1"}, about | {"latency_ns": 250}]})
+    shape = Topology.model_validate(
+        {
+            "description": "two initiators",
+            "vcpus": 2,
+            "memory": "3GiB",
+            "nodes": [about | {"cpus": "0"}, about | {"cpus": "1"}, about | {"latency_ns": 250}],
+        }
+    )
     entries = find(spec(shape), "cpu/numa/interconnects/latency")
     assert [(entry["initiator"], entry["target"], entry["value"]) for entry in entries] == [
-        ("0", "0", "80"), ("0", "2", "250"), ("1", "1", "80"), ("1", "2", "250"),
+        ("0", "0", "80"),
+        ("0", "2", "250"),
+        ("1", "1", "80"),
+        ("1", "2", "250"),
     ]
 
 
 def test_disks() -> None:
     given = CASES["fakenuma-tcg"]
     assert [found["dev"] for found in find(given, "devices/disk/target")] == ["vda", "vdb", "vdc", "vdd"]
-    assert [found["cache"] for found in find(given, "devices/disk/driver")] == ["none", "writeback", "writeback", "writeback"]
-    serials = [element.text for element in etree.fromstring(domain_xml(given).encode()).findall("devices/disk/serial")]
+    assert [found["cache"] for found in find(given, "devices/disk/driver")] == [
+        "none",
+        "writeback",
+        "writeback",
+        "writeback",
+    ]
+    serials = [
+        element.text
+        for element in etree.fromstring(domain_xml(given).encode()).findall("devices/disk/serial")
+    ]
     assert serials == ["root", "test", "scratch", "500TB"]
 
 
@@ -104,31 +133,48 @@ def test_qemu_appends_to_the_console_log_itself() -> None:
     given = CASES["4socket-tcg"]
     words = [found["value"] for found in find(given, "{*}commandline/{*}arg")]
     assert ("-set", f"chardev.charserial0.path={given.directory}/console.log") in pairwise(words)
-    assert find(given, "devices/serial/source") == [{"path": f"{given.directory}/console.log", "append": "on"}]
+    assert find(given, "devices/serial/source") == [
+        {"path": f"{given.directory}/console.log", "append": "on"}
+    ]
     assert not find(given, "devices/serial/log")
 
 
-@pytest.mark.parametrize(("machine", "place"), [("pc", "bus=pci.0,addr=0x1f"), ("q35", "bus=pcie.0,addr=0x1c")])
+@pytest.mark.parametrize(
+    ("machine", "place"), [("pc", "bus=pci.0,addr=0x1f"), ("q35", "bus=pcie.0,addr=0x1c")]
+)
 def test_the_card_is_on_a_slot_that_no_disk_gets(machine: str, place: str) -> None:
     """With 25 disks libvirt gave 0x1c of pc to one, and QEMU ended."""
     assert place in domain_xml(spec(catalog.topology("uma-2g").model_copy(update={"machine": machine})))
 
 
 def test_owner() -> None:
-    assert [find(CASES[name], "seclabel") for name in ("4socket-tcg", "4socket-kvm")] == [[], [{"type": "static", "model": "dac", "relabel": "no"}]]
+    assert [find(CASES[name], "seclabel") for name in ("4socket-tcg", "4socket-kvm")] == [
+        [],
+        [{"type": "static", "model": "dac", "relabel": "no"}],
+    ]
 
 
 def test_mark() -> None:
     about = CASES["4socket-tcg"]
-    assert read_mark(domain_xml(about)) == mark(about) == Mark(uuid=about.uuid, name="golden", lab="0123456789abcdef", directory="/lab/guests/golden")
+    assert (
+        read_mark(domain_xml(about))
+        == mark(about)
+        == Mark(uuid=about.uuid, name="golden", lab="0123456789abcdef", directory="/lab/guests/golden")
+    )
     assert "<name>numalab-01234567-golden</name>" in domain_xml(about)
 
 
-@pytest.mark.parametrize("xml", [
-    "<domain><name>numalab-mine</name></domain>", "<domain><metadata/></domain>", "<domain><metadata><guest name='a'/></metadata></domain>",
-    "<domain><metadata><x:guest xmlns:x='urn:other' name='a'/></metadata></domain>", f"<domain><numalab:guest xmlns:numalab='{LAB}' name='a'/></domain>",
-    "<?xml version='1.0' encoding='UTF-8'?><domain/>",
-])
+@pytest.mark.parametrize(
+    "xml",
+    [
+        "<domain><name>numalab-mine</name></domain>",
+        "<domain><metadata/></domain>",
+        "<domain><metadata><guest name='a'/></metadata></domain>",
+        "<domain><metadata><x:guest xmlns:x='urn:other' name='a'/></metadata></domain>",
+        f"<domain><numalab:guest xmlns:numalab='{LAB}' name='a'/></domain>",
+        "<?xml version='1.0' encoding='UTF-8'?><domain/>",
+    ],
+)
 def test_no_mark(xml: str) -> None:
     assert read_mark(xml) is None
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The hypervisor's edge on a connection of ours: only what carries the lab's mark is seen, and silence is an error."""
+"""The hypervisor's edge on a connection of ours: only what carries the lab's mark is seen, and silence is an
+error."""
 
 from __future__ import annotations
 
@@ -74,7 +75,12 @@ class Connection:
         raise NoDomain(uuid)
 
     def getMemoryStats(self, _cells: int) -> dict[str, int]:
-        return {"total": 32 * GIB // KIB, "free": 8 * GIB // KIB, "cached": 3 * GIB // KIB, "buffers": GIB // KIB}
+        return {
+            "total": 32 * GIB // KIB,
+            "free": 8 * GIB // KIB,
+            "cached": 3 * GIB // KIB,
+            "buffers": GIB // KIB,
+        }
 
     def getLibVersion(self) -> int:
         return 11_002_003
@@ -94,7 +100,9 @@ def host(*domains: Domain) -> Host:
 
 def test_only_marked_domains_are_guests() -> None:
     copy = Domain("copy", domain_xml(guest("a")))
-    assert host(ours("a"), Domain("numalab-b", "<domain/>"), Domain("web", "<domain/>"), copy).marks() == [mark(guest("a"))]
+    assert host(ours("a"), Domain("numalab-b", "<domain/>"), Domain("web", "<domain/>"), copy).marks() == [
+        mark(guest("a"))
+    ]
     earlier = Domain("numalab-a", domain_xml(guest("a")))
     assert host(earlier).marks() == [mark(guest("a"))], "as labs before 2026-11 called them"
 
@@ -121,10 +129,18 @@ def test_stop_asks_first(deadline: Deadline) -> None:
     host().stop(mark(guest("gone")), deadline)
 
 
-@pytest.mark.parametrize("other", [{"lab": "fedcba9876543210"}, {"directory": "/another/lab/guests/a"}, {"uuid": "another"}, None])
-def test_what_is_not_this_very_guests_is_not_stopped(other: dict[str, str] | None, deadline: Deadline) -> None:
+@pytest.mark.parametrize(
+    "other", [{"lab": "fedcba9876543210"}, {"directory": "/another/lab/guests/a"}, {"uuid": "another"}, None]
+)
+def test_what_is_not_this_very_guests_is_not_stopped(
+    other: dict[str, str] | None, deadline: Deadline
+) -> None:
     """The same name is not enough: UUID, lab and directory must be those of the record."""
-    xml = "<domain><uuid>uuid-of-a</uuid></domain>" if other is None else domain_xml(guest("a").model_copy(update=other))
+    xml = (
+        "<domain><uuid>uuid-of-a</uuid></domain>"
+        if other is None
+        else domain_xml(guest("a").model_copy(update=other))
+    )
     theirs = Domain("numalab-01234567-a", xml)
     there = host(theirs)
     assert not there.running(mark(guest("a")))
@@ -146,8 +162,11 @@ def test_full_disk() -> None:
 
 
 @pytest.mark.parametrize("call", ["XMLDesc", "destroy", "shutdown"])
-def test_libvirts_errors_are_the_hosts(call: str, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+def test_libvirts_errors_are_the_hosts(
+    call: str, monkeypatch: pytest.MonkeyPatch, deadline: Deadline
+) -> None:
     """A raw error in a clean-up would hide what it cleans up after."""
+
     def broken(_: Domain) -> None:
         raise libvirt.libvirtError("Connection reset by peer")
 
@@ -166,7 +185,8 @@ def test_stop_has_a_deadline(call: str, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_free_memory(deadline: Deadline) -> None:
-    """12 GiB free or to be freed; a guest of 4 GiB that has touched 1 still has 3 to come, a foreign one is its owner's."""
+    """12 GiB free or to be freed; a guest of 4 GiB that has touched 1 still has 3 to come, a foreign one is
+    its owner's."""
     assert host().free_memory(deadline) == 12 * GIB - HEADROOM
     assert host(ours("a", rss=GIB), Domain("web", "<domain/>")).free_memory(deadline) == 9 * GIB - HEADROOM
     assert host(*(ours(name) for name in "abcd")).free_memory(deadline) == 0

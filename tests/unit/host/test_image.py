@@ -21,7 +21,13 @@ from numalab.host.image import FORMAT, Image
 from numalab.model.values import jsonable
 
 NAME = "debian12"
-FILES = {"disk.qcow2": b"QFI\xfb of a size", "vmlinuz": b"kernel", "initrd.img": b"initrd", "host_key.pub": b"key\n", "config": b"CONFIG_NUMA=y\n"}
+FILES = {
+    "disk.qcow2": b"QFI\xfb of a size",
+    "vmlinuz": b"kernel",
+    "initrd.img": b"initrd",
+    "host_key.pub": b"key\n",
+    "config": b"CONFIG_NUMA=y\n",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -40,30 +46,52 @@ def built(deadline: Deadline, base: Path | None = None) -> Path:
     place = state.folder("images", NAME, uuid.uuid4().hex[:16])
     for name, body in FILES.items():
         (place / name).write_bytes(body)
-    about = Image(name=NAME, id=place.name, directory=str(place), root="PARTUUID=1", disk_bytes=len(FILES["disk.qcow2"]), inputs=found)
+    about = Image(
+        name=NAME,
+        id=place.name,
+        directory=str(place),
+        root="PARTUUID=1",
+        disk_bytes=len(FILES["disk.qcow2"]),
+        inputs=found,
+    )
     (place / "manifest.json").write_text(json.dumps(jsonable(about)))
     return place
 
 
 def test_inputs_are_the_files_that_matter(deadline: Deadline) -> None:
     found = image.inputs(NAME, None, deadline)
-    assert {f"images/{NAME}.yml", f"images/{NAME}.pkr.hcl", "playbooks/guest.yml", "ssh key", "format"} <= set(found)
+    assert {
+        f"images/{NAME}.yml",
+        f"images/{NAME}.pkr.hcl",
+        "playbooks/guest.yml",
+        "ssh key",
+        "format",
+    } <= set(found)
     assert any(name.startswith("playbooks/roles/guest/tasks/") for name in found)
     assert any(name.startswith("playbooks/roles/guest/files/") for name in found)
     assert found["format"] == str(FORMAT)
     assert "base" not in found
 
 
-@pytest.mark.parametrize("path", [
-    f"images/{NAME}.yml", f"images/{NAME}.pkr.hcl", "playbooks/guest.yml", "playbooks/roles/guest/tasks/main.yml", "playbooks/roles/guest/files/new",
-])
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"images/{NAME}.yml",
+        f"images/{NAME}.pkr.hcl",
+        "playbooks/guest.yml",
+        "playbooks/roles/guest/tasks/main.yml",
+        "playbooks/roles/guest/files/new",
+    ],
+)
 def test_a_changed_input_is_another_image(path: str, checkout: Path, deadline: Deadline) -> None:
     place = built(deadline)
     assert image.require(NAME, deadline).id == place.name
     with (checkout / path).open("a") as handle:
         handle.write("\n# changed\n")
     assert image.existing(NAME, deadline) is None
-    with pytest.raises(HostError, match=f"image {NAME} is not built, or its inputs changed: lab.py image build {NAME}"):
+    with pytest.raises(
+        HostError, match=f"image {NAME} is not built, or its inputs changed: lab.py image build {NAME}"
+    ):
         image.require(NAME, deadline)
 
 
@@ -73,7 +101,9 @@ def test_another_key_is_another_image(lab_state: Path, deadline: Deadline) -> No
     assert image.existing(NAME, deadline) is None
 
 
-@pytest.mark.parametrize("path", ["images/other.yml", "playbooks/kernel.yml", "playbooks/roles/kernel/tasks/main.yml", "README.md"])
+@pytest.mark.parametrize(
+    "path", ["images/other.yml", "playbooks/kernel.yml", "playbooks/roles/kernel/tasks/main.yml", "README.md"]
+)
 def test_what_is_no_input_changes_nothing(path: str, checkout: Path, deadline: Deadline) -> None:
     place = built(deadline)
     (checkout / path).parent.mkdir(parents=True, exist_ok=True)
@@ -116,10 +146,22 @@ def test_a_moved_state_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     place = built(deadline)
     shutil.move(state.directory(), tmp_path / "moved")
     monkeypatch.setenv("LAB_STATE", str(tmp_path / "moved"))
-    assert image.require(NAME, deadline).file("disk.qcow2") == tmp_path / "moved" / "images" / NAME / place.name / "disk.qcow2"
+    assert (
+        image.require(NAME, deadline).file("disk.qcow2")
+        == tmp_path / "moved" / "images" / NAME / place.name / "disk.qcow2"
+    )
 
 
-@pytest.mark.parametrize("harm", ["truncate disk.qcow2", "unlink disk.qcow2", "unlink vmlinuz", "unlink initrd.img", "unlink host_key.pub"])
+@pytest.mark.parametrize(
+    "harm",
+    [
+        "truncate disk.qcow2",
+        "unlink disk.qcow2",
+        "unlink vmlinuz",
+        "unlink initrd.img",
+        "unlink host_key.pub",
+    ],
+)
 def test_a_broken_image_names_its_mend(harm: str, deadline: Deadline) -> None:
     what, name = harm.split()
     path = built(deadline) / name
@@ -183,7 +225,8 @@ def test_a_build_is_done_once(monkeypatch: pytest.MonkeyPatch, deadline: Deadlin
 
 
 def test_an_id_names_one_build_for_ever(monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
-    """--force makes another image, which is used from now on; who stands on the first has it still, until gc."""
+    """--force makes another image, which is used from now on; who stands on the first has it still, until
+    gc."""
     monkeypatch.setattr(image, "_base", lambda *_: state.folder("bases"))
     monkeypatch.setattr(image, "_packer", packer)
     first = image.build(NAME, accelerator="tcg", deadline=deadline)
@@ -194,7 +237,9 @@ def test_an_id_names_one_build_for_ever(monkeypatch: pytest.MonkeyPatch, deadlin
     assert image.pinned(NAME, first.id) == first
     assert image.current(NAME, deadline) == {second.id}
     shutil.rmtree(first.directory)
-    with pytest.raises(HostError, match=f"image {NAME}: {first.directory} is gone: lab.py image build {NAME}"):
+    with pytest.raises(
+        HostError, match=f"image {NAME}: {first.directory} is gone: lab.py image build {NAME}"
+    ):
         image.pinned(NAME, first.id)
 
 
@@ -217,8 +262,11 @@ def test_a_playbook_that_is_not_there(checkout: Path) -> None:
         image.recipe(NAME)
 
 
-def test_packers_ansible_gets_literals(tmp_path: Path, program: Callable[[str, str], Path], deadline: Deadline) -> None:
-    """Nothing of an image's recipe is a template of Ansible's; what Packer would take for one of its own is refused."""
+def test_packers_ansible_gets_literals(
+    tmp_path: Path, program: Callable[[str, str], Path], deadline: Deadline
+) -> None:
+    """Nothing of an image's recipe is a template of Ansible's; what Packer would take for one of its own is
+    refused."""
     scratch, seen = tmp_path / "scratch", tmp_path / "seen"
     scratch.mkdir()
     program("packer", f'cp "$4" {seen}; mkdir {scratch}/packer; : > {scratch}/packer/disk.qcow2')
@@ -237,7 +285,13 @@ LURE = "{{ lookup('pipe', 'id') }}"
 
 @pytest.mark.parametrize("change", [{"suite": LURE}, {"packages": [LURE]}, {"disk": LURE}])
 def test_a_recipe_has_no_room_for_a_template(change: dict[str, object]) -> None:
-    good = {"description": LURE, "suite": "bookworm", "disk": "16GiB", "playbook": "guest.yml", "packages": ["gcc"]}
+    good = {
+        "description": LURE,
+        "suite": "bookworm",
+        "disk": "16GiB",
+        "playbook": "guest.yml",
+        "packages": ["gcc"],
+    }
     assert image.ImageRecipe.model_validate(good).description == LURE, "is only shown"
     with pytest.raises(ValueError, match=next(iter(change))):
         image.ImageRecipe.model_validate(good | change)

@@ -21,8 +21,16 @@ THERE = Where("me@there")
 def test_this_machine(deadline: Deadline) -> None:
     """As labs before this one recorded it, so that older runs stay comparable."""
     facts = machine.about(HERE, deadline)
-    models = [line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
-    assert (facts["machine"], facts["kernel"], facts["cpus"]) == (platform.node(), platform.release(), str(os.cpu_count()))
+    models = [
+        line.split(":")[1].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    ]
+    assert (facts["machine"], facts["kernel"], facts["cpus"]) == (
+        platform.node(),
+        platform.release(),
+        str(os.cpu_count()),
+    )
     assert facts["cpu"] == (models[0] if models else "")
     assert float(facts["load at start"]) >= 0
     assert machine.load(HERE, deadline) >= 0
@@ -32,24 +40,38 @@ def test_a_machine_elsewhere(program: Callable[[str, str], Path], tmp_path: Path
     """Its own facts, in one round trip, by programs that are on that machine alone."""
     there = tmp_path / "there"
     there.mkdir()
-    for name, script in {"uname": 'case "$1" in -n) echo big;; -r) echo 6.12.1;; esac', "getconf": "echo 96"}.items():
+    for name, script in {
+        "uname": 'case "$1" in -n) echo big;; -r) echo 6.12.1;; esac',
+        "getconf": "echo 96",
+    }.items():
         (there / name).write_text(f"#!/bin/sh\n{script}\n")
         (there / name).chmod(0o755)
     (tmp_path / "loadavg").write_text("7.25 1.00 1.00 1/2 3\n")
-    program("ssh", f'for word; do last=$word; done; echo x >> {tmp_path}/asked; PATH={there}:$PATH; export PATH; '
-            f'exec sh -c "$(printf %s "$last" | sed "s#/proc/loadavg#{tmp_path}/loadavg#g")"')
+    program(
+        "ssh",
+        f"for word; do last=$word; done; echo x >> {tmp_path}/asked; PATH={there}:$PATH; export PATH; "
+        f'exec sh -c "$(printf %s "$last" | sed "s#/proc/loadavg#{tmp_path}/loadavg#g")"',
+    )
     facts = machine.about(THERE, deadline)
     assert {key: facts[key] for key in ("machine", "kernel", "cpus", "load at start")} == {
-        "machine": "big", "kernel": "6.12.1", "cpus": "96", "load at start": "7.25",
+        "machine": "big",
+        "kernel": "6.12.1",
+        "cpus": "96",
+        "load at start": "7.25",
     }
     assert (tmp_path / "asked").read_text() == "x\n"
     assert machine.load(THERE, deadline) == 7.25
 
 
-def test_the_machine_id_is_handed_on_as_a_hash(program: Callable[[str, str], Path], tmp_path: Path, deadline: Deadline) -> None:
+def test_the_machine_id_is_handed_on_as_a_hash(
+    program: Callable[[str, str], Path], tmp_path: Path, deadline: Deadline
+) -> None:
     own = tmp_path / "machine-id"
     own.write_text("0123456789abcdef0123456789abcdef\n")
-    program("ssh", f'for word; do last=$word; done; exec sh -c "$(printf %s "$last" | sed "s#/etc/machine-id#{own}#g")"')
+    program(
+        "ssh",
+        f'for word; do last=$word; done; exec sh -c "$(printf %s "$last" | sed "s#/etc/machine-id#{own}#g")"',
+    )
     first = machine.about(THERE, deadline)["machine id"]
     assert len(first) == 16
     assert first not in own.read_text()
@@ -60,7 +82,9 @@ def test_the_machine_id_is_handed_on_as_a_hash(program: Callable[[str, str], Pat
 
 
 @pytest.mark.parametrize("answer", ["", "echo Welcome; exit", "echo machine=big; exit"])
-def test_a_machine_that_does_not_tell(program: Callable[[str, str], Path], deadline: Deadline, answer: str) -> None:
+def test_a_machine_that_does_not_tell(
+    program: Callable[[str, str], Path], deadline: Deadline, answer: str
+) -> None:
     program("ssh", answer or "exit 0")
     with pytest.raises(HostError, match=r"me@there: does not tell its .*kernel"):
         machine.about(THERE, deadline)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Who QEMU runs as: libvirt's own user where that may enter the state directory, and what is opened to it then."""
+"""Who QEMU runs as: libvirt's own user where that may enter the state directory, and what is opened to it
+then."""
 
 from __future__ import annotations
 
@@ -57,7 +58,11 @@ def given(monkeypatch: pytest.MonkeyPatch, program: Callable[[str, str], Path], 
     given = Given()
     user = pwd.struct_passwd(("libvirt-qemu", "x", *OTHER, "", "/", "/bin/false"))
     monkeypatch.setattr(pwd, "getpwnam", {"libvirt-qemu": user}.__getitem__)
-    monkeypatch.setattr(pwd, "getpwuid", {OTHER[0]: user, 0: pwd.struct_passwd(("root", "x", 0, 0, "", "/root", "/bin/sh"))}.__getitem__)
+    monkeypatch.setattr(
+        pwd,
+        "getpwuid",
+        {OTHER[0]: user, 0: pwd.struct_passwd(("root", "x", 0, 0, "", "/root", "/bin/sh"))}.__getitem__,
+    )
     monkeypatch.setattr(grp, "getgrnam", lambda name: grp.struct_group((name, "x", GROUP, [])))
     monkeypatch.setattr(os, "getgrouplist", lambda name, group: [group, GROUP])
 
@@ -84,10 +89,18 @@ def test_libvirts_user_is_taken(given: Given, deadline: Deadline) -> None:
     (state.directory() / "pool.xfs").chmod(0o644)
     chosen = qemu_user.let_in(RootHost().real(), [disk, kernel], deadline)
     assert (chosen.owner, chosen.name, chosen.avoidable) == (OTHER, "libvirt-qemu", False)
-    for folder in (disk.parent, disk.parent.parent, disk.parent.parent.parent, kernel.parent, kernel.parent.parent):
+    for folder in (
+        disk.parent,
+        disk.parent.parent,
+        disk.parent.parent.parent,
+        kernel.parent,
+        kernel.parent.parent,
+    ):
         assert given.mode(folder) == (GROUP, "710"), folder
     assert given.mode(disk) == given.mode(kernel) == (GROUP, "640")
-    assert given.mode(state.folder("runs")) == (None, "700"), "nothing else is opened, and what stood open is closed"
+    assert given.mode(state.folder("runs")) == (None, "700"), (
+        "nothing else is opened, and what stood open is closed"
+    )
     assert given.mode(state.directory() / "pool.xfs") == (None, "600")
     assert state.directory() not in given, "whether that is open is the person's choice"
 
@@ -113,7 +126,13 @@ def test_who_chooses_changes_nothing(given: Given, deadline: Deadline) -> None:
 
 
 @pytest.mark.parametrize("case", ["closed", "no user", "no group", "setpriv"])
-def test_root_stays(case: str, given: Given, deadline: Deadline, monkeypatch: pytest.MonkeyPatch, program: Callable[[str, str], Path]) -> None:
+def test_root_stays(
+    case: str,
+    given: Given,
+    deadline: Deadline,
+    monkeypatch: pytest.MonkeyPatch,
+    program: Callable[[str, str], Path],
+) -> None:
     if case == "closed":
         program("setpriv", "echo /root; exit 1")
     elif case == "setpriv":
@@ -125,7 +144,8 @@ def test_root_stays(case: str, given: Given, deadline: Deadline, monkeypatch: py
     disk, kernel = files()
     chosen = qemu_user.let_in(RootHost().real(), [disk, kernel], deadline)
     reason = {
-        "closed": "libvirt-qemu may not enter /root", "setpriv": "libvirt-qemu may not enter anything (setpriv: no such user)",
+        "closed": "libvirt-qemu may not enter /root",
+        "setpriv": "libvirt-qemu may not enter anything (setpriv: no such user)",
     }.get(case, "there is no user libvirt-qemu or qemu with a group of its own")
     assert (chosen.owner, chosen.name, chosen.reason) == ((0, 0), "root", reason)
     assert not given
@@ -133,7 +153,11 @@ def test_root_stays(case: str, given: Given, deadline: Deadline, monkeypatch: py
 
 
 def test_a_persons_own_kernel_stays_as_it_is(
-    given: Given, deadline: Deadline, tmp_path: Path, program: Callable[[str, str], Path], caplog: pytest.LogCaptureFixture,
+    given: Given,
+    deadline: Deadline,
+    tmp_path: Path,
+    program: Callable[[str, str], Path],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Also when it lies in the state directory, or a link leads there from the lab's folders."""
     disk, _ = files()
@@ -150,7 +174,9 @@ def test_a_persons_own_kernel_stays_as_it_is(
     assert given.mode(outside) == given.mode(inside) == (None, "600")
 
 
-def test_a_file_system_without_owners(given: Given, deadline: Deadline, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_owners(
+    given: Given, deadline: Deadline, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(path: Path, *_: object, **__: object) -> None:
         raise PermissionError(1, "Operation not permitted", str(path))
 
@@ -171,9 +197,13 @@ class Elsewhere(RootHost):
     where = Where("root@there")
 
 
-def test_elsewhere_and_without_root_all_is_as_it_was(given: Given, deadline: Deadline, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_elsewhere_and_without_root_all_is_as_it_was(
+    given: Given, deadline: Deadline, monkeypatch: pytest.MonkeyPatch
+) -> None:
     disk, kernel = files()
-    monkeypatch.setattr(pwd, "getpwuid", lambda uid: pwd.struct_passwd(("me", "x", uid, 1, "", "/", "/bin/sh")))
+    monkeypatch.setattr(
+        pwd, "getpwuid", lambda uid: pwd.struct_passwd(("me", "x", uid, 1, "", "/", "/bin/sh"))
+    )
     assert qemu_user.let_in(Elsewhere().real(), [disk, kernel], deadline).owner == (0, 0)
     assert qemu_user.let_in(FakeHost().real(), [disk, kernel], deadline).owner is None
     monkeypatch.setattr(RootHost, "owner", lambda *_: (1000, 1001))
@@ -183,9 +213,14 @@ def test_elsewhere_and_without_root_all_is_as_it_was(given: Given, deadline: Dea
 
 
 def test_what_a_guest_writes_is_given_to_its_qemu(
-    given: Given, deadline: Deadline, host: FakeHost, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    given: Given,
+    deadline: Deadline,
+    host: FakeHost,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its disks and its console's log; the record and the inventory that Ansible reads as root stay the lab's."""
+    """Its disks and its console's log; the record and the inventory that Ansible reads as root stay the
+    lab's."""
     at = RootHost()
     made = launch.up(request(), at.real(), deadline)
     assert made.record.spec.owner == OTHER
@@ -193,14 +228,23 @@ def test_what_a_guest_writes_is_given_to_its_qemu(
     for path in (made.console_log, *(Path(disk.path) for disk in made.record.spec.disks)):
         assert (given[path], f"{path.stat().st_mode & 0o777:o}") == (OTHER, "600"), path
     assert given.mode(made.directory) == given.mode(made.directory.parent) == (GROUP, "710")
-    assert {path for path, (uid, _) in given.items() if uid == OTHER[0]} == {made.console_log, *(Path(disk.path) for disk in made.record.spec.disks)}
+    assert {path for path, (uid, _) in given.items() if uid == OTHER[0]} == {
+        made.console_log,
+        *(Path(disk.path) for disk in made.record.spec.disks),
+    }
     monkeypatch.setattr(guest_commands, "reach", lambda _: made)
     guest_commands.status("g")
     assert "QEMU user     libvirt-qemu\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("closed", [True, False])
-def test_doctor(closed: bool, given: Given, deadline: Deadline, monkeypatch: pytest.MonkeyPatch, program: Callable[[str, str], Path]) -> None:
+def test_doctor(
+    closed: bool,
+    given: Given,
+    deadline: Deadline,
+    monkeypatch: pytest.MonkeyPatch,
+    program: Callable[[str, str], Path],
+) -> None:
     if closed:
         program("setpriv", "echo /root; exit 1")
     monkeypatch.setattr(doctor, "connect", lambda *_: RootHost().real())

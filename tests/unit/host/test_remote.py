@@ -26,17 +26,26 @@ ASIDE = 'for word; do last=$word; done; exec sh -c "$last"'
 """An ssh that runs the command here."""
 
 
-@pytest.mark.parametrize(("uri", "ssh"), [
-    ("qemu:///system", ""), ("qemu:///session", ""), ("test:///fake", ""), ("qemu+unix:///system?socket=/x", ""),
-    ("qemu+ssh://there/system", "there"), ("qemu+ssh://me@there:2022/system", "me@there:2022"),
-])
+@pytest.mark.parametrize(
+    ("uri", "ssh"),
+    [
+        ("qemu:///system", ""),
+        ("qemu:///session", ""),
+        ("test:///fake", ""),
+        ("qemu+unix:///system?socket=/x", ""),
+        ("qemu+ssh://there/system", "there"),
+        ("qemu+ssh://me@there:2022/system", "me@there:2022"),
+    ],
+)
 def test_of_uri(uri: str, ssh: str) -> None:
     assert of_uri(uri) == Where(ssh)
 
 
 @pytest.mark.parametrize("uri", ["qemu+tls://there/system", "qemu+tcp://there/system", "qemu://there/system"])
 def test_only_ssh_leads_elsewhere(uri: str) -> None:
-    with pytest.raises(InputError, match=r"^uri .*: guests' disks are made over SSH: use qemu\+ssh://there/system"):
+    with pytest.raises(
+        InputError, match=r"^uri .*: guests' disks are made over SSH: use qemu\+ssh://there/system"
+    ):
         of_uri(uri)
 
 
@@ -59,7 +68,9 @@ def test_run(program: Program, deadline: Deadline) -> None:
         HERE.run(["false"], deadline=deadline)
 
 
-def test_what_outlives_ssh_ends_there_too(program: Program, tmp_path: Path, deadline: Deadline, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_outlives_ssh_ends_there_too(
+    program: Program, tmp_path: Path, deadline: Deadline, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As sshd leaves it: the client is gone, the program goes on in a session of its own."""
     monkeypatch.setattr(remote, "GRACE_SECONDS", 0)
     program("ssh", 'for word; do last=$word; done; setsid sh -c "$last" & exec sleep 60')
@@ -89,7 +100,7 @@ def test_read(place: Where, body: bytes, tmp_path: Path, program: Program, deadl
     assert place.size(path, deadline) == len(body)
     for offset in (0, 1, len(body), len(body) + 9):
         assert place.read(path, offset, deadline, 100) == body[offset:]
-        assert place.read(path, offset, deadline, 3) == body[offset: offset + 3]
+        assert place.read(path, offset, deadline, 3) == body[offset : offset + 3]
 
 
 @pytest.mark.parametrize("place", [HERE, THERE], ids=["here", "there"])
@@ -108,9 +119,15 @@ def other(program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     """A hypervisor in a folder: what is at /here/…, our state directory, is at /there/… on that one."""
     monkeypatch.setenv("LAB_STATE", str(tmp_path / "here"))
     move = f"s#{tmp_path}/here#{tmp_path}/there#g"
-    program("ssh", f'for word; do last=$word; done; echo "$last" >> {tmp_path}/asked; exec sh -c "$(printf %s "$last" | sed "{move}")"')
-    program("scp", 'for word; do before=$last; last=$word; done; '
-            f'echo "$*" >> {tmp_path}/copied; cat "$before" > "${{last#*:}}"')
+    program(
+        "ssh",
+        f'for word; do last=$word; done; echo "$last" >> {tmp_path}/asked; exec sh -c "$(printf %s "$last" | sed "{move}")"',
+    )
+    program(
+        "scp",
+        "for word; do before=$last; last=$word; done; "
+        f'echo "$*" >> {tmp_path}/copied; cat "$before" > "${{last#*:}}"',
+    )
     (tmp_path / "here").mkdir()
     return tmp_path / "there"
 
@@ -146,14 +163,18 @@ def test_push_leaves_a_persons_files_alone(other: Path, tmp_path: Path, deadline
         digest = hashlib.sha256(path.name.encode()).hexdigest()
         assert target == tmp_path / "here/pushed" / digest / path.name
         assert (other / "pushed" / digest / path.name).read_text() == path.name
-    assert {path.name for path in theirs.parent.iterdir()} == {theirs.name, ours.name}, "the fake ssh runs here: nothing is written"
+    assert {path.name for path in theirs.parent.iterdir()} == {theirs.name, ours.name}, (
+        "the fake ssh runs here: nothing is written"
+    )
     theirs.write_text("another build")
     assert THERE.push([theirs], deadline)[theirs] != pushed[theirs], "a guest may run the first"
     assert (other / pushed[theirs].relative_to(tmp_path / "here")).read_text() == "bzImage"
 
 
 @pytest.mark.parametrize("side", ["here", "there"])
-def test_push_sees_a_change_whose_time_was_set_back(other: Path, tmp_path: Path, deadline: Deadline, side: str) -> None:
+def test_push_sees_a_change_whose_time_was_set_back(
+    other: Path, tmp_path: Path, deadline: Deadline, side: str
+) -> None:
     """As cp -p, or rsync --inplace -t: same size, inode and time of the content."""
     path = tmp_path / "here/file"
     path.write_bytes(b"one")
@@ -193,9 +214,17 @@ def test_push_that_is_cancelled_leaves_nothing(other: Path, tmp_path: Path, prog
 def test_sweep(other: Path, tmp_path: Path, deadline: Deadline) -> None:
     """What a killed push or claim left there goes after a day; what is another lab's, or whole, stays."""
     ours = remote.part_prefix()
-    old = [f"images/debian12/{'0' * 16}/{ours}aaaaaaaa-disk.qcow2", f"pushed/{'1' * 64}/{ours}aaaaaaaa-bzImage", f"cache/{ours}a-probe.cpio"]
+    old = [
+        f"images/debian12/{'0' * 16}/{ours}aaaaaaaa-disk.qcow2",
+        f"pushed/{'1' * 64}/{ours}aaaaaaaa-bzImage",
+        f"cache/{ours}a-probe.cpio",
+    ]
     claim = f"guests/{ours}aaaaaaaa"
-    kept = [f"kernels/6.1-k/{ours}bbbbbbbb-bzImage", "kernels/6.1-k/bzImage", f"kernels/6.1-k/.part-{'f' * 16}-aaaaaaaa-bzImage"]
+    kept = [
+        f"kernels/6.1-k/{ours}bbbbbbbb-bzImage",
+        "kernels/6.1-k/bzImage",
+        f"kernels/6.1-k/.part-{'f' * 16}-aaaaaaaa-bzImage",
+    ]
     for name in [*old, *kept, f"{claim}/lab"]:
         (other / name).parent.mkdir(parents=True, exist_ok=True)
         (other / name).touch()
@@ -280,19 +309,24 @@ def test_claim_there(other: Path, tmp_path: Path, program: Program, deadline: De
     with pytest.raises(HostError):
         launch._claim_there(place, THERE, deadline)
     mv.unlink()
-    part, = there.parent.iterdir()
+    (part,) = there.parent.iterdir()
     assert part.name.startswith(remote.part_prefix()), "sweep takes it away"
     launch._claim_there(place, THERE, deadline)
     assert [(path.name, path.read_text()) for path in there.iterdir()] == [("lab", f"{state.identity()}\n")]
     assert there.stat().st_mode & 0o777 == 0o700
     (there / "lab").write_text("another")
-    with pytest.raises(HostError, match=rf"me@there:2022:{place}: .*: is it another lab's guest of this name\? Choose another name"):
+    with pytest.raises(
+        HostError,
+        match=rf"me@there:2022:{place}: .*: is it another lab's guest of this name\? Choose another name",
+    ):
         launch._claim_there(place, THERE, deadline)
     assert (there / "lab").read_text() == "another"
     assert set(there.parent.iterdir()) == {there, part}
 
 
-def test_a_folder_that_an_earlier_lab_made_and_did_not_mark(other: Path, tmp_path: Path, deadline: Deadline) -> None:
+def test_a_folder_that_an_earlier_lab_made_and_did_not_mark(
+    other: Path, tmp_path: Path, deadline: Deadline
+) -> None:
     (other / "guests/g").mkdir(parents=True)
     launch._claim_there(claimed(tmp_path), THERE, deadline)
     assert (other / "guests/g/lab").read_text() == f"{state.identity()}\n"

@@ -43,7 +43,9 @@ def test_succeed(deadline: Deadline) -> None:
     assert succeed(shell, ["cat", "a b"], deadline=deadline, input=b"x") == "cat 'a b' b'x'"
 
 
-@pytest.mark.parametrize(("out", "err", "said"), [("out\n", "first\nwhy\n", "why"), ("a\nb\n", "", "b"), ("", "\n", "no output")])
+@pytest.mark.parametrize(
+    ("out", "err", "said"), [("out\n", "first\nwhy\n", "why"), ("a\nb\n", "", "b"), ("", "\n", "no output")]
+)
 def test_succeed_that_does_not(out: str, err: str, said: str, deadline: Deadline) -> None:
     with pytest.raises(CommandFailed, match=f"^in the guest: false: exit status 7: {said}$") as caught:
         succeed(says(7, out, err), "false", deadline=deadline)
@@ -54,12 +56,27 @@ def test_options(ssh: Ssh) -> None:
     words = ssh.options()
     assert words[::2] == ["-o"] * (len(words) // 2)
     pairs = dict(word.split("=", 1) for word in words[1::2])
-    assert pairs | {
-        "IdentityFile": str(ssh.key), "UserKnownHostsFile": str(ssh.known_hosts), "StrictHostKeyChecking": "yes", "BatchMode": "yes",
-        "ControlPath": str(ssh.control), "User": "root", "IdentitiesOnly": "yes",
-    } == pairs
+    assert (
+        pairs
+        | {
+            "IdentityFile": str(ssh.key),
+            "UserKnownHostsFile": str(ssh.known_hosts),
+            "StrictHostKeyChecking": "yes",
+            "BatchMode": "yes",
+            "ControlPath": str(ssh.control),
+            "User": "root",
+            "IdentitiesOnly": "yes",
+        }
+        == pairs
+    )
     assert "ProxyCommand" not in pairs
-    hop = next(word for word in Ssh(guest="g", port=1, key=ssh.key, known_hosts=ssh.known_hosts, via="me@hop:23").options() if word.startswith("ProxyCommand="))
+    hop = next(
+        word
+        for word in Ssh(
+            guest="g", port=1, key=ssh.key, known_hosts=ssh.known_hosts, via="me@hop:23"
+        ).options()
+        if word.startswith("ProxyCommand=")
+    )
     assert hop.endswith(" -p 23 -W %h:%p me@hop")
 
 
@@ -74,7 +91,10 @@ def test_the_control_socket_is_private_and_short(ssh: Ssh, tmp_path: Path) -> No
     inside = ssh.control.relative_to(tmp_path / "runtime")
     assert len(f"/run/user/4294967295/{inside}") + SSH_SUFFIX <= SOCKET_PATH
     assert ssh.control.parent.stat().st_mode & 0o777 == 0o700
-    others = [Ssh(guest="g", port=port, key=ssh.key, known_hosts=hosts) for port, hosts in ((2223, ssh.known_hosts), (2222, tmp_path / "other"))]
+    others = [
+        Ssh(guest="g", port=port, key=ssh.key, known_hosts=hosts)
+        for port, hosts in ((2223, ssh.known_hosts), (2222, tmp_path / "other"))
+    ]
     assert len({ssh.control, *(other.control for other in others)}) == 3
 
 
@@ -116,7 +136,9 @@ def test_ssh_is_lost_from_a_command_that_tells(ssh: Ssh, program: Program, deadl
     assert told == ['{"t": 2.0}']
 
 
-def test_255_is_the_commands_own_while_the_connection_stands(ssh: Ssh, program: Program, deadline: Deadline) -> None:
+def test_255_is_the_commands_own_while_the_connection_stands(
+    ssh: Ssh, program: Program, deadline: Deadline
+) -> None:
     program("ssh", 'case "$*" in *"-O check"*) exit 0;; esac; exit 255')
     assert ssh.execute("x", deadline=deadline).status == 255
 
@@ -127,20 +149,30 @@ def test_an_oops_is_why_ssh_is_lost(tmp_path: Path, program: Program, deadline: 
 
     program("ssh", "exit 255")
     with pytest.raises(KernelOops):
-        Ssh(guest="g", port=1, key=tmp_path, known_hosts=tmp_path, watch=watch).execute("x", deadline=deadline)
+        Ssh(guest="g", port=1, key=tmp_path, known_hosts=tmp_path, watch=watch).execute(
+            "x", deadline=deadline
+        )
 
 
 def test_cancel_ends_a_command(tmp_path: Path, program: Program, deadline: Deadline) -> None:
     program("ssh", "exec sleep 1000")
     with pytest.raises(Cancelled):
-        Ssh(guest="g", port=1, key=tmp_path, known_hosts=tmp_path, watch=deadline.cancel.set).execute("x", deadline=deadline)
+        Ssh(guest="g", port=1, key=tmp_path, known_hosts=tmp_path, watch=deadline.cancel.set).execute(
+            "x", deadline=deadline
+        )
 
 
-@pytest.mark.parametrize(("source", "target", "words"), [
-    ("/a", "guest:/b c", "/a 127.0.0.1:/b c"),
-    ("guest:/a", "/b", "127.0.0.1:/a /b"), ("my-guest:x", "guest:guest:y", f"{Path.cwd()}/my-guest:x 127.0.0.1:guest:y"),
-])
-def test_copy(source: str, target: str, words: str, ssh: Ssh, program: Program, tmp_path: Path, deadline: Deadline) -> None:
+@pytest.mark.parametrize(
+    ("source", "target", "words"),
+    [
+        ("/a", "guest:/b c", "/a 127.0.0.1:/b c"),
+        ("guest:/a", "/b", "127.0.0.1:/a /b"),
+        ("my-guest:x", "guest:guest:y", f"{Path.cwd()}/my-guest:x 127.0.0.1:guest:y"),
+    ],
+)
+def test_copy(
+    source: str, target: str, words: str, ssh: Ssh, program: Program, tmp_path: Path, deadline: Deadline
+) -> None:
     program("scp", f'echo "$*" > {tmp_path}/words')
     ssh.copy(source=source, target=target, deadline=deadline)
     said = (tmp_path / "words").read_text()
@@ -163,7 +195,10 @@ def test_disconnect(ssh: Ssh, program: Program, tmp_path: Path, deadline: Deadli
     assert "-O exit 127.0.0.1" in (tmp_path / "words").read_text()
 
 
-@pytest.mark.parametrize(("greeting", "answers"), [(b"SSH-2.0-OpenSSH_9.2p1\r\n", True), (b"HTTP/1.1 400\r\n", False), (b"", False)])
+@pytest.mark.parametrize(
+    ("greeting", "answers"),
+    [(b"SSH-2.0-OpenSSH_9.2p1\r\n", True), (b"HTTP/1.1 400\r\n", False), (b"", False)],
+)
 def test_wait_is_for_the_greeting(greeting: bytes, answers: bool, tmp_path: Path, program: Program) -> None:
     """That the port takes a connection says nothing: QEMU does, long before there is an sshd."""
     program("ssh", "exit 0")
@@ -171,7 +206,10 @@ def test_wait_is_for_the_greeting(greeting: bytes, answers: bool, tmp_path: Path
         waiting = Ssh(guest="g", port=server.getsockname()[1], key=tmp_path, known_hosts=tmp_path)
 
         def greet() -> None:
-            with suppress(OSError), server.accept()[0] as connection:  # who asked may have left, on a busy host
+            with (
+                suppress(OSError),
+                server.accept()[0] as connection,
+            ):  # who asked may have left, on a busy host
                 server.close()
                 connection.sendall(greeting)
 
@@ -185,20 +223,32 @@ def test_wait_is_for_the_greeting(greeting: bytes, answers: bool, tmp_path: Path
         thread.join(60)
 
 
-@pytest.mark.parametrize(("said", "again"), [
-    ("kex_exchange_identification: Connection closed by remote host", True), ("Connection reset by 127.0.0.1 port 2222", True),
-    ("Connection timed out during banner exchange", True),
-    ("root@127.0.0.1: Permission denied (publickey).", False),
-])
-def test_wait_when_sshd_turns_the_first_away(said: str, again: bool, tmp_path: Path, program: Program, deadline: Deadline) -> None:
+@pytest.mark.parametrize(
+    ("said", "again"),
+    [
+        ("kex_exchange_identification: Connection closed by remote host", True),
+        ("Connection reset by 127.0.0.1 port 2222", True),
+        ("Connection timed out during banner exchange", True),
+        ("root@127.0.0.1: Permission denied (publickey).", False),
+    ],
+)
+def test_wait_when_sshd_turns_the_first_away(
+    said: str, again: bool, tmp_path: Path, program: Program, deadline: Deadline
+) -> None:
     tries = tmp_path / "tries"
-    program("ssh", f'echo "$*" >> {tries}; grep -c "sh -c" {tries} | grep -q 1 || case "$*" in *"sh -c"*) exit 0;; esac; echo "{said}" >&2; exit 255')
+    program(
+        "ssh",
+        f'echo "$*" >> {tries}; grep -c "sh -c" {tries} | grep -q 1 || case "$*" in *"sh -c"*) exit 0;; esac; echo "{said}" >&2; exit 255',
+    )
     with socket.create_server(("127.0.0.1", 0)) as server:
         waiting = Ssh(guest="g", port=server.getsockname()[1], key=tmp_path, known_hosts=tmp_path)
 
         def greet() -> None:
             for _ in range(2):
-                with suppress(OSError), server.accept()[0] as connection:  # a refusal is asked once, then the server is closed
+                with (
+                    suppress(OSError),
+                    server.accept()[0] as connection,
+                ):  # a refusal is asked once, then the server is closed
                     connection.sendall(b"SSH-2.0-OpenSSH_9.2p1\r\n")
 
         threading.Thread(target=greet, daemon=True).start()

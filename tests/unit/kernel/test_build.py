@@ -24,7 +24,9 @@ def write(tmp_path: Path, source: str) -> str:
 
 
 def test_the_images_own() -> None:
-    assert kernel_boot.resolve("debian", IMAGE) == Boot(name="debian", kernel="/images/x/vmlinuz", initrd="/images/x/initrd.img")
+    assert kernel_boot.resolve("debian", IMAGE) == Boot(
+        name="debian", kernel="/images/x/vmlinuz", initrd="/images/x/initrd.img"
+    )
 
 
 def test_prebuilt(tmp_path: Path) -> None:

@@ -35,7 +35,14 @@ from tests.unit.guest.test_guest import held
 from tests.unit.makers import FakeHost, record
 
 IMAGE = Image(name="debian12", id="0" * 16, directory="/images/x", root="PARTUUID=1", disk_bytes=1, inputs={})
-OLD = Era(description="old", container="bullseye", compiler="gcc-9", flags=("-fno-pie", "-Wa,-mshared"), header="compiler-gcc4.h", lacks=("CONFIG_NEW*",))
+OLD = Era(
+    description="old",
+    container="bullseye",
+    compiler="gcc-9",
+    flags=("-fno-pie", "-Wa,-mshared"),
+    header="compiler-gcc4.h",
+    lacks=("CONFIG_NEW*",),
+)
 GCC9 = "gcc-9 (Debian 9.3.0-22) 9.3.0"
 BINUTILS = ("GNU assembler (GNU Binutils for Debian) 2.35.2", "GNU ld (GNU Binutils for Debian) 2.35.2")
 
@@ -54,15 +61,27 @@ def test_make_words() -> None:
     assert kernel_era.make_words(OLD) == ("CC=gcc-9 -fno-pie -Wa,-mshared", "HOSTCC=gcc-9")
 
 
-@pytest.mark.parametrize(("compiler", "path"), [
-    (GCC9, "include/linux/compiler-gcc9.h"), ("gcc (Debian 12.2.0-14+deb12u1) 12.2.0", "include/linux/compiler-gcc12.h"), ("gcc (GCC) 4.9.2", None),
-])
+@pytest.mark.parametrize(
+    ("compiler", "path"),
+    [
+        (GCC9, "include/linux/compiler-gcc9.h"),
+        ("gcc (Debian 12.2.0-14+deb12u1) 12.2.0", "include/linux/compiler-gcc12.h"),
+        ("gcc (GCC) 4.9.2", None),
+    ],
+)
 def test_a_header_for_a_compiler_that_is_too_young(compiler: str, path: str | None, tmp_path: Path) -> None:
     patch = kernel_era.shim(OLD, compiler)
     assert (touched(patch.text) if patch else None) == ((path,) if path else None)
     assert kernel_era.shim(Era(description="today"), compiler) is None
     if patch and path:
-        subprocess.run(["git", "apply", "-"], input=patch.text, text=True, cwd=tmp_path, check=True, env={"GIT_CEILING_DIRECTORIES": str(tmp_path.parent)})
+        subprocess.run(
+            ["git", "apply", "-"],
+            input=patch.text,
+            text=True,
+            cwd=tmp_path,
+            check=True,
+            env={"GIT_CEILING_DIRECTORIES": str(tmp_path.parent)},
+        )
         assert (tmp_path / path).read_text() == "#include <linux/compiler-gcc4.h>\n"
 
 
@@ -75,13 +94,31 @@ def test_what_an_era_lacks_is_forgiven_and_nothing_else() -> None:
 def test_containers_by_content() -> None:
     one = Container(description="a", suite="bullseye", packages=("gcc", "make"))
     assert one.id("x") == one.model_copy(update={"description": "b"}).id("x")
-    assert len({one.id("x"), one.model_copy(update={"suite": "buster"}).id("x"), one.model_copy(update={"packages": ("gcc",)}).id("x")}) == 3
+    assert (
+        len(
+            {
+                one.id("x"),
+                one.model_copy(update={"suite": "buster"}).id("x"),
+                one.model_copy(update={"packages": ("gcc",)}).id("x"),
+            }
+        )
+        == 3
+    )
 
 
-@pytest.mark.parametrize(("text", "said"), [
-    ("compiler: clang\n", "compiler"), ("flags: ['-a b']\n", "flags"), ("machine: isapc\n", "machine"), ("header: ../x.h\n", "header"),
-    ("mkfs_xfs: $(reboot)\n", "mkfs_xfs"), ("append: a'b\n", "append"), ("container: ../x\n", "container"), ("compilers: gcc\n", "compilers"),
-])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("compiler: clang\n", "compiler"),
+        ("flags: ['-a b']\n", "flags"),
+        ("machine: isapc\n", "machine"),
+        ("header: ../x.h\n", "header"),
+        ("mkfs_xfs: $(reboot)\n", "mkfs_xfs"),
+        ("append: a'b\n", "append"),
+        ("container: ../x\n", "container"),
+        ("compilers: gcc\n", "compilers"),
+    ],
+)
 def test_bad_eras(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "bad.yml").write_text(f"description: bad\n{text}")
     with pytest.raises(InputError, match=rf"bad\.yml:2: {said}"):
@@ -89,7 +126,9 @@ def test_bad_eras(tmp_path: Path, text: str, said: str) -> None:
 
 
 def test_an_era_that_is_not_there(tmp_path: Path) -> None:
-    (tmp_path / "k.yml").write_text(f"description: k\nsource: {{prebuilt: {{bzimage: {tmp_path}/k}}}}\nera: none\n")
+    (tmp_path / "k.yml").write_text(
+        f"description: k\nsource: {{prebuilt: {{bzimage: {tmp_path}/k}}}}\nera: none\n"
+    )
     (tmp_path / "k").write_bytes(b"kernel")
     with pytest.raises(InputError, match=r"no kernels/eras file .*none\.yml: there are 3\.16, "):
         kernel_boot.resolve(f"{tmp_path}/k.yml", IMAGE)
@@ -99,13 +138,25 @@ def test_keys_change_with_the_era() -> None:
     tree = source.Tree(id="tar-1", tarball="/t", series="3.16")
 
     def plan(era: Era | None, tools: Tools) -> tuple[str, str]:
-        found = BuildPlan(name="k", tree=tree, config="CONFIG_A=y", distribution="", patches=(), tools=tools, era=era)
+        found = BuildPlan(
+            name="k", tree=tree, config="CONFIG_A=y", distribution="", patches=(), tools=tools, era=era
+        )
         return found.key, found.build
 
-    bare, inside = Tools(compiler=GCC9, binutils=BINUTILS), Tools(compiler=GCC9, binutils=BINUTILS, container="bullseye-1")
-    found = [plan(None, bare), plan(OLD, bare), plan(OLD, inside), plan(OLD.model_copy(update={"flags": ()}), inside)]
+    bare, inside = (
+        Tools(compiler=GCC9, binutils=BINUTILS),
+        Tools(compiler=GCC9, binutils=BINUTILS, container="bullseye-1"),
+    )
+    found = [
+        plan(None, bare),
+        plan(OLD, bare),
+        plan(OLD, inside),
+        plan(OLD.model_copy(update={"flags": ()}), inside),
+    ]
     assert len(set(found)) == len({build for _, build in found}) == 4
-    assert plan(OLD, inside) == plan(OLD.model_copy(update={"append": "quiet", "lacks": ()}), inside), "what the guest gets is not in the kernel"
+    assert plan(OLD, inside) == plan(OLD.model_copy(update={"append": "quiet", "lacks": ()}), inside), (
+        "what the guest gets is not in the kernel"
+    )
 
 
 def test_a_container_by_the_script_that_makes_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -146,10 +197,12 @@ def test_a_builder_elsewhere_is_asked_once(farm: list[str]) -> None:
 
 
 @pytest.mark.parametrize("damage", ["", GCC9, f"{GCC9}\n\n\n", "\n".join([GCC9, BINUTILS[0]]), b"\xff\xfe"])
-def test_a_damaged_memory_of_tools_is_made_anew(farm: list[str], caplog: pytest.LogCaptureFixture, damage: str | bytes) -> None:
+def test_a_damaged_memory_of_tools_is_made_anew(
+    farm: list[str], caplog: pytest.LogCaptureFixture, damage: str | bytes
+) -> None:
     deadline = Deadline.after(10)
     tools = toolchain.tools(None, deadline, ask=True)
-    memory, = state.folder("cache").glob("tools-*")
+    (memory,) = state.folder("cache").glob("tools-*")
     memory.write_bytes(damage if isinstance(damage, bytes) else damage.encode())
     assert toolchain.tools(None, deadline, ask=False) is None
     assert f"{memory} is damaged" in caplog.text
@@ -158,12 +211,16 @@ def test_a_damaged_memory_of_tools_is_made_anew(farm: list[str], caplog: pytest.
 
 
 def test_a_builder_without_a_linker(farm: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toolchain, "run", lambda *_, **__: Result((), 0, f"farm | CHANGED | rc=0 >>\n{GCC9}\n", "", 0.0))
+    monkeypatch.setattr(
+        toolchain, "run", lambda *_, **__: Result((), 0, f"farm | CHANGED | rc=0 >>\n{GCC9}\n", "", 0.0)
+    )
     with pytest.raises(HostError, match="builder farm: gcc, as and ld do not print their versions"):
         toolchain.tools(None, Deadline.after(10), ask=True)
 
 
-def test_a_memory_of_tools_of_another_format_is_not_read(farm: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_memory_of_tools_of_another_format_is_not_read(
+    farm: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert toolchain.tools(None, Deadline.after(10), ask=True)
     monkeypatch.setattr(toolchain, "MEMORY_FORMAT", toolchain.MEMORY_FORMAT + 1)
     assert toolchain.tools(None, Deadline.after(10), ask=False) is None
@@ -171,6 +228,7 @@ def test_a_memory_of_tools_of_another_format_is_not_read(farm: list[str], monkey
 
 def test_a_play_that_was_ended_leaves_nothing(lab_state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither folders nor files (a container's tar), and what is another's stays."""
+
     def playbook(name: str, *, variables: dict[str, object], **_: object) -> None:
         for place in ("builds/{}tree", "containers/{}bullseye"):
             state.folder(*place.format(variables["kernel_scratch"]).split("/"))
@@ -187,7 +245,9 @@ def test_a_play_that_was_ended_leaves_nothing(lab_state: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("versions", ["", f"{GCC9}\n", None])
-def test_a_damaged_container_is_made_anew(lab_state: Path, monkeypatch: pytest.MonkeyPatch, versions: str | None) -> None:
+def test_a_damaged_container_is_made_anew(
+    lab_state: Path, monkeypatch: pytest.MonkeyPatch, versions: str | None
+) -> None:
     name = kernel_era.container("bullseye").id("bullseye")
     memory = state.folder("containers", name) / "versions"
     if versions is not None:
@@ -199,31 +259,48 @@ def test_a_damaged_container_is_made_anew(lab_state: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(toolchain, "play", play)
     assert toolchain.tools(OLD, Deadline.after(10), ask=False) is None
-    assert toolchain.tools(OLD, Deadline.after(10), ask=True) == Tools(compiler=GCC9, binutils=BINUTILS, container=name)
+    assert toolchain.tools(OLD, Deadline.after(10), ask=True) == Tools(
+        compiler=GCC9, binutils=BINUTILS, container=name
+    )
 
 
 def test_a_compiler_that_the_container_lacks(lab_state: Path) -> None:
     name = kernel_era.container("bullseye").id("bullseye")
     assert toolchain.tools(OLD, Deadline.after(10), ask=False) is None, "nobody made the container"
-    (state.folder("containers", name) / "versions").write_text("\n".join(["gcc (Debian 10.2.1-6) 10.2.1 20210110", GCC9, *BINUTILS, ""]))
-    assert toolchain.tools(OLD, Deadline.after(10), ask=False) == Tools(compiler=GCC9, binutils=BINUTILS, container=name)
+    (state.folder("containers", name) / "versions").write_text(
+        "\n".join(["gcc (Debian 10.2.1-6) 10.2.1 20210110", GCC9, *BINUTILS, ""])
+    )
+    assert toolchain.tools(OLD, Deadline.after(10), ask=False) == Tools(
+        compiler=GCC9, binutils=BINUTILS, container=name
+    )
     with pytest.raises(InputError, match=r"kernels/containers/bullseye\.yml: packages: bring no gcc-4"):
         toolchain.tools(OLD.model_copy(update={"compiler": "gcc-4"}), Deadline.after(10), ask=False)
 
 
-@pytest.mark.parametrize(("text", "expected"), [
-    ("[hypervisors]\nh\n[builders]\n# none\nfarm ansible_user=me ; mine\nlocalhost\n", Builder("farm", local=False)),
-    ("[builders]\nlocalhost ansible_connection=local\n", Builder("localhost", local=True)),
-    ("[far]\nb\n[builders:children]\nsmall\nfar\n[small:children]\nbuilders\n", Builder("b", local=False)),
-    ("[far]\nb\n[builders:children]\nfar\n[builders]\na\n", Builder("a", local=False)),
-])
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "[hypervisors]\nh\n[builders]\n# none\nfarm ansible_user=me ; mine\nlocalhost\n",
+            Builder("farm", local=False),
+        ),
+        ("[builders]\nlocalhost ansible_connection=local\n", Builder("localhost", local=True)),
+        (
+            "[far]\nb\n[builders:children]\nsmall\nfar\n[small:children]\nbuilders\n",
+            Builder("b", local=False),
+        ),
+        ("[far]\nb\n[builders:children]\nfar\n[builders]\na\n", Builder("a", local=False)),
+    ],
+)
 def test_who_builds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, expected: Builder) -> None:
     (tmp_path / "inventory.ini").write_text(text)
     monkeypatch.setattr(ansible, "INVENTORY", tmp_path / "inventory.ini")
     assert toolchain.builder() == expected
 
 
-@pytest.mark.parametrize("text", ["", "[builders]\n", "[hypervisors]\nh\n", "[builders:children]\nbuilders\nfar\n"])
+@pytest.mark.parametrize(
+    "text", ["", "[builders]\n", "[hypervisors]\nh\n", "[builders:children]\nbuilders\nfar\n"]
+)
 def test_nobody_builds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str) -> None:
     (tmp_path / "inventory.ini").write_text(text)
     monkeypatch.setattr(ansible, "INVENTORY", tmp_path / "inventory.ini")
@@ -258,18 +335,31 @@ def test_variables_for_every_command(lab_state: Path, monkeypatch: pytest.Monkey
         return Result((command,), done.returncode, done.stdout, done.stderr, 0.0)
 
     monkeypatch.setattr(ssh.Ssh, "execute", execute)
-    said = Guest(about, FakeHost().real()).execute("echo mkfs.xfs ${LAB_MKFS_XFS:--m crc=1} /dev/vdb", deadline=Deadline.after(10))
+    said = Guest(about, FakeHost().real()).execute(
+        "echo mkfs.xfs ${LAB_MKFS_XFS:--m crc=1} /dev/vdb", deadline=Deadline.after(10)
+    )
     assert said.stdout == "mkfs.xfs -m crc=0 -n ftype=0 /dev/vdb\n"
-    said = Guest(record("g"), FakeHost().real()).execute("echo mkfs.xfs ${LAB_MKFS_XFS:--m crc=1} /dev/vdb", deadline=Deadline.after(10))
+    said = Guest(record("g"), FakeHost().real()).execute(
+        "echo mkfs.xfs ${LAB_MKFS_XFS:--m crc=1} /dev/vdb", deadline=Deadline.after(10)
+    )
     assert said.stdout == "mkfs.xfs -m crc=1 /dev/vdb\n"
 
 
-@pytest.mark.parametrize(("printed", "error", "said"), [
-    ("", GuestError, r"guest g: its kernel printed nothing and used only 3\.0 s of processor time: it hangs before its first line.*-Wa,-mshared"),
-    ("\r\n", GuestError, "printed nothing"),
-    ("[    0.000000] Linux version 3.19.0\n", DeadlinePassed, "waiting for SSH"),
-])
-def test_a_silent_boot(lab_state: Path, monkeypatch: pytest.MonkeyPatch, printed: str, error: type[Exception], said: str) -> None:
+@pytest.mark.parametrize(
+    ("printed", "error", "said"),
+    [
+        (
+            "",
+            GuestError,
+            r"guest g: its kernel printed nothing and used only 3\.0 s of processor time: it hangs before its first line.*-Wa,-mshared",
+        ),
+        ("\r\n", GuestError, "printed nothing"),
+        ("[    0.000000] Linux version 3.19.0\n", DeadlinePassed, "waiting for SSH"),
+    ],
+)
+def test_a_silent_boot(
+    lab_state: Path, monkeypatch: pytest.MonkeyPatch, printed: str, error: type[Exception], said: str
+) -> None:
     def wait(self: ssh.Ssh, deadline: Deadline) -> None:
         raise DeadlinePassed("guest g: waiting for SSH on port 2222: the time limit passed")
 
@@ -299,8 +389,14 @@ def linux(tmp_path: Path) -> Path:
 
 def test_a_git_tree_is_said_once(linux: Path, lab_state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LAB_LINUX_GIT", raising=False)
-    deadline, what = Deadline.after(60), recipe.recipe("3.19").model_copy(update={"source": recipe.Source(git=recipe.Git(rev="v3.19"))})
-    with pytest.raises(InputError, match=r"kernels/3\.19\.yml: comes from a Linux git tree: say where one is, in LAB_LINUX_GIT or to lab.py kernel build"):
+    deadline, what = (
+        Deadline.after(60),
+        recipe.recipe("3.19").model_copy(update={"source": recipe.Source(git=recipe.Git(rev="v3.19"))}),
+    )
+    with pytest.raises(
+        InputError,
+        match=r"kernels/3\.19\.yml: comes from a Linux git tree: say where one is, in LAB_LINUX_GIT or to lab.py kernel build",
+    ):
         source.tree("3.19", what, deadline, fetch=True)
     with pytest.raises(InputError, match=r"^source tree .*: is no git tree"):
         source.use_git(str(lab_state), deadline)
@@ -308,25 +404,37 @@ def test_a_git_tree_is_said_once(linux: Path, lab_state: Path, monkeypatch: pyte
     found = source.tree("3.19", what, deadline, fetch=True)
     assert found is not None
     assert (found.series, found.git) == ("3.19", str(linux))
-    with pytest.raises(InputError, match=r"kernels/3\.19\.yml: source\.git\.commit: v3\.19 of .* is .*, not bfa76d4.*: was the tag moved"):
+    with pytest.raises(
+        InputError,
+        match=r"kernels/3\.19\.yml: source\.git\.commit: v3\.19 of .* is .*, not bfa76d4.*: was the tag moved",
+    ):
         source.tree("3.19", recipe.recipe("3.19"), deadline, fetch=True)
     monkeypatch.setenv("LAB_LINUX_GIT", "/elsewhere")
     with pytest.raises(InputError, match="but LAB_LINUX_GIT is /elsewhere, and goes first"):
         source.use_git(str(linux), deadline)
 
 
-def test_a_source_package_of_another_suite(lab_state: Path, program: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_source_package_of_another_suite(
+    lab_state: Path, program: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """From lists of its own: the host's sources.list is not asked, and stays as it is."""
     monkeypatch.setattr(source, "USR_SRC", tmp_path / "none")
     asked = tmp_path / "asked"
-    program("apt-get", f'echo "$@" >> {asked}; cat "${{2#*=}}" >> {asked}; case "$*" in *" download "*) touch linux.deb;; esac')
+    program(
+        "apt-get",
+        f'echo "$@" >> {asked}; cat "${{2#*=}}" >> {asked}; case "$*" in *" download "*) touch linux.deb;; esac',
+    )
     program("dpkg-deb", 'mkdir -p "$3/usr/src" && echo tree > "$3/usr/src/linux-source-5.10.tar.xz"')
     found = source.tree("5.10", recipe.recipe("5.10"), Deadline.after(30), fetch=True)
     assert found is not None
     assert found.id.startswith("debian-5.10-")
     lines = asked.read_text().splitlines()
     assert [line.split()[-1] for line in lines if line.startswith("-o")] == ["update", "linux-source-5.10"]
-    assert all(f"Dir::State={lab_state}/" in line and "Dir::Etc::SourceParts=" in line for line in lines if line.startswith("-o"))
+    assert all(
+        f"Dir::State={lab_state}/" in line and "Dir::Etc::SourceParts=" in line
+        for line in lines
+        if line.startswith("-o")
+    )
     assert f"deb {source.MIRROR}/debian-security bullseye-security main" in lines
     file = lab_state / "downloads/linux-source-5.10/linux-source-5.10.tar.xz"
     assert sorted(path.name for path in file.parent.iterdir()) == [file.name, f"{file.name}.sha256"]
@@ -335,13 +443,19 @@ def test_a_source_package_of_another_suite(lab_state: Path, program: Callable[[s
 
 @pytest.mark.parametrize("record", [True, False], ids=["with its checksum", "of an older lab"])
 def test_a_truncated_source_package_is_downloaded_again(
-    lab_state: Path, program: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
-    tmp_path: Path, record: bool,
+    lab_state: Path,
+    program: Callable[[str, str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+    record: bool,
 ) -> None:
     monkeypatch.setattr(source, "USR_SRC", tmp_path / "none")
     (tmp_path / "tree.xz").write_bytes(lzma.compress(b"tree" * 1000))
     program("apt-get", 'case "$*" in *" download "*) touch linux.deb;; esac')
-    program("dpkg-deb", f'mkdir -p "$3/usr/src" && cp {tmp_path}/tree.xz "$3/usr/src/linux-source-5.10.tar.xz"')
+    program(
+        "dpkg-deb", f'mkdir -p "$3/usr/src" && cp {tmp_path}/tree.xz "$3/usr/src/linux-source-5.10.tar.xz"'
+    )
     what, deadline = recipe.recipe("5.10"), Deadline.after(30)
     whole = source.tree("5.10", what, deadline, fetch=True)
     file = lab_state / "downloads/linux-source-5.10/linux-source-5.10.tar.xz"
@@ -355,8 +469,12 @@ def test_a_truncated_source_package_is_downloaded_again(
     assert f"{file} is damaged: it is downloaded again" in caplog.text
 
 
-def test_a_truncated_archive_is_made_again(linux: Path, lab_state: Path, caplog: pytest.LogCaptureFixture) -> None:
-    what = recipe.recipe("3.19").model_copy(update={"source": recipe.Source(git=recipe.Git(url=str(linux), rev="v3.19"))})
+def test_a_truncated_archive_is_made_again(
+    linux: Path, lab_state: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    what = recipe.recipe("3.19").model_copy(
+        update={"source": recipe.Source(git=recipe.Git(url=str(linux), rev="v3.19"))}
+    )
     whole = source.tree("3.19", what, Deadline.after(60), fetch=True)
     assert whole is not None
     tarball, content = Path(whole.tarball), Path(whole.tarball).read_bytes()
@@ -367,11 +485,15 @@ def test_a_truncated_archive_is_made_again(linux: Path, lab_state: Path, caplog:
     assert f"{tarball} is damaged: it is made again" in caplog.text
 
 
-def test_a_truncated_tarball_is_downloaded_again(lab_state: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_truncated_tarball_is_downloaded_again(
+    lab_state: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "linux.tar").write_bytes(b"tar" * 100)
     digest = hashlib.sha256(b"tar" * 100).hexdigest()
     tarball = recipe.Tarball(url=(tmp_path / "linux.tar").as_uri(), sha256=digest)
-    what = recipe.recipe("3.19").model_copy(update={"source": recipe.Source(tarball=tarball), "series": "3.19"})
+    what = recipe.recipe("3.19").model_copy(
+        update={"source": recipe.Source(tarball=tarball), "series": "3.19"}
+    )
     whole = source.tree("3.19", what, Deadline.after(60), fetch=True)
     assert whole is not None
     Path(whole.tarball).write_bytes(b"tar")
@@ -382,7 +504,11 @@ def test_a_truncated_tarball_is_downloaded_again(lab_state: Path, tmp_path: Path
 
 @pytest.mark.parametrize("damage", [b"", b"\0" * 20, b"\xff\xfe"])
 def test_a_damaged_memory_of_the_git_tree(
-    linux: Path, lab_state: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, damage: bytes,
+    linux: Path,
+    lab_state: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    damage: bytes,
 ) -> None:
     monkeypatch.delenv("LAB_LINUX_GIT", raising=False)
     source.use_git(str(linux), Deadline.after(60))
@@ -391,12 +517,20 @@ def test_a_damaged_memory_of_the_git_tree(
     assert "cache/linux-git is damaged: lab.py kernel build must be told the source tree again" in caplog.text
 
 
-def test_a_damaged_configuration_is_made_again(lab_state: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_configuration_is_made_again(
+    lab_state: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     asked = BuildPlan(
-        name="k", tree=source.Tree(id="tar-1", tarball="/t", series="6.1"), config="CONFIG_A=y", distribution="", patches=(),
+        name="k",
+        tree=source.Tree(id="tar-1", tarball="/t", series="6.1"),
+        config="CONFIG_A=y",
+        distribution="",
+        patches=(),
         tools=Tools(compiler="gcc", binutils=BINUTILS),
     )
-    monkeypatch.setattr(kernel_build, "_play", lambda plan, tag, out, deadline: out.write_text("CONFIG_A=y\n"))
+    monkeypatch.setattr(
+        kernel_build, "_play", lambda plan, tag, out, deadline: out.write_text("CONFIG_A=y\n")
+    )
     place = state.folder("configs") / asked.build
     place.write_text("")
     assert kernel_build.configure(asked, Deadline.after(10)) == "CONFIG_A=y\n"
@@ -413,7 +547,11 @@ def test_source_is_for_git_kernels(linux: Path, lab_state: Path) -> None:
 def test_prune(lab_state: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """What a recipe leads to stays, and so does what one may lead to whose source is not at hand."""
     now = BuildPlan(
-        name="6.1", tree=source.Tree(id=f"debian-6.1-{'a' * 16}", tarball="/usr/src/x", series="6.1"), config="", distribution="", patches=(),
+        name="6.1",
+        tree=source.Tree(id=f"debian-6.1-{'a' * 16}", tarball="/usr/src/x", series="6.1"),
+        config="",
+        distribution="",
+        patches=(),
         tools=Tools(compiler="gcc", binutils=BINUTILS),
     )
 
@@ -425,19 +563,48 @@ def test_prune(lab_state: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
     monkeypatch.setattr(kernel_build, "plan", plan)
     monkeypatch.setattr(guest, "names", lambda: ["g"])
-    monkeypatch.setattr(guest, "read", lambda _: record("g").model_copy(update={"spec": record("g").spec.model_copy(update={
-        "boot": record("g").spec.boot.model_copy(update={"kernel": f"{lab_state}/kernels/mine-{'2' * 16}/bzImage"})})}))
+    monkeypatch.setattr(
+        guest,
+        "read",
+        lambda _: record("g").model_copy(
+            update={
+                "spec": record("g").spec.model_copy(
+                    update={
+                        "boot": record("g").spec.boot.model_copy(
+                            update={"kernel": f"{lab_state}/kernels/mine-{'2' * 16}/bzImage"}
+                        )
+                    }
+                )
+            }
+        ),
+    )
     git = recipe.recipe("3.19").source.git
     assert git is not None
     commit = str(git.commit)[:16]
     stays = [
-        f"kernels/6.1-{now.key}", f"kernels/3.19-{'1' * 16}", f"kernels/mine-{'2' * 16}", f"builds/{now.build}", f"builds/git-{commit}-{'3' * 12}",
-        f"configs/{now.build}", f"sources/{now.tree.id}", f"sources/{now.tree.id}.lock", f"sources/git-{commit}", f"sources/debian-5.10-{'4' * 16}",
-        f"containers/{kernel_era.container('bullseye').id('bullseye')}", f"downloads/git-{commit}{'5' * 24}-{'6' * 16}.tar", "kernels/.making-1-x",
+        f"kernels/6.1-{now.key}",
+        f"kernels/3.19-{'1' * 16}",
+        f"kernels/mine-{'2' * 16}",
+        f"builds/{now.build}",
+        f"builds/git-{commit}-{'3' * 12}",
+        f"configs/{now.build}",
+        f"sources/{now.tree.id}",
+        f"sources/{now.tree.id}.lock",
+        f"sources/git-{commit}",
+        f"sources/debian-5.10-{'4' * 16}",
+        f"containers/{kernel_era.container('bullseye').id('bullseye')}",
+        f"downloads/git-{commit}{'5' * 24}-{'6' * 16}.tar",
+        "kernels/.making-1-x",
     ]
     goes = [
-        f"kernels/6.1-{'0' * 16}", f"kernels/gone-{'0' * 16}", f"builds/{now.tree.id}-{'0' * 12}", f"builds/debian-6.1-{'b' * 16}-{'0' * 12}",
-        f"configs/git-{'0' * 16}-{'0' * 12}", f"sources/debian-6.1-{'b' * 16}", f"sources/debian-6.1-{'b' * 16}.lock", f"containers/bullseye-{'0' * 16}",
+        f"kernels/6.1-{'0' * 16}",
+        f"kernels/gone-{'0' * 16}",
+        f"builds/{now.tree.id}-{'0' * 12}",
+        f"builds/debian-6.1-{'b' * 16}-{'0' * 12}",
+        f"configs/git-{'0' * 16}-{'0' * 12}",
+        f"sources/debian-6.1-{'b' * 16}",
+        f"sources/debian-6.1-{'b' * 16}.lock",
+        f"containers/bullseye-{'0' * 16}",
         f"downloads/git-{'0' * 40}.tar",
     ]
     for name in (*stays, *goes):
@@ -471,5 +638,3 @@ def test_prune_and_a_guest_that_cannot_be_read(lab_state: Path, caplog: pytest.L
     (half / "guest.json").write_text('{"format": 99}')
     assert prune.candidates(None, Deadline.after(60)) == []
     assert "no kernel is listed: which one guest half stands on cannot be read" in caplog.text
-
-

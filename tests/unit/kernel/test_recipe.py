@@ -77,11 +77,16 @@ def test_shipped_recipes_lead_to_files(name: str) -> None:
     what = recipe.recipe(name)
     lean = recipe.DISTRIBUTION not in what.config
     assert what.source.git is None or what.source.git.commit, "a tag without its commit may be moved"
-    assert kconfig.options(recipe.fragments(what, name))["CONFIG_NUMA_BALANCING" if lean else "CONFIG_EXT4_FS"] == "y"
+    assert (
+        kconfig.options(recipe.fragments(what, name))["CONFIG_NUMA_BALANCING" if lean else "CONFIG_EXT4_FS"]
+        == "y"
+    )
     for item in (*what.apply, *what.revert):
         if not (what.source.git and recipe.COMMIT.fullmatch(item)):
             # Without either a git tree's Makefile says it, as its tag does here.
-            series = what.of_series or re.findall(r"\d+\.\d+", str(what.source.git and what.source.git.rev))[0]
+            series = (
+                what.of_series or re.findall(r"\d+\.\d+", str(what.source.git and what.source.git.rev))[0]
+            )
             assert all(kernel_patch.touched(patch.text) for patch in recipe.patch_set(item, series, name))
     if age := recipe.era_of(what):
         assert era.container(str(age.container)).suite == "bullseye"
@@ -94,23 +99,32 @@ def test_shipped_patches_say_what_they_do(path: Path) -> None:
     assert bool(found.moves) == ("Moves: none" not in path.read_text())
 
 
-@pytest.mark.parametrize(("text", "said"), [
-    ("source: {}\n", "exactly one source must be given, not 0"),
-    ('source: {debian-source: "6.1", debian-image: true}\n', "exactly one source must be given, not 2"),
-    ('source: {debian-source: "6"}\n', "source.debian-source"),
-    ("source: {debian-source: 6.1}\nconfig: base\n", "source.debian-source"),
-    ('source: {debian-source: "6.1"}\n', "config: names of kernels/config"),
-    ('source: {debian-source: "6.1"}\nconfig: [base, distribution]\n', "distribution comes first"),
-    ('source: {debian-source: "6.1"}\nconfig: base\napply: [a]\nrevert: [a]\n', "apply: a is there twice"),
-    ('source: {debian-source: "6.1"}\nconfig: base\napply: [../a]\n', "is not a name"),
-    ('source: {debian-source: "6.1"}\nconfig: base\npatch: [a]\n', "patch: Extra inputs"),
-    ("source: {debian-image: true}\napply: [a]\n", "apply: a kernel that is not built here"),
-    ("source: {tarball: {url: https://example.org/l.tar}}\nconfig: base\n", "sha256: a URL needs the checksum"),
-    ("source: {tarball: {path: a, url: file://b}}\nconfig: base\n", "give either path or url"),
-    ("source: {tarball: {path: a, sha256: abc}}\nconfig: base\n", "source.tarball.sha256"),
-    ("source: {git: {url: /linux}}\nconfig: base\n", "source.git.rev: Field required"),
-    ("source: {git: {url: /linux, rev: --upload-pack=x}}\nconfig: base\n", "source.git.rev"),
-])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("source: {}\n", "exactly one source must be given, not 0"),
+        ('source: {debian-source: "6.1", debian-image: true}\n', "exactly one source must be given, not 2"),
+        ('source: {debian-source: "6"}\n', "source.debian-source"),
+        ("source: {debian-source: 6.1}\nconfig: base\n", "source.debian-source"),
+        ('source: {debian-source: "6.1"}\n', "config: names of kernels/config"),
+        ('source: {debian-source: "6.1"}\nconfig: [base, distribution]\n', "distribution comes first"),
+        (
+            'source: {debian-source: "6.1"}\nconfig: base\napply: [a]\nrevert: [a]\n',
+            "apply: a is there twice",
+        ),
+        ('source: {debian-source: "6.1"}\nconfig: base\napply: [../a]\n', "is not a name"),
+        ('source: {debian-source: "6.1"}\nconfig: base\npatch: [a]\n', "patch: Extra inputs"),
+        ("source: {debian-image: true}\napply: [a]\n", "apply: a kernel that is not built here"),
+        (
+            "source: {tarball: {url: https://example.org/l.tar}}\nconfig: base\n",
+            "sha256: a URL needs the checksum",
+        ),
+        ("source: {tarball: {path: a, url: file://b}}\nconfig: base\n", "give either path or url"),
+        ("source: {tarball: {path: a, sha256: abc}}\nconfig: base\n", "source.tarball.sha256"),
+        ("source: {git: {url: /linux}}\nconfig: base\n", "source.git.rev: Field required"),
+        ("source: {git: {url: /linux, rev: --upload-pack=x}}\nconfig: base\n", "source.git.rev"),
+    ],
+)
 def test_bad_recipes(kernels: Callable[..., Path], text: str, said: str) -> None:
     place = kernels(**{"bad.yml": f"description: bad\n{text}"})
     with pytest.raises(InputError) as caught:
@@ -120,11 +134,17 @@ def test_bad_recipes(kernels: Callable[..., Path], text: str, said: str) -> None
 
 
 def test_names_that_lead_nowhere(kernels: Callable[..., Path]) -> None:
-    kernels(**{
-        "k.yml": 'description: k\nsource: {debian-source: "6.1"}\nconfig: [base]\napply: [less]\n',
-        "config/lean.config": "", "patches/less/6.12/1.patch": GOOD, "patches/more/6.1/1.patch": GOOD,
-    })
-    with pytest.raises(InputError, match=r"k\.yml: config: there is no kernels/config/base\.config: there are lean"):
+    kernels(
+        **{
+            "k.yml": 'description: k\nsource: {debian-source: "6.1"}\nconfig: [base]\napply: [less]\n',
+            "config/lean.config": "",
+            "patches/less/6.12/1.patch": GOOD,
+            "patches/more/6.1/1.patch": GOOD,
+        }
+    )
+    with pytest.raises(
+        InputError, match=r"k\.yml: config: there is no kernels/config/base\.config: there are lean"
+    ):
         recipe.fragments(recipe.recipe("k"), "k")
     with pytest.raises(InputError, match=r"k\.yml: patch set less has no patches for 6\.1, only for 6\.12"):
         recipe.patch_set("less", "6.1", "k")
@@ -142,13 +162,20 @@ def test_header() -> None:
     assert found.moves == {"numa_pte_updates": Move.UP, "pgfault": Move.UNKNOWN}
 
 
-@pytest.mark.parametrize(("old", "new", "said"), [
-    ("Subject: mm: do less\n", "", "Subject is missing"),
-    ("Moves: numa_pte_updates up", "Moves: numa_pte_updates sideways", "'numa_pte_updates sideways' is not a counter and one of up, down"),
-    ("Set: less", "Set: ../x", "is not a name"),
-    ("Set: less", "Author: me", "'Author: me' is no line of a header"),
-    ("Set: less", "Set: less\nSet: more", "'Set: more' is no line of a header"),
-])
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("Subject: mm: do less\n", "", "Subject is missing"),
+        (
+            "Moves: numa_pte_updates up",
+            "Moves: numa_pte_updates sideways",
+            "'numa_pte_updates sideways' is not a counter and one of up, down",
+        ),
+        ("Set: less", "Set: ../x", "is not a name"),
+        ("Set: less", "Author: me", "'Author: me' is no line of a header"),
+        ("Set: less", "Set: less\nSet: more", "'Set: more' is no line of a header"),
+    ],
+)
 def test_bad_headers(old: str, new: str, said: str) -> None:
     with pytest.raises(InputError, match=r"^a\.patch: header: ") as caught:
         kernel_patch.header(GOOD.replace(old, new), "a.patch")
@@ -162,13 +189,25 @@ def test_touched_files() -> None:
         kernel_patch.touched("--- a/../../etc/passwd\n+++ b/../../etc/passwd\n")
 
 
-@pytest.mark.parametrize(("said", "told"), [
-    ("error: patch failed: mm/a.c:40\nerror: mm/a.c: patch does not apply\n", "less: hunk 2 of 2 (line 40) of mm/a.c does not apply"),
-    ("error: mm/new.h: already exists in working directory\n", "less: all of mm/new.h does not apply: already exists in working directory"),
-    ("error: mm/a.c: No such file or directory\n", "less: all of mm/a.c does not apply: No such file or directory"),
-    ("error: corrupt patch at line 12\n", "less: not a patch: corrupt patch at line 12"),
-    ("fatal: something else\n", None),
-])
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (
+            "error: patch failed: mm/a.c:40\nerror: mm/a.c: patch does not apply\n",
+            "less: hunk 2 of 2 (line 40) of mm/a.c does not apply",
+        ),
+        (
+            "error: mm/new.h: already exists in working directory\n",
+            "less: all of mm/new.h does not apply: already exists in working directory",
+        ),
+        (
+            "error: mm/a.c: No such file or directory\n",
+            "less: all of mm/a.c does not apply: No such file or directory",
+        ),
+        ("error: corrupt patch at line 12\n", "less: not a patch: corrupt patch at line 12"),
+        ("fatal: something else\n", None),
+    ],
+)
 def test_refusals(said: str, told: str | None) -> None:
     assert kernel_patch.refusal(said, Patch(label="less", text=GOOD)) == told
 
@@ -178,14 +217,20 @@ def test_options() -> None:
     assert kconfig.options(asked) == {"CONFIG_A": "m", "CONFIG_B": "n", "CONFIG_C": '"text"'}
     assert kconfig.lost(asked, 'CONFIG_A=m\nCONFIG_C="text"\n') == []
     assert kconfig.lost(asked, "# CONFIG_A is not set\nCONFIG_B=y\n") == [
-        "CONFIG_A (asked m, got n)", "CONFIG_B (asked n, got y)", 'CONFIG_C (asked "text", got n)',
+        "CONFIG_A (asked m, got n)",
+        "CONFIG_B (asked n, got y)",
+        'CONFIG_C (asked "text", got n)',
     ]
 
 
 def plan(**changes: object) -> build.BuildPlan:
     about: dict[str, object] = {
-        "name": "k", "tree": source.Tree(id="tar-1", tarball="/t", series="6.1"), "config": "CONFIG_A=y", "distribution": "",
-        "patches": (Patch(label="less", text=GOOD), Patch(label="more", text="+")), "tools": Tools(compiler="gcc 12", binutils=BINUTILS),
+        "name": "k",
+        "tree": source.Tree(id="tar-1", tarball="/t", series="6.1"),
+        "config": "CONFIG_A=y",
+        "distribution": "",
+        "patches": (Patch(label="less", text=GOOD), Patch(label="more", text="+")),
+        "tools": Tools(compiler="gcc 12", binutils=BINUTILS),
     }
     return build.BuildPlan.model_validate(about | changes)
 
@@ -193,35 +238,59 @@ def plan(**changes: object) -> build.BuildPlan:
 def test_keys_change_with_what_a_kernel_is_made_of_and_with_nothing_else() -> None:
     same = plan()
     for changes in (
-        {"tree": source.Tree(id="tar-1", tarball="/elsewhere", series="6.12")}, {"config": "# why\nCONFIG_A=m\nCONFIG_A=y\n"},
+        {"tree": source.Tree(id="tar-1", tarball="/elsewhere", series="6.12")},
+        {"config": "# why\nCONFIG_A=m\nCONFIG_A=y\n"},
         {"patches": (Patch(label="renamed", text=GOOD), Patch(label="more", text="+"))},
     ):
         assert (plan(**changes).key, plan(**changes).build) == (same.key, same.build)
     other = [
-        plan(name="j"), plan(tree=source.Tree(id="tar-2", tarball="/t", series="6.1")), plan(config="CONFIG_A=m"), plan(distribution="CONFIG_D=y"),
-        plan(patches=()), plan(patches=same.patches[::-1]), plan(patches=(Patch(label="less", text=GOOD, reverse=True), same.patches[1])),
+        plan(name="j"),
+        plan(tree=source.Tree(id="tar-2", tarball="/t", series="6.1")),
+        plan(config="CONFIG_A=m"),
+        plan(distribution="CONFIG_D=y"),
+        plan(patches=()),
+        plan(patches=same.patches[::-1]),
+        plan(patches=(Patch(label="less", text=GOOD, reverse=True), same.patches[1])),
         plan(tools=Tools(compiler="gcc 13", binutils=BINUTILS)),
     ]
     assert len({same.key, *(one.key for one in other)}) == len(other) + 1
     assert same.build == plan(patches=(), name="j").build, "variants share a build tree"
-    builds = [plan(config="CONFIG_A=m"), plan(tools=Tools(compiler="gcc 13", binutils=BINUTILS)), plan(distribution="CONFIG_D=y")]
+    builds = [
+        plan(config="CONFIG_A=m"),
+        plan(tools=Tools(compiler="gcc 13", binutils=BINUTILS)),
+        plan(distribution="CONFIG_D=y"),
+    ]
     assert len({same.build, *(one.build for one in builds)}) == 4
 
 
-@pytest.mark.parametrize("binutils", [("GNU assembler 2.41", "GNU ld 2.40"), ("GNU assembler 2.40", "GNU ld 2.41")])
+@pytest.mark.parametrize(
+    "binutils", [("GNU assembler 2.41", "GNU ld 2.40"), ("GNU assembler 2.40", "GNU ld 2.41")]
+)
 def test_another_binutils_is_another_kernel(binutils: tuple[str, str]) -> None:
     other = plan(tools=Tools(compiler="gcc 12", binutils=binutils))
     assert other.key != plan().key
     assert other.build != plan().build, "objects of two linkers would be in one build tree"
 
 
-@pytest.mark.parametrize(("script", "inside", "outside"), [
-    ("configure.sh", True, True), ("variant.sh", True, True), ("unpack.sh", True, True), ("restore.sh", True, True), ("inside.sh", True, False),
-])
+@pytest.mark.parametrize(
+    ("script", "inside", "outside"),
+    [
+        ("configure.sh", True, True),
+        ("variant.sh", True, True),
+        ("unpack.sh", True, True),
+        ("restore.sh", True, True),
+        ("inside.sh", True, False),
+    ],
+)
 def test_the_roles_scripts_are_in_the_key(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str, inside: bool, outside: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    script: str,
+    inside: bool,
+    outside: bool,
 ) -> None:
-    """A changed command makes another kernel; a comment does not; a build without a container does not use inside.sh."""
+    """A changed command makes another kernel; a comment does not; a build without a container does not use
+    inside.sh."""
     shutil.copytree(era.SCRIPTS, tmp_path / "files")
     monkeypatch.setattr(era, "SCRIPTS", tmp_path / "files")
 
@@ -239,14 +308,26 @@ def test_the_roles_scripts_are_in_the_key(
     assert (after[0] != before[0], after[1] != before[1]) == (inside, outside)
 
 
-@pytest.mark.parametrize(("local", "words", "error"), [
-    (True, "Segmentation fault", HostError), (False, "Segmentation fault", CommandFailed),
-    (True, "cc1: No space left on device", HostError), (False, "cc1: No space left on device", HostError),
-])
+@pytest.mark.parametrize(
+    ("local", "words", "error"),
+    [
+        (True, "Segmentation fault", HostError),
+        (False, "Segmentation fault", CommandFailed),
+        (True, "cc1: No space left on device", HostError),
+        (False, "cc1: No space left on device", HostError),
+    ],
+)
 def test_which_disk_is_full(
-    local: bool, words: str, error: type[LabError], tmp_path: Path, lab_state: Path, monkeypatch: pytest.MonkeyPatch, deadline: Deadline,
+    local: bool,
+    words: str,
+    error: type[LabError],
+    tmp_path: Path,
+    lab_state: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    deadline: Deadline,
 ) -> None:
     """A full disk here explains nothing about a builder elsewhere."""
+
     def play(*_: object) -> None:
         raise CommandFailed("make failed", evidence=words)
 
@@ -272,8 +353,14 @@ def test_a_kernel_with_another_key_is_refused(lab_state: Path, tmp_path: Path) -
     """Another lab's result, or an old one: same name, same release, other content."""
     key = plan().key
     assert kept(tmp_path, f"6.1.2-numalab-k ({key}@numalab) #1").release == "6.1.2-numalab-k"
-    for text in (f"6.1.2-numalab-k ({'0' * 16}@numalab) #1", f"6.1.2-numalab-k (root@{key}) #1", "6.1.2-numalab-k"):
-        with pytest.raises(HostError, match=rf"kernel k: what was built is another kernel: .*not the key {key}"):
+    for text in (
+        f"6.1.2-numalab-k ({'0' * 16}@numalab) #1",
+        f"6.1.2-numalab-k (root@{key}) #1",
+        "6.1.2-numalab-k",
+    ):
+        with pytest.raises(
+            HostError, match=rf"kernel k: what was built is another kernel: .*not the key {key}"
+        ):
             kept(tmp_path, text)
 
 
@@ -297,7 +384,12 @@ def test_release_of_a_bzimage(tmp_path: Path) -> None:
 
 
 def test_modules_of_a_prebuilt_kernel(kernels: Callable[..., Path], tmp_path: Path) -> None:
-    place = kernels(**{"p.yml": f"description: p\nsource: {{prebuilt: {{bzimage: {tmp_path}/k, modules: {tmp_path}/m}}}}\n", "../m/kernel/a.ko": ""})
+    place = kernels(
+        **{
+            "p.yml": f"description: p\nsource: {{prebuilt: {{bzimage: {tmp_path}/k, modules: {tmp_path}/m}}}}\n",
+            "../m/kernel/a.ko": "",
+        }
+    )
     (place / "m/build").symlink_to("/usr/src/linux")
     archive = boot.modules(Boot(name="p", kernel=str(tmp_path / "k"), release="6.1.2-mine"), tmp_path)
     assert archive is not None
@@ -305,15 +397,19 @@ def test_modules_of_a_prebuilt_kernel(kernels: Callable[..., Path], tmp_path: Pa
         assert set(opened.getnames()) == {"6.1.2-mine", "6.1.2-mine/kernel", "6.1.2-mine/kernel/a.ko"}
 
 
-def test_sources_that_are_not_there(kernels: Callable[..., Path], tmp_path: Path, program: Callable[[str, str], Path]) -> None:
+def test_sources_that_are_not_there(
+    kernels: Callable[..., Path], tmp_path: Path, program: Callable[[str, str], Path]
+) -> None:
     program("apt-get", "echo 'E: Unable to locate package linux-source-9.9' >&2; exit 100")
-    kernels(**{
-        "deb.yml": 'description: d\nsource: {debian-source: "9.9"}\nconfig: base\n',
-        "tar.yml": f"description: t\nsource: {{tarball: {{path: {tmp_path}/none}}}}\nconfig: base\n",
-        "sum.yml": f"description: t\nsource: {{tarball: {{path: {tmp_path}/sum, sha256: {'a0' * 32}}}}}\nconfig: base\n",
-        "git.yml": f"description: g\nsource: {{git: {{url: {tmp_path}/none, rev: v1}}}}\nconfig: base\n",
-        "../sum": "text",
-    })
+    kernels(
+        **{
+            "deb.yml": 'description: d\nsource: {debian-source: "9.9"}\nconfig: base\n',
+            "tar.yml": f"description: t\nsource: {{tarball: {{path: {tmp_path}/none}}}}\nconfig: base\n",
+            "sum.yml": f"description: t\nsource: {{tarball: {{path: {tmp_path}/sum, sha256: {'a0' * 32}}}}}\nconfig: base\n",
+            "git.yml": f"description: g\nsource: {{git: {{url: {tmp_path}/none, rev: v1}}}}\nconfig: base\n",
+            "../sum": "text",
+        }
+    )
     deadline = Deadline.after(30)
     for name, error, said in (
         ("deb", HostError, "there is no Debian package linux-source-9.9 to be had .*Unable to locate"),
@@ -326,9 +422,17 @@ def test_sources_that_are_not_there(kernels: Callable[..., Path], tmp_path: Path
     assert source.tree("deb", recipe.recipe("deb"), deadline, fetch=False) is None
 
 
-@pytest.mark.parametrize(("field", "text"), [
-    ("sysctl", "kernel.numa_balancing"), ("sysctl", "=1"), ("sysctl", "a b=1"), ("sysctl", "kernel.x=a'b"), ("knob", "scan_speed=1"), ("sysctl", "a="),
-])
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [
+        ("sysctl", "kernel.numa_balancing"),
+        ("sysctl", "=1"),
+        ("sysctl", "a b=1"),
+        ("sysctl", "kernel.x=a'b"),
+        ("knob", "scan_speed=1"),
+        ("sysctl", "a="),
+    ],
+)
 def test_settings_that_are_none(field: str, text: str) -> None:
     with pytest.raises(InputError, match=f"^{field} "):
         pairs(field, [text])
@@ -340,7 +444,11 @@ def test_import(kernels: Callable[..., Path], tmp_path: Path) -> None:
     found = recipe.recipe("mine")
     assert found.source.prebuilt == recipe.Prebuilt(bzimage=f"{tmp_path}/k", modules=f"{tmp_path}/m")
     assert boot.resolve("mine", IMAGE).release == "6.1.2-mine"
-    for name, file, said in (("mine", "k", "is there: choose another name"), ("../x", "k", "is not a name"), ("new", "m/modules.dep", "is not a bzImage")):
+    for name, file, said in (
+        ("mine", "k", "is there: choose another name"),
+        ("../x", "k", "is not a name"),
+        ("new", "m/modules.dep", "is not a bzImage"),
+    ):
         with pytest.raises(InputError, match=said):
             kernel_commands.import_kernel(name, tmp_path / file)
     with pytest.raises(InputError, match=r"--modules .*: there is no such"):

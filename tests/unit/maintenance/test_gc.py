@@ -26,9 +26,16 @@ from tests.unit.makers import FakeHost, record
 
 
 def put(
-    name: str, *, host: FakeHost | None = None, maker: str | None = None, ready: bool = True, uri: str = FakeHost.uri, written: bool = True,
+    name: str,
+    *,
+    host: FakeHost | None = None,
+    maker: str | None = None,
+    ready: bool = True,
+    uri: str = FakeHost.uri,
+    written: bool = True,
 ) -> Path:
-    """The folder of a guest as its maker (a dead process, unless given) left it; with a host, its domain too."""
+    """The folder of a guest as its maker (a dead process, unless given) left it; with a host, its domain
+    too."""
     place = state.folder("guests") / name
     place.mkdir()
     known = guest.Maker(process=maker or gone_process(), node="iron", uri=uri)
@@ -67,19 +74,30 @@ def test_what_a_dead_maker_left_goes(lab_state: Path, deadline: Deadline) -> Non
         os.utime(path, (time.time() - 2 * state.DAY,) * 2)
     removed = gc.collect(host.real(), deadline)
     assert sorted(removed) == [
-        "domain of gone: its guest is gone", "guest claimed: its up did not end", "guest empty: its up did not end", "guest lost: it was lost",
-        "guest prepared: its up did not end", "guest started: its up did not end", "half-made 20150307T152000-a", "half-made abc",
-        "half-made pool.xfs", "half-made x",
+        "domain of gone: its guest is gone",
+        "guest claimed: its up did not end",
+        "guest empty: its up did not end",
+        "guest lost: it was lost",
+        "guest prepared: its up did not end",
+        "guest started: its up did not end",
+        "half-made 20150307T152000-a",
+        "half-made abc",
+        "half-made pool.xfs",
+        "half-made x",
     ]
     assert (guest.names(), host.domains, sorted(host.stopped)) == ([], {}, ["gone", "started"])
     assert not [path for path in lab_state.rglob("*") if path.name.startswith((".making", ".claim"))]
     assert gc.collect(host.real(), deadline) == []
 
 
-def test_what_killed_pushes_left_on_the_hypervisor_goes(monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+def test_what_killed_pushes_left_on_the_hypervisor_goes(
+    monkeypatch: pytest.MonkeyPatch, deadline: Deadline
+) -> None:
     host = FakeHost()
     host.where = Where("there")
-    monkeypatch.setattr(Where, "sweep", lambda where, deadline: [Path("/lab/cache/.part-x-y-probe.cpio")] if where.ssh else [])
+    monkeypatch.setattr(
+        Where, "sweep", lambda where, deadline: [Path("/lab/cache/.part-x-y-probe.cpio")] if where.ssh else []
+    )
     assert gc.collect(host.real(), deadline) == ["half-made /lab/cache/.part-x-y-probe.cpio on there"]
 
 
@@ -90,9 +108,26 @@ def test_nothing_else_is_touched(lab_state: Path, tmp_path: Path, deadline: Dead
     put("lost-but-in-use", maker=me)  # by an experiment, which has yet to read its console
     put("claimed-now", maker=me, written=False)
     put("elsewhere", uri="qemu+ssh://other/system")
-    host.add(Mark(uuid="1", name="foreign", directory=str(tmp_path / "another-lab" / "guests" / "foreign"), lab="another"))
-    host.add(Mark(uuid="2", name="twin", directory=str(lab_state / "guests" / "twin"), lab="the same path on another machine"))
-    kept = [lab_state / "images" / f".making-{state.this_process()}-7-x", lab_state / "runs" / ".making-aaaaaa.bbbbbb.1.2-7-x"]
+    host.add(
+        Mark(
+            uuid="1",
+            name="foreign",
+            directory=str(tmp_path / "another-lab" / "guests" / "foreign"),
+            lab="another",
+        )
+    )
+    host.add(
+        Mark(
+            uuid="2",
+            name="twin",
+            directory=str(lab_state / "guests" / "twin"),
+            lab="the same path on another machine",
+        )
+    )
+    kept = [
+        lab_state / "images" / f".making-{state.this_process()}-7-x",
+        lab_state / "runs" / ".making-aaaaaa.bbbbbb.1.2-7-x",
+    ]
     for path in kept:
         path.mkdir(parents=True)
     (state.folder("pool", "up-2") / "500TB.raw").touch()
@@ -106,11 +141,15 @@ def test_nothing_else_is_touched(lab_state: Path, tmp_path: Path, deadline: Dead
 
 
 @pytest.mark.parametrize("text", ["", "not JSON", '{"format": 99}', "later"])
-def test_a_guest_whose_record_cannot_be_read_stays(text: str, lab_state: Path, deadline: Deadline, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_guest_whose_record_cannot_be_read_stays(
+    text: str, lab_state: Path, deadline: Deadline, caplog: pytest.LogCaptureFixture
+) -> None:
     """Another checkout may have written it."""
     host = FakeHost()
     place = put("g", host=host)
-    (place / "guest.json").write_text(json.dumps(jsonable(record("g")) | {"colour": "blue"}) if text == "later" else text)
+    (place / "guest.json").write_text(
+        json.dumps(jsonable(record("g")) | {"colour": "blue"}) if text == "later" else text
+    )
     (lab_state / "images" / "debian12" / ("e" * 16)).mkdir(parents=True)
     assert gc.collect(host.real(), deadline) == []
     assert (host.names, place.exists()) == (["g"], True)
@@ -123,11 +162,16 @@ def test_a_guest_of_another_machine_stays(deadline: Deadline, caplog: pytest.Log
     place = put("g", maker="aaaaaa.bbbbbb.1.2")
     assert gc.collect(FakeHost().real(), deadline) == []
     assert place.exists()
-    assert f"guest g: left alone: another machine (iron) made it: run lab.py gc there, or, if it is no more, remove {place}" in caplog.text
+    assert (
+        f"guest g: left alone: another machine (iron) made it: run lab.py gc there, or, if it is no more, remove {place}"
+        in caplog.text
+    )
 
 
 @pytest.mark.parametrize("text", ['{"format": 99}', "", "{}", '{"process": "x", "node": "n", "uri": "u"}'])
-def test_a_guest_whose_maker_cannot_be_read_stays(text: str, deadline: Deadline, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_guest_whose_maker_cannot_be_read_stays(
+    text: str, deadline: Deadline, caplog: pytest.LogCaptureFixture
+) -> None:
     """It may live, and on another machine."""
     host = FakeHost()
     place = put("g", host=host, ready=False)
@@ -149,18 +193,24 @@ def test_a_guest_of_an_earlier_lab(deadline: Deadline, caplog: pytest.LogCapture
     assert "guest g: left alone: a lab before 2026-11 made it" in caplog.text
 
 
-def test_a_guest_that_libvirt_has_forgotten_stays(deadline: Deadline, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_guest_that_libvirt_has_forgotten_stays(
+    deadline: Deadline, caplog: pytest.LogCaptureFixture
+) -> None:
     """A session's libvirtd is another one where XDG_RUNTIME_DIR is."""
     host = FakeHost()
     place = put("g")
     host.forgotten = {record("g").spec.uuid: 77}
     assert gc.collect(host.real(), deadline) == []
     assert place.exists()
-    assert "guest g: left alone: its QEMU (process 77) runs, but libvirt at test:///fake does not know it" in caplog.text
+    assert (
+        "guest g: left alone: its QEMU (process 77) runs, but libvirt at test:///fake does not know it"
+        in caplog.text
+    )
 
 
 def test_a_second_domain_of_a_guest_goes(deadline: Deadline) -> None:
-    """A start that libvirt was too slow for may take effect after its `up` has failed, and another has succeeded."""
+    """A start that libvirt was too slow for may take effect after its `up` has failed, and another has
+    succeeded."""
     host = FakeHost()
     place = put("g", host=host)
     late = Mark(uuid="late", name="g", directory=str(place), lab=state.identity())
@@ -171,7 +221,8 @@ def test_a_second_domain_of_a_guest_goes(deadline: Deadline) -> None:
 
 @pytest.mark.parametrize("part", ["boot", "started"])
 def test_a_maker_is_known_by_more_than_its_number(part: str, deadline: Deadline) -> None:
-    """A process id that has been given to somebody else since, or before the machine was restarted, is no maker of ours."""
+    """A process id that has been given to somebody else since, or before the machine was restarted, is no
+    maker of ours."""
     words = str(state.this_process()).split(".")
     words[1 if part == "boot" else 3] = "abcdef" if part == "boot" else "1"
     put("g", maker=".".join(words), ready=False)
@@ -201,8 +252,11 @@ def test_a_guest_that_somebody_works_on_stays(deadline: Deadline, caplog: pytest
 
 
 @pytest.mark.parametrize("stray", [False, True])
-def test_a_libvirt_that_does_not_answer_in_time_is_told(stray: bool, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+def test_a_libvirt_that_does_not_answer_in_time_is_told(
+    stray: bool, monkeypatch: pytest.MonkeyPatch, deadline: Deadline
+) -> None:
     """Only the wait for a guest's lock may pass in silence."""
+
     def slow(*_: object, **__: object) -> None:
         raise DeadlinePassed("stopping g: libvirt did not answer in time")
 
@@ -267,21 +321,39 @@ def test_images_that_are_used_stay(monkeypatch: pytest.MonkeyPatch, deadline: De
     folder = images(monkeypatch, "f" * 16, record("g").image_id, "e" * 16, "d" * 16)
     (folder / ".making-aaaaaa.bbbbbb.1.2-7-x").mkdir()
     with state.using(folder / ("d" * 16)):  # an experiment's, of another checkout, between two boots
-        assert gc.collect(host.real(), deadline) == [f"image debian12/{'e' * 16}: no longer current, and nobody uses it"]
-    assert {path.name for path in folder.iterdir()} == {"f" * 16, "0" * 16, "d" * 16, ".making-aaaaaa.bbbbbb.1.2-7-x"}
-    assert gc.collect(host.real(), deadline) == [f"image debian12/{'d' * 16}: no longer current, and nobody uses it"]
+        assert gc.collect(host.real(), deadline) == [
+            f"image debian12/{'e' * 16}: no longer current, and nobody uses it"
+        ]
+    assert {path.name for path in folder.iterdir()} == {
+        "f" * 16,
+        "0" * 16,
+        "d" * 16,
+        ".making-aaaaaa.bbbbbb.1.2-7-x",
+    }
+    assert gc.collect(host.real(), deadline) == [
+        f"image debian12/{'d' * 16}: no longer current, and nobody uses it"
+    ]
 
 
-def test_an_image_that_cannot_be_read_stays(monkeypatch: pytest.MonkeyPatch, deadline: Deadline, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_image_that_cannot_be_read_stays(
+    monkeypatch: pytest.MonkeyPatch, deadline: Deadline, caplog: pytest.LogCaptureFixture
+) -> None:
     folder = images(monkeypatch, "f" * 16, "e" * 16)
     (folder / ("e" * 16) / "manifest.json").write_text('{"format": 99}')
     assert gc.collect(FakeHost().real(), deadline) == []
-    assert f"{folder / ('e' * 16)}: left alone: manifest.json cannot be read: format 99: a newer numalab wrote it" in caplog.text
+    assert (
+        f"{folder / ('e' * 16)}: left alone: manifest.json cannot be read: format 99: a newer numalab wrote it"
+        in caplog.text
+    )
 
 
 def test_a_run_without_its_record(lab_state: Path, deadline: Deadline) -> None:
-    """A lab before 2026-11 that was killed left such a folder; another machine may just be copying one here."""
-    old, fresh, whole = (state.folder("runs", name) for name in ("20150307T152000-old", "20150307T152000-fresh", "20150307T152000-whole"))
+    """A lab before 2026-11 that was killed left such a folder; another machine may just be copying one
+    here."""
+    old, fresh, whole = (
+        state.folder("runs", name)
+        for name in ("20150307T152000-old", "20150307T152000-fresh", "20150307T152000-whole")
+    )
     for place in (old, fresh, whole):
         (place / "stdout").touch()
     (whole / "run.json").touch()

@@ -26,10 +26,19 @@ from tests.unit.makers import running, until
 SCRIPT = paths.AGENT
 
 
-def ran(about: dict[str, Any], *before: str, script: Path = SCRIPT, check: bool = True) -> subprocess.CompletedProcess[str]:
+def ran(
+    about: dict[str, Any], *before: str, script: Path = SCRIPT, check: bool = True
+) -> subprocess.CompletedProcess[str]:
     # -I -S: nothing but the standard library, as in the guest
     asked = json.dumps({"files": [], "limit": 60, **about})
-    return subprocess.run([*before, sys.executable, "-I", "-S", script], input=asked, capture_output=True, text=True, timeout=120, check=check)
+    return subprocess.run(
+        [*before, sys.executable, "-I", "-S", script],
+        input=asked,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=check,
+    )
 
 
 def inside(command: str, *, files: list[str] | None = None, limit: float = 60, **more: Any) -> dict[str, Any]:
@@ -39,7 +48,9 @@ def inside(command: str, *, files: list[str] | None = None, limit: float = 60, *
     return told
 
 
-@pytest.mark.parametrize(("command", "status"), [("true", 0), ("exit 3", 3), ("kill -9 $$", -9), ("no-such-command", 127)])
+@pytest.mark.parametrize(
+    ("command", "status"), [("true", 0), ("exit 3", 3), ("kill -9 $$", -9), ("no-such-command", 127)]
+)
 def test_status(command: str, status: int) -> None:
     told = inside(command)
     assert (told["status"], told["timed_out"]) == (status, False)
@@ -47,7 +58,9 @@ def test_status(command: str, status: int) -> None:
 
 def test_streams() -> None:
     told = inside("echo out; echo err >&2; cat; printf '\\377'")
-    assert (told["stdout"], told["stderr"]) == ("out\n\ufffd", "err\n"), "and the command's standard input is empty"
+    assert (told["stdout"], told["stderr"]) == ("out\n\ufffd", "err\n"), (
+        "and the command's standard input is empty"
+    )
 
 
 def test_the_end_of_long_streams_is_kept() -> None:
@@ -68,9 +81,20 @@ def test_the_most_frequent_stacks_of_too_many_are_kept(monkeypatch: pytest.Monke
 def test_snapshots_at_both_edges(tmp_path: Path) -> None:
     for name in ("a.txt", "b.txt", "gone.txt"):
         (tmp_path / name).write_text("numa_hit 1\n")
-    told = inside(f"cd {tmp_path}; echo 'numa_hit 7' > a.txt; rm gone.txt; echo > new.txt", files=[f"{tmp_path}/*.txt", "/no/such/*"])
-    assert {Path(path).name: text for path, text in told["before"].items()} == {"a.txt": "numa_hit 1\n", "b.txt": "numa_hit 1\n", "gone.txt": "numa_hit 1\n"}
-    assert {Path(path).name: text for path, text in told["after"].items()} == {"a.txt": "numa_hit 7\n", "b.txt": "numa_hit 1\n", "new.txt": "\n"}
+    told = inside(
+        f"cd {tmp_path}; echo 'numa_hit 7' > a.txt; rm gone.txt; echo > new.txt",
+        files=[f"{tmp_path}/*.txt", "/no/such/*"],
+    )
+    assert {Path(path).name: text for path, text in told["before"].items()} == {
+        "a.txt": "numa_hit 1\n",
+        "b.txt": "numa_hit 1\n",
+        "gone.txt": "numa_hit 1\n",
+    }
+    assert {Path(path).name: text for path, text in told["after"].items()} == {
+        "a.txt": "numa_hit 7\n",
+        "b.txt": "numa_hit 1\n",
+        "new.txt": "\n",
+    }
 
 
 def test_snapshot_passes_over_what_cannot_be_read(tmp_path: Path) -> None:
@@ -102,17 +126,24 @@ def test_times_are_the_commands() -> None:
 
 
 def test_samples() -> None:
-    """On standard error as they are taken, what moves of the machine and of each node; nothing of them in the answer."""
+    """On standard error as they are taken, what moves of the machine and of each node; nothing of them in the
+    answer."""
     done = ran({"command": "sleep 1; echo said >&2", "sample": 0.2})
     samples = [json.loads(line) for line in done.stderr.splitlines()]
     times = [sample["t"] for sample in samples]
     assert 2 <= len(samples) <= 6
     assert times == sorted(times)
     assert times[0] >= 0.2
-    assert set(samples[0]) == {"t", "vmstat", *(f"{node.name}.vmstat" for node in Path("/sys/devices/system/node").glob("node[0-9]*"))}
+    assert set(samples[0]) == {
+        "t",
+        "vmstat",
+        *(f"{node.name}.vmstat" for node in Path("/sys/devices/system/node").glob("node[0-9]*")),
+    }
     assert samples[0]["vmstat"]["nr_free_pages"] > 0
     assert "pgfault" in samples[0]["vmstat"]
-    assert "kswapd_low_wmark_hit_quickly" not in samples[0]["vmstat"], "what no case watches is left out: a phase has many samples"
+    assert "kswapd_low_wmark_hit_quickly" not in samples[0]["vmstat"], (
+        "what no case watches is left out: a phase has many samples"
+    )
     assert json.loads(done.stdout)["stderr"] == "said\n"
 
 
@@ -126,7 +157,9 @@ def test_the_sampler_is_not_waited_for(tmp_path: Path) -> None:
     assert time.monotonic() - start < 30
 
 
-def test_long_phases_are_sampled_more_rarely(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_long_phases_are_sampled_more_rarely(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     waits: list[float] = []
 
     class Done(threading.Event):
@@ -141,7 +174,8 @@ def test_long_phases_are_sampled_more_rarely(monkeypatch: pytest.MonkeyPatch, ca
     assert capsys.readouterr().err == '{"t": 5.0}\n' * 7
 
 
-# tracefs in a mount namespace of its own, so that nothing is left mounted here; its instances are the kernel's all the same.
+# tracefs in a mount namespace of its own, so that nothing is left mounted here; its instances are the
+# kernel's all the same.
 ALONE = ("unshare", "--mount", "--propagation", "private")
 TRACEFS = "/sys/kernel/tracing"
 
@@ -149,10 +183,17 @@ TRACEFS = "/sys/kernel/tracing"
 def in_tracefs(command: str) -> str:
     """What a command prints with tracefs mounted; '' where that is not allowed."""
     words = [*ALONE, "sh", "-c", f"[ -e {TRACEFS}/events ] || mount -t tracefs none {TRACEFS}; {command}"]
-    return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False).stdout if os.geteuid() == 0 else ""
+    return (
+        subprocess.run(words, capture_output=True, text=True, timeout=60, check=False).stdout
+        if os.geteuid() == 0
+        else ""
+    )
 
 
-traces = pytest.mark.skipif(not in_tracefs(f"ls -d {TRACEFS}/events/sched/sched_process_exec"), reason="tracing takes root and a kernel with tracefs")
+traces = pytest.mark.skipif(
+    not in_tracefs(f"ls -d {TRACEFS}/events/sched/sched_process_exec"),
+    reason="tracing takes root and a kernel with tracefs",
+)
 
 
 def instances() -> str:
@@ -163,11 +204,19 @@ def instances() -> str:
 def test_tracepoints() -> None:
     """Counted from edge to edge; an event that the kernel lacks is absent, never 0."""
     before = instances()
-    done = ran({"command": "for i in 1 2 3 4 5; do /bin/true; done", "trace": ["sched:sched_process_exec", "numalab:no_such_event"]}, *ALONE)
+    done = ran(
+        {
+            "command": "for i in 1 2 3 4 5; do /bin/true; done",
+            "trace": ["sched:sched_process_exec", "numalab:no_such_event"],
+        },
+        *ALONE,
+    )
     told = json.loads(done.stdout)
     found = counters.phase(told["before"], told["after"])["trace"]
     assert set(found) == {"sched:sched_process_exec"}
-    assert found["sched:sched_process_exec"] >= 6, "the shell and what it ran, and whoever else is on this machine"
+    assert found["sched:sched_process_exec"] >= 6, (
+        "the shell and what it ran, and whoever else is on this machine"
+    )
     assert instances() == before
 
 
@@ -175,7 +224,9 @@ def test_tracepoints() -> None:
 def test_the_task_switch_is_not_probed() -> None:
     """While events are counted no names are recorded; afterwards as before."""
     before = in_tracefs(f"cat {TRACEFS}/options/record-cmd")
-    done = ran({"command": f"cat {TRACEFS}/options/record-cmd", "trace": ["sched:sched_process_exec"]}, *ALONE)
+    done = ran(
+        {"command": f"cat {TRACEFS}/options/record-cmd", "trace": ["sched:sched_process_exec"]}, *ALONE
+    )
     assert json.loads(done.stdout)["stdout"] == "0\n"
     assert in_tracefs(f"cat {TRACEFS}/options/record-cmd") == before
 
@@ -183,16 +234,28 @@ def test_the_task_switch_is_not_probed() -> None:
 @traces
 def test_more_events_than_a_ring_holds() -> None:
     """What is overwritten was counted."""
-    done = ran({"command": "i=0; while [ $i -lt 2000 ]; do /bin/true; i=$((i+1)); done", "trace": ["sched:sched_process_exec"]}, *ALONE)
+    done = ran(
+        {
+            "command": "i=0; while [ $i -lt 2000 ]; do /bin/true; i=$((i+1)); done",
+            "trace": ["sched:sched_process_exec"],
+        },
+        *ALONE,
+    )
     told = json.loads(done.stdout)
     assert counters.phase(told["before"], told["after"])["trace"]["sched:sched_process_exec"] >= 2000
 
 
 @traces
-@pytest.mark.parametrize("about", [
-    {"command": "exit 3"}, {"command": "sleep 1000", "limit": 0.5}, {"command": "true", "files": [7]},
-    {"command": "true", "trace": ["sched:sched_process_exec", "no"]},
-], ids=["fails", "limit", "breaks", "odd"])
+@pytest.mark.parametrize(
+    "about",
+    [
+        {"command": "exit 3"},
+        {"command": "sleep 1000", "limit": 0.5},
+        {"command": "true", "files": [7]},
+        {"command": "true", "trace": ["sched:sched_process_exec", "no"]},
+    ],
+    ids=["fails", "limit", "breaks", "odd"],
+)
 def test_no_tracing_is_left_behind(about: dict[str, Any]) -> None:
     before = instances()
     ran({"trace": ["sched:sched_process_exec"], **about}, *ALONE, check=False)
@@ -204,7 +267,15 @@ def test_no_tracing_is_left_behind_when_time_is_up() -> None:
     """timeout(1) asks the runner to end: the command ends with it."""
     before = instances()
     start = time.monotonic()
-    done = ran({"trace": ["sched:sched_process_exec"], "command": "sleep 1000"}, *ALONE, "timeout", "-k", "60", "2", check=False)
+    done = ran(
+        {"trace": ["sched:sched_process_exec"], "command": "sleep 1000"},
+        *ALONE,
+        "timeout",
+        "-k",
+        "60",
+        "2",
+        check=False,
+    )
     assert time.monotonic() - start < 50, "asked, not killed"
     assert done.returncode == 124
     assert json.loads(done.stdout)["timed_out"]
@@ -213,16 +284,28 @@ def test_no_tracing_is_left_behind_when_time_is_up() -> None:
 
 def test_where_nothing_can_be_traced_the_count_is_absent(tmp_path: Path) -> None:
     script = tmp_path / "inside.py"
-    script.write_text(SCRIPT.read_text().replace('("/sys/kernel/tracing", "/sys/kernel/debug/tracing")', f'("{tmp_path}/none", "{tmp_path}/neither")'))
+    script.write_text(
+        SCRIPT.read_text().replace(
+            '("/sys/kernel/tracing", "/sys/kernel/debug/tracing")',
+            f'("{tmp_path}/none", "{tmp_path}/neither")',
+        )
+    )
     assert script.read_text() != SCRIPT.read_text()
-    told = json.loads(ran({"command": "true", "trace": ["migrate:mm_migrate_pages"], "files": ["/proc/vmstat"]}, script=script).stdout)
+    told = json.loads(
+        ran(
+            {"command": "true", "trace": ["migrate:mm_migrate_pages"], "files": ["/proc/vmstat"]},
+            script=script,
+        ).stdout
+    )
     assert set(told["before"]) == set(told["after"]) == {"/proc/vmstat"}
 
 
 def test_the_command_ends_with_the_runner(tmp_path: Path) -> None:
     """It is in a session of its own, where a signal to the runner's group does not reach it."""
     about = json.dumps({"command": f"echo $$ > {tmp_path}/pid; exec sleep 1000", "files": [], "limit": 600})
-    with subprocess.Popen([sys.executable, "-I", "-S", SCRIPT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+    with subprocess.Popen(
+        [sys.executable, "-I", "-S", SCRIPT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
         assert child.stdin
         child.stdin.write(about)
         child.stdin.close()
@@ -264,7 +347,10 @@ def perf(program: Callable[[str, str], Path], tmp_path: Path) -> Path:
 def test_a_profile_is_folded(perf: Path, tmp_path: Path) -> None:
     """A line a stack, outermost first, as flame graphs take them; the ; between frames is nobody else's."""
     told = json.loads(ran({"command": "echo out; exit 4", "profile": 99}, script=perf).stdout)
-    assert told["profile"].splitlines() == ["kworker/0:1 ev;[unknown] 1", "xfs_repair;main:cold;flush_tlb_mm_range;native_flush_tlb_multi 2"]
+    assert told["profile"].splitlines() == [
+        "kworker/0:1 ev;[unknown] 1",
+        "xfs_repair;main:cold;flush_tlb_mm_range;native_flush_tlb_multi 2",
+    ]
     assert (told["status"], told["stdout"]) == (4, "out\n"), "they are the command's"
     assert {"-a", "-g", "cpu-clock", "99"} <= set((tmp_path / "words").read_text().split())
     assert not (tmp_path / "stacks").exists()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Workloads measured on a guest that is a function: the whole record when it ends well, the evidence when it does not."""
+"""Workloads measured on a guest that is a function: the whole record when it ends well, the evidence when it
+does not."""
 
 from __future__ import annotations
 
@@ -31,7 +32,14 @@ NODE0 = "/sys/devices/system/node/node0"
 TOLD = {
     "before": {"/proc/vmstat": "numa_hit 5\n", f"{NODE0}/vmstat": "nr_free_pages 9\n"},
     "after": {"/proc/vmstat": "numa_hit 8\n", f"{NODE0}/vmstat": "nr_free_pages 4\n"},
-    "status": 0, "elapsed": 1.5, "user": 0.5, "system": 0.25, "stdout": "out\n", "stderr": "", "timed_out": False, "load": 1.0,
+    "status": 0,
+    "elapsed": 1.5,
+    "user": 0.5,
+    "system": 0.25,
+    "stdout": "out\n",
+    "stderr": "",
+    "timed_out": False,
+    "load": 1.0,
 }
 CONSOLE = "[ 1.0] fine\n[ 2.0] watchdog: BUG: soft lockup - CPU#0 stuck\n"
 Says = Callable[[dict[str, Any]], str]
@@ -74,7 +82,14 @@ class FakeGuest(FakeShell):
         self.console_log = self.directory / "console.log"
         self.console_log.write_text(CONSOLE)
 
-    def execute(self, command: str, *, deadline: Deadline, input: bytes | None = None, tell: Callable[[str], None] | None = None) -> Result:
+    def execute(
+        self,
+        command: str,
+        *,
+        deadline: Deadline,
+        input: bytes | None = None,
+        tell: Callable[[str], None] | None = None,
+    ) -> Result:
         """See FakeShell; notes how long one would wait for it, and tells `stderr` of each phase."""
         self.patience.append(deadline.remaining())
         for line in self.stderr if tell else []:
@@ -139,7 +154,8 @@ def test_there_are_workloads() -> None:
 
 @pytest.mark.parametrize("name", runner.workloads())
 def test_workloads_load(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # What test_specjbb has of a copy that nobody named; here it is named, so that its phases are looked at too.
+    # What test_specjbb has of a copy that nobody named; here it is named, so that its phases are looked at
+    # too.
     (tmp_path / "specjbb.tar").touch()
     monkeypatch.setenv("LAB_SPECJBB", str(tmp_path / "specjbb.tar"))
     module = runner.load(name)
@@ -153,9 +169,14 @@ def test_workloads_load(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert jsonable(module.PARAMS[size])
 
 
-@pytest.mark.parametrize(("name", "reason"), [
-    ("nothing", "there is no workload nothing: there are .*xfsrepair"), ("../plugin", "is not a name"), ("a b", "is not a name"),
-])
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("nothing", "there is no workload nothing: there are .*xfsrepair"),
+        ("../plugin", "is not a name"),
+        ("a b", "is not a name"),
+    ],
+)
 def test_no_workload(name: str, reason: str) -> None:
     with pytest.raises(InputError, match=reason):
         runner.load(name)
@@ -166,11 +187,16 @@ def commands(size: SizeClass) -> dict[str, Phase]:
     return {phase.name: phase for phase in module.phases(module.PARAMS[size])}
 
 
-@pytest.mark.parametrize(("size", "words", "inodes"), [
-    (SizeClass.FULL, "fs_mark -D 10000 -S0 -n 100000 -s 1 -L 32", 25_600_000), (SizeClass.QUICK, "fs_mark -D 100 -S0 -n 1000 -s 1 -L 5", 40_000),
-])
+@pytest.mark.parametrize(
+    ("size", "words", "inodes"),
+    [
+        (SizeClass.FULL, "fs_mark -D 10000 -S0 -n 100000 -s 1 -L 32", 25_600_000),
+        (SizeClass.QUICK, "fs_mark -D 100 -S0 -n 1000 -s 1 -L 5", 40_000),
+    ],
+)
 def test_fs_mark(size: SizeClass, words: str, inodes: int) -> None:
-    """slowscan-lkml-2015.txt, March 9: ./fs_mark -D 10000 -S0 -n 100000 -s 1 -L 32 -d /mnt/scratch/0 … -d /mnt/scratch/7."""
+    """slowscan-lkml-2015.txt, March 9: ./fs_mark -D 10000 -S0 -n 100000 -s 1 -L 32 -d /mnt/scratch/0 … -d
+    /mnt/scratch/7."""
     targets = " ".join(f"-d /mnt/scratch/{i}" for i in range(8))
     assert commands(size)["fsmark"].command == f"{words} {targets}"
     assert runner.load("xfsrepair").PARAMS[size].inodes == inodes
@@ -180,10 +206,21 @@ def test_fs_mark(size: SizeClass, words: str, inodes: int) -> None:
 def test_xfs_repair(size: SizeClass) -> None:
     found = commands(size)
     disk = "/dev/disk/by-id/virtio-500TB"
-    assert [name for name in found if found[name].measured] == ["fsmark", "repair-defaults", "repair-agstride", "repair-bhash", "repair-agstride-bhash"]
+    assert [name for name in found if found[name].measured] == [
+        "fsmark",
+        "repair-defaults",
+        "repair-agstride",
+        "repair-bhash",
+        "repair-agstride-bhash",
+    ]
     # -vv: its cache's own statistics, which the seed shows too; they are read from the log afterwards.
-    assert [found[f"repair-{name}"].command.partition(" > ")[0].split() for name in ("defaults", "agstride", "bhash", "agstride-bhash")] == [
-        ["xfs_repair", "-vv", disk], ["xfs_repair", "-vv", "-o", "ag_stride=-1", disk], ["xfs_repair", "-vv", "-o", "bhash=101073", disk],
+    assert [
+        found[f"repair-{name}"].command.partition(" > ")[0].split()
+        for name in ("defaults", "agstride", "bhash", "agstride-bhash")
+    ] == [
+        ["xfs_repair", "-vv", disk],
+        ["xfs_repair", "-vv", "-o", "ag_stride=-1", disk],
+        ["xfs_repair", "-vv", "-o", "bhash=101073", disk],
         ["xfs_repair", "-vv", "-o", "ag_stride=-1,bhash=101073", disk],
     ]
     # The seed's options, unless the kernel's era has its own.
@@ -203,33 +240,68 @@ def test_run(deadline: Deadline) -> None:
     phases = list(commands(SizeClass.QUICK).values())
     assert folder == only_run() == state.folder("runs") / run.id
     assert [result.phase for result in run.phases] == phases == [result.phase for result in seen.results]
-    assert [(about["command"], about["limit"]) for about in guest.sent] == [(phase.command, phase.limit_seconds) for phase in phases]
-    assert guest.sent[0]["files"] == ["/proc/vmstat", "/sys/devices/system/node/node*/vmstat", "/sys/devices/system/node/node*/numastat"]
+    assert [(about["command"], about["limit"]) for about in guest.sent] == [
+        (phase.command, phase.limit_seconds) for phase in phases
+    ]
+    assert guest.sent[0]["files"] == [
+        "/proc/vmstat",
+        "/sys/devices/system/node/node*/vmstat",
+        "/sys/devices/system/node/node*/numastat",
+    ]
     assert run.phases[1].counters == {"vmstat": {"numa_hit": 3}, "node0.vmstat": {"nr_free_pages": -5}}
-    assert (run.phases[1].elapsed, run.phases[1].user, run.phases[1].system, run.phases[1].status) == (1.5, 0.5, 0.25, 0)
-    assert (run.workload, run.size, run.release, run.cmdline, run.error) == ("xfsrepair", SizeClass.QUICK, "6.1.0-56-amd64", "root=x quiet", "")
+    assert (run.phases[1].elapsed, run.phases[1].user, run.phases[1].system, run.phases[1].status) == (
+        1.5,
+        0.5,
+        0.25,
+        0,
+    )
+    assert (run.workload, run.size, run.release, run.cmdline, run.error) == (
+        "xfsrepair",
+        SizeClass.QUICK,
+        "6.1.0-56-amd64",
+        "root=x quiet",
+        "",
+    )
     assert run.params["files"] == 1000
     assert run.inputs == {
         name: hashlib.sha256(path.read_bytes()).hexdigest()
-        for name, path in (("xfsrepair.py", paths.ROOT / paths.WORKLOADS / "xfsrepair.py"), ("inside.py", paths.AGENT), ("workload.py", paths.WORKLOAD_MODULE))
+        for name, path in (
+            ("xfsrepair.py", paths.ROOT / paths.WORKLOADS / "xfsrepair.py"),
+            ("inside.py", paths.AGENT),
+            ("workload.py", paths.WORKLOAD_MODULE),
+        )
     }, "stored runs have these names"
     assert run.console_warnings == ("[ 2.0] watchdog: BUG: soft lockup - CPU#0 stuck",)
     assert (run.host["qemu"], run.host["libvirt"], run.host["uri"]) == ("7.2.22", "9.0.0", FakeHost.uri)
-    assert (run.host["machine"], run.host["load at start"], run.phases[0].host_load) == ("big", "7.25", 42.5), "of the hypervisor, not of this machine"
+    assert (run.host["machine"], run.host["load at start"], run.phases[0].host_load) == (
+        "big",
+        "7.25",
+        42.5,
+    ), "of the hypervisor, not of this machine"
     assert run.guest == guest.record
     assert json.loads((folder / "run.json").read_text())["guest"] == jsonable(guest.record)
     assert record.read(folder) == run
-    assert {path.name for path in folder.iterdir()} == {"run.json", "domain.xml", "console.log", "topology.txt", "phases"}
+    assert {path.name for path in folder.iterdir()} == {
+        "run.json",
+        "domain.xml",
+        "console.log",
+        "topology.txt",
+        "phases",
+    }
     assert (folder / "console.log").read_text() == CONSOLE
     assert "nodes" in (folder / "topology.txt").read_text()
     assert len(list((folder / "phases").iterdir())) == len(phases)
     assert (folder / "phases" / "01-fsmark" / "after" / "node0.vmstat").read_text() == "nr_free_pages 4\n"
 
 
-def test_a_file_that_moves_keeps_its_name_in_the_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_moves_keeps_its_name_in_the_inputs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Or no run of before the move could be judged with one of after it."""
     stored = runner._inputs("xfsrepair")
-    assert {"inside.py", "workload.py", "xfsrepair.py"} == set(stored), "these names are in the runs that people have"
+    assert {"inside.py", "workload.py", "xfsrepair.py"} == set(stored), (
+        "these names are in the runs that people have"
+    )
     for name, target in (("AGENT", "measure/agent.py"), ("WORKLOAD_MODULE", "measure/for_workloads.py")):
         (tmp_path / target).parent.mkdir(exist_ok=True)
         monkeypatch.setattr(paths, name, Path(shutil.copy(getattr(paths, name), tmp_path / target)))
@@ -242,7 +314,13 @@ def test_a_file_that_moves_keeps_its_name_in_the_inputs(tmp_path: Path, monkeypa
     ]
     assert judge.verdict(runs).boots == (3, 3)
     (tmp_path / "measure" / "agent.py").write_text("# other content\n")
-    changed = synthetic.run(f"6.1-{Arm.AFTER}", synthetic.phase("repair-defaults"), boot=9, arm=Arm.AFTER, inputs=runner._inputs("xfsrepair"))
+    changed = synthetic.run(
+        f"6.1-{Arm.AFTER}",
+        synthetic.phase("repair-defaults"),
+        boot=9,
+        arm=Arm.AFTER,
+        inputs=runner._inputs("xfsrepair"),
+    )
     with pytest.raises(InputError, match=r"inputs: inside\.py="):
         judge.verdict([*runs, changed])
 
@@ -257,15 +335,29 @@ def breaks_at(name: str, says: Says) -> Says:
     return lambda about: says(about) if about["command"] == command else json.dumps(TOLD)
 
 
-@pytest.mark.parametrize(("says", "kind", "reason"), [
-    (lambda _: json.dumps(TOLD | {"status": 3, "stderr": "first\nno space\n"}), GuestError, "phase fsmark: exit status 3: no space"),
-    (lambda _: json.dumps(TOLD | {"status": -9, "timed_out": True}), GuestError, "phase fsmark: took more than its limit of 300 s"),
-    (lost, GuestLost, "SSH is lost"),
-    (lambda _: json.dumps(TOLD)[:-5], Exception, "."),
-    (lambda _: "Traceback: no space left in /tmp", Exception, "."),
-    (lambda _: json.dumps({"status": 0}), Exception, "."),
-], ids=["status", "limit", "lost", "cut", "garbage", "incomplete"])
-def test_a_run_that_breaks_is_evidence(says: Says, kind: type[Exception], reason: str, deadline: Deadline) -> None:
+@pytest.mark.parametrize(
+    ("says", "kind", "reason"),
+    [
+        (
+            lambda _: json.dumps(TOLD | {"status": 3, "stderr": "first\nno space\n"}),
+            GuestError,
+            "phase fsmark: exit status 3: no space",
+        ),
+        (
+            lambda _: json.dumps(TOLD | {"status": -9, "timed_out": True}),
+            GuestError,
+            "phase fsmark: took more than its limit of 300 s",
+        ),
+        (lost, GuestLost, "SSH is lost"),
+        (lambda _: json.dumps(TOLD)[:-5], Exception, "."),
+        (lambda _: "Traceback: no space left in /tmp", Exception, "."),
+        (lambda _: json.dumps({"status": 0}), Exception, "."),
+    ],
+    ids=["status", "limit", "lost", "cut", "garbage", "incomplete"],
+)
+def test_a_run_that_breaks_is_evidence(
+    says: Says, kind: type[Exception], reason: str, deadline: Deadline
+) -> None:
     """Whatever ends it early, run.json says so: nothing unexpected may look like a result."""
     guest = FakeGuest(breaks_at("fsmark", says))
     with pytest.raises(kind, match=reason) as caught:
@@ -287,8 +379,11 @@ def test_the_raw_side_of_a_failed_phase_is_kept(deadline: Deadline) -> None:
     assert (only_run() / "phases" / "01-fsmark" / "stderr").read_text() == "no space\n"
 
 
-def test_a_guest_whose_machine_is_gone_leaves_a_record_too(monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
-    """With a hypervisor elsewhere, its console log goes when it goes; why the run broke must be written all the same."""
+def test_a_guest_whose_machine_is_gone_leaves_a_record_too(
+    monkeypatch: pytest.MonkeyPatch, deadline: Deadline
+) -> None:
+    """With a hypervisor elsewhere, its console log goes when it goes; why the run broke must be written all
+    the same."""
     guest = FakeGuest(breaks_at("fsmark", lost))
 
     def not_reached(*_: object) -> str:
@@ -312,7 +407,9 @@ def test_a_run_that_cannot_be_kept_is_an_error(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_why_a_run_broke_matters_more_than_that_it_cannot_be_kept(
-    monkeypatch: pytest.MonkeyPatch, deadline: Deadline, caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    deadline: Deadline,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(record, "write", no_room)
     with pytest.raises(GuestLost, match="SSH is lost"):
@@ -326,18 +423,28 @@ def test_a_guest_that_runs_another_kernel_is_refused(deadline: Deadline) -> None
     spec = guest.record.spec
     boot = spec.boot.model_copy(update={"release": "6.1.0-numalab-6.1"})
     guest.record = guest.record.model_copy(update={"spec": spec.model_copy(update={"boot": boot})})
-    with pytest.raises(GuestError, match=r"guest g: runs kernel 6\.1\.0-56-amd64, but debian is 6\.1\.0-numalab-6\.1"):
+    with pytest.raises(
+        GuestError, match=r"guest g: runs kernel 6\.1\.0-56-amd64, but debian is 6\.1\.0-numalab-6\.1"
+    ):
         runner.run(guest.real(), "xfsrepair", SizeClass.QUICK, deadline)
     assert not guest.sent, "no phase was run"
 
 
 def test_an_interrupted_run_is_no_result(deadline: Deadline) -> None:
     with pytest.raises(KeyboardInterrupt):
-        runner.run(FakeGuest(lambda _: json.dumps(TOLD)).real(), "xfsrepair", SizeClass.QUICK, deadline, watcher=Seen(KeyboardInterrupt()))
+        runner.run(
+            FakeGuest(lambda _: json.dumps(TOLD)).real(),
+            "xfsrepair",
+            SizeClass.QUICK,
+            deadline,
+            watcher=Seen(KeyboardInterrupt()),
+        )
     assert record.read(only_run()).error
 
 
-def test_a_new_workload_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+def test_a_new_workload_is_one_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deadline: Deadline
+) -> None:
     """No edit of the package: a file in testcases/workloads is all."""
     guest = FakeGuest(lambda _: json.dumps(TOLD))
     monkeypatch.setattr(paths, "ROOT", tmp_path)
@@ -379,20 +486,37 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeGuest:
 
 
 def ran(guest: FakeGuest, watcher: Seen | None = None, **options: Any) -> tuple[Run, Path]:
-    return runner.run(guest.real(), "mine", SizeClass.QUICK, Deadline.after(60), runner.Options(**options), watcher=watcher)
+    return runner.run(
+        guest.real(), "mine", SizeClass.QUICK, Deadline.after(60), runner.Options(**options), watcher=watcher
+    )
 
 
 def test_options_reach_the_runner_and_the_record(mine: FakeGuest) -> None:
     place = Place(case_name="mine", case=synthetic.CASE, experiment="e", arm=Arm.AFTER, boot=3)
-    run, folder = ran(mine, params={"n": 7}, tracepoints=("migrate:mm_migrate_pages",), sample_seconds=0.5, settings={"vm.swappiness": "1"}, place=place)
+    run, folder = ran(
+        mine,
+        params={"n": 7},
+        tracepoints=("migrate:mm_migrate_pages",),
+        sample_seconds=0.5,
+        settings={"vm.swappiness": "1"},
+        place=place,
+    )
     assert [about["command"] for about in mine.sent] == ["make", "true 7"]
-    assert [(about["trace"], about["sample"], about["profile"]) for about in mine.sent] == [(["migrate:mm_migrate_pages"], 0.5, 0)] * 2
-    assert (run.params, run.settings, run.place) == ({"n": 7, "source": "/host/file"}, {"vm.swappiness": "1"}, place)
+    assert [(about["trace"], about["sample"], about["profile"]) for about in mine.sent] == [
+        (["migrate:mm_migrate_pages"], 0.5, 0)
+    ] * 2
+    assert (run.params, run.settings, run.place) == (
+        {"n": 7, "source": "/host/file"},
+        {"vm.swappiness": "1"},
+        place,
+    )
     assert record.read(folder) == run
 
 
 def test_a_profile_is_of_measured_phases(mine: FakeGuest) -> None:
-    mine.runner = lambda about: json.dumps(TOLD | ({"profile": "main;flush_tlb_mm_range 3\n"} if about["profile"] else {}))
+    mine.runner = lambda about: json.dumps(
+        TOLD | ({"profile": "main;flush_tlb_mm_range 3\n"} if about["profile"] else {})
+    )
     _, folder = ran(mine, profile_hz=49)
     assert [about["profile"] for about in mine.sent] == [0, 49]
     assert (folder / "phases" / "01-only" / "profile.folded").read_text() == "main;flush_tlb_mm_range 3\n"
@@ -401,7 +525,10 @@ def test_a_profile_is_of_measured_phases(mine: FakeGuest) -> None:
 
 def test_counts_of_tracepoints(mine: FakeGuest) -> None:
     """As counters of a source of their own; what the guest's kernel cannot count is not there."""
-    before, after = ({**TOLD[edge], "trace": f"migrate:mm_migrate_pages {count}\n"} for edge, count in (("before", 5), ("after", 12)))  # type: ignore[dict-item]
+    before, after = (
+        {**TOLD[edge], "trace": f"migrate:mm_migrate_pages {count}\n"}  # type: ignore[dict-item]
+        for edge, count in (("before", 5), ("after", 12))
+    )
     mine.runner = lambda _: json.dumps(TOLD | {"before": before, "after": after})
     run, folder = ran(mine, tracepoints=("migrate:mm_migrate_pages", "migrate:none"))
     assert run.phases[1].counters["trace"] == {"migrate:mm_migrate_pages": 7}
@@ -415,9 +542,13 @@ def test_what_the_workload_says_of_itself(mine: FakeGuest) -> None:
     assert record.read(folder) == run
 
 
-@pytest.mark.parametrize(("params", "said"), [
-    ({"m": 1}, r"mine: quick parameter m: Extra inputs are not permitted"), ({"n": "many"}, "mine: quick parameter n: .*integer"),
-])
+@pytest.mark.parametrize(
+    ("params", "said"),
+    [
+        ({"m": 1}, r"mine: quick parameter m: Extra inputs are not permitted"),
+        ({"n": "many"}, "mine: quick parameter n: .*integer"),
+    ],
+)
 def test_bad_parameters(mine: FakeGuest, params: dict[str, Any], said: str) -> None:
     """Found before anything is written."""
     with pytest.raises(InputError, match=said):
@@ -432,6 +563,7 @@ def test_a_size_that_the_workload_lacks(mine: FakeGuest) -> None:
 
 def test_files_of_the_host(mine: FakeGuest) -> None:
     """They are there before the first phase."""
+
     def says(_: dict[str, Any]) -> str:
         assert mine.copied == [("/host/mine", "guest:/root/file")]
         return json.dumps(TOLD)
@@ -442,11 +574,19 @@ def test_files_of_the_host(mine: FakeGuest) -> None:
 
 def test_samples(mine: FakeGuest) -> None:
     """Kept as they came, and shown at once; what else is on standard error is neither."""
-    lines = ['{"t": 2.0, "vmstat": {"numa_pte_updates": 5}}', "perf: warning", "7", "null", '{"t": 4.0, "vmstat": {"numa_pte_updates": 9}}']
+    lines = [
+        '{"t": 2.0, "vmstat": {"numa_pte_updates": 5}}',
+        "perf: warning",
+        "7",
+        "null",
+        '{"t": 4.0, "vmstat": {"numa_pte_updates": 9}}',
+    ]
     mine.stderr = lines
     seen = Seen()
     _, folder = ran(mine, seen)
-    assert seen.moments == [(phase, json.loads(line)) for phase in ("make", "only") for line in (lines[0], lines[-1])]
+    assert seen.moments == [
+        (phase, json.loads(line)) for phase in ("make", "only") for line in (lines[0], lines[-1])
+    ]
     assert record.samples(folder, 1, "only") == [json.loads(lines[0]), json.loads(lines[-1])]
     assert (folder / "phases" / "01-only" / "samples.jsonl").read_text() == f"{lines[0]}\n{lines[-1]}\n"
 
@@ -458,10 +598,14 @@ def test_samples_of_a_phase_that_breaks_are_kept(mine: FakeGuest) -> None:
     assert record.samples(only_run(), 0, "make") == [{"t": 2.0}]
 
 
-@pytest.mark.parametrize("line", [
-    "[ 9.0] WARNING: CPU: 1 PID: 7 at mm/vmscan.c:12 shrink_node", "[ 9.0] INFO: task xfsaild/vdb:77 blocked for more than 120 seconds.",
-    "[ 9.0] Out of memory: Killed process 99 (dd)",
-])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[ 9.0] WARNING: CPU: 1 PID: 7 at mm/vmscan.c:12 shrink_node",
+        "[ 9.0] INFO: task xfsaild/vdb:77 blocked for more than 120 seconds.",
+        "[ 9.0] Out of memory: Killed process 99 (dd)",
+    ],
+)
 def test_a_kernel_that_complains_makes_no_result(mine: FakeGuest, line: str) -> None:
     def says(about: dict[str, Any]) -> str:
         if about["command"] != "make":
@@ -480,6 +624,7 @@ def test_a_kernel_that_complains_makes_no_result(mine: FakeGuest, line: str) -> 
 
 def test_an_oops_in_the_last_moment_is_a_crash(deadline: Deadline) -> None:
     """The program ends before anybody looks at the console again."""
+
     def oops(_: Any) -> str:
         with guest.console_log.open("a") as log:
             log.write("[ 9.0] Oops: 0000 [#1] SMP")

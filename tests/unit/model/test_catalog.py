@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Files that a person wrote: all of ours load, and every mistake is named with its file, line, key and reason."""
+"""Files that a person wrote: all of ours load, and every mistake is named with its file, line, key and
+reason."""
 
 from __future__ import annotations
 
@@ -43,32 +44,35 @@ def test_good(tmp_path: Path) -> None:
     assert load(tmp_path, GOOD).nodes[1].cpus == (2, 3)
 
 
-@pytest.mark.parametrize(("old", "new", "line", "reason"), [
-    ("cpus: 2-3", "cpus: 1-3", 4, "nodes: vCPU 1 is in node 0 and again in node 1"),
-    ("cpus: 2-3", "cpus: 2", 4, "nodes: vCPU 3 is in no node"),
-    ("cpus: 2-3", "cpus: 3-2", 6, "nodes.1.cpus: '3-2' is not a range of CPUs"),
-    ("[20, 10]", "[9, 10]", 7, "distances: node 1 to 0 is 9; remote ones are 11 to 254"),
-    ("[20, 10]", "[20, 9]", 7, "distances: node 1 to itself is 9; ACPI has it 10"),
-    ("[20, 10]", "[20]", 7, "distances: must be a full table of 2 rows of 2"),
-    ("  - [20, 10]\n", "", 7, "distances: must be a full table of 2 rows of 2"),
-    ("[20, 10]", "[20, ten]", 9, "distances.1.1: "),
-    ("vcpus: 4", "vcpus: 4\ncolour: blue", 3, "colour: Extra inputs are not permitted"),
-    ("{cpus: 2-3,", "{colour: blue, cpus: 2-3,", 6, "nodes.1.colour: Extra inputs are not permitted"),
-    ("memory: 2GiB", "memory: 2147483648", 3, "memory: 2147483648 is not a size"),
-    ("memory: 2GiB", "memory: 2GB", 3, "memory: '2GB' is not a size"),
-    ("0-1, memory: 1GiB", "0-1, memory: 1024", 5, "nodes.0.memory: 1024 is not a size"),
-    ("size: 1TiB", "size: 1", 11, "disks.0.size: 1 is not a size"),
-    ("memory: 2GiB", "memory: 3GiB", 3, "memory: is 3GiB, but the nodes' add up to 2GiB"),
-    ("size: 1TiB}", "size: 1TiB}\n  - {name: data, size: 2TiB}", 10, "disks: data is there twice"),
-    ("name: data", "name: a/b", 11, "disks.0.name: "),
-    ("vcpus: 4", "vcpus: 4\nfake: 2", 3, "fake: numa=fake splits a machine without nodes"),
-    ("vcpus: 4", "vcpus: four", 2, "vcpus: Input should be a valid integer"),
-    ("vcpus: 4", "vcpus: 4\nsockets: 3", 3, "sockets: 4 vCPUs do not divide into 3 sockets"),
-    ("vcpus: 4\n", "", 1, "vcpus: Field required"),
-    ("vcpus: 4", "vcpus: 4\nvcpus: 8", 3, "not YAML: "),
-    ("[10, 20]", "[10, 20", 9, "not YAML: "),
-    ("vcpus: 4", "\tvcpus: 4", 2, "not YAML: "),
-])
+@pytest.mark.parametrize(
+    ("old", "new", "line", "reason"),
+    [
+        ("cpus: 2-3", "cpus: 1-3", 4, "nodes: vCPU 1 is in node 0 and again in node 1"),
+        ("cpus: 2-3", "cpus: 2", 4, "nodes: vCPU 3 is in no node"),
+        ("cpus: 2-3", "cpus: 3-2", 6, "nodes.1.cpus: '3-2' is not a range of CPUs"),
+        ("[20, 10]", "[9, 10]", 7, "distances: node 1 to 0 is 9; remote ones are 11 to 254"),
+        ("[20, 10]", "[20, 9]", 7, "distances: node 1 to itself is 9; ACPI has it 10"),
+        ("[20, 10]", "[20]", 7, "distances: must be a full table of 2 rows of 2"),
+        ("  - [20, 10]\n", "", 7, "distances: must be a full table of 2 rows of 2"),
+        ("[20, 10]", "[20, ten]", 9, "distances.1.1: "),
+        ("vcpus: 4", "vcpus: 4\ncolour: blue", 3, "colour: Extra inputs are not permitted"),
+        ("{cpus: 2-3,", "{colour: blue, cpus: 2-3,", 6, "nodes.1.colour: Extra inputs are not permitted"),
+        ("memory: 2GiB", "memory: 2147483648", 3, "memory: 2147483648 is not a size"),
+        ("memory: 2GiB", "memory: 2GB", 3, "memory: '2GB' is not a size"),
+        ("0-1, memory: 1GiB", "0-1, memory: 1024", 5, "nodes.0.memory: 1024 is not a size"),
+        ("size: 1TiB", "size: 1", 11, "disks.0.size: 1 is not a size"),
+        ("memory: 2GiB", "memory: 3GiB", 3, "memory: is 3GiB, but the nodes' add up to 2GiB"),
+        ("size: 1TiB}", "size: 1TiB}\n  - {name: data, size: 2TiB}", 10, "disks: data is there twice"),
+        ("name: data", "name: a/b", 11, "disks.0.name: "),
+        ("vcpus: 4", "vcpus: 4\nfake: 2", 3, "fake: numa=fake splits a machine without nodes"),
+        ("vcpus: 4", "vcpus: four", 2, "vcpus: Input should be a valid integer"),
+        ("vcpus: 4", "vcpus: 4\nsockets: 3", 3, "sockets: 4 vCPUs do not divide into 3 sockets"),
+        ("vcpus: 4\n", "", 1, "vcpus: Field required"),
+        ("vcpus: 4", "vcpus: 4\nvcpus: 8", 3, "not YAML: "),
+        ("[10, 20]", "[10, 20", 9, "not YAML: "),
+        ("vcpus: 4", "\tvcpus: 4", 2, "not YAML: "),
+    ],
+)
 def test_bad(tmp_path: Path, old: str, new: str, line: int, reason: str) -> None:
     assert old in GOOD
     with pytest.raises(InputError) as caught:
@@ -83,19 +87,29 @@ def test_no_mapping(tmp_path: Path, text: str) -> None:
         load(tmp_path, text)
 
 
-@pytest.mark.parametrize(("body", "where"), [
-    (b"description: \xff\n", r"bad\.yml: "), (b"vcpus: 4\ndescription: a\x01b\n", r"bad\.yml:2: not YAML: "), (b"description: 2015-13-41\n", r"bad\.yml:1: "),
-], ids=["utf-8", "control", "date"])
+@pytest.mark.parametrize(
+    ("body", "where"),
+    [
+        (b"description: \xff\n", r"bad\.yml: "),
+        (b"vcpus: 4\ndescription: a\x01b\n", r"bad\.yml:2: not YAML: "),
+        (b"description: 2015-13-41\n", r"bad\.yml:1: "),
+    ],
+    ids=["utf-8", "control", "date"],
+)
 def test_no_text(tmp_path: Path, body: bytes, where: str) -> None:
     (tmp_path / "bad.yml").write_bytes(body)
     with pytest.raises(InputError, match=where):
         catalog.topology(str(tmp_path / "bad.yml"))
 
 
-@given(st.integers(0, len(GOOD)), st.integers(0, 6), st.text(st.sampled_from("{}[]:-,&*!|>'\"%@`#?\t\n ab09~<\x07é"), max_size=6))
+@given(
+    st.integers(0, len(GOOD)),
+    st.integers(0, 6),
+    st.text(st.sampled_from("{}[]:-,&*!|>'\"%@`#?\t\n ab09~<\x07é"), max_size=6),
+)
 def test_any_mistake_is_an_input_error(at: int, gone: int, put: str) -> None:
     with tempfile.TemporaryDirectory() as place, contextlib.suppress(InputError):
-        load(Path(place), GOOD[:at] + put + GOOD[at + gone:])
+        load(Path(place), GOOD[:at] + put + GOOD[at + gone :])
 
 
 def test_missing_file(tmp_path: Path) -> None:

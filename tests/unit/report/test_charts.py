@@ -40,14 +40,26 @@ def test_mean_and_interval_by_hand() -> None:
 
 
 def test_numbers() -> None:
-    assert [chart.number(value) for value in (None, float("nan"), float("inf"), 0, 98.0, 0.06051, 123456.7)] == ["-", "-", "∞", "0", "98", "0.06051", "123457"]
-    assert [chart.interval(*ends) for ends in ((None, None), (1, 2), (None, 0.4), (2, None))] == ["-", "[1, 2]", "[0, 0.4]", "[2, ∞]"]
+    assert [
+        chart.number(value) for value in (None, float("nan"), float("inf"), 0, 98.0, 0.06051, 123456.7)
+    ] == ["-", "-", "∞", "0", "98", "0.06051", "123457"]
+    assert [chart.interval(*ends) for ends in ((None, None), (1, 2), (None, 0.4), (2, None))] == [
+        "-",
+        "[1, 2]",
+        "[0, 0.4]",
+        "[2, ∞]",
+    ]
 
 
 def test_every_boot_is_a_dot_and_the_mean_a_tick() -> None:
-    found = charts.dots("pgfault", "", {"touch": {"before": boots(1557, 1721, 1590), "after": boots(98, 98, 98)}}, KERNELS)
+    found = charts.dots(
+        "pgfault", "", {"touch": {"before": boots(1557, 1721, 1590), "after": boots(98, 98, 98)}}, KERNELS
+    )
     assert found
-    assert [trace["x"] for trace in drawn(found) if "customdata" in trace] == [[1557, 1721, 1590], [98, 98, 98]]
+    assert [trace["x"] for trace in drawn(found) if "customdata" in trace] == [
+        [1557, 1721, 1590],
+        [98, 98, 98],
+    ]
     ticks = [trace["x"][0] for trace in drawn(found) if trace.get("marker", {}).get("symbol") == "line-ns"]
     assert ticks == [pytest.approx(1622.667, abs=1e-3), 98]
     assert found.table.rows[0] == ("touch", "before", "3", "1623", "[1407, 1838]", "1557  1721  1590")
@@ -62,7 +74,12 @@ def test_a_single_boot_has_no_interval() -> None:
 
 
 def test_absent_kernels_and_phases_have_no_row() -> None:
-    found = charts.dots("pgfault", "", {"touch": {"before": boots(1), "after": []}, "other": {"before": [], "after": []}}, KERNELS)
+    found = charts.dots(
+        "pgfault",
+        "",
+        {"touch": {"before": boots(1), "after": []}, "other": {"before": [], "after": []}},
+        KERNELS,
+    )
     assert found
     assert [row[:2] for row in found.table.rows] == [("touch", "before")]
     assert charts.dots("pgfault", "", {"touch": {"before": [], "after": []}}, KERNELS) is None
@@ -86,15 +103,27 @@ def test_wide_intervals_do_not_dwarf_the_dots() -> None:
 
 def test_effects() -> None:
     of = case(more=[{"metric": "pgfault", "phase": "touch", "direction": "rises", "decides": False}])
-    found = charts.effects([finding(of, 0, [9, 9], [1, 1], Answer.HOLDS, (0.11, 0.05, 0.25)), finding(of, 1, [], [], Answer.CANNOT_TELL, None)])
+    found = charts.effects(
+        [
+            finding(of, 0, [9, 9], [1, 1], Answer.HOLDS, (0.11, 0.05, 0.25)),
+            finding(of, 1, [], [], Answer.CANNOT_TELL, None),
+        ]
+    )
     assert found
-    assert found.table.rows == (("numa_pte_updates", "touch", "0.11", "[0.05, 0.25]", "0.5", "holds"),), "without a ratio there is nothing to draw"
+    assert found.table.rows == (("numa_pte_updates", "touch", "0.11", "[0.05, 0.25]", "0.5", "holds"),), (
+        "without a ratio there is nothing to draw"
+    )
     assert charts.effects([finding(of, 1, [], [], Answer.CANNOT_TELL, None)]) is None
 
 
-@pytest.mark.parametrize(("ratio", "low", "high"), [(0.0, None, 0.4), (0.0, 0.0, 0.0), (3.0, 1.0, None), (1.0, 1.0, 1.0), (1e-7, 1e-9, 1e5)])
+@pytest.mark.parametrize(
+    ("ratio", "low", "high"),
+    [(0.0, None, 0.4), (0.0, 0.0, 0.0), (3.0, 1.0, None), (1.0, 1.0, 1.0), (1e-7, 1e-9, 1e5)],
+)
 def test_effects_at_the_edge_stay_in_the_plot(ratio: float, low: float | None, high: float | None) -> None:
-    one = finding(case(), 0, [9], [0], Answer.HOLDS, (1.0, 1.0, 1.0)).model_copy(update={"ratio": ratio, "low": low, "high": high})
+    one = finding(case(), 0, [9], [0], Answer.HOLDS, (1.0, 1.0, 1.0)).model_copy(
+        update={"ratio": ratio, "low": low, "high": high}
+    )
     found = charts.effects([one])
     assert found
     axis = found.figure["layout"]["xaxis"]
@@ -104,17 +133,26 @@ def test_effects_at_the_edge_stay_in_the_plot(ratio: float, low: float | None, h
 
 
 def test_over_time() -> None:
-    lines = [("boot 1", "before", runs_samples.series(samples({"pgfault": 100}), "pgfault")), ("boot 2", "after", [(0.0, 0.0), (1.0, 3.0)])]
+    lines = [
+        ("boot 1", "before", runs_samples.series(samples({"pgfault": 100}), "pgfault")),
+        ("boot 2", "after", [(0.0, 0.0), (1.0, 3.0)]),
+    ]
     found = charts.over_time("pgfault", "", lines, KERNELS)
     assert found
-    assert [trace["line"]["dash"] for trace in drawn(found)] == list(charts.DASHES[:2]), "kernels differ in more than colour"
+    assert [trace["line"]["dash"] for trace in drawn(found)] == list(charts.DASHES[:2]), (
+        "kernels differ in more than colour"
+    )
     assert found.table.head == ("s", "before boot 1", "after boot 2")
     assert found.table.rows[-1][1:] == ("100", "3")
-    assert charts.over_time("pgfault", "", [("boot 1", "before", [(0.0, 0.0), (1.0, 0.0)])], KERNELS) is None, "what does not move is not drawn"
+    assert (
+        charts.over_time("pgfault", "", [("boot 1", "before", [(0.0, 0.0), (1.0, 0.0)])], KERNELS) is None
+    ), "what does not move is not drawn"
 
 
 def test_long_series_are_thinned() -> None:
-    found = charts.over_time("x", "", [("boot 1", "before", [(float(t), float(t)) for t in range(5000)])], KERNELS)
+    found = charts.over_time(
+        "x", "", [("boot 1", "before", [(float(t), float(t)) for t in range(5000)])], KERNELS
+    )
     assert len(drawn(found)[0]["x"]) == charts.MOMENTS
     assert drawn(found)[0]["x"][-1] == 4999
 
@@ -147,8 +185,10 @@ def test_flame() -> None:
 
 def brightness(colour: str, factor: float = 1.0) -> float:
     """Relative luminance of #rrggbb (WCAG 2.2)."""
-    parts = [min(1.0, int(colour[at:at + 2], 16) / 255 * factor) for at in (1, 3, 5)]
-    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    parts = [min(1.0, int(colour[at : at + 2], 16) / 255 * factor) for at in (1, 3, 5)]
+    red, green, blue = (
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    )
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 

@@ -26,8 +26,11 @@ TRACE = {"migrate:mm_migrate_pages": 5}
 
 def made(kernel: str = "6.1", boot: int = 0, **changes: object) -> Run:
     first = phase("p", elapsed=1.5, system=0.1, vmstat=VMSTAT, output={"files_per_second": 2.5}).model_copy(
-        update={"counters": {"vmstat": VMSTAT, "node0.vmstat": NODE, "trace": TRACE}})
-    return run(kernel, phase("mkfs", measured=False), first, phase("q"), boot=boot, arm=Arm.AFTER).model_copy(update=changes)
+        update={"counters": {"vmstat": VMSTAT, "node0.vmstat": NODE, "trace": TRACE}}
+    )
+    return run(kernel, phase("mkfs", measured=False), first, phase("q"), boot=boot, arm=Arm.AFTER).model_copy(
+        update=changes
+    )
 
 
 def records(*runs: Run) -> list[dict[str, str]]:
@@ -53,8 +56,18 @@ def test_csv_has_a_line_for_each_run_phase_and_metric() -> None:
 def test_csv_says_where_a_value_is_from() -> None:
     row = next(row for row in records(made()) if row["metric"] == "elapsed")
     assert {key: row[key] for key in export.FIELDS[1:13]} == {
-        "started": "20261121T120000", "case": "xfsrepair", "experiment": "20261121T120000-xfsrepair", "arm": "after", "boot": "0", "workload": "xfsrepair",
-        "size": "quick", "topology": "4socket", "accel": "tcg", "kernel": "6.1", "release": "6.1-numalab", "phase": "p",
+        "started": "20261121T120000",
+        "case": "xfsrepair",
+        "experiment": "20261121T120000-xfsrepair",
+        "arm": "after",
+        "boot": "0",
+        "workload": "xfsrepair",
+        "size": "quick",
+        "topology": "4socket",
+        "accel": "tcg",
+        "kernel": "6.1",
+        "release": "6.1-numalab",
+        "phase": "p",
     }
     assert row["unit"] == "s"
     alone = next(iter(records(made(place=None))))
@@ -75,7 +88,13 @@ def test_every_metric_of_the_csv_is_one_of_the_lab() -> None:
 
 
 def comparison(*runs: Run) -> Comparison:
-    return export.comparison(report_comparison.columns(runs), runs=runs, forced=["host: a (1 run), b (1 run)"], published=(), verdicts=())
+    return export.comparison(
+        report_comparison.columns(runs),
+        runs=runs,
+        forced=["host: a (1 run), b (1 run)"],
+        published=(),
+        verdicts=(),
+    )
 
 
 def test_json_round_trip() -> None:
@@ -94,7 +113,9 @@ def test_json_round_trip() -> None:
 def test_json_has_what_workloads_told_and_the_text_leaves_out() -> None:
     told = run("6.1", phase("p", output={"passes": 7}))
     assert "told by the workload" in {block.title for block in comparison(told).blocks}
-    assert "told by the workload" not in {block.title for block in report_comparison.compare(report_comparison.columns([told]))}
+    assert "told by the workload" not in {
+        block.title for block in report_comparison.compare(report_comparison.columns([told]))
+    }
 
 
 def resolve(schema: dict[str, object], top: dict[str, object]) -> dict[str, object]:
@@ -103,7 +124,8 @@ def resolve(schema: dict[str, object], top: dict[str, object]) -> dict[str, obje
 
 
 def test_schema_names_every_field() -> None:
-    """Each field of a comparison, and of what it holds, is in the schema and required where it is always there."""
+    """Each field of a comparison, and of what it holds, is in the schema and required where it is always
+    there."""
     schema = export.schema()
     told = jsonable(comparison(made()))
     assert set(schema["properties"]) == set(told)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The report on disk: one folder, whole or not at all, nothing of it from a run unescaped, no path but from a run's id."""
+"""The report on disk: one folder, whole or not at all, nothing of it from a run unescaped, no path but from a
+run's id."""
 
 from __future__ import annotations
 
@@ -65,13 +66,19 @@ def test_nothing_of_a_run_becomes_html(whole: Path) -> None:
     """A kernel's name, an error and a console line say <script>: they are shown, and run nothing."""
     found = tree(whole)
     assert not found.xpath("//img")
-    assert {script.get("src") or script.get("type") for script in found.iter("script")} == {"plotly.min.js", "report.js", "application/json"}
+    assert {script.get("src") or script.get("type") for script in found.iter("script")} == {
+        "plotly.min.js",
+        "report.js",
+        "application/json",
+    }
     assert not [name for element in found.iter() for name in element.attrib if name.startswith("on")]
-    assert text(whole).count("&lt;script&gt;alert(1)&lt;/script&gt;") >= 5, "a kernel, an error, a console warning"
+    assert text(whole).count("&lt;script&gt;alert(1)&lt;/script&gt;") >= 5, (
+        "a kernel, an error, a console warning"
+    )
 
 
 def test_no_script_but_its_own_may_run(whole: Path) -> None:
-    policy, = tree(whole).xpath("//meta[@http-equiv='Content-Security-Policy']/@content")
+    (policy,) = tree(whole).xpath("//meta[@http-equiv='Content-Security-Policy']/@content")
     assert "default-src 'none'" in policy
     assert "unsafe-inline" not in policy.partition("script-src")[2].partition(";")[0]
 
@@ -80,7 +87,7 @@ def test_every_plot_has_its_numbers_and_words(whole: Path) -> None:
     figures = [figure for figure in tree(whole).iter("figure") if figure.find_class("plot")]
     assert len(figures) > 80
     for figure in figures:
-        plot, = figure.find_class("plot")
+        (plot,) = figure.find_class("plot")
         assert plot.get("aria-label")
         assert json.loads(figure.xpath("script")[0].text)["data"]
         assert figure.xpath("details//table/caption/text()")
@@ -96,10 +103,23 @@ def test_headings_go_down_one_by_one(whole: Path) -> None:
 
 
 def test_verdicts_stand_on_top_in_words(whole: Path) -> None:
-    items = [" ".join(item.text_content().split()) for item in tree(whole).find_class("verdicts")[0].findall("li")]
-    heads = ["holds migratefail", "cannot tell xfsrepair", "holds writeback-usb", "no verdict nas", "no verdict remote"]
+    items = [
+        " ".join(item.text_content().split()) for item in tree(whole).find_class("verdicts")[0].findall("li")
+    ]
+    heads = [
+        "holds migratefail",
+        "cannot tell xfsrepair",
+        "holds writeback-usb",
+        "no verdict nas",
+        "no verdict remote",
+    ]
     assert [item.split(" quick")[0] for item in items] == heads
-    for words in ("3 + 3 boots", "×0.0605 [0.0526, 0.0695]", "falls, by 2 or more", "Emulated: counters are faithful, times are not."):
+    for words in (
+        "3 + 3 boots",
+        "×0.0605 [0.0526, 0.0695]",
+        "falls, by 2 or more",
+        "Emulated: counters are faithful, times are not.",
+    ):
         assert words in items[0]
     assert "Emulated" not in items[2], "that was under KVM"
     assert "hint_local_percent" not in items[0], "it decides nothing"
@@ -107,15 +127,25 @@ def test_verdicts_stand_on_top_in_words(whole: Path) -> None:
 
 def test_what_was_run_on_what(whole: Path) -> None:
     words = " ".join(tree(whole).text_content().split())
-    for fact in ("AMD EPYC", "no kernel boots under KVM here", "debian12 f2dfea8bd1761e9d", "sched/numa: do not slow down for failed migrations",
-                 "074c238177a7", "numa_pte_updates up", "cut from one by numa=fake", "This checkout cannot tell what"):
+    for fact in (
+        "AMD EPYC",
+        "no kernel boots under KVM here",
+        "debian12 f2dfea8bd1761e9d",
+        "sched/numa: do not slow down for failed migrations",
+        "074c238177a7",
+        "numa_pte_updates up",
+        "cut from one by numa=fake",
+        "This checkout cannot tell what",
+    ):
         assert fact in words
 
 
 def test_raw_data_is_there_as_text_and_whole(whole: Path, tmp_path: Path) -> None:
     place = sorted((whole / "runs").iterdir())[0]
     assert HOSTILE in (place / "console.txt").read_text()
-    assert {path.suffix for path in place.iterdir()} == {".txt", ".json", ".gz"}, "nothing that a browser would take for HTML"
+    assert {path.suffix for path in place.iterdir()} == {".txt", ".json", ".gz"}, (
+        "nothing that a browser would take for HTML"
+    )
     with tarfile.open(place / f"{place.name}.tar.gz") as tar:
         assert {(member.uid, member.uname) for member in tar.getmembers()} == {(0, "")}
         tar.extractall(tmp_path)  # one that we made
@@ -203,7 +233,11 @@ def test_counts_begin_with_the_phase(tmp_path: Path) -> None:
     item = run("6.1", {"touch": {"pgfault": 500.0}})
     folder = put(item, tmp_path / "state", sampled={"touch": [{"t": 2.0, "vmstat": {"pgfault": 1100}}]})
     html.write([(item, folder)], [], tmp_path / "out")
-    tables = {table.findtext("caption"): table for table in tree(tmp_path / "out").iter("table") if table.findtext(".//th") == "s"}
+    tables = {
+        table.findtext("caption"): table
+        for table in tree(tmp_path / "out").iter("table")
+        if table.findtext(".//th") == "s"
+    }
     cells = [[cell.text for cell in row] for row in tables["pgfault"].find("tbody")]
     assert cells[0] == ["0.0", "0"]
     assert cells[2] == ["2.4", "100"]
@@ -225,7 +259,9 @@ def test_kernels_of_this_checkout(name: str) -> None:
 
 def test_the_package_has_its_templates() -> None:
     """An installed numalab writes reports too."""
-    patterns = tomllib.loads((paths.ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["numalab.report"]
+    patterns = tomllib.loads((paths.ROOT / "pyproject.toml").read_text())["tool"]["setuptools"][
+        "package-data"
+    ]["numalab.report"]
     files = [path.relative_to(paths.TEMPLATES.parent).as_posix() for path in paths.TEMPLATES.iterdir()]
     assert set(html.STATIC) < {Path(name).name for name in files}
     assert all(any(fnmatch(name, pattern) for pattern in patterns) for name in files)
@@ -233,12 +269,17 @@ def test_the_package_has_its_templates() -> None:
 
 def test_command(tmp_path: Path, lab_state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """By id and by folder; the experiment is judged."""
-    runs = [run(kernel, TOUCH, boot=index, arm=arm) for index, (arm, kernel) in enumerate([(Arm.BEFORE, "6.1-slowscan-before"), (Arm.AFTER, "6.1")])]
+    runs = [
+        run(kernel, TOUCH, boot=index, arm=arm)
+        for index, (arm, kernel) in enumerate([(Arm.BEFORE, "6.1-slowscan-before"), (Arm.AFTER, "6.1")])
+    ]
     folders = [put(item, lab_state / "runs") for item in runs]
     html_commands.report([runs[0].id, str(folders[1])], tmp_path / "out")
     assert capsys.readouterr().out.strip() == str(tmp_path / "out" / "index.html")
     about = json.loads((tmp_path / "out" / "report.json").read_text())
     assert about["runs"] == [item.id for item in runs]
-    assert [(verdict["answer"], verdict["boots"]) for verdict in about["verdicts"]] == [("cannot tell", [1, 1])]
+    assert [(verdict["answer"], verdict["boots"]) for verdict in about["verdicts"]] == [
+        ("cannot tell", [1, 1])
+    ]
     with pytest.raises(InputError, match="nothing-like-it"):
         html_commands.report(["nothing-like-it"], tmp_path / "out")

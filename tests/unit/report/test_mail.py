@@ -22,18 +22,32 @@ REFERENCES = {"slowscan-xfsrepair": reference.load("slowscan-xfsrepair")}
 
 def runs(accel: Accel = Accel.TCG) -> list[Run]:
     """Three boots of each, in turn; a third as many PTE updates after."""
+
     def one(kernel: str, arm: Arm, updates: int, boot: int) -> Run:
-        counted = phase("repair-agstride-bhash", system=updates / 100, vmstat={"numa_pte_updates": updates, "numa_huge_pte_updates": 0})
+        counted = phase(
+            "repair-agstride-bhash",
+            system=updates / 100,
+            vmstat={"numa_pte_updates": updates, "numa_huge_pte_updates": 0},
+        )
         return run(kernel, counted, boot=boot, arm=arm, accel=accel, settings={"kernel.numa_balancing": "1"})
-    boots = ((BEFORE, Arm.BEFORE, 3000), (AFTER, Arm.AFTER, 1000), (AFTER, Arm.AFTER, 1100), (BEFORE, Arm.BEFORE, 3300), (BEFORE, Arm.BEFORE, 2900),
-             (AFTER, Arm.AFTER, 950))
+
+    boots = (
+        (BEFORE, Arm.BEFORE, 3000),
+        (AFTER, Arm.AFTER, 1000),
+        (AFTER, Arm.AFTER, 1100),
+        (BEFORE, Arm.BEFORE, 3300),
+        (BEFORE, Arm.BEFORE, 2900),
+        (AFTER, Arm.AFTER, 950),
+    )
     return [one(*boot, number) for number, boot in enumerate(boots)]
 
 
 def composed(found: Sequence[Run], notes: Sequence[str] = ()) -> str:
     columns = comparison.columns(found)
     beside = replication.beside(REFERENCES, columns, BEFORE)
-    return mail.compose(columns, notes=notes, beside=beside, references=REFERENCES, verdicts=[judge.verdict(found)])
+    return mail.compose(
+        columns, notes=notes, beside=beside, references=REFERENCES, verdicts=[judge.verdict(found)]
+    )
 
 
 def test_the_whole_mail() -> None:
@@ -42,22 +56,38 @@ def test_the_whole_mail() -> None:
     assert text.isascii(), "a list's readers have all sorts of terminals"
     for words in (
         "Case: xfsrepair: what failed migrations do to the scanner (slowscan-lkml-2015.txt, March 7)",
-        "Host:     EPYC, 2 CPUs", "Guest:    4socket: 16 vCPUs, 16GiB, 4 nodes of 4GiB", "a disk of 500TiB", "Image:    debian12 0000000000000000",
+        "Host:     EPYC, 2 CPUs",
+        "Guest:    4socket: 16 vCPUs, 16GiB, 4 nodes of 4GiB",
+        "a disk of 500TiB",
+        "Image:    debian12 0000000000000000",
         "Accel:    tcg (emulated: counters are faithful, times are not)",
-        "Kernel:   6.1-slowscan-before (6.1-slowscan-before-numalab):", "with slowscan",
-        "Kernel:   6.1 (6.1-numalab): Debian 6.1 as it is", "Workload: xfsrepair, size quick: files 1000", "Settings: kernel.numa_balancing 1",
+        "Kernel:   6.1-slowscan-before (6.1-slowscan-before-numalab):",
+        "with slowscan",
+        "Kernel:   6.1 (6.1-numalab): Debian 6.1 as it is",
+        "Workload: xfsrepair, size quick: files 1000",
+        "Settings: kernel.numa_balancing 1",
         "Boots:    3 of 6.1-slowscan-before, 3 of 6.1; fresh guests, taken in turn",
-        "Amean    syst-repair-agstride-bhash", "NUMA base PTE updates", "reference/slowscan-xfsrepair.yml",
+        "Amean    syst-repair-agstride-bhash",
+        "NUMA base PTE updates",
+        "reference/slowscan-xfsrepair.yml",
         "numa_pte_updates, repair-*: falls by a factor of 1.5: holds",
     ):
         assert words in " ".join(text.split()) or words in text, words
-    order = [text.index(word) for word in ("Host:", "times in seconds", "totals in seconds", "\ncounters\n", "published:", "HOLDS")]
+    order = [
+        text.index(word)
+        for word in ("Host:", "times in seconds", "totals in seconds", "\ncounters\n", "published:", "HOLDS")
+    ]
     assert order == sorted(order)
 
 
-@pytest.mark.parametrize(("counts", "said"), [
-    ((), None), ((1,), "Hung:     1 boot hung under emulation and was begun again"), ((1, 2), "Hung:     3 boots hung under emulation and were begun again"),
-])
+@pytest.mark.parametrize(
+    ("counts", "said"),
+    [
+        ((), None),
+        ((1,), "Hung:     1 boot hung under emulation and was begun again"),
+        ((1, 2), "Hung:     3 boots hung under emulation and were begun again"),
+    ],
+)
 def test_boots_that_hung_are_told(counts: Sequence[int], said: str | None) -> None:
     found = runs()
     for i, count in enumerate(counts):
@@ -67,15 +97,30 @@ def test_boots_that_hung_are_told(counts: Sequence[int], said: str | None) -> No
 
 
 def test_columns_that_do_not_fit_get_a_table_of_their_own() -> None:
-    third = [one.model_copy(update={"guest": run("6.1-nogroup-always-before").guest, "id": f"x{one.id}"}) for one in runs()[1:3]]
-    text = mail.compose(comparison.columns([*runs(), *third]), notes=[], beside=[], references={}, verdicts=[])
+    third = [
+        one.model_copy(update={"guest": run("6.1-nogroup-always-before").guest, "id": f"x{one.id}"})
+        for one in runs()[1:3]
+    ]
+    text = mail.compose(
+        comparison.columns([*runs(), *third]), notes=[], beside=[], references={}, verdicts=[]
+    )
     assert max(map(len, text.splitlines())) <= 76
     assert text.count("Amean    syst-repair-agstride-bhash") == 2
 
 
 def test_what_a_reader_must_know_comes_before_the_tables() -> None:
-    text = composed(runs(), ["NOT COMPARABLE, forced: host: machine=vm (3 runs), machine=big (3 runs)", "not counted: r9: guest lost"])
-    assert text.index("NOT COMPARABLE, forced: host") < text.index("not counted: r9: guest lost") < text.index("times in seconds")
+    text = composed(
+        runs(),
+        [
+            "NOT COMPARABLE, forced: host: machine=vm (3 runs), machine=big (3 runs)",
+            "not counted: r9: guest lost",
+        ],
+    )
+    assert (
+        text.index("NOT COMPARABLE, forced: host")
+        < text.index("not counted: r9: guest lost")
+        < text.index("times in seconds")
+    )
 
 
 def test_no_emulation_is_said_of_kvm() -> None:
@@ -87,10 +132,15 @@ def test_a_kernel_that_nobody_knows_here_is_named_all_the_same() -> None:
     assert mail.kernel("mine", run("mine")) == "mine (mine-numalab)"
 
 
-@pytest.mark.parametrize(("name", "words"), [
-    ("4socket", "16 vCPUs, 16GiB, 4 nodes of 4GiB, distances 21, 31, a disk of 500TiB"), ("fakenuma", "numa=fake=4"), ("uma-4g", "4 vCPUs, 3584MiB, a disk of"),
-    ("unequal", "2 nodes of 3328MiB and 768MiB"),
-])
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("4socket", "16 vCPUs, 16GiB, 4 nodes of 4GiB, distances 21, 31, a disk of 500TiB"),
+        ("fakenuma", "numa=fake=4"),
+        ("uma-4g", "4 vCPUs, 3584MiB, a disk of"),
+        ("unequal", "2 nodes of 3328MiB and 768MiB"),
+    ],
+)
 def test_shape(name: str, words: str) -> None:
     assert words in mail.shape(catalog.topology(name))
 

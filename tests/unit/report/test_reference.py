@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The seeds' tables as data: every percentage that they print follows from the values beside it, or is named here as one that cannot."""
+"""The seeds' tables as data: every percentage that they print follows from the values beside it, or is named
+here as one that cannot."""
 
 from __future__ import annotations
 
@@ -22,11 +23,19 @@ from tests.unit.makers import recorded
 NAMES = catalog.names("reference")
 ALL = {name: reference.load(name) for name in NAMES}
 HUNDREDTH = Decimal("0.01")
-SEEDS = {"slowscan-lkml-2015.txt", "nodirty-09a913a7.txt", "stagger-1378447598.txt", "perzonedirty-lkml-2011.txt", "fairzone-lkml-2014.txt"}
+SEEDS = {
+    "slowscan-lkml-2015.txt",
+    "nodirty-09a913a7.txt",
+    "stagger-1378447598.txt",
+    "perzonedirty-lkml-2011.txt",
+    "fairzone-lkml-2014.txt",
+}
 
 
 def rows() -> Iterator[tuple[str, PublishedTable, PublishedRow]]:
-    return ((name, table, row) for name, result in ALL.items() for table in result.tables for row in table.rows)
+    return (
+        (name, table, row) for name, result in ALL.items() for table in result.tables for row in table.rows
+    )
 
 
 def row(name: str, title: str) -> PublishedRow:
@@ -52,19 +61,30 @@ def test_every_seed_has_its_tables() -> None:
 
 # Gains: (first - value) / first.
 
-GAINS = [(name, row.name, column) for name, _, row in rows() for column, percent in enumerate(row.gains) if percent is not None and row.values[0] is not None]
+GAINS = [
+    (name, row.name, column)
+    for name, _, row in rows()
+    for column, percent in enumerate(row.gains)
+    if percent is not None and row.values[0] is not None
+]
 
 
 def test_no_gain_is_left_out() -> None:
     told = {row.name for _, _, row in rows() if row.gains and row.values[0] is None}
     assert len(GAINS) == 208
-    assert told == {"minor faults, autonumabench", "minor faults, xfsrepair"}, "told in a sentence without values"
+    assert told == {"minor faults, autonumabench", "minor faults, xfsrepair"}, (
+        "told in a sentence without values"
+    )
 
 
-@pytest.mark.parametrize(("name", "table", "of"), [(name, table, row) for name, table, row in rows() if row.gains and row.values[0] is not None],
-                         ids=lambda part: part if isinstance(part, str) else getattr(part, "name", ""))
+@pytest.mark.parametrize(
+    ("name", "table", "of"),
+    [(name, table, row) for name, table, row in rows() if row.gains and row.values[0] is not None],
+    ids=lambda part: part if isinstance(part, str) else getattr(part, "name", ""),
+)
 def test_gains(name: str, table: PublishedTable, of: PublishedRow) -> None:
-    """To the last digit from the printed values; or, where `unrounded` says so, within what their rounding leaves open, and not to the last digit."""
+    """To the last digit from the printed values; or, where `unrounded` says so, within what their rounding
+    leaves open, and not to the last digit."""
     first = values(of)[0]
     for column, printed in enumerate(of.gains):
         assert printed is not None
@@ -75,12 +95,16 @@ def test_gains(name: str, table: PublishedTable, of: PublishedRow) -> None:
         assert exact is (column not in of.unrounded), f"{of.name}: {printed} printed, {ours:.4f} computed"
         if column in of.unrounded:
             old, new = (half(text or "") for text in (of.values[0], of.values[column]))
-            corners = [comparison.gain(first + i * old, value + j * new) or Decimal(0) for i, j in product((-1, 1), repeat=2)]
+            corners = [
+                comparison.gain(first + i * old, value + j * new) or Decimal(0)
+                for i, j in product((-1, 1), repeat=2)
+            ]
             assert min(corners) - half(printed) <= Decimal(printed) <= max(corners) + half(printed)
 
 
 def test_only_spreads_were_computed_from_more_digits() -> None:
-    """The 16 gains of Stddev and CoeffVar in the xfsrepair table: of small numbers, two printed digits are too few."""
+    """The 16 gains of Stddev and CoeffVar in the xfsrepair table: of small numbers, two printed digits are
+    too few."""
     found = [row.name for _, _, row in rows() for _ in row.unrounded]
     assert len(found) == 16
     assert {name.split()[0] for name in found} == {"Stddev", "CoeffVar"}
@@ -90,8 +114,12 @@ def test_variation_is_deviation_over_mean() -> None:
     """CoeffVar = 100 × Stddev / Amean, as far as printed digits tell."""
     checked = 0
     for what in ("real-fsmark", "syst-fsmark", "real-xfsrepair", "syst-xfsrepair"):
-        mean, deviation, variation = (row("slowscan-xfsrepair", f"{operation} {what}") for operation in ("Amean", "Stddev", "CoeffVar"))
-        for m, d, v, text in zip(values(mean), values(deviation), values(variation), deviation.values, strict=True):
+        mean, deviation, variation = (
+            row("slowscan-xfsrepair", f"{operation} {what}") for operation in ("Amean", "Stddev", "CoeffVar")
+        )
+        for m, d, v, text in zip(
+            values(mean), values(deviation), values(variation), deviation.values, strict=True
+        ):
             slack = half(text or "")
             assert 100 * (d - slack) / m - HUNDREDTH / 2 <= v <= 100 * (d + slack) / m + HUNDREDTH / 2
             checked += 1
@@ -100,6 +128,7 @@ def test_variation_is_deviation_over_mean() -> None:
 
 # NUMA blocks, by columns.
 
+
 def blocks() -> list[tuple[str, dict[str, int]]]:
     """Each column of a NUMA block: its file and number, and the counters behind its rows."""
     keys = dict(NUMA_ROWS)
@@ -107,20 +136,26 @@ def blocks() -> list[tuple[str, dict[str, int]]]:
     for name, result in ALL.items():
         for table in result.tables:
             if table.title == "NUMA balancing":
-                found += [(f"{name} [{i}]", {keys[row.name]: int(values(row)[i]) for row in table.rows}) for i in range(len(table.columns))]
+                found += [
+                    (f"{name} [{i}]", {keys[row.name]: int(values(row)[i]) for row in table.rows})
+                    for i in range(len(table.columns))
+                ]
     return found
 
 
 def test_numa_blocks_are_whole() -> None:
     assert sorted((name, len(column)) for name, column in blocks()) == sorted(
-        [(f"slowscan-xfsrepair [{i}]", 11) for i in range(3)] + [(f"ptewrite-autonuma [{i}]", 7) for i in range(3)]
-        + [(f"nodirty-btrfs [{i}]", 7) for i in range(2)] + [(f"stagger-nas [{i}]", 8) for i in range(2)]
+        [(f"slowscan-xfsrepair [{i}]", 11) for i in range(3)]
+        + [(f"ptewrite-autonuma [{i}]", 7) for i in range(3)]
+        + [(f"nodirty-btrfs [{i}]", 7) for i in range(2)]
+        + [(f"stagger-nas [{i}]", 8) for i in range(2)]
     )
 
 
 @pytest.mark.parametrize(("title", "column"), blocks(), ids=[title for title, _ in blocks()])
 def test_numa_blocks(title: str, column: dict[str, int]) -> None:
-    """The seeds' ranges are base + 512 × huge to the last digit; their percentages are cut off, not rounded (37.73 is 37)."""
+    """The seeds' ranges are base + 512 × huge to the last digit; their percentages are cut off, not rounded
+    (37.73 is 37)."""
     ours = derived({key: value for key, value in column.items() if key.startswith("numa_")})
     assert ours["page_range_updates"] == column["page_range_updates"]
     assert int(ours["hint_local_percent"]) == column["hint_local_percent"]
@@ -131,13 +166,17 @@ def test_recorded_vmstat_is_the_same_transcription() -> None:
     result = ALL["repair-vmstat"]
     (table,) = result.tables
     for column, name in enumerate(("3.19", "4.0-rc1", "4.0-rc4", "3.19-ptedirty")):
-        assert parse(recorded(f"vmstat-{name}.txt")) == {row.name: int(values(row)[column]) for row in table.rows}
+        assert parse(recorded(f"vmstat-{name}.txt")) == {
+            row.name: int(values(row)[column]) for row in table.rows
+        }
 
 
 # Shares, and what perf derives.
 
+
 def test_perf_stat() -> None:
-    """Rates are of the task clock, IPC of the cycles, CPUs of the elapsed time; branch-misses are a share of the branches."""
+    """Rates are of the task clock, IPC of the cycles, CPUs of the elapsed time; branch-misses are a share of
+    the branches."""
     (table,) = (table for table in ALL["perzonedirty-usb"].tables if table.title == "perf stat")
     count = {row.name: values(row) for row in table.rows}
     clock = [value / 1000 for value in count["task-clock-msecs"]]
@@ -148,19 +187,23 @@ def test_perf_stat() -> None:
                 continue
             text, unit = printed.split()
             ours = {
-                "M/sec": count[of.name][column] / clock[column] / 10**6, "IPC": count["instructions"][column] / count["cycles"][column],
+                "M/sec": count[of.name][column] / clock[column] / 10**6,
+                "IPC": count["instructions"][column] / count["cycles"][column],
                 "CPUs": clock[column] / count["seconds time elapsed"][column],
             }[unit]
             assert round(ours, 3) == Decimal(text), of.name
             checked += 1
         for column, percent in enumerate(of.shares):
-            assert round(100 * count[of.name][column] / count["branches"][column], 3) == Decimal(percent or "")
+            assert round(100 * count[of.name][column] / count["branches"][column], 3) == Decimal(
+                percent or ""
+            )
             checked += 1
     assert checked == 20
 
 
 def test_cache_shares() -> None:
-    """xfs_repair's shares of all entries are cut off; a chain of n has n entries. Its hit ratio is rounded."""
+    """xfs_repair's shares of all entries are cut off; a chain of n has n entries. Its hit ratio is
+    rounded."""
     active = values(row("repair-cache", "Active entries"))[0]
     chained = checked = Decimal(0)
     for of in ALL["repair-cache"].tables[0].rows:
@@ -177,21 +220,31 @@ def test_cache_shares() -> None:
 
 
 def test_shares_of_a_whole() -> None:
-    """What top and perf printed as % has no counts beside it, but adds up: eight states of a CPU; the callers of one function."""
+    """What top and perf printed as % has no counts beside it, but adds up: eight states of a CPU; the callers
+    of one function."""
     for of in ALL["repair-cpus"].tables[0].rows:
         assert abs(sum(values(of), Decimal(-100))) <= 8 * half("0.0") + Decimal("0.05"), of.name
     callers = [row("repair-profile", name).values[1] for name in ("flush_tlb_page", "flush_tlb_mm_range")]
     assert [number(text or "") for text in callers] == [Decimal("99.87"), 100 - Decimal("99.87")]
-    sides = [values(row("repair-profile", name))[0] for name in (
-        "native_send_call_func_ipi", "native_send_call_func_single_ipi, beside native_send_call_func_ipi")]
+    sides = [
+        values(row("repair-profile", name))[0]
+        for name in (
+            "native_send_call_func_ipi",
+            "native_send_call_func_single_ipi, beside native_send_call_func_ipi",
+        )
+    ]
     assert sum(sides) == 100
 
 
 def test_percent_of_a_cpu() -> None:
-    """time(1)'s %P is (user + system) / elapsed without its fraction; in two of twelve cells it is one less than the printed times say."""
+    """time(1)'s %P is (user + system) / elapsed without its fraction; in two of twelve cells it is one less
+    than the printed times say."""
     less = []
     for bench in ("NUMA01", "NUMA01_THEADLOCAL", "NUMA02", "NUMA02_SMT"):
-        user, system, elapsed, cpu = (values(row("ptewrite-autonuma", f"Time {what}-{bench}")) for what in ("User", "System", "Elapsed", "CPU"))
+        user, system, elapsed, cpu = (
+            values(row("ptewrite-autonuma", f"Time {what}-{bench}"))
+            for what in ("User", "System", "Elapsed", "CPU")
+        )
         for column in range(3):
             ours = (100 * (user[column] + system[column]) / elapsed[column]).to_integral_value(ROUND_FLOOR)
             if ours != cpu[column]:
@@ -200,7 +253,8 @@ def test_percent_of_a_cpu() -> None:
 
 
 def test_percentages_that_nothing_can_be_checked_against() -> None:
-    """perf stat's spread over repetitions that were not printed, and the share of time in which an event was counted."""
+    """perf stat's spread over repetitions that were not printed, and the share of time in which an event was
+    counted."""
     assert sum(percent is not None for _, _, row in rows() for percent in row.spreads) == 31
     assert sum(percent is not None for _, _, row in rows() for percent in row.scaled) == 12
 
@@ -210,14 +264,19 @@ CLAIMS = [(name, claim) for name, result in ALL.items() for claim in result.clai
 
 @pytest.mark.parametrize(("name", "claim"), CLAIMS, ids=[f"{name}-{claim.percent}" for name, claim in CLAIMS])
 def test_claims(name: str, claim: reference.Claim) -> None:
-    """A sentence's percentage is the table's, cut off or rounded; or it is marked as one that is not, and why."""
+    """A sentence's percentage is the table's, cut off or rounded; or it is marked as one that is not, and
+    why."""
     assert claim.recomputes or claim.note
     if claim.row is None:
         return
-    (at, of), = ((table.columns, row) for table in ALL[name].tables for row in table.rows if row.name == claim.row)
+    ((at, of),) = (
+        (table.columns, row) for table in ALL[name].tables for row in table.rows if row.name == claim.row
+    )
     old, new = (values(of)[at.index(side or "")] for side in (claim.before, claim.after))
     change = 100 * (new / old - 1 if claim.change is Change.RISE else old / new - 1)
-    assert (Decimal(claim.percent) in (change.to_integral_value(ROUND_FLOOR), round(change))) is claim.recomputes
+    assert (
+        Decimal(claim.percent) in (change.to_integral_value(ROUND_FLOOR), round(change))
+    ) is claim.recomputes
 
 
 def test_the_note_on_the_throughput_is_right() -> None:
@@ -228,17 +287,26 @@ def test_the_note_on_the_throughput_is_right() -> None:
 
 # Set beside ours.
 
+
 def test_effects_are_ratios_of_after_to_before() -> None:
     found = {effect.row: effect for effect in reference.effects(ALL["slowscan-xfsrepair"])}
     system = found["Amean syst-xfsrepair"]
-    assert (system.metric, system.phase, system.before, system.after) == ("system", "repair-*", "4.0.0-rc1 vanilla", "4.0.0-rc1 slowscan-v2")
+    assert (system.metric, system.phase, system.before, system.after) == (
+        "system",
+        "repair-*",
+        "4.0.0-rc1 vanilla",
+        "4.0.0-rc1 slowscan-v2",
+    )
     assert round(100 * (system.ratio - 1), 2) == -45.83
     assert "NUMA interleave hit" not in found, "0 before and after"
     assert "Stddev syst-xfsrepair" not in found, "no counterpart here"
     ptewrite = {effect.row: effect.ratio for effect in reference.effects(ALL["ptewrite-xfsrepair"])}
-    assert ptewrite["Amean syst-xfsrepair"] == pytest.approx(282.45 / 519.88), "before is not the first column"
+    assert ptewrite["Amean syst-xfsrepair"] == pytest.approx(282.45 / 519.88), (
+        "before is not the first column"
+    )
     assert {effect.row: effect.ratio for effect in reference.effects(ALL["savedwrite"])} == {
-        "minor faults, autonumabench": pytest.approx(0.8), "minor faults, xfsrepair": pytest.approx(0.42),
+        "minor faults, autonumabench": pytest.approx(0.8),
+        "minor faults, xfsrepair": pytest.approx(0.42),
     }
     assert reference.effects(ALL["perzonedirty-usb"])[-1].ratio == 0
     assert reference.effects(ALL["repair-cpus"]) == []
@@ -250,9 +318,18 @@ def test_metrics_of_rows_are_metrics() -> None:
     assert [row.name for row in mapped if not metrics.known(row.metric or "")] == []
 
 
-@pytest.mark.parametrize(("printed", "value"), [
-    ("602.44", "602.44"), ("140,671,831", "140671831"), ("235k", "235000"), ("~55,000", "55000"), ("9m34s", "574"), ("7m45", "465"), ("20m43.901s", "1243.901"),
-])
+@pytest.mark.parametrize(
+    ("printed", "value"),
+    [
+        ("602.44", "602.44"),
+        ("140,671,831", "140671831"),
+        ("235k", "235000"),
+        ("~55,000", "55000"),
+        ("9m34s", "574"),
+        ("7m45", "465"),
+        ("20m43.901s", "1243.901"),
+    ],
+)
 def test_number(printed: str, value: str) -> None:
     assert number(printed) == Decimal(value)
 
@@ -279,20 +356,23 @@ def test_a_good_file(tmp_path: Path) -> None:
     assert isinstance(reference.load(str(path)), Published)
 
 
-@pytest.mark.parametrize(("old", "new", "line", "said"), [
-    ('"1", "2"', '"1", "two"', 13, "tables.0.rows.0.values.1: 'two' is not a number"),
-    ('"1", "2"', '1, 2', 13, "tables.0.rows.0.values.0"),
-    ('"1", "2"', '"1"', 11, "row 'r': 1 values for 2 columns"),
-    ('"0.00", ', "", 11, "row 'r': 1 gains for 2 columns"),
-    ("-100.00", "-100.00%", 13, "'-100.00%' is not a percentage"),
-    ('"]}', '"], unrounded: [2]}', 11, "there is no gain in column 2"),
-    ('"]}', '"], phase: fsmark}', 13, "phase: is of use only with a metric"),
-    ("after: two", "after: three", 11, "there is no column 'three'"),
-    ("    rows:", "    rows: []\n    other:", 12, "at least 1 item"),
-    ("date: 2015-03-07", "date: 2015-02-30", 1, "not YAML"),
-    ("author: a\n", "", 1, "author: Field required"),
-    ("seed: slowscan", "seed: ../slowscan", 2, "seed: String should match pattern"),
-])
+@pytest.mark.parametrize(
+    ("old", "new", "line", "said"),
+    [
+        ('"1", "2"', '"1", "two"', 13, "tables.0.rows.0.values.1: 'two' is not a number"),
+        ('"1", "2"', "1, 2", 13, "tables.0.rows.0.values.0"),
+        ('"1", "2"', '"1"', 11, "row 'r': 1 values for 2 columns"),
+        ('"0.00", ', "", 11, "row 'r': 1 gains for 2 columns"),
+        ("-100.00", "-100.00%", 13, "'-100.00%' is not a percentage"),
+        ('"]}', '"], unrounded: [2]}', 11, "there is no gain in column 2"),
+        ('"]}', '"], phase: fsmark}', 13, "phase: is of use only with a metric"),
+        ("after: two", "after: three", 11, "there is no column 'three'"),
+        ("    rows:", "    rows: []\n    other:", 12, "at least 1 item"),
+        ("date: 2015-03-07", "date: 2015-02-30", 1, "not YAML"),
+        ("author: a\n", "", 1, "author: Field required"),
+        ("seed: slowscan", "seed: ../slowscan", 2, "seed: String should match pattern"),
+    ],
+)
 def test_bad_files_are_told_by_line(old: str, new: str, line: int, said: str, tmp_path: Path) -> None:
     path = tmp_path / "bad.yml"
     path.write_text(GOOD.replace(old, new))

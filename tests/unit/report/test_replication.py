@@ -17,22 +17,36 @@ SEED = {"slowscan-xfsrepair": report_reference.load("slowscan-xfsrepair")}
 BEFORE, AFTER = "6.1-slowscan-before", "6.1"
 
 
-def boots(kernel: str, arm: Arm, system: list[float], faults: list[int], accel: Accel = Accel.KVM) -> list[Run]:
+def boots(
+    kernel: str, arm: Arm, system: list[float], faults: list[int], accel: Accel = Accel.KVM
+) -> list[Run]:
     return [
-        run(kernel, phase("repair-bhash", system=seconds, vmstat={"numa_hint_faults": count, "numa_interleave": 0}), boot=boot, arm=arm, accel=accel)
+        run(
+            kernel,
+            phase("repair-bhash", system=seconds, vmstat={"numa_hint_faults": count, "numa_interleave": 0}),
+            boot=boot,
+            arm=arm,
+            accel=accel,
+        )
         for boot, (seconds, count) in enumerate(zip(system, faults, strict=True))
     ]
 
 
 def rows(accel: Accel = Accel.KVM, after: list[float] | None = None) -> dict[str, Beside]:
-    """Rows by metric: system time 10 11 12 s, then 6 of 10 of it unless told; faults 1000 1100 1200, then 2000 2100 2200."""
-    found = comparison.columns([*boots(BEFORE, Arm.BEFORE, [10, 11, 12], [1000, 1100, 1200], accel),
-                            *boots(AFTER, Arm.AFTER, after or [6, 6.6, 7.2], [2000, 2100, 2200], accel)])
+    """Rows by metric: system time 10 11 12 s, then 6 of 10 of it unless told; faults 1000 1100 1200, then
+    2000 2100 2200."""
+    found = comparison.columns(
+        [
+            *boots(BEFORE, Arm.BEFORE, [10, 11, 12], [1000, 1100, 1200], accel),
+            *boots(AFTER, Arm.AFTER, after or [6, 6.6, 7.2], [2000, 2100, 2200], accel),
+        ]
+    )
     return {row.metric: row for row in replication.beside(SEED, found, BEFORE)}
 
 
 def test_the_same_way() -> None:
-    """The seed: 519.88 to 281.63 s. Ours: 0.6 of each boot, so the ratio is 0.6 exactly; Welch over logs gives the interval."""
+    """The seed: 519.88 to 281.63 s. Ours: 0.6 of each boot, so the ratio is 0.6 exactly; Welch over logs
+    gives the interval."""
     row = rows()["system"]
     assert (row.row, row.phase, row.boots) == ("Amean syst-xfsrepair", "repair-*", (3, 3))
     assert replication.change(row.published) == "-45.83%"
@@ -62,7 +76,9 @@ def test_emulated_times_are_no_evidence_and_counters_are() -> None:
 
 
 def test_one_boot_of_each_has_a_ratio_and_no_interval() -> None:
-    found = comparison.columns([*boots(BEFORE, Arm.BEFORE, [10], [1000]), *boots(AFTER, Arm.AFTER, [5], [500])])
+    found = comparison.columns(
+        [*boots(BEFORE, Arm.BEFORE, [10], [1000]), *boots(AFTER, Arm.AFTER, [5], [500])]
+    )
     row = {row.metric: row for row in replication.beside(SEED, found, BEFORE)}["system"]
     assert row.ratio == pytest.approx(0.5)
     assert (row.low, row.high, row.agreement) == (None, None, Agreement.OPEN)
@@ -77,10 +93,18 @@ def test_absent_is_absent_and_other_phases_are_left_out() -> None:
 
 def test_each_other_kernel_is_set_against_before() -> None:
     third = boots("6.12", Arm.AFTER, [5, 5, 5], [1, 1, 1])
-    found = comparison.columns([*boots(BEFORE, Arm.BEFORE, [10] * 3, [9] * 3), *boots(AFTER, Arm.AFTER, [6] * 3, [9] * 3),
-                            *(one.model_copy(update={"started": "20261122"}) for one in third)], "6.12")
+    found = comparison.columns(
+        [
+            *boots(BEFORE, Arm.BEFORE, [10] * 3, [9] * 3),
+            *boots(AFTER, Arm.AFTER, [6] * 3, [9] * 3),
+            *(one.model_copy(update={"started": "20261122"}) for one in third),
+        ],
+        "6.12",
+    )
     assert list(found) == ["6.12", BEFORE, AFTER]
-    pairs = [(row.before, row.after) for row in replication.beside(SEED, found, BEFORE) if row.metric == "system"]
+    pairs = [
+        (row.before, row.after) for row in replication.beside(SEED, found, BEFORE) if row.metric == "system"
+    ]
     assert pairs == [(BEFORE, "6.12"), (BEFORE, AFTER)]
 
 
@@ -100,21 +124,46 @@ def test_text() -> None:
     assert "519" not in "\n".join(lines), "no seconds of another machine"
 
 
-@pytest.mark.parametrize("name", ["slowscan-autonuma", "ptewrite-autonuma", "perzonedirty-usb", "repair-times", "stagger-nas"])
+@pytest.mark.parametrize(
+    "name", ["slowscan-autonuma", "ptewrite-autonuma", "perzonedirty-usb", "repair-times", "stagger-nas"]
+)
 def test_every_reference_fits_a_mail(name: str) -> None:
     reference = {name: report_reference.load(name)}
     phases = {effect.phase.replace("*", "x") for effect in report_reference.effects(reference[name])}
-    found = comparison.columns([run(kernel, *(phase(one) for one in sorted(phases)), boot=boot, arm=arm)
-                            for boot in range(3) for kernel, arm in ((BEFORE, Arm.BEFORE), (AFTER, Arm.AFTER))])
+    found = comparison.columns(
+        [
+            run(kernel, *(phase(one) for one in sorted(phases)), boot=boot, arm=arm)
+            for boot in range(3)
+            for kernel, arm in ((BEFORE, Arm.BEFORE), (AFTER, Arm.AFTER))
+        ]
+    )
     text = replication.text(replication.beside(reference, found, BEFORE), reference)
     assert max(map(len, text.splitlines())) <= 76
 
 
-@pytest.mark.parametrize(("ratio", "shown"), [(0.54169, "-45.83%"), (1.0, "+0.00%"), (0.99999, "+0.00%"), (2.6323, "+163.23%"), (0.0, "-100.00%"), (None, "-")])
+@pytest.mark.parametrize(
+    ("ratio", "shown"),
+    [
+        (0.54169, "-45.83%"),
+        (1.0, "+0.00%"),
+        (0.99999, "+0.00%"),
+        (2.6323, "+163.23%"),
+        (0.0, "-100.00%"),
+        (None, "-"),
+    ],
+)
 def test_change(ratio: float | None, shown: str) -> None:
     assert replication.change(ratio) == shown
 
 
-@pytest.mark.parametrize(("low", "high", "shown"), [(0.5289, 0.6548, "-47.1..-34.5%"), (1.2, None, "+20.0.."), (None, None, "-"), (0.0, 0.4, "-100.0..-60.0%")])
+@pytest.mark.parametrize(
+    ("low", "high", "shown"),
+    [
+        (0.5289, 0.6548, "-47.1..-34.5%"),
+        (1.2, None, "+20.0.."),
+        (None, None, "-"),
+        (0.0, 0.4, "-100.0..-60.0%"),
+    ],
+)
 def test_interval(low: float | None, high: float | None, shown: str) -> None:
     assert replication.interval(rows()["system"].model_copy(update={"low": low, "high": high})) == shown

@@ -18,12 +18,22 @@ from numalab.runs.profile import Stacks
 from numalab.runs.samples import Sample
 from tests.unit.reports import case, finding, run, samples, verdict
 
-TOUCH = {"touch": {"numa_pte_updates": 1000.0, "numa_hint_faults": 500.0, "numa_hint_faults_local": 0.0, "numa_pages_migrated": 0.0}}
+TOUCH = {
+    "touch": {
+        "numa_pte_updates": 1000.0,
+        "numa_hint_faults": 500.0,
+        "numa_hint_faults_local": 0.0,
+        "numa_pages_migrated": 0.0,
+    }
+}
 
 
 def boot(item: Run, *, sampled: Sequence[Sample] = (), stacks: Stacks | None = None) -> MeasuredBoot:
     return MeasuredBoot(
-        run=item, samples={"touch": sampled} if sampled else {}, stacks={"touch": stacks} if stacks else {}, number=item.place.boot + 1 if item.place else 1,
+        run=item,
+        samples={"touch": sampled} if sampled else {},
+        stacks={"touch": stacks} if stacks else {},
+        number=item.place.boot + 1 if item.place else 1,
     )
 
 
@@ -32,8 +42,11 @@ def build(*boots: MeasuredBoot, verdicts: Sequence[Verdict] = ()) -> list[Sectio
 
 
 def pair(boots: int = 3) -> list[Run]:
-    return [run(arm_kernel, TOUCH, boot=index * 2 + (arm is Arm.AFTER), arm=arm)
-            for index in range(boots) for arm, arm_kernel in ((Arm.AFTER, "6.1"), (Arm.BEFORE, "6.1-slowscan-before"))]
+    return [
+        run(arm_kernel, TOUCH, boot=index * 2 + (arm is Arm.AFTER), arm=arm)
+        for index in range(boots)
+        for arm, arm_kernel in ((Arm.AFTER, "6.1"), (Arm.BEFORE, "6.1-slowscan-before"))
+    ]
 
 
 def titles(section: Section) -> list[str]:
@@ -41,20 +54,24 @@ def titles(section: Section) -> list[str]:
 
 
 def test_before_is_the_first_kernel() -> None:
-    section, = build(*map(boot, pair()))
+    (section,) = build(*map(boot, pair()))
     assert [(key.name, key.boots) for key in section.keys] == [("6.1-slowscan-before", 3), ("6.1", 3)]
     assert len({(key.colour, key.sign, key.dashes) for key in section.keys}) == 2
 
 
 def test_a_baseline_that_is_asked_for_comes_first() -> None:
-    section, = sections.build([boot(item) for item in pair()], [], Known(baseline="6.1"))
+    (section,) = sections.build([boot(item) for item in pair()], [], Known(baseline="6.1"))
     assert section.keys[0].name == section.tables[0].columns[0] == "6.1"
 
 
 def test_what_cannot_stand_together_does_not() -> None:
     found = build(
-        boot(run("6.1", TOUCH)), boot(run("6.1", TOUCH, boot=1, accel=Accel.KVM)), boot(run("6.1", TOUCH, boot=2, topology="uma-4g")),
-        boot(run("6.1", TOUCH, boot=3, name="other")), boot(run("6.1", TOUCH, boot=4, arm=None)), boot(run("6.12", TOUCH, boot=5)),
+        boot(run("6.1", TOUCH)),
+        boot(run("6.1", TOUCH, boot=1, accel=Accel.KVM)),
+        boot(run("6.1", TOUCH, boot=2, topology="uma-4g")),
+        boot(run("6.1", TOUCH, boot=3, name="other")),
+        boot(run("6.1", TOUCH, boot=4, arm=None)),
+        boot(run("6.12", TOUCH, boot=5)),
     )
     assert [len(section.boots) for section in found] == [2, 1, 1, 1, 1]
     assert [section.emulated for section in found] == [True, False, True, True, True]
@@ -63,7 +80,7 @@ def test_what_cannot_stand_together_does_not() -> None:
 @pytest.mark.parametrize("kernels", [1, 4, 9])
 def test_any_number_of_kernels(kernels: int) -> None:
     """More kernels than colours: they begin again."""
-    section, = build(*(boot(run(f"6.{index}", TOUCH, arm=None, boot=index)) for index in range(kernels)))
+    (section,) = build(*(boot(run(f"6.{index}", TOUCH, arm=None, boot=index)) for index in range(kernels)))
     assert [key.name for key in section.keys] == [f"6.{index}" for index in range(kernels)]
     assert len(section.metrics.groups[0].plots[0].table.rows) == kernels
     assert section.case is None
@@ -71,25 +88,42 @@ def test_any_number_of_kernels(kernels: int) -> None:
 
 
 def test_a_against_a_has_two_sides() -> None:
-    section, = build(boot(run("6.1", TOUCH, arm=Arm.BEFORE)), boot(run("6.1", TOUCH, arm=Arm.AFTER, boot=1)))
+    (section,) = build(
+        boot(run("6.1", TOUCH, arm=Arm.BEFORE)), boot(run("6.1", TOUCH, arm=Arm.AFTER, boot=1))
+    )
     assert len(section.keys) == 2
 
 
 def test_broken_runs_are_evidence_and_no_data() -> None:
-    good, bad = run("6.1", TOUCH), run("6.1", {"touch": {"numa_pte_updates": 10**9}}, boot=1, error="hung", warnings=("BUG: soft lockup",))
-    section, = build(boot(good), boot(bad, sampled=samples({"pgfault": 5}), stacks={("a",): 1}))
+    good, bad = (
+        run("6.1", TOUCH),
+        run(
+            "6.1",
+            {"touch": {"numa_pte_updates": 10**9}},
+            boot=1,
+            error="hung",
+            warnings=("BUG: soft lockup",),
+        ),
+    )
+    (section,) = build(boot(good), boot(bad, sampled=samples({"pgfault": 5}), stacks={("a",): 1}))
     assert len(section.boots) == 2
-    assert {row[5] for group in section.metrics.groups for plot in group.plots for row in plot.table.rows if plot.title == "NUMA base PTE updates"} == {"1000"}
+    assert {
+        row[5]
+        for group in section.metrics.groups
+        for plot in group.plots
+        for row in plot.table.rows
+        if plot.title == "NUMA base PTE updates"
+    } == {"1000"}
     assert not section.over_time
     assert not section.profiles
-    only, = build(boot(bad))
+    (only,) = build(boot(bad))
     assert not only.metrics.groups
     assert not only.tables
     assert [(key.name, key.boots) for key in only.keys] == [("6.1", 0)]
 
 
 def test_judged_metrics_come_first_and_once() -> None:
-    section, = build(*map(boot, pair()))
+    (section,) = build(*map(boot, pair()))
     assert section.metrics.groups[0].title == section_charts.JUDGED
     assert titles(section)[0] == "NUMA base PTE updates"
     assert titles(section).count("NUMA base PTE updates") == 1
@@ -98,13 +132,21 @@ def test_judged_metrics_come_first_and_once() -> None:
 def test_a_pattern_over_several_phases_is_another_plot() -> None:
     of = case(phase="repair-*")
     phases = {name: {"numa_pte_updates": 10.0} for name in ("repair-a", "repair-b")}
-    section, = build(boot(run("6.1", phases, of=of)))
-    rows = [plot.table.rows for group in section.metrics.groups for plot in group.plots if plot.title == "NUMA base PTE updates"]
-    assert [[(row[0], row[3]) for row in table] for table in rows] == [[("repair-*", "20")], [("repair-a", "10"), ("repair-b", "10")]]
+    (section,) = build(boot(run("6.1", phases, of=of)))
+    rows = [
+        plot.table.rows
+        for group in section.metrics.groups
+        for plot in group.plots
+        if plot.title == "NUMA base PTE updates"
+    ]
+    assert [[(row[0], row[3]) for row in table] for table in rows] == [
+        [("repair-*", "20")],
+        [("repair-a", "10"), ("repair-b", "10")],
+    ]
 
 
 def test_absent_is_told_apart_from_zero() -> None:
-    section, = build(boot(run("6.1", TOUCH)))
+    (section,) = build(boot(run("6.1", TOUCH)))
     assert "numa_pages_migrated" in section.metrics.zero
     assert "numa_pages_migrated" not in section.metrics.absent
     assert "nr_vmscan_write" in section.metrics.absent
@@ -113,13 +155,13 @@ def test_absent_is_told_apart_from_zero() -> None:
 
 
 def test_zero_is_drawn_where_it_is_judged() -> None:
-    section, = build(boot(run("6.1", TOUCH, of=case("numa_pages_migrated"))))
+    (section,) = build(boot(run("6.1", TOUCH, of=case("numa_pages_migrated"))))
     assert titles(section)[0] == "NUMA pages migrated"
 
 
 def test_times_under_emulation_are_said_to_be_none() -> None:
     for accel, said in ((Accel.TCG, True), (Accel.KVM, False)):
-        section, = build(boot(run("6.1", TOUCH, accel=accel)))
+        (section,) = build(boot(run("6.1", TOUCH, accel=accel)))
         about = {plot.title: plot.about for group in section.metrics.groups for plot in group.plots}
         assert ("emulated" in about["elapsed"]) is said
         assert ("emulated" in about["system_percent"]) is said
@@ -127,13 +169,18 @@ def test_times_under_emulation_are_said_to_be_none() -> None:
 
 
 def test_tracepoints_and_the_workloads_own_numbers() -> None:
-    section, = build(boot(run("6.1", {"touch": {"trace:migrate:mm_migrate_pages": 7, "output:touches": 9}})))
+    (section,) = build(
+        boot(run("6.1", {"touch": {"trace:migrate:mm_migrate_pages": 7, "output:touches": 9}}))
+    )
     assert {"trace:migrate:mm_migrate_pages", "output:touches"} <= set(titles(section))
 
 
 def test_samples_become_lines_and_maps_of_the_same_scale() -> None:
-    boots = [boot(item, sampled=samples({"numa_pte_updates": 10.0 ** (index + 2)}, seed=index)) for index, item in enumerate(pair(1))]
-    section, = build(*boots)
+    boots = [
+        boot(item, sampled=samples({"numa_pte_updates": 10.0 ** (index + 2)}, seed=index))
+        for index, item in enumerate(pair(1))
+    ]
+    (section,) = build(*boots)
     lines, maps = section.over_time
     assert [plot.title for plot in lines.plots] == ["NUMA base PTE updates", "nr_dirty"]
     assert [plot.title for plot in maps.plots] == ["6.1-slowscan-before, boot 1", "6.1, boot 2"]
@@ -146,19 +193,29 @@ def test_no_samples_no_section() -> None:
 
 def test_samples_without_nodes() -> None:
     """A kernel without nodeN/vmstat has lines and no map."""
-    found = [{key: value for key, value in sample.items() if not key.startswith("node")} for sample in samples({"pgfault": 50})]
-    assert [group.title for group in build(boot(run("6.1", TOUCH), sampled=found))[0].over_time] == ["Phase touch"]
+    found = [
+        {key: value for key, value in sample.items() if not key.startswith("node")}
+        for sample in samples({"pgfault": 50})
+    ]
+    assert [group.title for group in build(boot(run("6.1", TOUCH), sampled=found))[0].over_time] == [
+        "Phase touch"
+    ]
 
 
 def test_profiles_of_a_kernel_are_added_up() -> None:
     boots = [boot(item, stacks={("a", "b"): 3}) for item in pair(2)]
-    group, = build(*boots)[0].profiles
-    assert [(plot.title, plot.unit) for plot in group.plots] == [("6.1-slowscan-before, 2 boots", "6 samples"), ("6.1, 2 boots", "6 samples")]
+    (group,) = build(*boots)[0].profiles
+    assert [(plot.title, plot.unit) for plot in group.plots] == [
+        ("6.1-slowscan-before, 2 boots", "6 samples"),
+        ("6.1, 2 boots", "6 samples"),
+    ]
 
 
 def test_a_verdict_goes_where_its_runs_are() -> None:
     mine, other = pair(), [run("6.1", TOUCH, name="other", boot=index) for index in range(2)]
-    judged = verdict(mine, [finding(case(), 0, [9], [1], Answer.HOLDS, (0.1, 0.05, 0.2))], Answer.HOLDS, "a doubt")
+    judged = verdict(
+        mine, [finding(case(), 0, [9], [1], Answer.HOLDS, (0.1, 0.05, 0.2))], Answer.HOLDS, "a doubt"
+    )
     first, second = build(*map(boot, [*mine, *other]), verdicts=[judged])
     assert first.verdicts == [judged]
     assert first.doubts == ["a doubt"]
@@ -176,18 +233,27 @@ def test_a_verdict_without_a_whole_boot_is_not_lost() -> None:
 
 
 def test_runs_that_differ_are_doubted() -> None:
-    one, two = run("6.1", TOUCH), run("6.12", TOUCH, boot=1).model_copy(update={"settings": {"scan_delay_ms": "1000"}})
-    section, = build(boot(one), boot(two))
+    one, two = (
+        run("6.1", TOUCH),
+        run("6.12", TOUCH, boot=1).model_copy(update={"settings": {"scan_delay_ms": "1000"}}),
+    )
+    (section,) = build(boot(one), boot(two))
     assert len(section.doubts) == 1
     assert section.doubts[0].startswith("these runs differ in settings")
 
 
 def test_published_effects_stand_beside_ours() -> None:
     of = case(published=["slowscan-xfsrepair", "long-gone"])
-    runs = [run(kernel, {"repair-bhash": {"numa_hit": count}}, boot=index, arm=arm, of=of)
-            for index, (kernel, arm, count) in enumerate((("6.1", Arm.AFTER, 90), ("6.1-slowscan-before", Arm.BEFORE, 100)) * 2)]
-    section, = sections.build([*map(boot, runs)], [], Known(references={"slowscan-xfsrepair": reference.load("slowscan-xfsrepair")}))
-    table, = section.published
+    runs = [
+        run(kernel, {"repair-bhash": {"numa_hit": count}}, boot=index, arm=arm, of=of)
+        for index, (kernel, arm, count) in enumerate(
+            (("6.1", Arm.AFTER, 90), ("6.1-slowscan-before", Arm.BEFORE, 100)) * 2
+        )
+    ]
+    (section,) = sections.build(
+        [*map(boot, runs)], [], Known(references={"slowscan-xfsrepair": reference.load("slowscan-xfsrepair")})
+    )
+    (table,) = section.published
     rows = {row[0]: row[1:] for row in table.rows}
     assert rows["Amean syst-xfsrepair"][0] == "-45.83%"
     assert rows["Amean syst-xfsrepair"][-1] == "emulated", "a time is no evidence here"
@@ -201,7 +267,10 @@ def test_facts_are_told_once() -> None:
     one = run("6.1", TOUCH)
     two = run("6.1", TOUCH, boot=1).model_copy(update={"host": one.host | {"machine": "other"}})
     facts = dict(sections.facts([one, one, two]))
-    assert facts["Host"] == ["machine vm, cpu AMD EPYC, cpus 2, kernel 6.18.44", "machine other, cpu AMD EPYC, cpus 2, kernel 6.18.44"]
+    assert facts["Host"] == [
+        "machine vm, cpu AMD EPYC, cpus 2, kernel 6.18.44",
+        "machine other, cpu AMD EPYC, cpus 2, kernel 6.18.44",
+    ]
     assert facts["Image"] == ["debian12 f2dfea8bd1761e9d"]
     assert facts["Accelerator"] == ["tcg: no kernel boots under KVM here"]
     assert facts["Disks"] == ["500TB 500TiB, virtio"]
@@ -209,13 +278,28 @@ def test_facts_are_told_once() -> None:
 
 
 def test_asked_in_words() -> None:
-    of = case(more=[{"metric": "a", "phase": "p", "direction": "rises"}, {"metric": "b", "phase": "p", "direction": "falls", "by": 3, "to": 0}])
-    assert [sections.asked(one) for one in of.expect] == ["falls, by 2 or more", "rises", "falls, by 3 or more, to 0 or less"]
+    of = case(
+        more=[
+            {"metric": "a", "phase": "p", "direction": "rises"},
+            {"metric": "b", "phase": "p", "direction": "falls", "by": 3, "to": 0},
+        ]
+    )
+    assert [sections.asked(one) for one in of.expect] == [
+        "falls, by 2 or more",
+        "rises",
+        "falls, by 3 or more, to 0 or less",
+    ]
 
 
 def test_what_does_not_hold_stands_first() -> None:
-    of = case(more=[{"metric": metric, "phase": "p", "direction": "falls"} for metric in ("a", "b")]
-              + [{"metric": "c", "phase": "p", "direction": "falls", "decides": False}])
+    of = case(
+        more=[{"metric": metric, "phase": "p", "direction": "falls"} for metric in ("a", "b")]
+        + [{"metric": "c", "phase": "p", "direction": "falls", "decides": False}]
+    )
     answers = (Answer.HOLDS, Answer.CANNOT_TELL, Answer.DOES_NOT_HOLD, Answer.HOLDS)
-    judged = verdict(pair(), [finding(of, index, [1], [1], answer, None) for index, answer in enumerate(answers)], Answer.DOES_NOT_HOLD)
+    judged = verdict(
+        pair(),
+        [finding(of, index, [1], [1], answer, None) for index, answer in enumerate(answers)],
+        Answer.DOES_NOT_HOLD,
+    )
     assert [one.expectation.metric for one in sections.deciding(judged)] == ["b", "a", "numa_pte_updates"]

@@ -17,24 +17,50 @@ from tests.unit import synthetic
 from tests.unit.makers import record_of, spec
 
 SLOWSCAN_V2 = {
-    "numa_hit": 121929782, "numa_pte_updates": 117237258, "numa_huge_pte_updates": 52121, "numa_hint_faults": 87299060, "numa_hint_faults_local": 32939258,
+    "numa_hit": 121929782,
+    "numa_pte_updates": 117237258,
+    "numa_huge_pte_updates": 52121,
+    "numa_hint_faults": 87299060,
+    "numa_hint_faults_local": 32939258,
 }
 
 PHASES: tuple[tuple[str, bool, dict[str, dict[str, int]]], ...] = (
-    ("mkfs", False, {}), ("repair", True, {"vmstat": SLOWSCAN_V2}), ("bare", True, {"vmstat": {"numa_hit": 0}}), ("none", True, {}),
+    ("mkfs", False, {}),
+    ("repair", True, {"vmstat": SLOWSCAN_V2}),
+    ("bare", True, {"vmstat": {"numa_hit": 0}}),
+    ("none", True, {}),
 )
 
 
 def run(accel: Accel = Accel.TCG, *, error: str = "", warnings: tuple[str, ...] = ()) -> Run:
-    """A run with one phase that counted as the seed's slowscan-v2 did, one that counted little, one that is no result."""
+    """A run with one phase that counted as the seed's slowscan-v2 did, one that counted little, one that is
+    no result."""
     phases = [
-        PhaseResult(phase=Phase(name=name, command="true", limit_seconds=60, measured=measured), status=0, elapsed=12.345, user=2, system=1,
-                    counters=counters, guest_load=0, host_load=0)
+        PhaseResult(
+            phase=Phase(name=name, command="true", limit_seconds=60, measured=measured),
+            status=0,
+            elapsed=12.345,
+            user=2,
+            system=1,
+            counters=counters,
+            guest_load=0,
+            host_load=0,
+        )
         for name, measured, counters in PHASES
     ]
     return Run(
-        id="r", workload="xfsrepair", size=SizeClass.FULL, params={}, started="", host={}, guest=record_of(spec(accel=accel)), release="6.1.0",
-        cmdline="", phases=tuple(phases), error=error, console_warnings=warnings,
+        id="r",
+        workload="xfsrepair",
+        size=SizeClass.FULL,
+        params={},
+        started="",
+        host={},
+        guest=record_of(spec(accel=accel)),
+        release="6.1.0",
+        cmdline="",
+        phases=tuple(phases),
+        error=error,
+        console_warnings=warnings,
     )
 
 
@@ -70,7 +96,9 @@ def test_emulation_is_said(accel: Accel, said: bool) -> None:
 
 
 def test_breakage_is_said() -> None:
-    text = report_text.summary(run(error="phase repair: exit status 1", warnings=("watchdog: BUG: soft lockup",)))
+    text = report_text.summary(
+        run(error="phase repair: exit status 1", warnings=("watchdog: BUG: soft lockup",))
+    )
     assert "BROKEN, not a result: phase repair: exit status 1" in text
     assert "console: watchdog: BUG: soft lockup" in text
     assert "BROKEN" not in report_text.summary(run())
@@ -81,18 +109,45 @@ def test_a_run_that_broke_before_its_first_phase() -> None:
     assert "BROKEN, not a result: SSH is lost" in text
 
 
-@pytest.mark.parametrize(("number", "text"), [
-    (0, "0"), (7, "7"), (0.0605, "0.0605"), (0.9, "0.9"), (999.4, "999"), (999.9, "1000"), (1234.5, "1234"), (9999, "9999"), (9999.7, "10k"), (10_000, "10k"),
-    (147_213, "147k"), (999_499, "999k"), (999_600, "1M"), (1_557_000, "1.56M"), (121_929_782, "122M"), (999_600_000, "1G"), (1.5e9, "1.5G"), (2.5e12, "2500G"),
-    (-147_213, "-147k"), (-3.5, "-3.5"), (3.18e-6, "3.18e-06"),
-])
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0, "0"),
+        (7, "7"),
+        (0.0605, "0.0605"),
+        (0.9, "0.9"),
+        (999.4, "999"),
+        (999.9, "1000"),
+        (1234.5, "1234"),
+        (9999, "9999"),
+        (9999.7, "10k"),
+        (10_000, "10k"),
+        (147_213, "147k"),
+        (999_499, "999k"),
+        (999_600, "1M"),
+        (1_557_000, "1.56M"),
+        (121_929_782, "122M"),
+        (999_600_000, "1G"),
+        (1.5e9, "1.5G"),
+        (2.5e12, "2500G"),
+        (-147_213, "-147k"),
+        (-3.5, "-3.5"),
+        (3.18e-6, "3.18e-06"),
+    ],
+)
 def test_short(number: float, text: str) -> None:
     assert report_text.short(number) == text
 
 
 FALLS = Direction.FALLS
 WISHES = (
-    Expectation(metric="numa_pte_updates", phase="repair-*", direction=FALLS, by=1.5, why="the seed: 242 to 117 million"),
+    Expectation(
+        metric="numa_pte_updates",
+        phase="repair-*",
+        direction=FALLS,
+        by=1.5,
+        why="the seed: 242 to 117 million",
+    ),
     Expectation(metric="nr_vmscan_immediate_reclaim", phase="repair-*", direction=FALLS, by=10, to=0),
     Expectation(metric="migrated_per_hint_fault", phase="repair-*", direction=FALLS, by=1.1, releases="4.*"),
     Expectation(metric="system", phase="repair-*", direction=FALLS),
@@ -111,15 +166,27 @@ def judged(accel: Accel = Accel.TCG) -> Verdict:
     runs = []
     for boot, index in boot_order(names, 3):
         updates, reclaimed, migrated = BOOTS[names[index]][boot // 2]
-        vmstat = {"numa_pte_updates": updates, "nr_vmscan_immediate_reclaim": reclaimed, "numa_pages_migrated": migrated, "numa_hint_faults": 100_000}
+        vmstat = {
+            "numa_pte_updates": updates,
+            "nr_vmscan_immediate_reclaim": reclaimed,
+            "numa_pages_migrated": migrated,
+            "numa_hint_faults": 100_000,
+        }
         phase = synthetic.phase("repair-defaults", system=10.5 - index + boot / 10, vmstat=vmstat)
-        runs.append(synthetic.run(names[index], phase, boot=boot, arm=Arm.AFTER if index else Arm.BEFORE, case=case, accel=accel))
+        runs.append(
+            synthetic.run(
+                names[index], phase, boot=boot, arm=Arm.AFTER if index else Arm.BEFORE, case=case, accel=accel
+            )
+        )
     return experiment.verdicts(runs)[0]
 
 
 def test_verdict() -> None:
-    """As a person reads it: the answer first, then what decides, with each boot's value, then what does not, then doubts."""
-    assert report_text.verdict(judged()) == """\
+    """As a person reads it: the answer first, then what decides, with each boot's value, then what does not,
+    then doubts."""
+    assert (
+        report_text.verdict(judged())
+        == """\
 xfsrepair (quick) on 4socket, tcg: 6.1-slowscan-before against 6.1, 3 and 3 boots: HOLDS
   numa_pte_updates, repair-*: falls by a factor of 1.5: holds, ×0.0606
     6.1-slowscan-before  1.56M  1.72M  1.59M
@@ -147,6 +214,7 @@ xfsrepair (quick) on 4socket, tcg: 6.1-slowscan-before against 6.1, 3 and 3 boot
       trace:migrate:mm_migrate_pages is absent from every boot before and after (decides nothing: so the case has it)
   doubt: not calibrated on this machine: how far A is from A is not known (lab.py calibrate)
   emulated: counters are faithful, times are not, and no time decided this"""
+    )
 
 
 def test_verdict_without_emulation() -> None:
@@ -169,7 +237,9 @@ def test_repro() -> None:
     """Everything can be typed as it stands: what is counted there, not what is worked out from it."""
     case = synthetic.CASE.model_copy(update={"expect": WISHES, "tracepoints": ("migrate:mm_migrate_pages",)})
     phase = Phase(name="repair-defaults", command="xfs_repair -vv /dev/vdb\nmore", limit_seconds=9)
-    assert report_text.repro(case, "6.1-slowscan-before", "repro-xfsrepair", phase, "/root/next.sh") == """\
+    assert (
+        report_text.repro(case, "6.1-slowscan-before", "repro-xfsrepair", phase, "/root/next.sh")
+        == """\
 repro-xfsrepair: kernel 6.1-slowscan-before, all done up to phase repair-defaults of xfsrepair: what failed migrations do to the scanner
   in the guest:  sh /root/next.sh    # xfs_repair -vv /dev/vdb
                  grep -E '^(numa_pte_updates|nr_vmscan_immediate_reclaim|numa_pages_migrated|numa_hint_faults)' /proc/vmstat    # before and after
@@ -183,30 +253,52 @@ repro-xfsrepair: kernel 6.1-slowscan-before, all done up to phase repair-default
     migrated_per_hint_fault, repair-*: falls by a factor of 1.1 (in 4.*)
     system, repair-*: falls
     trace:migrate:mm_migrate_pages, repair-*: falls"""
+    )
 
 
-@pytest.mark.parametrize(("metric", "counters"), [
-    ("numa_pte_updates", "numa_pte_updates"), ("minor_faults", "pgfault|pgmajfault"), ("other_minor_faults", "numa_hint_faults|pgfault|pgmajfault"),
-    ("page_range_updates", "numa_pte_updates|numa_huge_pte_updates"),
-    ("touch_faults_per_hint_fault", "numa_hint_faults"), ("faults_per_hint_fault", "numa_hint_faults|pgfault|pgmajfault"),
-    ("kswapd_scan_per_steal", "pgscan_kswapd|pgsteal_kswapd"), ("fairzone_resets_per_1000_pages", "fairzone_reset|pgalloc_"),
-    ("elapsed", None), ("output:files_per_second", None), ("trace:migrate:mm_migrate_pages", None),
-])
+@pytest.mark.parametrize(
+    ("metric", "counters"),
+    [
+        ("numa_pte_updates", "numa_pte_updates"),
+        ("minor_faults", "pgfault|pgmajfault"),
+        ("other_minor_faults", "numa_hint_faults|pgfault|pgmajfault"),
+        ("page_range_updates", "numa_pte_updates|numa_huge_pte_updates"),
+        ("touch_faults_per_hint_fault", "numa_hint_faults"),
+        ("faults_per_hint_fault", "numa_hint_faults|pgfault|pgmajfault"),
+        ("kswapd_scan_per_steal", "pgscan_kswapd|pgsteal_kswapd"),
+        ("fairzone_resets_per_1000_pages", "fairzone_reset|pgalloc_"),
+        ("elapsed", None),
+        ("output:files_per_second", None),
+        ("trace:migrate:mm_migrate_pages", None),
+    ],
+)
 def test_repro_greps_for_what_is_there(metric: str, counters: str | None) -> None:
-    case = synthetic.CASE.model_copy(update={"expect": (Expectation(metric=metric, phase="touch", direction=FALLS),)})
-    text = report_text.repro(case, "6.1", "g", Phase(name="touch", command="true", limit_seconds=9), "/root/next.sh")
+    case = synthetic.CASE.model_copy(
+        update={"expect": (Expectation(metric=metric, phase="touch", direction=FALLS),)}
+    )
+    text = report_text.repro(
+        case, "6.1", "g", Phase(name="touch", command="true", limit_seconds=9), "/root/next.sh"
+    )
     assert (f"grep -E '^({counters})' /proc/vmstat" in text) if counters else ("grep" not in text)
 
 
 def test_spread() -> None:
     """In columns; what is emulated is called so."""
     runs = [
-        synthetic.run("6.1", synthetic.phase("repair-defaults", system=9 + boot / 10, vmstat={"numa_pte_updates": updates}), boot=boot, arm=Arm.AFTER,
-                      case=synthetic.CASE.model_copy(update={"expect": WISHES}))
+        synthetic.run(
+            "6.1",
+            synthetic.phase("repair-defaults", system=9 + boot / 10, vmstat={"numa_pte_updates": updates}),
+            boot=boot,
+            arm=Arm.AFTER,
+            case=synthetic.CASE.model_copy(update={"expect": WISHES}),
+        )
         for boot, updates in enumerate([98_000, 110_000, 120_000, 98_500])
     ]
-    assert report_text.spread(calibration.of(runs)) == """\
+    assert (
+        report_text.spread(calibration.of(runs))
+        == """\
 xfsrepair (quick) on tcg, 6.1 against itself, 4 boots:
   METRIC             PHASE     MEAN  SCATTER  3 BOOTS AGAINST 3
   numa_pte_updates   repair-*  107k     9.7%        up to ×1.29
   system (emulated)  repair-*  9.15     1.4%        up to ×1.04"""
+    )

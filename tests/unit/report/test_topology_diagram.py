@@ -18,13 +18,19 @@ MOST_WIDE = 366
 
 def ring(count: int) -> Topology:
     nodes = [{"cpus": str(node), "memory": "256MiB"} for node in range(count)]
-    return Topology.model_validate({"description": "a ring", "vcpus": count, "memory": f"{256 * count}MiB", "nodes": nodes})
+    return Topology.model_validate(
+        {"description": "a ring", "vcpus": count, "memory": f"{256 * count}MiB", "nodes": nodes}
+    )
 
 
 def overlap(found: Drawing) -> list[tuple[int, int]]:
     """Pairs of nodes whose boxes touch, or leave no room for the distance on the line between them."""
     room = 20 if found.lines else 1
-    return [(a.node, b.node) for a, b in combinations(found.boxes, 2) if abs(a.x - b.x) < BOX[0] + room and abs(a.y - b.y) < BOX[1] + room]
+    return [
+        (a.node, b.node)
+        for a, b in combinations(found.boxes, 2)
+        if abs(a.x - b.x) < BOX[0] + room and abs(a.y - b.y) < BOX[1] + room
+    ]
 
 
 @pytest.mark.parametrize("name", catalog.names("topologies"))
@@ -33,7 +39,10 @@ def test_every_topology_has_its_picture(name: str) -> None:
     assert found.boxes
     assert not overlap(found)
     assert len(found.distances) == len(found.nodes) == len(found.boxes)
-    assert all(box.x >= 0 and box.x + BOX[0] <= found.width and box.y >= 0 and box.y + BOX[1] <= found.height for box in found.boxes)
+    assert all(
+        box.x >= 0 and box.x + BOX[0] <= found.width and box.y >= 0 and box.y + BOX[1] <= found.height
+        for box in found.boxes
+    )
     for box in found.boxes:
         assert f"Node {box.node}: {box.lines[0]}" in found.said
 
@@ -57,7 +66,11 @@ def test_four_sockets() -> None:
 def test_labels_stand_on_no_box() -> None:
     found = topology_diagram.draw(catalog.topology("4socket"))
     for line in found.lines:
-        assert not [box.node for box in found.boxes if box.x < line.label_x < box.x + BOX[0] and box.y < line.label_y < box.y + BOX[1]]
+        assert not [
+            box.node
+            for box in found.boxes
+            if box.x < line.label_x < box.x + BOX[0] and box.y < line.label_y < box.y + BOX[1]
+        ]
     assert len({(line.label_x, line.label_y) for line in found.lines}) == 6
 
 
@@ -77,8 +90,15 @@ def test_fake_nodes_are_said_to_be_fake() -> None:
 
 
 def test_hmat_and_nodes_that_lack_something() -> None:
-    assert topology_diagram.draw(catalog.topology("tiers")).boxes[1].lines == ("no CPU", "2GiB", "250 ns", "10240 MiB/s")
-    assert "no memory" in {line for box in topology_diagram.draw(catalog.topology("memoryless")).boxes for line in box.lines}
+    assert topology_diagram.draw(catalog.topology("tiers")).boxes[1].lines == (
+        "no CPU",
+        "2GiB",
+        "250 ns",
+        "10240 MiB/s",
+    )
+    assert "no memory" in {
+        line for box in topology_diagram.draw(catalog.topology("memoryless")).boxes for line in box.lines
+    }
 
 
 def test_a_distance_that_differs_by_way() -> None:
@@ -87,8 +107,12 @@ def test_a_distance_that_differs_by_way() -> None:
 
 
 def test_a_long_list_of_cpus_is_cut_in_its_box_and_whole_in_words() -> None:
-    nodes = [{"cpus": ",".join(str(cpu) for cpu in range(node, 48, 4)), "memory": "1GiB"} for node in range(4)]
-    shape = Topology.model_validate({"description": "CPUs in turn", "vcpus": 48, "memory": "4GiB", "nodes": nodes})
+    nodes = [
+        {"cpus": ",".join(str(cpu) for cpu in range(node, 48, 4)), "memory": "1GiB"} for node in range(4)
+    ]
+    shape = Topology.model_validate(
+        {"description": "CPUs in turn", "vcpus": 48, "memory": "4GiB", "nodes": nodes}
+    )
     found = topology_diagram.draw(shape)
     assert found.boxes[0].lines[0] == "CPU 0,4,8,12,…"
     assert "Node 0: CPU 0,4,8,12,16,20,24,28,32,36,40,44, 1GiB" in found.said

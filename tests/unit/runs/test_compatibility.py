@@ -17,8 +17,15 @@ from tests.unit.makers import record_of, spec
 
 def run(where: str = "4socket", accel: Accel = Accel.TCG, **changes: object) -> Run:
     made = Run(
-        id="r", workload="xfsrepair", size=SizeClass.QUICK, params={"files": 1000, "loops": 5}, started="", release="6.1", cmdline="",
-        host={"machine": "vm", "cpu": "EPYC", "cpus": "2", "load at start": "1.9"}, guest=record_of(spec(where, accel=accel)),
+        id="r",
+        workload="xfsrepair",
+        size=SizeClass.QUICK,
+        params={"files": 1000, "loops": 5},
+        started="",
+        release="6.1",
+        cmdline="",
+        host={"machine": "vm", "cpu": "EPYC", "cpus": "2", "load at start": "1.9"},
+        guest=record_of(spec(where, accel=accel)),
         settings={"kernel.numa_balancing": "1"},
     )
     return made.model_copy(update=changes)
@@ -26,18 +33,33 @@ def run(where: str = "4socket", accel: Accel = Accel.TCG, **changes: object) -> 
 
 def test_other_kernels_and_loads_are_the_same_machine() -> None:
     other = run(guest=record_of(spec("4socket", name="b", boot=Boot(name="6.1"))), release="6.2", id="s")
-    assert compatibility.differences([run(), other, run(host={"machine": "vm", "cpu": "EPYC", "cpus": "2", "load at start": "0.1", "qemu": "9"})]) == ()
+    assert (
+        compatibility.differences(
+            [
+                run(),
+                other,
+                run(host={"machine": "vm", "cpu": "EPYC", "cpus": "2", "load at start": "0.1", "qemu": "9"}),
+            ]
+        )
+        == ()
+    )
     assert compatibility.differences([run()]) == compatibility.differences([]) == ()
 
 
-@pytest.mark.parametrize(("other", "line"), [
-    (run(workload="mkfs"), "workload: xfsrepair (2 runs), mkfs (1 run)"),
-    (run(size=SizeClass.FULL), "size: quick (2 runs), full (1 run)"),
-    (run(params={"files": 1000, "loops": 7}), "parameters: loops=5 (2 runs), loops=7 (1 run)"),
-    (run(accel=Accel.KVM), "accelerator: tcg (2 runs), kvm (1 run)"),
-    (run(settings={}), "settings: kernel.numa_balancing=1 (2 runs), kernel.numa_balancing=- (1 run)"),
-    (run(host={"machine": "big", "cpu": "EPYC", "cpus": "2"}), "host: machine=vm (2 runs), machine=big (1 run)"),
-])
+@pytest.mark.parametrize(
+    ("other", "line"),
+    [
+        (run(workload="mkfs"), "workload: xfsrepair (2 runs), mkfs (1 run)"),
+        (run(size=SizeClass.FULL), "size: quick (2 runs), full (1 run)"),
+        (run(params={"files": 1000, "loops": 7}), "parameters: loops=5 (2 runs), loops=7 (1 run)"),
+        (run(accel=Accel.KVM), "accelerator: tcg (2 runs), kvm (1 run)"),
+        (run(settings={}), "settings: kernel.numa_balancing=1 (2 runs), kernel.numa_balancing=- (1 run)"),
+        (
+            run(host={"machine": "big", "cpu": "EPYC", "cpus": "2"}),
+            "host: machine=vm (2 runs), machine=big (1 run)",
+        ),
+    ],
+)
 def test_what_differs_is_named(other: Run, line: str) -> None:
     assert compatibility.differences([run(), run(), other]) == (line,)
 
@@ -52,7 +74,12 @@ def test_a_topology_is_its_shape_not_its_name() -> None:
 
 
 def test_of_many_facts_three_are_named() -> None:
-    (line,) = compatibility.differences([run(params={"a": [1], "b": 1, "c": 1, "d": 1}), run(params={"a": [2], "b": 2, "c": 2, "d": 1, "e": 5})])
+    (line,) = compatibility.differences(
+        [
+            run(params={"a": [1], "b": 1, "c": 1, "d": 1}),
+            run(params={"a": [2], "b": 2, "c": 2, "d": 1, "e": 5}),
+        ]
+    )
     assert line == "parameters: b=1 c=1 e=- … (1 run), b=2 c=2 e=5 … (1 run)"
 
 
@@ -69,19 +96,29 @@ def test_all_that_differs_is_told() -> None:
 
 def on(ident: str | None, name: str = "vm") -> Run:
     """A run of a machine; None: from a lab that did not record the machine's id."""
-    return run(host={"machine": name, "cpu": "EPYC", "cpus": "2", **({} if ident is None else {"machine id": ident})})
+    return run(
+        host={"machine": name, "cpu": "EPYC", "cpus": "2", **({} if ident is None else {"machine id": ident})}
+    )
 
 
-@pytest.mark.parametrize("runs", [[on(None), on(None)], [on("a"), on("a")], [on(None), on("a"), on("a"), on(None)]])
+@pytest.mark.parametrize(
+    "runs", [[on(None), on(None)], [on("a"), on("a")], [on(None), on("a"), on("a"), on(None)]]
+)
 def test_older_runs_have_no_machine_id(runs: list[Run]) -> None:
     assert compatibility.differences(runs) == ()
 
 
-@pytest.mark.parametrize(("runs", "line"), [
-    ([on("a"), on("b")], "host: machine id=a (1 run), machine id=b (1 run)"),
-    ([on(None), on("a"), on("b")], "host: machine id=a (2 runs), machine id=b (1 run)"),
-    ([on("a"), on(None, "big")], "host: machine=vm machine id=a (1 run), machine=big machine id=- (1 run)"),
-])
+@pytest.mark.parametrize(
+    ("runs", "line"),
+    [
+        ([on("a"), on("b")], "host: machine id=a (1 run), machine id=b (1 run)"),
+        ([on(None), on("a"), on("b")], "host: machine id=a (2 runs), machine id=b (1 run)"),
+        (
+            [on("a"), on(None, "big")],
+            "host: machine=vm machine id=a (1 run), machine=big machine id=- (1 run)",
+        ),
+    ],
+)
 def test_two_machines_of_one_name(runs: list[Run], line: str) -> None:
     (told,) = compatibility.differences(runs)
     assert sorted(told.removeprefix("host: ").split(", ")) == sorted(line.removeprefix("host: ").split(", "))

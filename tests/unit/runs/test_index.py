@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The store: runs are folders, the index follows them; damage, concurrency and visitors from other machines."""
+"""The store: runs are folders, the index follows them; damage, concurrency and visitors from other
+machines."""
 
 from __future__ import annotations
 
@@ -45,7 +46,9 @@ def made(kernel: str = AFTER, boot: int = 0, arm: Arm = Arm.AFTER, **changes: An
 def four() -> list[Run]:
     """Two experiments of xfsrepair and a run by itself; the newer experiment has two boots."""
     runs = [
-        made(BEFORE, 1, Arm.BEFORE, experiment="old"), made(AFTER, 12, experiment="new"), made(BEFORE, 11, Arm.BEFORE, experiment="new"),
+        made(BEFORE, 1, Arm.BEFORE, experiment="old"),
+        made(AFTER, 12, experiment="new"),
+        made(BEFORE, 11, Arm.BEFORE, experiment="new"),
         run("debian", phase("p"), boot=20, topology="uma-4g"),
     ]
     for one in runs:
@@ -71,8 +74,16 @@ def test_find(four: list[Run]) -> None:
     assert run_index.find(case="x' OR '1'='1") == []
     (first, *_) = run_index.find()
     assert first == run_index.Entry(
-        id=four[0].id, started="20261121T120001", workload="xfsrepair", size="quick", kernel=BEFORE, topology="4socket", accel="tcg",
-        case_name="xfsrepair", experiment="old", arm="before",
+        id=four[0].id,
+        started="20261121T120001",
+        workload="xfsrepair",
+        size="quick",
+        kernel=BEFORE,
+        topology="4socket",
+        accel="tcg",
+        case_name="xfsrepair",
+        experiment="old",
+        arm="before",
     )
     assert first.folder == state.folder("runs") / four[0].id
 
@@ -140,7 +151,8 @@ def test_an_index_that_cannot_be_written_is_an_error(four: list[Run]) -> None:
 
 
 def test_who_only_looks_waits_for_nobody(four: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another process writes: what is up to date is read all the same, and what is not waits, and says for what."""
+    """Another process writes: what is up to date is read all the same, and what is not waits, and says for
+    what."""
     run_index.find()
     monkeypatch.setattr(run_index, "WAIT_SECONDS", 0.1)
     with closing(sqlite3.connect(index_file(), isolation_level=None)) as other:
@@ -163,9 +175,15 @@ def test_many_at_once(four: list[Run]) -> None:
         assert list(pool.map(_count, range(24))) == [4] * 24
 
 
-@pytest.mark.parametrize(("text", "damage"), [
-    ("{", "run.json cannot be read"), ("[]", "run.json cannot be read"), ('{"id": "x"}', "run.json cannot be read: 'guest'"), ("", "run.json cannot be read"),
-])
+@pytest.mark.parametrize(
+    ("text", "damage"),
+    [
+        ("{", "run.json cannot be read"),
+        ("[]", "run.json cannot be read"),
+        ('{"id": "x"}', "run.json cannot be read: 'guest'"),
+        ("", "run.json cannot be read"),
+    ],
+)
 def test_a_damaged_run_is_shown_as_such(text: str, damage: str, four: list[Run]) -> None:
     (state.folder("runs") / four[0].id / "run.json").write_text(text)
     (entry,) = (entry for entry in run_index.find() if entry.damage)
@@ -179,7 +197,9 @@ def test_a_damaged_run_is_shown_as_such(text: str, damage: str, four: list[Run])
 def test_a_copy_beside_the_run_is_not_counted_twice(four: list[Run]) -> None:
     shutil.copytree(state.folder("runs") / four[1].id, state.folder("runs") / "copy")
     assert ids(run_index.find(experiment="new")) == ["11", "12"]
-    assert [entry.damage for entry in run_index.find() if entry.id == "copy"] == [f"run.json is that of {four[1].id}: a copy?"]
+    assert [entry.damage for entry in run_index.find() if entry.id == "copy"] == [
+        f"run.json is that of {four[1].id}: a copy?"
+    ]
 
 
 def test_a_summary_reads_run_json_alone(four: list[Run]) -> None:
@@ -189,43 +209,67 @@ def test_a_summary_reads_run_json_alone(four: list[Run]) -> None:
 
 # Choosing.
 
+
 def test_choose(four: list[Run], tmp_path: Path) -> None:
     runs = state.folder("runs")
     elsewhere = keep(made(AFTER, 40), tmp_path / "usb stick")
-    assert run_index.choose([four[0].id, str(runs / four[0].id), str(elsewhere)]) == [runs / four[0].id, elsewhere]
+    assert run_index.choose([four[0].id, str(runs / four[0].id), str(elsewhere)]) == [
+        runs / four[0].id,
+        elsewhere,
+    ]
     assert run_index.choose(["old"]) == [runs / four[0].id]
     newest = [runs / four[2].id, runs / four[1].id]
-    assert run_index.choose(["xfsrepair"]) == run_index.choose(["testcases/xfsrepair.yml"]) == run_index.choose(["new"]) == newest
+    assert (
+        run_index.choose(["xfsrepair"])
+        == run_index.choose(["testcases/xfsrepair.yml"])
+        == run_index.choose(["new"])
+        == newest
+    )
     assert run_index.choose(["xfsrepair", "old"]) == [runs / four[2].id, runs / four[1].id, runs / four[0].id]
     assert run_index.choose([]) == []
 
 
-@pytest.mark.parametrize(("word", "said"), [
-    ("nobody", r"nobody: is no run, no experiment and no case: lab\.py runs shows what there is"),
-    ("../../etc", r"\.\./\.\./etc: is no run"),
-    ("autonuma", r"there is no run of case autonuma, size full: lab\.py run autonuma"),
-    ("xfsrepair", r"there is no run of case xfsrepair, size full: lab\.py run xfsrepair"),
-])
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("nobody", r"nobody: is no run, no experiment and no case: lab\.py runs shows what there is"),
+        ("../../etc", r"\.\./\.\./etc: is no run"),
+        ("autonuma", r"there is no run of case autonuma, size full: lab\.py run autonuma"),
+        ("xfsrepair", r"there is no run of case xfsrepair, size full: lab\.py run xfsrepair"),
+    ],
+)
 def test_choose_says_what_is_not_there(word: str, said: str, four: list[Run]) -> None:
     with pytest.raises(InputError, match=said):
         run_index.choose([word], size="full")
 
 
-@pytest.mark.parametrize(("text", "stamp"), [
-    ("2026-11-21", "20261121"), ("20261121", "20261121"), ("20261121T1430", "20261121T1430"), ("2026-11-21 14:30:05", "20261121T143005"),
-    ("90m", "20261121T103000"), ("12h", "20261121T000000"), ("7d", "20261114T120000"), ("2w", "20261107T120000"),
-])
+@pytest.mark.parametrize(
+    ("text", "stamp"),
+    [
+        ("2026-11-21", "20261121"),
+        ("20261121", "20261121"),
+        ("20261121T1430", "20261121T1430"),
+        ("2026-11-21 14:30:05", "20261121T143005"),
+        ("90m", "20261121T103000"),
+        ("12h", "20261121T000000"),
+        ("7d", "20261114T120000"),
+        ("2w", "20261107T120000"),
+    ],
+)
 def test_moment(text: str, stamp: str) -> None:
     assert run_index.moment(text, datetime(2026, 11, 21, 12, tzinfo=UTC)) == stamp
 
 
-@pytest.mark.parametrize("text", ["yesterday", "7", "7y", "2026", "-1d", "99999d", "2026-11-21; DROP TABLE runs"])
+@pytest.mark.parametrize(
+    "text", ["yesterday", "7", "7y", "2026", "-1d", "99999d", "2026-11-21; DROP TABLE runs"]
+)
 def test_no_moment(text: str) -> None:
     with pytest.raises(InputError, match=r"^since .*: write a day"):
         run_index.moment(text)
 
 
 # Runs from elsewhere.
+
 
 def test_add(tmp_path: Path) -> None:
     there = keep(made(), tmp_path)

@@ -17,7 +17,9 @@ def test_parse_adds_up() -> None:
 
 
 def test_frames_may_have_spaces() -> None:
-    assert profile.parse("main;std::vector<int, A>::push_back 3\n") == {("main", "std::vector<int, A>::push_back"): 3}
+    assert profile.parse("main;std::vector<int, A>::push_back 3\n") == {
+        ("main", "std::vector<int, A>::push_back"): 3
+    }
 
 
 @pytest.mark.parametrize("line", ["a;b", "a;b x", " 3", "a -1", "a 1.5"])
@@ -46,7 +48,12 @@ def test_recursion_counts_once() -> None:
 
 def test_frames_carry_what_they_call() -> None:
     boxes = profile.frames(profile.parse(TEXT), least=0)
-    assert [(box.function, box.depth, box.count, box.parent) for box in boxes] == [("a", 1, 10, None), ("b", 2, 9, 0), ("c", 3, 7, 1), ("d", 2, 1, 0)]
+    assert [(box.function, box.depth, box.count, box.parent) for box in boxes] == [
+        ("a", 1, 10, None),
+        ("b", 2, 9, 0),
+        ("c", 3, 7, 1),
+        ("d", 2, 1, 0),
+    ]
 
 
 def test_thin_frames_go_with_all_above_them() -> None:

@@ -22,7 +22,14 @@ RAW = {"vmstat": {"numa_hit": 3}, "node0.vmstat": {"nr_free_pages": -5}}
 
 def result(name: str) -> PhaseResult:
     return PhaseResult(
-        phase=Phase(name=name, command="true", limit_seconds=60), status=0, elapsed=1.5, user=0.5, system=0.25, counters=RAW, guest_load=1, host_load=2,
+        phase=Phase(name=name, command="true", limit_seconds=60),
+        status=0,
+        elapsed=1.5,
+        user=0.5,
+        system=0.25,
+        counters=RAW,
+        guest_load=1,
+        host_load=2,
     )
 
 
@@ -30,20 +37,43 @@ def result(name: str) -> PhaseResult:
 def run(tmp_path: Path) -> Run:
     """A run of two phases, written to tmp_path."""
     made = Run(
-        id="r", workload="w", size=SizeClass.QUICK, params={"files": 3}, started="20150307T152000", host={"cpu": "x"},
-        guest=record_of(spec()), release="6.1", cmdline="quiet", phases=(result("first"), result("second")), console_warnings=("WARNING: CPU",),
+        id="r",
+        workload="w",
+        size=SizeClass.QUICK,
+        params={"files": 3},
+        started="20150307T152000",
+        host={"cpu": "x"},
+        guest=record_of(spec()),
+        release="6.1",
+        cmdline="quiet",
+        phases=(result("first"), result("second")),
+        console_warnings=("WARNING: CPU",),
     )
     for index, phase in enumerate(made.phases):
-        record.write_phase(tmp_path, index, phase.phase.name, {"before": BEFORE, "after": AFTER}, {"stdout": "out\n", "stderr": ""})
+        record.write_phase(
+            tmp_path,
+            index,
+            phase.phase.name,
+            {"before": BEFORE, "after": AFTER},
+            {"stdout": "out\n", "stderr": ""},
+        )
     record.write(made, tmp_path)
     return made
 
 
 def test_round_trip(run: Run, tmp_path: Path) -> None:
     assert record.read(tmp_path) == run
-    assert sorted(str(path.relative_to(tmp_path)) for path in (tmp_path / "phases" / "00-first").rglob("*") if path.is_file()) == [
-        "phases/00-first/after/node0.vmstat", "phases/00-first/after/vmstat", "phases/00-first/before/node0.vmstat", "phases/00-first/before/vmstat",
-        "phases/00-first/stderr", "phases/00-first/stdout",
+    assert sorted(
+        str(path.relative_to(tmp_path))
+        for path in (tmp_path / "phases" / "00-first").rglob("*")
+        if path.is_file()
+    ) == [
+        "phases/00-first/after/node0.vmstat",
+        "phases/00-first/after/vmstat",
+        "phases/00-first/before/node0.vmstat",
+        "phases/00-first/before/vmstat",
+        "phases/00-first/stderr",
+        "phases/00-first/stdout",
     ]
     assert not list(tmp_path.glob("*.new"))
 
@@ -88,13 +118,16 @@ def test_a_broken_folder_is_no_run(harm: object, run: Run, tmp_path: Path) -> No
         record.read(tmp_path)
 
 
-@pytest.mark.parametrize(("change", "why"), [
-    ({"spec": {}}, "guest.spec.name: Field required"),
-    ({"accel_reason": None}, "guest.accel_reason: Input should be a valid string"),
-    ({"hung": "often"}, "guest.hung: Input should be a valid integer"),
-    ({"colour": "red"}, "guest.colour: Extra inputs are not permitted"),
-    ({"format": 99}, "guest: format 99: a newer numalab wrote it; this one reads formats up to 2"),
-])
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"spec": {}}, "guest.spec.name: Field required"),
+        ({"accel_reason": None}, "guest.accel_reason: Input should be a valid string"),
+        ({"hung": "often"}, "guest.hung: Input should be a valid integer"),
+        ({"colour": "red"}, "guest.colour: Extra inputs are not permitted"),
+        ({"format": 99}, "guest: format 99: a newer numalab wrote it; this one reads formats up to 2"),
+    ],
+)
 def test_a_guest_that_is_none(change: dict[str, object], why: str, run: Run, tmp_path: Path) -> None:
     """One line tells the file and the field; the file stays as it is."""
     about = json.loads((tmp_path / "run.json").read_text())
@@ -111,7 +144,9 @@ def test_a_guest_that_is_none(change: dict[str, object], why: str, run: Run, tmp
 def test_what_a_phase_told(run: Run, tmp_path: Path) -> None:
     place = record.phase_folder(tmp_path, 0, "first")
     (place / "stdout").write_text("numalab: passes 3\nother\n")
-    (place / "profile.folded").write_text("sh;do_fault;flush_tlb_mm_range 30\nsh;do_fault 69\nsh;rare 1\ninit;idle 880\nsh;[unknown] 20\n")
+    (place / "profile.folded").write_text(
+        "sh;do_fault;flush_tlb_mm_range 30\nsh;do_fault 69\nsh;rare 1\ninit;idle 880\nsh;[unknown] 20\n"
+    )
     told = record.read(tmp_path).phase("first").output
     assert told["passes"] == 3
     assert told["profile_percent.flush_tlb_mm_range"] == pytest.approx(3.0)

@@ -72,11 +72,15 @@ def test_judged_alike(name: str, commit: str, pytestconfig: pytest.Config) -> No
     if pytestconfig.getoption("--rewrite-golden"):
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
-    assert rounded(path.read_text()) == rounded(text), "stored runs are judged otherwise; if this is meant: pytest --rewrite-golden, and read the diff"
+    assert rounded(path.read_text()) == rounded(text), (
+        "stored runs are judged otherwise; if this is meant: pytest --rewrite-golden, and read the diff"
+    )
 
 
 def test_no_verdict_is_left_over() -> None:
-    assert {str(path.relative_to(RUNS)) for path in RUNS.glob("*/*")} == {f"{age}/{name}.verdict.json" for age in COMMITS for name in EXPERIMENTS}
+    assert {str(path.relative_to(RUNS)) for path in RUNS.glob("*/*")} == {
+        f"{age}/{name}.verdict.json" for age in COMMITS for name in EXPERIMENTS
+    }
 
 
 def test_every_run_is_listed_and_whole(commit: str) -> None:
@@ -98,12 +102,19 @@ def test_the_guest_of_a_run_is_its_record(commit: str) -> None:
     for entry in run_index.find():
         stored = json.loads((entry.folder / "run.json").read_text())["guest"]
         facts = {key: value for key, value in stored.items() if key not in ("maker", "maker_started")}
-        assert jsonable(record.read(entry.folder).guest) == {**facts, **later[0], "spec": {**stored["spec"], **later[1]}}
+        assert jsonable(record.read(entry.folder).guest) == {
+            **facts,
+            **later[0],
+            "spec": {**stored["spec"], **later[1]},
+        }
 
 
 def test_a_run_of_no_case(commit: str) -> None:
     (entry,) = (entry for entry in run_index.find() if not entry.case_name)
-    assert record.profile(entry.folder, 1, "work") == {("work", "main", "do_page_fault"): 90, ("work", "main"): 10}
+    assert record.profile(entry.folder, 1, "work") == {
+        ("work", "main", "do_page_fault"): 90,
+        ("work", "main"): 10,
+    }
     result = record.read(entry.folder).phase("work")
     assert (result.counters["vmstat"]["numa_pte_updates"], result.output["rate"]) == (700, 1428.571)
 
@@ -111,10 +122,18 @@ def test_a_run_of_no_case(commit: str) -> None:
 def test_two_ages_of_one_machine_and_input_may_be_judged_together(commit: str) -> None:
     """What a record gained since (machine id, format, planned) does not set it apart from an older one."""
     runs = runs_of("holds")
-    newer = [run.model_copy(update={
-        "id": f"{run.id}-newer", "host": {**run.host, "machine id": "0123456789abcdef0123456789abcdef"},
-        "place": run.place.model_copy(update={"planned": 12, "boot": run.place.boot + 6}) if run.place else None,
-    }) for run in runs]
+    newer = [
+        run.model_copy(
+            update={
+                "id": f"{run.id}-newer",
+                "host": {**run.host, "machine id": "0123456789abcdef0123456789abcdef"},
+                "place": run.place.model_copy(update={"planned": 12, "boot": run.place.boot + 6})
+                if run.place
+                else None,
+            }
+        )
+        for run in runs
+    ]
     (verdict,) = experiment.verdicts([*runs, *newer])
     assert verdict.boots == (6, 6)
 
@@ -131,7 +150,12 @@ def test_a_guest(commit: str) -> None:
 def test_manifests(commit: str) -> None:
     place = state.folder("images", "debian12", ZEROS)
     assert image.manifest(place) == image.Image(
-        name="debian12", id=ZEROS, directory=str(place), root="/dev/vda2", disk_bytes=6, inputs={"base": "debian"},
+        name="debian12",
+        id=ZEROS,
+        directory=str(place),
+        root="/dev/vda2",
+        disk_bytes=6,
+        inputs={"base": "debian"},
     )
 
     class Asked:
@@ -141,7 +165,11 @@ def test_manifests(commit: str) -> None:
 
     built = build.existing(Asked())  # type: ignore[arg-type]
     assert built is not None
-    assert (built.release, built.patches, built.file("bzImage").read_text()) == ("6.1.1-numalab", ("a.patch",), "bzImage")
+    assert (built.release, built.patches, built.file("bzImage").read_text()) == (
+        "6.1.1-numalab",
+        ("a.patch",),
+        "bzImage",
+    )
 
 
 def test_calibration(commit: str) -> None:

@@ -9,9 +9,18 @@ from numalab.runs import samples
 from tests.unit.makers import recorded
 
 SAMPLES = [
-    {"t": 0.0, "vmstat": {"pgfault": 100, "nr_dirty": 7}, "node0.vmstat": {"nr_anon_pages": 1, "nr_file_pages": 2}},
+    {
+        "t": 0.0,
+        "vmstat": {"pgfault": 100, "nr_dirty": 7},
+        "node0.vmstat": {"nr_anon_pages": 1, "nr_file_pages": 2},
+    },
     {"t": 1.0, "vmstat": {"nr_dirty": 9}},
-    {"t": 2.0, "vmstat": {"pgfault": 130, "nr_dirty": 7}, "node0.vmstat": {"nr_anon_pages": 5, "nr_file_pages": 2}, "node10.vmstat": {"nr_free_pages": 3}},
+    {
+        "t": 2.0,
+        "vmstat": {"pgfault": 130, "nr_dirty": 7},
+        "node0.vmstat": {"nr_anon_pages": 5, "nr_file_pages": 2},
+        "node10.vmstat": {"nr_free_pages": 3},
+    },
 ]
 
 
@@ -21,10 +30,21 @@ def test_counts_begin_at_nothing_and_levels_stand() -> None:
     assert samples.series(SAMPLES, "numa_pte_updates") == []
 
 
-@pytest.mark.parametrize(("counter", "level"), [
-    ("nr_dirty", True), ("nr_free_pages", True), ("nr_anon_pages", True), ("nr_vmscan_write", False), ("nr_vmscan_immediate_reclaim", False),
-    ("nr_dirtied", False), ("nr_written", False), ("nr_foll_pin_acquired", False), ("pgfault", False), ("numa_pte_updates", False),
-])
+@pytest.mark.parametrize(
+    ("counter", "level"),
+    [
+        ("nr_dirty", True),
+        ("nr_free_pages", True),
+        ("nr_anon_pages", True),
+        ("nr_vmscan_write", False),
+        ("nr_vmscan_immediate_reclaim", False),
+        ("nr_dirtied", False),
+        ("nr_written", False),
+        ("nr_foll_pin_acquired", False),
+        ("pgfault", False),
+        ("numa_pte_updates", False),
+    ],
+)
 def test_levels(counter: str, level: bool) -> None:
     assert samples.level(counter) is level
 

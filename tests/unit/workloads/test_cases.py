@@ -20,10 +20,21 @@ from tests.unit.makers import recorded
 
 CASES = catalog.names("testcases")
 MATRIX = {
-    "xfsrepair", "autonuma", "migratefail", "nogroup", "savedwrite", "nas", "dirtymap", "threads", "writeback-usb", "writeback-fsmark", "fairzone",
+    "xfsrepair",
+    "autonuma",
+    "migratefail",
+    "nogroup",
+    "savedwrite",
+    "nas",
+    "dirtymap",
+    "threads",
+    "writeback-usb",
+    "writeback-fsmark",
+    "fairzone",
     "writeback-node",
 }
-"""The matrix that was asked for, and the recipe that shows today what writeback-usb and writeback-fsmark showed."""
+"""The matrix that was asked for, and the recipe that shows today what writeback-usb and writeback-fsmark
+showed."""
 COUNTERS = parse(recorded("vmstat-6.1.txt")).keys()
 """The counters of a 6.1 without the patches that add some (fairzone_*)."""
 EACH = [(name, size) for name in CASES for size in SizeClass]
@@ -42,7 +53,8 @@ def test_the_matrix_is_there() -> None:
 
 @pytest.mark.parametrize(("name", "size"), EACH)
 def test_a_plan_can_be_made_on_every_machine(name: str, size: SizeClass) -> None:
-    """Kernels, workload, parameters, phases, metrics and the scaled topology: experiment.plan checks them all."""
+    """Kernels, workload, parameters, phases, metrics and the scaled topology: experiment.plan checks them
+    all."""
     case = catalog.case(name)
     for machine in case.sizes[size].machines:
         made = make_plan(name, size, topology_name=machine.topology)
@@ -74,25 +86,38 @@ def test_settings_have_their_names(name: str, size: SizeClass) -> None:
     assert about.most_boots >= about.boots
     if size is SizeClass.QUICK:
         for machine in about.machines:
-            scaled = topology.scale(catalog.topology(machine.topology), memory=machine.memory, vcpus=machine.vcpus)
+            scaled = topology.scale(
+                catalog.topology(machine.topology), memory=machine.memory, vcpus=machine.vcpus
+            )
             assert scaled.memory <= 4 << 30, "quick is for small hosts"
             assert scaled.vcpus <= 8
 
 
 def counters_of(case: Case) -> list[str]:
     """Metrics that are counters of /proc/vmstat as they stand."""
-    return [wanted.metric for wanted in case.expect if wanted.metric not in metrics.DERIVED and wanted.metric not in metrics.TIMES and ":" not in wanted.metric]
+    return [
+        wanted.metric
+        for wanted in case.expect
+        if wanted.metric not in metrics.DERIVED
+        and wanted.metric not in metrics.TIMES
+        and ":" not in wanted.metric
+    ]
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_metrics_are_some_that_there_are(name: str) -> None:
-    """metrics.known takes any name that could be a counter's; here are those of 6.1 and of the fairzone patches."""
+    """metrics.known takes any name that could be a counter's; here are those of 6.1 and of the fairzone
+    patches."""
     case = catalog.case(name)
     for counter in counters_of(case):
         assert counter in COUNTERS or counter.startswith("fairzone_")
-    traced = {wanted.metric.removeprefix("trace:") for wanted in case.expect if wanted.metric.startswith("trace:")}
+    traced = {
+        wanted.metric.removeprefix("trace:") for wanted in case.expect if wanted.metric.startswith("trace:")
+    }
     assert traced <= set(case.tracepoints)
-    told = {wanted.metric.removeprefix("output:") for wanted in case.expect if wanted.metric.startswith("output:")}
+    told = {
+        wanted.metric.removeprefix("output:") for wanted in case.expect if wanted.metric.startswith("output:")
+    }
     about = "".join(path.read_text() for path in (paths.ROOT / paths.WORKLOADS).glob(f"{case.workload}.*"))
     assert all(word in about for word in told)
 
@@ -101,7 +126,11 @@ def test_metrics_are_some_that_there_are(name: str) -> None:
 def test_something_decides_today(name: str) -> None:
     """By a count or a ratio, which emulation does not spoil, and on the kernel that the case compares."""
     case = catalog.case(name)
-    deciding = [one for one in case.expect if one.decides and one.applies("6.1.0-numalab") and metrics.kind(one.metric) is not metrics.Kind.TIME]
+    deciding = [
+        one
+        for one in case.expect
+        if one.decides and one.applies("6.1.0-numalab") and metrics.kind(one.metric) is not metrics.Kind.TIME
+    ]
     assert deciding
     assert all(one.why for one in case.expect)
 

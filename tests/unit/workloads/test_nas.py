@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Our NAS kernels verify, and do not when something is wrong; a user's NPB is built and its own words are believed."""
+"""Our NAS kernels verify, and do not when something is wrong; a user's NPB is built and its own words are
+believed."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ def built(program: str, place: Path, *, change: tuple[str, str] | None = None) -
     for name, text in texts.items():
         (place / name).write_text(text)
     flags = ["-O2", "-Wall", "-Wextra", "-Werror", "-fopenmp"]
-    subprocess.run(["gcc", *flags, "-o", place / program, place / f"nas.{program}.c", "-lm"], check=True, timeout=60)
+    subprocess.run(
+        ["gcc", *flags, "-o", place / program, place / f"nas.{program}.c", "-lm"], check=True, timeout=60
+    )
     return place / program
 
 
@@ -49,7 +52,14 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def ran(*words: object, threads: int = 2) -> subprocess.CompletedProcess[str]:
     """One of them run to its end."""
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive"}
-    return subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=120, check=False, env=environment)
+    return subprocess.run(
+        [str(word) for word in words],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=environment,
+    )
 
 
 @pytest.mark.parametrize("program", OURS)
@@ -63,14 +73,18 @@ def test_class_s_verifies(program: str, kernels: Path, tmp_path: Path) -> None:
     assert (tmp_path / "arrays").exists() is (program != "ep"), "arrays are in the file; EP has none"
 
 
-@pytest.mark.parametrize(("program", "pattern", "wrong"), [
-    ("cg", r"8\.5971775078648", "8.5971775178648"),
-    ("ep", r"6\.958407078382297", "6.958407278382297"),
-    ("is", r"48427, 0,", "48427, 1,"),
-    ("is", r"keys\[i - 1\] > keys\[i\]", "keys[i - 1] >= keys[i]"),
-    ("mg", r"0\.5307707005734e", "0.5307708005734e"),
-    *((program, r"FIVE_13 = 1220703125", "FIVE_13 = 1220703117") for program in OURS),
-], ids=lambda text: re.sub(r"\W+", "-", text))
+@pytest.mark.parametrize(
+    ("program", "pattern", "wrong"),
+    [
+        ("cg", r"8\.5971775078648", "8.5971775178648"),
+        ("ep", r"6\.958407078382297", "6.958407278382297"),
+        ("is", r"48427, 0,", "48427, 1,"),
+        ("is", r"keys\[i - 1\] > keys\[i\]", "keys[i - 1] >= keys[i]"),
+        ("mg", r"0\.5307707005734e", "0.5307708005734e"),
+        *((program, r"FIVE_13 = 1220703125", "FIVE_13 = 1220703117") for program in OURS),
+    ],
+    ids=lambda text: re.sub(r"\W+", "-", text),
+)
 def test_a_wrong_result_ends_with_a_status(program: str, pattern: str, wrong: str, tmp_path: Path) -> None:
     """Published values that are not met, and random numbers that are not those of the report."""
     done = ran(built(program, tmp_path, change=(pattern, wrong)), "S", 0)
@@ -79,7 +93,10 @@ def test_a_wrong_result_ends_with_a_status(program: str, pattern: str, wrong: st
     assert "verification failed" in done.stderr
 
 
-@pytest.mark.parametrize("words", [(), ("S",), ("X", 0), ("SW", 0), ("S", "yes"), ("S", 0, "a", "b"), ("S", 0, "/nonexistent/file")])
+@pytest.mark.parametrize(
+    "words",
+    [(), ("S",), ("X", 0), ("SW", 0), ("S", "yes"), ("S", 0, "a", "b"), ("S", 0, "/nonexistent/file")],
+)
 def test_wrong_words(words: tuple[object, ...], kernels: Path) -> None:
     done = ran(kernels / "is", *words)
     assert done.returncode in (1, 2)
@@ -105,7 +122,10 @@ def test_what_is_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ours = load(monkeypatch, None)
     assert ours.files(ours.PARAMS[SizeClass.QUICK]) == {}
     assert asked(ours, programs=None)[-4:] == ["cg", "ep", "is", "mg"]
-    for over, reason in (({"programs": ("cg", "lu")}, "lu is none of ours .*LAB_NPB"), ({"mapped": True}, "needs data")):
+    for over, reason in (
+        ({"programs": ("cg", "lu")}, "lu is none of ours .*LAB_NPB"),
+        ({"mapped": True}, "needs data"),
+    ):
         with pytest.raises(InputError, match=reason):
             asked(ours, **over)
     tarball = tmp_path / "NPB.tar.gz"
@@ -127,8 +147,15 @@ include config/make.def
 
 
 @pytest.mark.parametrize(("says", "status"), [("SUCCESSFUL", 0), ("UNSUCCESSFUL", 1), ("NOT PERFORMED", 1)])
-def test_a_users_npb(monkeypatch: pytest.MonkeyPatch, program: Callable[[str, str], Path], tmp_path: Path, says: str, status: int) -> None:
-    """A tarball that is laid out as NPB's, whose program says what we like: NPB's own source is in no registry."""
+def test_a_users_npb(
+    monkeypatch: pytest.MonkeyPatch,
+    program: Callable[[str, str], Path],
+    tmp_path: Path,
+    says: str,
+    status: int,
+) -> None:
+    """A tarball that is laid out as NPB's, whose program says what we like: NPB's own source is in no
+    registry."""
     program("gfortran", "exit 1")
     source = tmp_path / "NPB3.4.2" / "NPB3.4-OMP"
     (source / "config").mkdir(parents=True)
@@ -137,7 +164,9 @@ def test_a_users_npb(monkeypatch: pytest.MonkeyPatch, program: Callable[[str, st
         tar.add(tmp_path / "NPB3.4.2", "NPB3.4.2")
     module = load(monkeypatch, tmp_path / "npb.tar")
     params = runner.parameters(module, SizeClass.QUICK, {"programs": ("bt",), "nas_class": "S"})
-    script = "".join(f"({phase.command}\n) || exit\n" for phase in module.phases(params)).replace("/root/", f"{tmp_path}/")
+    script = "".join(f"({phase.command}\n) || exit\n" for phase in module.phases(params)).replace(
+        "/root/", f"{tmp_path}/"
+    )
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == status, done.stdout + done.stderr
     assert counters.told(done.stdout) == ({} if status else {"mops_per_second": 200.25, "timed_seconds": 1.5})

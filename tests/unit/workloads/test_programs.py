@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The workloads' C programs: they compile without a warning, do what they say, and end with a status when they cannot."""
+"""The workloads' C programs: they compile without a warning, do what they say, and end with a status when
+they cannot."""
 
 from __future__ import annotations
 
@@ -15,7 +16,10 @@ from numalab.runs import counters
 
 SOURCES = paths.ROOT / paths.WORKLOADS
 WORDS = {
-    "remote": ("4", "1", "3"), "threads": ("3", "2", "1", "2"), "migratefail": ("4", "1", "1"), "dirtymap": ("FILE", "4", "1"),
+    "remote": ("4", "1", "3"),
+    "threads": ("3", "2", "1", "2"),
+    "migratefail": ("4", "1", "1"),
+    "dirtymap": ("FILE", "4", "1"),
     "autonuma": ("2", "2", "own", "4", "3", "0"),
 }
 """Each one's command line, small."""
@@ -27,9 +31,19 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("programs")
     for name in WORDS:
         module = runner.load(name)
-        commands = [phase.command for phase in module.phases(module.PARAMS[SizeClass.QUICK]) if phase.name == f"compile-{name}"]
+        commands = [
+            phase.command
+            for phase in module.phases(module.PARAMS[SizeClass.QUICK])
+            if phase.name == f"compile-{name}"
+        ]
         assert len(commands) == 1
-        done = subprocess.run(["sh", "-c", commands[0].replace("/root/", f"{place}/")], capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            ["sh", "-c", commands[0].replace("/root/", f"{place}/")],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
         assert (done.returncode, done.stderr) == (0, "")
     return place
 
@@ -68,12 +82,21 @@ def test_zeroing(programs: Path, kind: str) -> None:
 
 
 def test_a_child_that_fails_is_told(programs: Path) -> None:
-    done = subprocess.run(["sh", "-c", f"ulimit -v 100000; {programs}/autonuma 2 2 shared 1000 1 0"], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        ["sh", "-c", f"ulimit -v 100000; {programs}/autonuma 2 2 shared 1000 1 0"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 1
     assert "Cannot allocate memory" in done.stderr
 
 
-@pytest.mark.skipif(Path("/sys/devices/system/node/node1").exists(), reason="this host has the nodes that migratefail would fill")
+@pytest.mark.skipif(
+    Path("/sys/devices/system/node/node1").exists(),
+    reason="this host has the nodes that migratefail would fill",
+)
 def test_migrations_need_nodes(programs: Path) -> None:
     done = ran(programs / "migratefail", *WORDS["migratefail"])
     assert done.returncode == 1

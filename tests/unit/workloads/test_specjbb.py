@@ -30,7 +30,9 @@ def done(params: object, tmp_path: Path) -> subprocess.CompletedProcess[str]:
     module = runner.load("specjbb")
     for target, source in module.files(params).items():
         (tmp_path / Path(target).name).write_bytes(source.read_bytes())
-    script = "; ".join(f"({phase.command}) || exit" for phase in module.phases(params)).replace("/root", str(tmp_path))
+    script = "; ".join(f"({phase.command}) || exit" for phase in module.phases(params)).replace(
+        "/root", str(tmp_path)
+    )
     return subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=60, check=False)
 
 
@@ -45,15 +47,28 @@ def test_it_is_absent_unless_it_is_named(monkeypatch: pytest.MonkeyPatch, tmp_pa
         module.files(module.PARAMS[SizeClass.QUICK])
 
 
-@pytest.mark.parametrize(("body", "status", "told"), [
-    ('printf "  throughput =   100.5 SPECjbb2005 bops\\n  throughput = 99 SPECjbb2005 bops\\n"', 0, {"most_bops_per_second": 100.5}),
-    ("echo INVALID", 1, {}),
-    ("echo Exception; exit 7", 7, {}),
-])
+@pytest.mark.parametrize(
+    ("body", "status", "told"),
+    [
+        (
+            'printf "  throughput =   100.5 SPECjbb2005 bops\\n  throughput = 99 SPECjbb2005 bops\\n"',
+            0,
+            {"most_bops_per_second": 100.5},
+        ),
+        ("echo INVALID", 1, {}),
+        ("echo Exception; exit 7", 7, {}),
+    ],
+)
 def test_it_is_run_and_its_score_told(
-    monkeypatch: pytest.MonkeyPatch, program: Callable[[str, str], Path], archive: Path, tmp_path: Path, body: str, status: int, told: dict[str, float],
+    monkeypatch: pytest.MonkeyPatch,
+    program: Callable[[str, str], Path],
+    archive: Path,
+    tmp_path: Path,
+    body: str,
+    status: int,
+    told: dict[str, float],
 ) -> None:
-    program("java", f'[ -f SPECjbb.props ] || exit 9\n{body}')
+    program("java", f"[ -f SPECjbb.props ] || exit 9\n{body}")
     monkeypatch.setenv("LAB_SPECJBB", str(archive))
     module = runner.load("specjbb")
     result = done(module.PARAMS[SizeClass.QUICK], tmp_path)

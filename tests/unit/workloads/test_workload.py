@@ -26,4 +26,7 @@ def test_headers_beside_the_source_go_along(tmp_path: Path) -> None:
     (tmp_path / "outer.h").write_text('#include "inner.h"\nouter\n')
     source = tmp_path / "work.c"
     source.write_text('#include <stdio.h>\n#include "outer.h"\nbody\n')
-    assert "<<'NUMALAB_EOF'\n#include <stdio.h>\ninner\\1\nouter\nbody\n\nNUMALAB_EOF" in compile_c(source, "/root/work").command
+    assert (
+        "<<'NUMALAB_EOF'\n#include <stdio.h>\ninner\\1\nouter\nbody\n\nNUMALAB_EOF"
+        in compile_c(source, "/root/work").command
+    )

@@ -29,14 +29,21 @@ done
 
 def test_the_statistics_of_its_last_phase(tmp_path: Path, program: Callable[[str, str], Path]) -> None:
     module = runner.load("xfsrepair")
-    repair = next(phase.command for phase in module.phases(module.PARAMS[SizeClass.QUICK]) if phase.name == "repair-bhash")
+    repair = next(
+        phase.command
+        for phase in module.phases(module.PARAMS[SizeClass.QUICK])
+        if phase.name == "repair-bhash"
+    )
     script = repair.replace("/root/", f"{tmp_path}/")
     (tmp_path / "said").write_text(SAID)
     program("xfs_repair", f"cat {tmp_path}/said")
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert counters.told(done.stdout) == {
-        "bcache.max_supported_entries": 808584, "bcache.hit_ratio": 54.35, "bcache.mru_0_entries": 4667,
-        "bcache.hash_buckets_with_8_entries": 14387, "bcache.hash_buckets_with_over_24_entries": 2,
+        "bcache.max_supported_entries": 808584,
+        "bcache.hit_ratio": 54.35,
+        "bcache.mru_0_entries": 4667,
+        "bcache.hash_buckets_with_8_entries": 14387,
+        "bcache.hash_buckets_with_over_24_entries": 2,
     }
 
     program("xfs_repair", "echo 'fatal error' >&2; exit 4")
