@@ -76,7 +76,8 @@ def make_plan(
     machines = case.sizes[size].machines
     named = (one for one in machines if topology_name in (None, one.topology))
     machine = next(named, None) or _like(machines[0], topology_name or machines[0].topology)
-    machine = machine.model_copy(update={"memory": memory or machine.memory, "vcpus": vcpus or machine.vcpus})
+    chosen = {key: value for key, value in (("memory", memory), ("vcpus", vcpus)) if value is not None}
+    machine = machine.model_copy(update=chosen)
     made = Plan(
         case_name=Path(name).name.removesuffix(".yml"),
         case=case,

@@ -299,6 +299,8 @@ def test_shape_has_the_cases_disks(asked: Plan) -> None:
         ({"size": SizeClass.FULL}, "has no size full: it has quick"),
         ({"topology_name": "7socket"}, "no topologies file .*7socket"),
         ({"vcpus": 2}, "^vcpus 2: 4 nodes of this topology have CPUs"),
+        ({"vcpus": 0}, "^vcpus 0: 4 nodes of this topology have CPUs"),
+        ({"memory": 0}, "^memory: this topology needs"),
         ({"memory": GIB // 1024}, "^memory: this topology needs"),
     ],
 )
