@@ -194,7 +194,7 @@ class CaseItem(pytest.Item):
             SizeClass(self.config.getoption("--size")),
             topology_name=topology_name,
             kernels=kernels,
-            wish=self.config.getoption("--accel"),
+            accel=self.config.getoption("--accel"),
         )
         asked = self.config.getoption("--boots") or self.plan.about.boots
         self.boots: int | None = None if asked == "auto" else asked
@@ -340,7 +340,7 @@ class Lab:
             topology_name=name,
             shape=topology,
             kernel_name=kernel or self.config.getoption("--kernel"),
-            wish=self.config.getoption("--accel"),
+            accel=self.config.getoption("--accel"),
             append=append,
         )
         guest = provision.up(request, self.host, deadline.within(launch.UP_SECONDS))

@@ -34,7 +34,7 @@ def test_before_passed_off_as_after_goes_red(
         name,
         lab.size,
         kernels=(case.before, case.before, case.after, case.after),
-        wish=lab.config.getoption("--accel"),
+        accel=lab.config.getoption("--accel"),
     )
     rounds = asked.about.boots
     outcome = experiment.conduct(asked, lab.host, rounds, limit=Deadline.after, view=live.View(asked, rounds))

@@ -152,7 +152,7 @@ def of(runs: Sequence[Run]) -> Calibration:
         )
     place = whole[0].place
     assert place is not None
-    spreads = {(wish.metric, wish.phase): _spread(whole, wish) for wish in place.case.expect}
+    spreads = {(expected.metric, expected.phase): _spread(whole, expected) for expected in place.case.expect}
     return Calibration(
         site=here,
         kernel=kernels.pop(),
@@ -162,13 +162,15 @@ def of(runs: Sequence[Run]) -> Calibration:
     )
 
 
-def _spread(runs: Sequence[Run], wish: Expectation) -> Spread | None:
-    values = metrics.values(runs, wish.metric, wish.phase)
+def _spread(runs: Sequence[Run], expected: Expectation) -> Spread | None:
+    values = metrics.values(runs, expected.metric, expected.phase)
     if len(values) < effect.LEAST_BOOTS or min(values) < 0:
         return None
-    extra = effect.shift(values, counts=metrics.kind(wish.metric) is Kind.COUNT)
+    extra = effect.shift(values, counts=metrics.kind(expected.metric) is Kind.COUNT)
     logs = [math.log(value + extra) for value in values]
-    return Spread(metric=wish.metric, phase=wish.phase, boots=len(values), mean=mean(values), sd=stdev(logs))
+    return Spread(
+        metric=expected.metric, phase=expected.phase, boots=len(values), mean=mean(values), sd=stdev(logs)
+    )
 
 
 def inside(case: Case, boots: int, calibration: Calibration) -> tuple[tuple[Expectation, float], ...]:
@@ -178,10 +180,15 @@ def inside(case: Case, boots: int, calibration: Calibration) -> tuple[tuple[Expe
     A `by` of 1 is no threshold (any change will do, if it is told from chance), and lies nowhere.
     """
     found = []
-    for wish in case.expect:
-        spread = calibration.spread(wish)
-        if wish.decides and wish.by > 1 and spread is not None and wish.by < (limit := spread.limit(boots)):
-            found.append((wish, limit))
+    for expected in case.expect:
+        spread = calibration.spread(expected)
+        if (
+            expected.decides
+            and expected.by > 1
+            and spread is not None
+            and expected.by < (limit := spread.limit(boots))
+        ):
+            found.append((expected, limit))
     return tuple(found)
 
 

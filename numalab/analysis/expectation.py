@@ -136,14 +136,14 @@ def _corrected(ps: Sequence[float], family: Sequence[int]) -> dict[int, float]:
     return dict(zip(family, map(float, false_discovery_control([ps[i] for i in family])), strict=True))
 
 
-def _numbers(found: Effect, wish: Expectation, alpha: float) -> dict[str, float | None]:
+def _numbers(found: Effect, expected: Expectation, alpha: float) -> dict[str, float | None]:
     low, high = effect.interval(found, alpha)
     return {
         "ratio": effect.ratio(found),
         "low": low,
         "high": high,
         "detectable": effect.detectable(found, alpha),
-        "boots_needed": effect.boots_needed(found, _factor(found, wish), alpha),
+        "boots_needed": effect.boots_needed(found, _factor(found, expected), alpha),
     }
 
 
@@ -158,63 +158,64 @@ def _answer(one: Asked, q_none: float, q_less: float, alpha: float) -> tuple[Ans
     """The rules at the top, and why."""
     if one.obstacle or one.effect is None:
         return Answer.CANNOT_TELL, one.obstacle
-    wish, told = one.expectation, _told(one.effect, one.expectation, alpha)
+    expected, told = one.expectation, _told(one.effect, one.expectation, alpha)
     missed = [
         value
         for value in one.after
-        if wish.to is not None and (value > wish.to if wish.direction is Direction.FALLS else value < wish.to)
+        if expected.to is not None
+        and (value > expected.to if expected.direction is Direction.FALLS else value < expected.to)
     ]
     if missed:
-        told = f"{told}; not at {wish.to:g} in {len(missed)} of {len(one.after)} boots after"
+        told = f"{told}; not at {expected.to:g} in {len(missed)} of {len(one.after)} boots after"
     if len(missed) > 1 or q_less <= alpha:
         return Answer.DOES_NOT_HOLD, told
     if q_none > alpha:
         return (
             Answer.CANNOT_TELL,
-            f"{told}; q {q_none:.2g} is above {alpha:.2g}; {_lacking(one.effect, wish, alpha)}",
+            f"{told}; q {q_none:.2g} is above {alpha:.2g}; {_lacking(one.effect, expected, alpha)}",
         )
-    if _towards(one.effect, wish) < math.log(wish.by) - effect.NO_SPREAD:
+    if _towards(one.effect, expected) < math.log(expected.by) - effect.NO_SPREAD:
         return Answer.CANNOT_TELL, f"{told}; there is an effect, but maybe not as large as that"
     return (Answer.CANNOT_TELL if missed else Answer.HOLDS), told
 
 
-def _towards(found: Effect, wish: Expectation) -> float:
+def _towards(found: Effect, expected: Expectation) -> float:
     """log E: how far the metric went where it should; without end where it became 0, or was 0 before it
     rose."""
-    falls = wish.direction is Direction.FALLS
+    falls = expected.direction is Direction.FALLS
     if found.vanished[1 if falls else 0]:
         return math.inf
     return -found.log if falls else found.log
 
 
-def _p_less(found: Effect, wish: Expectation) -> float:
+def _p_less(found: Effect, expected: Expectation) -> float:
     """Two-sided p of E being `by`; 1 unless E was found to be less."""
-    short = math.log(wish.by) - _towards(found, wish)
+    short = math.log(expected.by) - _towards(found, expected)
     return effect.p_distance(found, short) if short > effect.NO_SPREAD else 1.0
 
 
-def _factor(found: Effect, wish: Expectation) -> float:
+def _factor(found: Effect, expected: Expectation) -> float:
     """The effect that boots are counted for: the one asked for; the one found where any will do."""
-    return wish.by if wish.by > 1 else math.exp(abs(found.log))
+    return expected.by if expected.by > 1 else math.exp(abs(found.log))
 
 
-def _told(found: Effect, wish: Expectation, alpha: float) -> str:
+def _told(found: Effect, expected: Expectation, alpha: float) -> str:
     """The effect and what was asked for, in words."""
     ratio, (low, high) = effect.ratio(found), effect.interval(found, alpha)
     shown = "without end" if ratio is None else f"{ratio:.3g}"
     ends = f"{low:.3g} or more" if high is None else f"{low:.3g} to {high:.3g}"
-    bound, word = (1 / wish.by, "less") if wish.direction is Direction.FALLS else (wish.by, "more")
-    return (
-        f"after/before is {shown} ({ends}), asked for: {word if wish.by == 1 else f'{bound:.3g} or {word}'}"
+    bound, word = (
+        (1 / expected.by, "less") if expected.direction is Direction.FALLS else (expected.by, "more")
     )
+    return f"after/before is {shown} ({ends}), asked for: {word if expected.by == 1 else f'{bound:.3g} or {word}'}"
 
 
-def _lacking(found: Effect, wish: Expectation, alpha: float) -> str:
+def _lacking(found: Effect, expected: Expectation, alpha: float) -> str:
     """What these boots could have shown, and how many it takes."""
-    needed = effect.boots_needed(found, _factor(found, wish), alpha)
+    needed = effect.boots_needed(found, _factor(found, expected), alpha)
     text = f"so many boots that scatter so show a factor of {effect.detectable(found, alpha):.3g}"
     return (
         text
         if needed is None
-        else f"{text}, {_factor(found, wish):.3g} takes {needed}{' or more' * (needed == effect.MOST_BOOTS)} of each kernel"
+        else f"{text}, {_factor(found, expected):.3g} takes {needed}{' or more' * (needed == effect.MOST_BOOTS)} of each kernel"
     )

@@ -70,7 +70,9 @@ def verdict(runs: Sequence[Run], *, calibration: Calibration | None = None, forc
     sides = {arm: _side(whole, arm) for arm in Arm}
     shares = max(run.place.looks for run in every if run.place)
     findings = tuple(
-        expectation.together([_asked(wish, sides) for wish in place.case.expect], expectation.ALPHA / shares)
+        expectation.together(
+            [_asked(expected, sides) for expected in place.case.expect], expectation.ALPHA / shares
+        )
     )
     named = {arm: [run.kernel for run in _side(every, arm)] for arm in Arm}
     return Verdict(
@@ -185,20 +187,20 @@ def _kernel(run: Run) -> Traits:
     return {"name": {"": run.kernel}, "build": {"": run.guest.kernel_hash}, "release": {"": run.release}}
 
 
-def _asked(wish: Expectation, sides: Sides) -> expectation.Asked:
+def _asked(expected: Expectation, sides: Sides) -> expectation.Asked:
     """An expectation and the values of the boots that have one."""
-    values = {arm: metrics.values(runs, wish.metric, wish.phase) for arm, runs in sides.items()}
-    kind = metrics.kind(wish.metric)
+    values = {arm: metrics.values(runs, expected.metric, expected.phase) for arm, runs in sides.items()}
+    kind = metrics.kind(expected.metric)
     release = next((run.release for run in sides[Arm.AFTER]), "")
     tcg = any(run.emulated for runs in sides.values() for run in runs)
     emulated = "times are emulated and tell nothing" if kind is Kind.TIME and tcg else ""
     foreign = (
-        f"expected of releases {wish.releases}, this is {release}"
-        if release and not wish.applies(release)
+        f"expected of releases {expected.releases}, this is {release}"
+        if release and not expected.applies(release)
         else ""
     )
     return expectation.ask(
-        wish,
+        expected,
         values[Arm.BEFORE],
         values[Arm.AFTER],
         kind,
@@ -251,8 +253,8 @@ def _about_thresholds(run: Run, sides: Sides, known: Calibration | None) -> list
     if known is None:
         return ["not calibrated on this machine: how far A is from A is not known (lab.py calibrate)"]
     return [
-        f"{wish.metric} ({wish.phase}): {fewest} boots of one kernel differ by up to {limit:.3g} by themselves, and {wish.by:g} was asked for"
-        for wish, limit in (inside(run.place.case, fewest, known) if fewest else ())
+        f"{expected.metric} ({expected.phase}): {fewest} boots of one kernel differ by up to {limit:.3g} by themselves, and {expected.by:g} was asked for"
+        for expected, limit in (inside(run.place.case, fewest, known) if fewest else ())
     ]
 
 

@@ -103,7 +103,7 @@ def _plan(
         topology_name=topology_name,
         memory=size_option("--memory", memory),
         vcpus=vcpus,
-        wish=accel_word(accelerator),
+        accel=accel_word(accelerator),
         profile_hz=profile,
     )
 

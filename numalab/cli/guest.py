@@ -118,7 +118,7 @@ def up(
     common: dict[str, object] = {
         "image_name": image_name,
         "append": append,
-        "wish": accel_word(accelerator),
+        "accel": accel_word(accelerator),
         "kept": True,
         "ssh_port": ssh_port,
         "network": network,
@@ -188,8 +188,8 @@ def _requests(
     for index, (text, kernel_name) in enumerate(pairs):
         shape = topology.scale(_with_disks(catalog.topology(text), disks), memory=memory, vcpus=vcpus)
         taken = {request.name for request in found}
-        wish = f"{recipe.stem(text)}-{recipe.stem(kernel_name)}" if len(kernels) > 1 else text
-        who = given[index] if given else guests.fresh_name(wish, taken)
+        stem = f"{recipe.stem(text)}-{recipe.stem(kernel_name)}" if len(kernels) > 1 else text
+        who = given[index] if given else guests.fresh_name(stem, taken)
         try:
             check_name(who)
             if who in taken:

@@ -63,7 +63,7 @@ def list_kernels() -> None:
             base = image.existing("debian12", limit(MINUTE)) if recipe.DISTRIBUTION in what.config else None
             try:
                 asked = (
-                    kernel_build.plan(name, base, limit(MINUTE), fetch=False)
+                    kernel_build.make_plan(name, base, limit(MINUTE), fetch=False)
                     if base or recipe.DISTRIBUTION not in what.config
                     else None
                 )
@@ -86,7 +86,7 @@ def show(
     if age := recipe.era_of(what):
         told["era"] = era.about(age)
     if what.built and (
-        asked := kernel_build.plan(name, _image(name, image_name), limit(MINUTE), fetch=False)
+        asked := kernel_build.make_plan(name, _image(name, image_name), limit(MINUTE), fetch=False)
     ):
         told |= {
             "source": asked.tree.id,
@@ -115,7 +115,7 @@ def build(
         base = _image(name, image_name)
         deadline = limit(kernel_build.BUILD_SECONDS)
         if only_configure:
-            asked = kernel_build.plan(name, base, deadline, fetch=True)
+            asked = kernel_build.make_plan(name, base, deadline, fetch=True)
             assert asked is not None  # it was fetched
             echo(kernel_build.configure(asked, deadline), nl=False)
         else:

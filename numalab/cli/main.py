@@ -113,7 +113,7 @@ def measure_workload(
             topology_name=topology_name,
             shape=shape,
             kernel_name=kernel_name,
-            wish=accel_word(accelerator),
+            accel=accel_word(accelerator),
         )
         deadline = limit(launch.UP_SECONDS)
         guest = provision.up(request, connect(uri, deadline), deadline)

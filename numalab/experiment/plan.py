@@ -39,7 +39,7 @@ class Plan(Value):
     kernels: tuple[str, ...]
     """Recipes, by name or path. The first is "before", all others are "after". Twice the same kernel is a
     calibration."""
-    wish: str = "auto"
+    accel: str = "auto"
     profile_hz: int = 0
     image: str = "debian12"
     image_id: str = ""
@@ -61,7 +61,7 @@ def make_plan(
     topology_name: str | None = None,
     memory: int | None = None,
     vcpus: int | None = None,
-    wish: str = "auto",
+    accel: str = "auto",
     profile_hz: int = 0,
 ) -> Plan:
     """A case and what a person chose, checked before anything is made. Raises InputError."""
@@ -84,7 +84,7 @@ def make_plan(
         size=size,
         machine=machine,
         kernels=tuple(kernels) or (case.before, case.after),
-        wish=wish,
+        accel=accel,
         profile_hz=profile_hz,
     )
     check_plan(made)
@@ -105,28 +105,28 @@ def _like(first: Machine, name: str) -> Machine:
     )
 
 
-def check_plan(asked: Plan) -> None:
+def check_plan(plan: Plan) -> None:
     """InputError when a kernel, the workload, a metric or a phase of the plan does not exist."""
-    for name in asked.kernels:
+    for name in plan.kernels:
         recipe(name)
-    for wanted in asked.case.expect:
+    for wanted in plan.case.expect:
         if not metrics.known(wanted.metric):
-            raise InputError(f"case {asked.case_name}: there is no metric {wanted.metric}")
+            raise InputError(f"case {plan.case_name}: there is no metric {wanted.metric}")
         if not any(
-            phase.measured and fnmatchcase(phase.name, wanted.phase) for phase in workload_phases(asked)
+            phase.measured and fnmatchcase(phase.name, wanted.phase) for phase in workload_phases(plan)
         ):
             raise InputError(
-                f"case {asked.case_name}: {asked.case.workload} has no measured phase {wanted.phase} in size {asked.size}"
+                f"case {plan.case_name}: {plan.case.workload} has no measured phase {wanted.phase} in size {plan.size}"
             )
-    scaled_topology(asked)
+    scaled_topology(plan)
 
 
-def scaled_topology(asked: Plan) -> Topology:
+def scaled_topology(plan: Plan) -> Topology:
     """The machine, scaled, with the case's disks."""
     own = topology.scale(
-        catalog.topology(asked.machine.topology), memory=asked.machine.memory, vcpus=asked.machine.vcpus
+        catalog.topology(plan.machine.topology), memory=plan.machine.memory, vcpus=plan.machine.vcpus
     )
-    disks: dict[str, Disk] = {disk.name: disk for disk in (*own.disks, *asked.case.disks)}
+    disks: dict[str, Disk] = {disk.name: disk for disk in (*own.disks, *plan.case.disks)}
     return own.model_copy(update={"disks": tuple(disks.values())})
 
 
@@ -140,40 +140,40 @@ def boot_order(kernels: Sequence[str], boots: int, *, first: int = 0) -> list[tu
     return found
 
 
-def build_kernels(asked: Plan, deadline: Deadline) -> None:
+def build_kernels(plan: Plan, deadline: Deadline) -> None:
     """Build the kernels that are not there yet."""
-    for name in dict.fromkeys(asked.kernels):
+    for name in dict.fromkeys(plan.kernels):
         if recipe(name).built:
-            build.build(name, image.existing(asked.image, deadline), deadline)
+            build.build(name, image.existing(plan.image, deadline), deadline)
 
 
-def pin_builds(asked: Plan, deadline: Deadline) -> tuple[Plan, set[Path]]:
+def pin_builds(plan: Plan, deadline: Deadline) -> tuple[Plan, set[Path]]:
     """The plan on certain builds of its image and kernels, and the folders that nobody may remove until its
     last boot."""
-    base = image.require(asked.image, deadline)
-    boots = {name: kernel_boot.resolve(name, base) for name in asked.kernels}
-    return asked.model_copy(update={"image_id": base.id, "pinned": boots}), launch.folders(
+    base = image.require(plan.image, deadline)
+    boots = {name: kernel_boot.resolve(name, base) for name in plan.kernels}
+    return plan.model_copy(update={"image_id": base.id, "pinned": boots}), launch.folders(
         base, *boots.values()
     )
 
 
-def plan_settings(asked: Plan) -> dict[str, str]:
+def plan_settings(plan: Plan) -> dict[str, str]:
     """Sysctls and knobs of the plan, in one mapping for the record."""
-    return {**asked.about.sysctls, **asked.about.knobs}
+    return {**plan.about.sysctls, **plan.about.knobs}
 
 
-def workload_phases(asked: Plan) -> tuple[Phase, ...]:
+def workload_phases(plan: Plan) -> tuple[Phase, ...]:
     """The workload's, with the plan's parameters."""
-    module = runner.load(asked.case.workload)
-    found: tuple[Phase, ...] = module.phases(runner.parameters(module, asked.size, asked.about.params))
+    module = runner.load(plan.case.workload)
+    found: tuple[Phase, ...] = module.phases(runner.parameters(module, plan.size, plan.about.params))
     return found
 
 
-def interesting_phase(asked: Plan) -> Phase:
+def interesting_phase(plan: Plan) -> Phase:
     """The first phase that something is expected of."""
     return next(
         phase
-        for phase in workload_phases(asked)
-        for wanted in asked.case.expect
+        for phase in workload_phases(plan)
+        for wanted in plan.case.expect
         if phase.measured and fnmatchcase(phase.name, wanted.phase)
     )

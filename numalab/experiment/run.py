@@ -64,7 +64,7 @@ class ExperimentBoot:
 
 
 def run(
-    asked: Plan,
+    plan: Plan,
     host: Host,
     boots: int,
     *,
@@ -79,32 +79,32 @@ def run(
 
     A run is handed over when its guest is down: whoever takes it may take long, or raise.
     """
-    for number, index in boot_order(asked.kernels, boots, first=first):
+    for number, index in boot_order(plan.kernels, boots, first=first):
         boot = ExperimentBoot(
-            number, Arm.BEFORE if index == 0 else Arm.AFTER, asked.kernels[index], experiment
+            number, Arm.BEFORE if index == 0 else Arm.AFTER, plan.kernels[index], experiment
         )
         watcher = began(boot)
-        deadline = limit(60 * asked.about.minutes)
+        deadline = limit(60 * plan.about.minutes)
         with (
             _crash_of(boot),
-            booted(asked, host, boot.kernel, f"{asked.case_name}-{number}", deadline) as (guest, settings),
+            booted(plan, host, boot.kernel, f"{plan.case_name}-{number}", deadline) as (guest, settings),
         ):
             options = runner.Options(
-                params=asked.about.params,
-                tracepoints=asked.case.tracepoints,
+                params=plan.about.params,
+                tracepoints=plan.case.tracepoints,
                 settings=settings,
-                profile_hz=asked.profile_hz,
+                profile_hz=plan.profile_hz,
                 place=Place(
-                    case_name=asked.case_name,
-                    case=asked.case,
+                    case_name=plan.case_name,
+                    case=plan.case,
                     experiment=experiment,
                     arm=boot.arm,
                     boot=number,
                     looks=looks,
-                    planned=boots * len(asked.kernels),
+                    planned=boots * len(plan.kernels),
                 ),
             )
-            done = runner.run(guest, asked.case.workload, asked.size, deadline, options, watcher=watcher)
+            done = runner.run(guest, plan.case.workload, plan.size, deadline, options, watcher=watcher)
         yield done
 
 
@@ -119,59 +119,59 @@ def _crash_of(boot: ExperimentBoot) -> Iterator[None]:
         ) from error
 
 
-def fresh_experiment(asked: Plan) -> str:
+def fresh_experiment(plan: Plan) -> str:
     """An experiment's name: when, which case, whose."""
-    return f"{state.stamp()}-{asked.case_name}-{os.getpid()}-{secrets.token_hex(4)}"
+    return f"{state.stamp()}-{plan.case_name}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 @contextmanager
 def booted(
-    asked: Plan, host: Host, kernel: str, name: str, deadline: Deadline
+    plan: Plan, host: Host, kernel: str, name: str, deadline: Deadline
 ) -> Iterator[tuple[Guest, dict[str, str]]]:
     """A fresh guest of the plan and what was set in it and read back; down at the end of the block."""
     while True:
         try:
-            guest = up(asked, host, kernel, guests.fresh_name(name), deadline)
+            guest = up(plan, host, kernel, guests.fresh_name(name), deadline)
             break
         except NameTaken:  # by another experiment, between our look and the claim
             deadline.check(f"finding a name for guest {name}")
     with guests.ending(guest):
-        yield guest, plan_settings(asked)
+        yield guest, plan_settings(plan)
 
 
-def up(asked: Plan, host: Host, kernel: str, name: str, deadline: Deadline, *, kept: bool = False) -> Guest:
+def up(plan: Plan, host: Host, kernel: str, name: str, deadline: Deadline, *, kept: bool = False) -> Guest:
     """A guest of the plan with its sysctls and knobs; `kept` for a person. On any error, nothing is left."""
     request = GuestRequest(
         name=name,
-        topology_name=asked.machine.topology,
-        shape=scaled_topology(asked),
+        topology_name=plan.machine.topology,
+        shape=scaled_topology(plan),
         kernel_name=kernel,
-        wish=asked.wish,
-        append=asked.case.append,
-        image_name=asked.image,
-        image_id=asked.image_id,
+        accel=plan.accel,
+        append=plan.case.append,
+        image_name=plan.image,
+        image_id=plan.image_id,
         kept=kept,
-        pinned=asked.pinned.get(kernel),
+        pinned=plan.pinned.get(kernel),
     )
     guest = provision.up(request, host, deadline.within(launch.UP_SECONDS))
-    if asked.about.sysctls or asked.about.knobs:
+    if plan.about.sysctls or plan.about.knobs:
         with guests.ending(guest, only_on_error=True), step("sysctls and knobs set and read back", who=name):
             provision.tune(
-                guest, provision.Order(sysctls=asked.about.sysctls, knobs=asked.about.knobs), deadline
+                guest, provision.Order(sysctls=plan.about.sysctls, knobs=plan.about.knobs), deadline
             )
     return guest
 
 
-def prelude(asked: Plan, guest: Guest, deadline: Deadline) -> None:
+def prelude(plan: Plan, guest: Guest, deadline: Deadline) -> None:
     """Everything up to the interesting phase, done in a guest: file systems made, files created, caches
     dropped."""
-    module = runner.load(asked.case.workload)
-    runner.give_files(guest, module, runner.parameters(module, asked.size, asked.about.params), deadline)
-    last = interesting_phase(asked)
-    for phase in workload_phases(asked):
+    module = runner.load(plan.case.workload)
+    runner.give_files(guest, module, runner.parameters(module, plan.size, plan.about.params), deadline)
+    last = interesting_phase(plan)
+    for phase in workload_phases(plan):
         if phase == last:
             return
-        with step(f"{asked.case.workload}: {phase.name}", who=guest.name):
+        with step(f"{plan.case.workload}: {phase.name}", who=guest.name):
             ssh.succeed(guest, phase.command, deadline=deadline.within(phase.limit_seconds))
 
 
@@ -195,7 +195,7 @@ class Observer(runner.Watcher, Protocol):
 
 
 def conduct(
-    asked: Plan, host: Host, boots: int | None, *, limit: Callable[[float], Deadline], view: Observer
+    plan: Plan, host: Host, boots: int | None, *, limit: Callable[[float], Deadline], view: Observer
 ) -> Outcome:
     """Run a case to its verdict: `boots` rounds, or (None) until the answer is clear or most_boots is
     reached.
@@ -203,21 +203,21 @@ def conduct(
     Raises InputError after the first boot when a threshold lies inside what a calibration of this very
     machine found one kernel to scatter by itself.
     """
-    build_kernels(asked, limit(PREPARE_SECONDS))
-    plan, folders = pin_builds(asked, limit(SPARE_SECONDS))
+    build_kernels(plan, limit(PREPARE_SECONDS))
+    pinned, folders = pin_builds(plan, limit(SPARE_SECONDS))
     with state.using(*folders):
-        return _conduct(plan, host, boots, limit=limit, view=view)
+        return _conduct(pinned, host, boots, limit=limit, view=view)
 
 
 def _conduct(
-    asked: Plan, host: Host, boots: int | None, *, limit: Callable[[float], Deadline], view: Observer
+    plan: Plan, host: Host, boots: int | None, *, limit: Callable[[float], Deadline], view: Observer
 ) -> Outcome:
-    experiment, runs = fresh_experiment(asked), list[tuple[Run, Path]]()
-    looks = (boots,) if boots else judge.looks(asked.about)
+    experiment, runs = fresh_experiment(plan), list[tuple[Run, Path]]()
+    looks = (boots,) if boots else judge.looks(plan.about)
     first, rounds = 0, looks[0]
     while True:
         for one in run(
-            asked,
+            plan,
             host,
             rounds,
             experiment=experiment,
@@ -228,8 +228,8 @@ def _conduct(
         ):
             runs.append(one)
             if len(runs) == 1:
-                _refuse(asked, one[0], looks[-1])
-            if len(runs) % len(asked.kernels) == 0 and len(runs) > len(asked.kernels):
+                _refuse(plan, one[0], looks[-1])
+            if len(runs) % len(plan.kernels) == 0 and len(runs) > len(plan.kernels):
                 for verdict in verdicts([run for run, _ in runs]):
                     view.so_far(verdict)
         found = verdicts([run for run, _ in runs])
@@ -239,17 +239,17 @@ def _conduct(
         first, rounds = rounds, max(more)
 
 
-def _refuse(asked: Plan, run: Run, boots: int) -> None:
+def _refuse(plan: Plan, run: Run, boots: int) -> None:
     """InputError when a threshold of the case lies inside the spread of one kernel, for so many boots."""
     known = calibration.load(calibration.site(run))
-    refused = calibration.inside(asked.case, boots, known) if known and len(set(asked.kernels)) > 1 else ()
+    refused = calibration.inside(plan.case, boots, known) if known and len(set(plan.kernels)) > 1 else ()
     if refused:
         told = "; ".join(
-            f"{wish.metric}: by {wish.by:g}, but one kernel alone differs by up to {least:.3g}"
-            for wish, least in refused
+            f"{expected.metric}: by {expected.by:g}, but one kernel alone differs by up to {least:.3g}"
+            for expected, least in refused
         )
         raise InputError(
-            f"case {asked.case_name}: {boots} boots cannot bear its thresholds here ({told}): more boots, or a larger `by`",
+            f"case {plan.case_name}: {boots} boots cannot bear its thresholds here ({told}): more boots, or a larger `by`",
             field="boots",
         )
 

@@ -329,9 +329,9 @@ def names() -> list[str]:
     return sorted(path.name for path in state.folder("guests").iterdir() if not path.name.startswith("."))
 
 
-def fresh_name(wish: str, besides: AbstractSet[str] = frozenset()) -> str:
-    """The wished name (a topology's, or its file's), or with the first number that makes it free."""
-    stem = Path(wish).name.removesuffix(".yml")
+def fresh_name(wanted: str, besides: AbstractSet[str] = frozenset()) -> str:
+    """The wanted name (a topology's, or its file's), or with the first number that makes it free."""
+    stem = Path(wanted).name.removesuffix(".yml")
     taken = {*names(), *besides}
     return next(name for name in [stem, *(f"{stem}-{n}" for n in range(2, 1000))] if name not in taken)
 

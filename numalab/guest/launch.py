@@ -171,7 +171,7 @@ def _prepare(
     """Everything short of starting it: accelerator, disks, record."""
     where = host.where
     request = request.model_copy(update={"shape": kernel_boot.fitted(request.kernel_name, request.shape)})
-    probe = accelerator.choose(request.wish, Path(boot.kernel or ""), deadline, where)
+    probe = accelerator.choose(request.accel, Path(boot.kernel or ""), deadline, where)
     disk_file = base.file("disk.qcow2")
     files = [disk_file, *(Path(path) for path in (boot.kernel, boot.initrd) if path)]
     there = {path: path for path in files}

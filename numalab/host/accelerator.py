@@ -50,12 +50,12 @@ def qemu_version(deadline: Deadline, where: Where = HERE) -> str:
     )
 
 
-def choose(wish: str, kernel: Path, deadline: Deadline, where: Where = HERE) -> Probe:
-    """The accelerator to use: `wish` is kvm, tcg or auto. A wished KVM that does not boot is an error."""
-    if wish == "tcg":
+def choose(accel: str, kernel: Path, deadline: Deadline, where: Where = HERE) -> Probe:
+    """The accelerator to use: `accel` is kvm, tcg or auto. A KVM that was asked for and that does not boot is an error."""
+    if accel == "tcg":
         return Probe(accel=Accel.TCG, reason="asked for", key="")
     probe = _cached(kernel, deadline, where)
-    if wish == "kvm" and probe.accel is not Accel.KVM:
+    if accel == "kvm" and probe.accel is not Accel.KVM:
         raise HostError(f"accelerator kvm: {probe.reason}; use tcg or auto", field="accelerator")
     return probe
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from numalab.core.errors import HostError, InputError
 from numalab.core.process import Deadline
 from numalab.host.image import Image
-from numalab.kernel.build import existing, plan, release
+from numalab.kernel.build import existing, make_plan, release
 from numalab.kernel.recipe import era_of, recipe, shown
 from numalab.model.guest import Boot
 from numalab.model.topology import Topology
@@ -57,7 +57,7 @@ def _files(name: str, image: Image) -> Boot:
         if not path.is_file():
             raise InputError(f"{shown(name)}: source.prebuilt.bzimage: there is no {path}")
         return Boot(name=name, kernel=str(path.absolute()), release=_told(path))
-    asked = plan(name, image, Deadline.after(60), fetch=False)
+    asked = make_plan(name, image, Deadline.after(60), fetch=False)
     built = existing(asked) if asked else None
     if built is None:
         raise HostError(

@@ -127,10 +127,10 @@ class Built(Stored):
         return Path(self.directory) / name
 
 
-def plan(name: str, image: Image | None, deadline: Deadline, *, fetch: bool) -> BuildPlan | None:
+def make_plan(name: str, image: Image | None, deadline: Deadline, *, fetch: bool) -> BuildPlan | None:
     """What building a kernel means. None (only without `fetch`) when its source is not here yet."""
     what = recipe(name)
-    asked = fragments(what, name)
+    config = fragments(what, name)
     tree = source.tree(name, what, deadline, fetch=fetch)
     age = era_of(what)
     tools = toolchain.tools(age, deadline, ask=fetch)
@@ -152,7 +152,7 @@ def plan(name: str, image: Image | None, deadline: Deadline, *, fetch: bool) -> 
     return BuildPlan(
         name=stem(name),
         tree=tree,
-        config=asked,
+        config=config,
         distribution=whole,
         patches=tuple(series),
         era=age,
@@ -171,9 +171,9 @@ def _patches(name: str, what: KernelRecipe, tree: Tree, deadline: Deadline) -> l
     return found
 
 
-def existing(asked: BuildPlan) -> Built | None:
+def existing(plan: BuildPlan) -> Built | None:
     """The kernel, if just this one was built and is whole."""
-    place = state.folder("kernels") / f"{asked.name}-{asked.key}"
+    place = state.folder("kernels") / f"{plan.name}-{plan.key}"
     if not place.is_dir():
         return None
     try:
@@ -183,11 +183,11 @@ def existing(asked: BuildPlan) -> Built | None:
         size = built.file("bzImage").stat().st_size
     except (OSError, ValueError) as error:
         raise HostError(
-            f"kernel {asked.name}: {place} is broken ({first_line(error)}): remove it, then lab.py kernel build {asked.name}"
+            f"kernel {plan.name}: {place} is broken ({first_line(error)}): remove it, then lab.py kernel build {plan.name}"
         ) from error
     if size != built.bzimage_bytes:
         raise HostError(
-            f"kernel {asked.name}: {place}/bzImage has {size} bytes, not {built.bzimage_bytes}: remove {place} and build it again"
+            f"kernel {plan.name}: {place}/bzImage has {size} bytes, not {built.bzimage_bytes}: remove {place} and build it again"
         )
     return built
 
@@ -197,45 +197,45 @@ def build(name: str, image: Image | None, deadline: Deadline) -> Built:
     one."""
     if not recipe(name).built:
         raise InputError(f"kernel {name} is not built here: its source is a finished kernel")
-    known = plan(name, image, deadline, fetch=False)
+    known = make_plan(name, image, deadline, fetch=False)
     if known and (ready := existing(known)):
         return ready
-    asked = plan(name, image, deadline, fetch=True)
-    assert asked is not None  # it was fetched
-    with state.lock(f"kernel-{asked.tree.id}", deadline):
-        if ready := existing(asked):
+    plan = make_plan(name, image, deadline, fetch=True)
+    assert plan is not None  # it was fetched
+    with state.lock(f"kernel-{plan.tree.id}", deadline):
+        if ready := existing(plan):
             return ready
-        modules = kconfig.has_modules(configure(asked, deadline))
-        with state.making(state.folder("kernels") / f"{asked.name}-{asked.key}") as scratch:
+        modules = kconfig.has_modules(configure(plan, deadline))
+        with state.making(state.folder("kernels") / f"{plan.name}-{plan.key}") as scratch:
             begin = time.monotonic()
             with step(f"kernel {name}: built on {toolchain.builder().host}"):
-                _play(asked, "build", scratch / "result.tar", deadline, modules=modules)
-            return _keep(asked, scratch, time.monotonic() - begin)
+                _play(plan, "build", scratch / "result.tar", deadline, modules=modules)
+            return _keep(plan, scratch, time.monotonic() - begin)
 
 
-def configure(asked: BuildPlan, deadline: Deadline) -> str:
+def configure(plan: BuildPlan, deadline: Deadline) -> str:
     """The .config of a plan. Raises InputError that names each option that was asked for and got lost."""
-    place = state.folder("configs") / asked.build
+    place = state.folder("configs") / plan.build
     if (
         place.exists()
-        and kernel_era.forgiven(asked.era, kconfig.lost(asked.config, place.read_text(errors="replace")))[1]
+        and kernel_era.forgiven(plan.era, kconfig.lost(plan.config, place.read_text(errors="replace")))[1]
     ):
         note(f"{place} is damaged: the kernel is configured again")
         place.unlink()
     if not place.exists():
-        with step(f"kernel {asked.name}: configured"):
+        with step(f"kernel {plan.name}: configured"):
             fresh = state.scratch(place)
-            _play(asked, "configure", fresh, deadline)
+            _play(plan, "configure", fresh, deadline)
         text = fresh.read_text()
-        lacking, gone = kernel_era.forgiven(asked.era, kconfig.lost(asked.config, text))
+        lacking, gone = kernel_era.forgiven(plan.era, kconfig.lost(plan.config, text))
         if lacking:
             note(
-                f"kernel {asked.name}: its era lacks {', '.join(line.split()[0].removeprefix('CONFIG_') for line in lacking)}"
+                f"kernel {plan.name}: its era lacks {', '.join(line.split()[0].removeprefix('CONFIG_') for line in lacking)}"
             )
         if gone:
             fresh.unlink()
             raise InputError(
-                f"kernel {asked.name}: options that were asked for did not survive olddefconfig: {', '.join(gone)}"
+                f"kernel {plan.name}: options that were asked for did not survive olddefconfig: {', '.join(gone)}"
             )
         state.sync(fresh)
         fresh.replace(place)
@@ -243,7 +243,7 @@ def configure(asked: BuildPlan, deadline: Deadline) -> str:
     return place.read_text()
 
 
-def _keep(asked: BuildPlan, scratch: Path, seconds: float) -> Built:
+def _keep(plan: BuildPlan, scratch: Path, seconds: float) -> Built:
     """What came back -> a finished kernel with its manifest."""
     with tarfile.open(scratch / "result.tar") as archive:
         # Not filter="data", which Debian 12's Python 3.11.2 does not know yet.
@@ -253,21 +253,21 @@ def _keep(asked: BuildPlan, scratch: Path, seconds: float) -> Built:
     (scratch / "result.tar").unlink()
     text = version(scratch / "bzImage")
     found = release(scratch / "bzImage")
-    if not found.endswith(_local_version(asked.name)):
-        raise HostError(f"kernel {asked.name}: what was built calls itself {found}")
-    if not text.startswith(f"{found} ({asked.key}@{BUILD_HOST}) "):
+    if not found.endswith(_local_version(plan.name)):
+        raise HostError(f"kernel {plan.name}: what was built calls itself {found}")
+    if not text.startswith(f"{found} ({plan.key}@{BUILD_HOST}) "):
         raise HostError(
-            f"kernel {asked.name}: what was built is another kernel: it carries {text!r}, and not the key {asked.key}: build it again"
+            f"kernel {plan.name}: what was built is another kernel: it carries {text!r}, and not the key {plan.key}: build it again"
         )
     built = Built(
-        name=asked.name,
-        key=asked.key,
-        directory=str(state.folder("kernels") / f"{asked.name}-{asked.key}"),
+        name=plan.name,
+        key=plan.key,
+        directory=str(state.folder("kernels") / f"{plan.name}-{plan.key}"),
         release=found,
         seconds=round(seconds, 1),
-        patches=tuple(f"{'-' if patch.reverse else '+'} {patch.label}" for patch in asked.patches),
-        source=asked.tree.id,
-        compiler=asked.tools.compiler,
+        patches=tuple(f"{'-' if patch.reverse else '+'} {patch.label}" for patch in plan.patches),
+        source=plan.tree.id,
+        compiler=plan.tools.compiler,
         bzimage_bytes=(scratch / "bzImage").stat().st_size,
         modules=(scratch / "modules.tar").exists(),
     )
@@ -279,29 +279,29 @@ def _local_version(name: str) -> str:
     return f"-numalab-{name}"
 
 
-def _play(asked: BuildPlan, tag: str, out: Path, deadline: Deadline, *, modules: bool = False) -> None:
+def _play(plan: BuildPlan, tag: str, out: Path, deadline: Deadline, *, modules: bool = False) -> None:
     """playbooks/kernel.yml for a plan. Raises InputError for a patch that does not apply."""
-    log = state.folder("logs") / f"kernel-{asked.name}-{tag}.log"
+    log = state.folder("logs") / f"kernel-{plan.name}-{tag}.log"
     job = out.with_name(f"{out.name}.job")
     try:
-        _job(asked, job, modules)
+        _job(plan, job, modules)
         variables: dict[str, object] = {
-            "kernel_source": asked.tree.id,
-            "kernel_tarball": asked.tree.tarball,
-            "kernel_build": asked.build,
+            "kernel_source": plan.tree.id,
+            "kernel_tarball": plan.tree.tarball,
+            "kernel_build": plan.build,
             "kernel_job": str(job),
-            "kernel_tools": [asked.tools.compiler, *asked.tools.binutils],
-            "kernel_allconfig": not asked.distribution,
+            "kernel_tools": [plan.tools.compiler, *plan.tools.binutils],
+            "kernel_allconfig": not plan.distribution,
             "kernel_out": str(out),
-            "kernel_ask_tools": toolchain.ask_tools(asked.era),
-            **toolchain.container_variables(asked.era),
+            "kernel_ask_tools": toolchain.ask_tools(plan.era),
+            **toolchain.container_variables(plan.era),
         }
         toolchain.play(tag, variables, log, deadline)
     except CommandFailed as error:
-        for index, patch in enumerate(asked.patches):
+        for index, patch in enumerate(plan.patches):
             if f"refused: {index:04}.patch" in error.evidence:
                 raise InputError(
-                    f"kernel {asked.name}: {kernel_patch.refusal(error.evidence, patch) or error}",
+                    f"kernel {plan.name}: {kernel_patch.refusal(error.evidence, patch) or error}",
                     evidence=error.evidence,
                 ) from error
         who = toolchain.builder()
@@ -309,36 +309,36 @@ def _play(asked: BuildPlan, tag: str, out: Path, deadline: Deadline, *, modules:
         if full_here or "No space left on device" in error.evidence:
             place = state.directory() if who.local else who.host
             raise HostError(
-                f"kernel {asked.name}: the disk is full ({place}): make room (lab.py kernel prune, lab.py gc), then build it again",
+                f"kernel {plan.name}: the disk is full ({place}): make room (lab.py kernel prune, lab.py gc), then build it again",
                 evidence=error.evidence,
             ) from error
-        raise CommandFailed(f"kernel {asked.name}: {error}", evidence=error.evidence) from error
+        raise CommandFailed(f"kernel {plan.name}: {error}", evidence=error.evidence) from error
     finally:
         job.unlink(missing_ok=True)
 
 
-def _job(asked: BuildPlan, path: Path, modules: bool) -> None:
+def _job(plan: BuildPlan, path: Path, modules: bool) -> None:
     """The tar that the builder works from."""
     arguments = [
-        f"LOCALVERSION={_local_version(asked.name)}",
+        f"LOCALVERSION={_local_version(plan.name)}",
         "KBUILD_BUILD_VERSION=1",
         f"KBUILD_BUILD_TIMESTAMP={TIMESTAMP}",
-        f"KBUILD_BUILD_USER={asked.key}",
+        f"KBUILD_BUILD_USER={plan.key}",
         f"KBUILD_BUILD_HOST={BUILD_HOST}",
-        *asked.make,
+        *plan.make,
         "bzImage",
         *(["modules"] if modules else []),
     ]
-    touched = sorted({file for patch in asked.patches for file in kernel_patch.touched(patch.text)})
+    touched = sorted({file for patch in plan.patches for file in kernel_patch.touched(patch.text)})
     files = {
-        "all.config": asked.distribution + "\n" + asked.config,
+        "all.config": plan.distribution + "\n" + plan.config,
         "arguments": "".join(f"{word}\n" for word in arguments),
-        "make": "".join(f"{word}\n" for word in asked.make),
+        "make": "".join(f"{word}\n" for word in plan.make),
         "touched": "".join(f"{file}\n" for file in touched),
         "order": "".join(
-            f"{'-' if patch.reverse else '+'} {index:04}.patch\n" for index, patch in enumerate(asked.patches)
+            f"{'-' if patch.reverse else '+'} {index:04}.patch\n" for index, patch in enumerate(plan.patches)
         ),
-        **{f"{index:04}.patch": patch.text for index, patch in enumerate(asked.patches)},
+        **{f"{index:04}.patch": patch.text for index, patch in enumerate(plan.patches)},
         **{script.name: script.read_text() for script in kernel_era.SCRIPTS.glob("*.sh")},
     }
     with tarfile.open(path, "w") as archive:

@@ -43,14 +43,14 @@ PROGRAMS = (
 )
 
 
-def examine(wish: str, uri: str | None, deadline: Deadline) -> list[Fact]:
+def examine(accel: str, uri: str | None, deadline: Deadline) -> list[Fact]:
     """All facts about this host, in the order in which a person would fix them."""
     return [
         *_programs(deadline),
         *_ansible(deadline),
         *_libvirt(uri, deadline),
         *_disk(),
-        *_accel(wish, deadline),
+        *_accel(accel, deadline),
     ]
 
 
@@ -127,7 +127,7 @@ def _disk() -> Iterator[Fact]:
     )
 
 
-def _accel(wish: str, deadline: Deadline) -> Iterator[Fact]:
+def _accel(accel: str, deadline: Deadline) -> Iterator[Fact]:
     found = None
     with contextlib.suppress(LabError):
         found = image.existing("debian12", deadline)
@@ -137,11 +137,11 @@ def _accel(wish: str, deadline: Deadline) -> Iterator[Fact]:
         return
     yield Fact("image", f"{found.name} {found.id}")
     try:
-        probe = accelerator.choose(wish, found.file("vmlinuz"), deadline)
+        probe = accelerator.choose(accel, found.file("vmlinuz"), deadline)
         yield Fact(
             "accelerator",
             f"{probe.accel}: {probe.reason}",
-            probe.accel == "kvm" or wish == "tcg",
+            probe.accel == "kvm" or accel == "tcg",
             "emulation: times mean nothing, and everything takes longer",
             "a host with working KVM",
         )

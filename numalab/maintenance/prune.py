@@ -140,7 +140,9 @@ def _kept(image: Image | None, deadline: Deadline) -> Kept:
         with contextlib.suppress(
             LabError
         ):  # no git tree given, no image built: all that may be its own is kept
-            asked = build.plan(name, image if DISTRIBUTION in what.config else None, deadline, fetch=False)
+            asked = build.make_plan(
+                name, image if DISTRIBUTION in what.config else None, deadline, fetch=False
+            )
         if asked is None:
             kept.names.add(name)
             kept.beginnings += (_beginning(what),)

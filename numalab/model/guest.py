@@ -91,7 +91,7 @@ class GuestRequest(Value):
     image_id: str = ""
     """A certain build of the image; '' takes the newest of today's inputs."""
     append: str = ""
-    wish: str = "auto"
+    accel: str = "auto"
     form: DiskForm = DiskForm.AUTO
     ssh_port: int | None = None
     network: bool = False

@@ -196,14 +196,14 @@ def effects(findings: Sequence[Finding]) -> Plot | None:
     traces, notes, cells = [], [], []
     ratios: dict[float, str] = {}
     for row, finding in enumerate(shown):
-        y, wish = -2.0 * row - 1, finding.expectation
+        y, expected = -2.0 * row - 1, finding.expectation
         traces += _effect(y, finding, (start, end))
-        notes.append(note(y + 0.85, f"{wish.metric} · {wish.phase}"))
+        notes.append(note(y + 0.85, f"{expected.metric} · {expected.phase}"))
         ratios[y] = number(finding.ratio)
         cells.append(
             (
-                wish.metric,
-                wish.phase,
+                expected.metric,
+                expected.phase,
                 number(finding.ratio),
                 interval(finding.low, finding.high),
                 number(_asked(finding)),

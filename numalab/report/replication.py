@@ -76,13 +76,13 @@ def beside(references: Mapping[str, Published], found: Columns, before: str) -> 
 def _beside(name: str, effect: PublishedEffect, kernels: tuple[str, str], found: Columns) -> Beside:
     boots = [found[heading] for heading in kernels]
     sides = [metrics.values(runs, effect.metric, effect.phase) for runs in boots]
-    wish = Expectation(
+    expected = Expectation(
         metric=effect.metric,
         phase=effect.phase,
         direction=Direction.FALLS if effect.ratio < 1 else Direction.RISES,
     )
     kind = metrics.kind(effect.metric)
-    ours = expectation.alone(wish, sides[0], sides[1], kind=kind)
+    ours = expectation.alone(expected, sides[0], sides[1], kind=kind)
     emulated = kind is Kind.TIME and any(run.emulated for runs in boots for run in runs)
     agreement = (
         Agreement.EMULATED

@@ -115,17 +115,19 @@ def _finding(one: Finding, found: Verdict) -> list[str]:
     return lines
 
 
-def _asked(wish: Expectation) -> str:
+def _asked(expected: Expectation) -> str:
     """What is expected, in the case's own words."""
-    by = f" by a factor of {wish.by:g}" if wish.by > 1 else ""
-    to = "" if wish.to is None else f"{',' * bool(by)} to {wish.to:g}"
-    return f"{wish.metric}, {wish.phase}: {wish.direction}{by}{to}"
+    by = f" by a factor of {expected.by:g}" if expected.by > 1 else ""
+    to = "" if expected.to is None else f"{',' * bool(by)} to {expected.to:g}"
+    return f"{expected.metric}, {expected.phase}: {expected.direction}{by}{to}"
 
 
 def repro(case: Case, kernel: str, guest: str, phase: Phase, script: str) -> str:
     """What to type and what to watch in a guest that stands before a case's interesting phase."""
-    wishes = [wish for wish in case.expect if fnmatchcase(phase.name, wish.phase)]
-    watched = list(dict.fromkeys(counter for wish in wishes for counter in _counters(wish.metric)))
+    expectations = [expected for expected in case.expect if fnmatchcase(phase.name, expected.phase)]
+    watched = list(
+        dict.fromkeys(counter for expected in expectations for counter in _counters(expected.metric))
+    )
     lines = [
         f"{guest}: kernel {kernel}, all done up to phase {phase.name} of {case.workload}: {case.description}",
         f"  in the guest:  sh {script}    # {phase.command.splitlines()[0][:80]}",
@@ -141,9 +143,9 @@ def repro(case: Case, kernel: str, guest: str, phase: Phase, script: str) -> str
         f"                 ./lab.py down {guest}     # when you are done",
         f"  expected of {case.after} against {case.before}:",
     ]
-    for wish in wishes:
-        where = "" if wish.releases == "*" else f" (in {wish.releases})"
-        lines.append(f"    {_asked(wish)}{where}{': ' if wish.why else ''}{wish.why}")
+    for expected in expectations:
+        where = "" if expected.releases == "*" else f" (in {expected.releases})"
+        lines.append(f"    {_asked(expected)}{where}{': ' if expected.why else ''}{expected.why}")
     return "\n".join(lines)
 
 

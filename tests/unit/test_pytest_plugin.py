@@ -292,7 +292,7 @@ def test_a_case_that_holds_passes(cases: Cases) -> None:
     assert result.ret == 0
     result.stdout.fnmatch_lines(["testcases/mine.yml::mine[[]4socket[]] PASSED*"])
     [(asked, boots)] = cases.asked
-    assert (asked.case_name, asked.machine.topology, asked.kernels, boots, asked.wish) == (
+    assert (asked.case_name, asked.machine.topology, asked.kernels, boots, asked.accel) == (
         "mine",
         "4socket",
         ("6.1-slowscan-before", "6.1"),
@@ -430,7 +430,7 @@ def test_options_choose(cases: Cases) -> None:
         "--accel",
         "tcg",
     )
-    assert [(asked.machine.topology, asked.kernels, asked.wish) for asked, _ in cases.asked] == [
+    assert [(asked.machine.topology, asked.kernels, asked.accel) for asked, _ in cases.asked] == [
         (name, ("6.1-nogroup-always-before", "6.1"), "tcg") for name in ("fakenuma", "cpus2of4")
     ]
 

@@ -335,7 +335,7 @@ def use_kernel(path: Path, deadline: Deadline) -> None:
     """As kernel build, and then as up --boot grub."""
     what = recipe.recipe(str(path))
     if what.built:
-        plan = build.plan(str(path), None, deadline, fetch=True)
+        plan = build.make_plan(str(path), None, deadline, fetch=True)
         assert plan
         for tag in ("configure", "build"):
             build._play(plan, tag, path.with_name("out"), deadline)

@@ -91,7 +91,7 @@ def test_a_git_source_made_from_the_package(tmp_path: Path) -> None:
         f"description: d\nsource: {{git: {{url: {place}, rev: v5.10, commit: {git('rev-parse', 'HEAD')}}}}}\n"
         'config: [base, "5.10"]\nera: bullseye\n'
     )
-    asked = build.plan(str(recipe), None, Deadline.after(300), fetch=True)
+    asked = build.make_plan(str(recipe), None, Deadline.after(300), fetch=True)
     assert asked is not None
     assert asked.tree.series == "5.10"
     assert kconfig.options(build.configure(asked, Deadline.after(300))) == kconfig.options(
@@ -100,7 +100,7 @@ def test_a_git_source_made_from_the_package(tmp_path: Path) -> None:
     git("commit", "-q", "--allow-empty", "-m", "another")
     git("tag", "-f", "v5.10")
     with pytest.raises(InputError, match="was the tag moved"):
-        build.plan(str(recipe), None, Deadline.after(60), fetch=True)
+        build.make_plan(str(recipe), None, Deadline.after(60), fetch=True)
 
 
 def test_a_silent_boot(lab_py: Command, tmp_path: Path) -> None:

@@ -188,7 +188,7 @@ def test_run_as_chosen(lab: Lab, case: str, conducted: dict[str, Any]) -> None:
         2 * GIB,
         2,
     )
-    assert (asked.profile_hz, asked.wish, conducted["rounds"]) == (49, "tcg", None)
+    assert (asked.profile_hz, asked.accel, conducted["rounds"]) == (49, "tcg", None)
 
 
 @pytest.mark.parametrize(

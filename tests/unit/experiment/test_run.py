@@ -375,7 +375,7 @@ def test_run(asked: Plan, lab: Lab) -> None:
     assert [boot.kernel for boot in seen.boots] == [BEFORE, AFTER, AFTER, BEFORE]
     assert patience == [240.0] * 4, "each boot has its own time"
     request, options = lab.requests[1], lab.options[1]
-    assert (request.topology_name, request.kernel_name, request.append, request.wish) == (
+    assert (request.topology_name, request.kernel_name, request.append, request.accel) == (
         "4socket",
         AFTER,
         "quiet",

@@ -54,7 +54,7 @@ def request(
     name: str = "g", *, shape: Topology = SHAPE, append: str = "", ssh_port: int | None = None
 ) -> GuestRequest:
     return GuestRequest(
-        name=name, topology_name="4socket", shape=shape, wish="tcg", append=append, ssh_port=ssh_port
+        name=name, topology_name="4socket", shape=shape, accel="tcg", append=append, ssh_port=ssh_port
     )
 
 

@@ -561,7 +561,7 @@ def test_prune(lab_state: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
             raise InputError("no tree")
         return now.model_copy(update={"name": name}) if source.debian_source == "6.1" else None
 
-    monkeypatch.setattr(kernel_build, "plan", plan)
+    monkeypatch.setattr(kernel_build, "make_plan", plan)
     monkeypatch.setattr(guest, "names", lambda: ["g"])
     monkeypatch.setattr(
         guest,
