@@ -107,6 +107,16 @@ class Guest:
     host: Host
 
     def __post_init__(self) -> None:
+        self._begin()
+
+    def update(self, **changes: object) -> None:
+        """Change fields of the record, on disk too. The guest is reached, and its console read, anew."""
+        self.record = self.record.model_copy(update=changes)
+        self.save()
+        self._begin()
+
+    def _begin(self) -> None:
+        """Before the first command of a boot."""
         self._console = console.Watch(self.console_log, self.name, self._more_console)
         self.ssh = ssh_to(self.record, self.watch)
         self._booting = False

@@ -251,9 +251,7 @@ def start(guest: Guest, request: GuestRequest, deadline: Deadline) -> None:
                 ):
                     raise
             spec = guest.record.spec.model_copy(update={"ssh_port": free_port(where)})
-            guest.record = guest.record.model_copy(update={"spec": spec})
-            guest.save()
-            guest.__post_init__()
+            guest.update(spec=spec)
 
 
 def admit(asked: Topology, host: Host, deadline: Deadline) -> None:

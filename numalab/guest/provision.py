@@ -137,11 +137,7 @@ def _own_kernel(guest: Guest, deadline: Deadline, request: GuestRequest | None) 
         # All else of the boot stays: its era's environment too.
         own = spec.boot.model_copy(update={"kernel": None, "initrd": None, "release": boot.release})
         fresh = spec.model_copy(update={"boot": own})
-        guest.record = guest.record.model_copy(
-            update={"spec": fresh, "kernel_hash": kernel_boot.digest(boot)}
-        )  # today's build of that name
-        guest.save()
-        guest.__post_init__()
+        guest.update(spec=fresh, kernel_hash=kernel_boot.digest(boot))  # today's build of that name
         launch.start(
             guest,
             request or GuestRequest(name=spec.name, topology_name=spec.topology_name, shape=spec.topology),
