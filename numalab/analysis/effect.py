@@ -153,17 +153,8 @@ def _planned(variances: tuple[float, float], boots: tuple[int, int]) -> float:
 
 def detectable(effect: Effect, alpha: float) -> float:
     """The smallest true effect (a factor) that as many boots with this spread tell from none, with a chance
-    of POWER.
-
-    By the noncentral t distribution; the chance to find it the wrong way round is left out (it is < alpha/2).
-    """
-    if effect.error <= NO_SPREAD:
-        return 1.0
-    from scipy.special import nctdtrinc
-
-    freedom = _planned(effect.variances, effect.boots)
-    far = nctdtrinc(freedom, 1 - POWER, quantile(1 - alpha / 2, freedom))
-    return float(math.exp(min(far * effect.error, math.log(MOST_EFFECT))))
+    of POWER."""
+    return math.exp(min(_reach(effect.variances, effect.boots, alpha), math.log(MOST_EFFECT)))
 
 
 def boots_needed(effect: Effect, factor: float, alpha: float) -> int | None:
@@ -172,13 +163,24 @@ def boots_needed(effect: Effect, factor: float, alpha: float) -> int | None:
     distance = abs(math.log(factor))
     if distance <= NO_SPREAD:
         return None
-    from scipy.special import nctdtr
+    return LEAST_BOOTS + bisect_left(
+        range(LEAST_BOOTS, MOST_BOOTS),
+        True,
+        key=lambda boots: distance >= _reach(effect.variances, (boots, boots), alpha),
+    )
 
-    def suffice(boots: int) -> bool:
-        error = math.sqrt(sum(effect.variances) / boots)
-        if error <= NO_SPREAD:
-            return True
-        freedom = _planned(effect.variances, (boots, boots))
-        return bool(nctdtr(freedom, distance / error, quantile(1 - alpha / 2, freedom)) <= 1 - POWER)
 
-    return LEAST_BOOTS + bisect_left(range(LEAST_BOOTS, MOST_BOOTS), True, key=suffice)
+def _reach(variances: tuple[float, float], boots: tuple[int, int], alpha: float) -> float:
+    """The least distance (of logs) that boots with these variances tell from none with a chance of POWER.
+
+    By the noncentral t distribution; the chance to find it the wrong way round is left out (it is < alpha/2).
+    Asked by its inverse: scipy 1.17's nctdtr is NaN where the noncentrality is large, so that an effect of 4
+    seemed to need more boots than one of 2.
+    """
+    error = math.sqrt(sum(variance / count for variance, count in zip(variances, boots, strict=True)))
+    if error <= NO_SPREAD:
+        return 0.0
+    from scipy.special import nctdtrinc
+
+    freedom = _planned(variances, boots)
+    return float(nctdtrinc(freedom, 1 - POWER, quantile(1 - alpha / 2, freedom))) * error

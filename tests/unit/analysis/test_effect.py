@@ -255,6 +255,19 @@ def test_boots_needed_are_the_fewest(factor: float) -> None:
     )
 
 
+@pytest.mark.parametrize("spread", [0.001, 0.01, 0.1, 0.3])
+@pytest.mark.parametrize("alpha", [0.05, 0.005])
+def test_a_larger_effect_never_needs_more_boots(spread: float, alpha: float) -> None:
+    """With scipy 1.17 a factor of 2 needed 3 boots and one of 4 needed 19."""
+    found = Effect(boots=(3, 3), log=0.0, variances=(spread**2, spread**2), vanished=(False, False))
+    needed = [
+        effect.boots_needed(found, factor, alpha)
+        for factor in (1.05, 1.1, 1.3, 1.6, 2, 3, 4, 7, 20, 100, 1e6)
+    ]
+    assert needed == sorted(needed, key=lambda boots: -(boots or 0))
+    assert needed[-1] == effect.LEAST_BOOTS
+
+
 def test_boots_needed_has_an_end() -> None:
     wild = compare([1, 1e6, 1e-6], [1, 1e-6, 1e6], counts=False)
     assert effect.boots_needed(wild, 1.01, 0.05) == effect.MOST_BOOTS
