@@ -15,7 +15,7 @@ from numalab.model.case import Case, Expectation
 from numalab.model.run import Run
 from numalab.model.units import show_size
 from numalab.model.values import Accel, Phase
-from numalab.model.verdict import Answer, Finding, Verdict
+from numalab.model.verdict import Finding, Verdict
 from numalab.runs import counters
 
 ABSENT = "-"
@@ -104,14 +104,7 @@ def _finding(one: Finding, found: Verdict) -> list[str]:
     ]
     lines = [f"  {_asked(one.expectation)}: {one.answer}{ratio}"]
     lines += [f"    {line}" for line in aligned([*zip(*zip_longest(*rows, fillvalue=""), strict=True)])]
-    lines.append(f"    {one.reason}")
-    # Where it cannot be told, the reason says this itself.
-    if one.decides and one.answer is not Answer.CANNOT_TELL and one.detectable is not None:
-        which = f"one of {one.expectation.by:g}" if one.expectation.by > 1 else "the one found"
-        needed = (
-            "" if one.boots_needed is None else f"; {which} takes {one.boots_needed} boots of each kernel"
-        )
-        lines.append(f"    the least that these boots can show is a factor of {one.detectable:.3g}{needed}")
+    lines.append(f"    {one.reason}")  # where it cannot be told, with the boots that could
     return lines
 
 
