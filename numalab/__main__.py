@@ -8,7 +8,7 @@ from numalab.core.errors import Exit
 
 try:
     from numalab.cli.main import main
-except Exception:  # Python would leave with 1, and that says "does not hold"
+except Exception:  # Python would exit with 1, which means "does not hold"
     traceback.print_exc()
     sys.exit(Exit.LAB_ERROR)
 

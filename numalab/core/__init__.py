@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Tools that know nothing of guests and kernels: errors, steps, programs, the state directory. What measures
-or judges is above."""
+"""Helpers that know nothing of guests and kernels: errors, logged steps, host programs, checksums, paths, the
+state directory, the version. Whatever measures, judges or touches a guest belongs in a room above."""

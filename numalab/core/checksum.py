@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""SHA-256 of texts, and of files, remembered for as long as a file does not change: images and kernel sources
+"""SHA-256 of texts and of files. A file's is cached until the file changes, since images and kernel sources
 are large.
 
-Not here: what a checksum is compared with (source, where).
+Not here: what a checksum is compared with (kernel.source, host.remote).
 """
 
 from __future__ import annotations
@@ -14,19 +14,18 @@ from pathlib import Path
 from numalab.core import state
 
 FORMAT = 2
-"""The format of checksums.json; 1 had no number in it."""
+"""The format of checksums.json; format 1 had no number in it."""
 
 
 def of_texts(*texts: str) -> str:
-    """The SHA-256 of texts in this order, in hexadecimal. The keys of kernels and the names of cached files
-    begin with it."""
+    """The SHA-256 of texts in this order, in hexadecimal. Kernel keys and cache file names begin with it."""
     return hashlib.sha256(json.dumps(texts).encode()).hexdigest()
 
 
 def sha256(path: Path) -> str:
-    """A file's SHA-256 in hexadecimal; remembered by size, inode and both times. Raises OSError."""
+    """A file's SHA-256 in hexadecimal, cached by size, inode, mtime and ctime. Raises OSError."""
     about = path.stat()
-    # cp -p and rsync -t set the time of the content; that of the inode nobody sets.
+    # cp -p and rsync -t set the mtime; nobody sets the ctime.
     stamp = [about.st_size, about.st_mtime_ns, about.st_ctime_ns, about.st_ino]
     memory = state.folder("cache") / "checksums.json"
     known = _read(memory)
@@ -40,7 +39,7 @@ def sha256(path: Path) -> str:
 
 
 def _read(memory: Path) -> dict[str, list[object]]:
-    """What is remembered; empty when it is damaged or of another format, since each entry can be computed
+    """The cached checksums; empty when the file is damaged or of another format: each can be computed
     again."""
     try:
         text = json.loads(memory.read_text())

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The error tree. Every error is one line for a person: what, where, and what to do about it.
+"""The error classes and their exit statuses. An error is one line for a person: what, where, and what to do
+about it.
 
-Here: the classes and their exit statuses. Not here: printing (cli, plugin) or deciding (judge).
+Not here: printing them (cli, pytest_plugin), or concluding anything from runs (analysis.verdict).
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ class Exit(IntEnum):
 
 
 class LabError(Exception):
-    """Ours to mend, or the user's input: never a statement about a kernel.
+    """The lab or the user's input is at fault: never a statement about a kernel.
 
     `evidence` is text for a reader who wants more than the line (a console's tail, a command's stderr).
-    `field` is what was asked for and is wrong, or would mend it, by the name of the parameter that takes it
-    on the command line. A message that begins with it has words for its underscores (ssh port 22: …);
-    `numalab.cli` shows the option.
+    `field` is the parameter that is wrong, or whose change would help, under the name that the function which
+    takes it gives it. A message that begins with the field writes spaces for its underscores (ssh port 22:
+    …); `numalab.cli` shows the option instead.
     """
 
     status = Exit.LAB_ERROR
@@ -44,7 +45,7 @@ class InputError(LabError):
 
 
 class NameTaken(InputError):
-    """A guest of this name is there."""
+    """A guest of this name exists already."""
 
 
 class HostError(LabError):
@@ -60,30 +61,29 @@ class DeadlinePassed(LabError):
 
 
 class Cancelled(LabError):
-    """Somebody asked us to stop; clean up and go."""
+    """The user interrupted the command; clean up and exit."""
 
     status = Exit.CANCELLED
 
 
 class GuestError(LabError):
-    """A guest did not do what was asked of it, and its console shows no oops."""
+    """A guest failed to do what the lab requested, and its console shows no oops."""
 
 
 class BootHung(GuestError):
-    """An emulated guest printed nothing more and never answered (guest.HUNG_SECONDS), or oopsed by the
-    emulator's fault."""
+    """A boot under emulation hung (guest.HUNG_SECONDS), or oopsed through a fault of the emulator."""
 
 
 class GuestLost(GuestError):
-    """The guest is gone or answers no more, and its console shows no oops."""
+    """The guest is gone or no longer answers, and its console shows no oops."""
 
 
 class TopologyMismatch(GuestError):
-    """The guest is not the machine that was asked for; `evidence` sets both side by side."""
+    """The guest's topology is not the one requested; `evidence` shows expected and observed side by side."""
 
 
 class KernelOops(LabError):
-    """The guest's kernel panicked or oopsed: neither a lab error nor a verdict, since a kernel "before" can
-    crash too."""
+    """The guest's kernel panicked or oopsed. No lab error and no verdict: the kernel "before" can crash
+    too."""
 
     status = Exit.KERNEL_CRASHED

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Steps: what the lab is doing, how long it took, and for which guest.
+"""Steps: what the lab is doing, for which guest, and how long it took.
 
-A step is logged to the logger "numalab"; the command line and the pytest plugin decide how it looks.
+Steps go to the logger "numalab". Not here: how they are shown (cli.progress, pytest_plugin).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ logger = logging.getLogger("numalab")
 
 @contextmanager
 def step(what: str, *, who: str = "") -> Iterator[None]:
-    """One thing that takes time. Logs its begin (DEBUG) and its end with seconds (INFO), failed or not."""
+    """Log the begin of a step (DEBUG) and its end with the seconds it took (INFO; DEBUG when it failed)."""
     start = time.monotonic()
     about = {"step": what, "who": who, "state": "begin", "seconds": 0.0}
     logger.debug("%s%s", f"{who}: " if who else "", what, extra=about)
@@ -31,15 +31,15 @@ def step(what: str, *, who: str = "") -> Iterator[None]:
 
 
 def note(what: str, *, who: str = "") -> None:
-    """Something that a person should read once."""
+    """Log a warning for the user."""
     logger.warning("%s%s", f"{who}: " if who else "", what, extra={"step": what, "who": who, "state": "note"})
 
 
 def tell(what: str, *, who: str = "") -> None:
-    """What came out so far: a line for everybody, without a mark."""
+    """Log an intermediate result: a line that is shown on a terminal and in a pipe alike."""
     logger.info("%s%s", f"{who}: " if who else "", what, extra={"step": what, "who": who, "state": "told"})
 
 
 def moving(what: str) -> None:
-    """What moves in the step under way: only for who watches a terminal; '' ends it."""
+    """Log the live counters of the running step: shown on a terminal only; '' ends them."""
     logger.debug("%s", what, extra={"step": what, "who": "", "state": "moving"})

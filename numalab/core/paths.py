@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Where the checkout and the package's own files are. Every module asks here, so that a module can move.
+"""Where the checkout and the package's own files are. Every other module reads the paths from here, so a
+module can move.
 
-Write paths.ROOT, not `from numalab.core.paths import ROOT`: a test that needs a checkout of its own replaces
+Write paths.ROOT, not `from numalab.core.paths import ROOT`: tests that need a checkout of their own replace
 ROOT.
 """
 
@@ -11,12 +12,12 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent
 ROOT = PACKAGE.parent
-"""The checkout: topologies/, kernels/, images/, playbooks/ and testcases/ stand here."""
+"""The checkout, with topologies/, kernels/, images/, playbooks/ and testcases/."""
 WORKLOADS = "testcases/workloads"
-"""A folder in ROOT."""
+"""Relative to ROOT."""
 TEMPLATES = PACKAGE / "report/templates"
-"""The HTML report's."""
+"""The HTML report's templates."""
 AGENT = PACKAGE / "measure/agent.py"
 """The program that runs phases in the guest."""
 WORKLOAD_MODULE = PACKAGE / "workload.py"
-"""What several workloads share."""
+"""Helpers that several workloads share."""

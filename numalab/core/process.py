@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Programs on the host: one `run`, with an argv, a deadline and one error that names the command.
+"""Run programs on the host: `run` takes an argv and a deadline, and raises one error that names the command.
 
-Never a shell string. Not here: commands inside a guest (shell).
+Never a shell string. Not here: commands in a guest (host.ssh), programs on another machine (host.remote).
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ from typing import IO
 from numalab.core.errors import Cancelled, CommandFailed, DeadlinePassed, HostError
 
 POLL_SECONDS = 0.25
-"""How often a `watch` is asked while a program runs; the program's end itself is an event."""
+"""How often `watch` is called while a program runs; the end of the program wakes us at once."""
 KEEP_BYTES = 16 << 20
-"""What is kept of each of a program's streams, its end: a command in a guest can print without one."""
+"""How much of the end of each stream is kept: a command in a guest can print without end."""
 LINE_BYTES = 1 << 20
-"""A line that is longer is told in parts of this size."""
+"""A longer line is passed on in parts of this size."""
 
 
 @dataclass(frozen=True)
 class Deadline:
-    """A moment after which nobody waits any longer; handed down, never nested.
+    """A point in time after which nobody waits any longer. Functions hand it down instead of nesting
+    timeouts.
 
-    `cancel` is set from outside (Ctrl-C while several guests come up) and ends every wait at once.
+    `cancel` is set from outside (Ctrl-C while several guests boot) and ends every wait at once.
     """
 
     at: float
@@ -52,7 +53,7 @@ class Deadline:
         return Deadline(min(self.at, time.monotonic() + seconds), self.cancel)
 
     def grace(self, seconds: float) -> Deadline:
-        """A little later: for whoever must outlive this deadline to clean up after it."""
+        """A deadline this much later: for clean-up that must outlive this one."""
         return Deadline(max(self.at, time.monotonic()) + seconds, self.cancel)
 
     def remaining(self) -> float:
@@ -60,7 +61,7 @@ class Deadline:
         return max(0.0, self.at - time.monotonic())
 
     def check(self, what: str) -> None:
-        """Raise Cancelled or DeadlinePassed, naming what was waited for."""
+        """Raise Cancelled or DeadlinePassed; `what` names the wait."""
         if self.cancel.is_set():
             raise Cancelled(f"{what}: cancelled")
         if not self.remaining():
@@ -73,7 +74,7 @@ class Deadline:
 
 @dataclass(frozen=True)
 class Result:
-    """What a program did: its exit status (negative: the signal that ended it) and its two streams."""
+    """How a program ended: its exit status (negative: the signal that ended it) and its two streams."""
 
     argv: tuple[str, ...]
     status: int
@@ -81,7 +82,7 @@ class Result:
     stderr: str
     seconds: float
     stdout_cut: int = 0
-    """Bytes at its beginning that were not kept."""
+    """Bytes dropped from its beginning."""
     stderr_cut: int = 0
 
 
@@ -94,10 +95,10 @@ def need(program: str, package: str) -> str:
 
 
 def ends_with_us(argv: Sequence[str | Path]) -> list[str | Path]:
-    """The argv of a program that gets SIGTERM when this process is gone, by a kill -9 too.
+    """The argv of a program that gets SIGTERM when this process dies, even by kill -9.
 
-    For programs that end their own children on SIGTERM. To the kernel "this process" is the thread that
-    started it.
+    For programs that end their own children on SIGTERM. The kernel ties this to the thread that started the
+    program.
     """
     return [need("setpriv", "util-linux"), "--pdeathsig", "TERM", "--", *argv]
 
@@ -118,11 +119,11 @@ def run(
 ) -> Result:
     """Run a program to its end.
 
-    Its streams go to `log`, both, if given; else each is passed on to `out` and `err` as it comes, and the
-    last KEEP_BYTES of it are in the result. `watch` is called every POLL_SECONDS and may raise; `tell` gets
-    each line of standard error when it comes. A wait that ends early takes the program and its children
-    along. Raises CommandFailed (unless `check` is false; also when standard output was cut), DeadlinePassed,
-    Cancelled, HostError.
+    Both streams go to `log`, if given; else each is passed on to `out` and `err` as it comes, and its last
+    KEEP_BYTES are in the result. `watch` is called every POLL_SECONDS and may raise. `tell` gets each line of
+    standard error as it comes. When the wait ends early, the program and its children are ended too. Raises
+    CommandFailed (unless `check` is false; also when standard output was cut), DeadlinePassed, Cancelled,
+    HostError.
     """
     words = tuple(str(word) for word in argv)
     shown = shlex.join(words)
@@ -185,7 +186,7 @@ def run(
 
 
 class _Lines:
-    """A stream line by line, as it comes."""
+    """Splits a stream into lines as they come."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self.tell, self.half = tell, b""
@@ -199,17 +200,17 @@ class _Lines:
 
 
 class _Stream:
-    """One of a program's two streams: passed on as it comes, its end kept."""
+    """One of a program's two streams: passed on as it comes; its end is kept."""
 
     def __init__(self, pipe: IO[bytes], to: IO[bytes] | None, look: Callable[[], None]) -> None:
-        """`look` is called while a slow reader of `to` is waited for, and may raise."""
+        """`look` is called during waits for a slow reader of `to`, and may raise."""
         self.pipe, self.to, self.look = pipe, to, look
         self.lines: _Lines | None = None
         self.kept, self.cut = bytearray(), 0
         os.set_blocking(pipe.fileno(), False)
 
     def read(self) -> int:
-        """Take what is there now; how many bytes that was. The stream's end closes it."""
+        """Read what is available; returns the number of bytes. Closes the stream at its end."""
         try:
             data = b"" if self.pipe.closed else os.read(self.pipe.fileno(), 1 << 16)
         except BlockingIOError:
@@ -227,19 +228,19 @@ class _Stream:
         return len(data)
 
     def rest(self) -> None:
-        """Take what an ended program left in the pipe, and no more: others may still hold its other end, and
-        write."""
+        """Read what an ended program left in the pipe, and no more: a background process may still write to
+        it."""
         left = 0 if self.pipe.closed else fcntl.fcntl(self.pipe.fileno(), fcntl.F_GETPIPE_SZ)
         while left > 0 and (took := self.read()):
             left -= took
 
     def text(self) -> tuple[str, int]:
-        """What was kept, and how many bytes before it were not."""
+        """The kept text, and the number of bytes dropped before it."""
         self._trim()
         return self.kept.decode(errors="replace"), self.cut
 
     def close(self) -> None:
-        """Read no more: whoever still writes gets SIGPIPE."""
+        """Close our end: a process that still writes gets SIGPIPE."""
         self.pipe.close()
 
     def _trim(self) -> None:
@@ -248,11 +249,11 @@ class _Stream:
         self.cut += more
 
     def _pass_on(self, to: IO[bytes], data: bytes) -> None:
-        """Write all of it, as fast as its reader takes it. When he goes away, the program sees that, as in a
+        """Write all of it at the reader's pace. When the reader goes away, close our end, as in a
         pipeline."""
         try:
             file = to.fileno()
-        except OSError:  # no file: a buffer of a test's
+        except OSError:  # no file descriptor: a test's buffer
             to.write(data)
             return
         poller = select.poll()
@@ -261,7 +262,7 @@ class _Stream:
         try:
             while view:
                 if poller.poll(1000 * POLL_SECONDS):
-                    # So much goes into a pipe that is ready without a wait.
+                    # A pipe that is ready takes this much without blocking.
                     with contextlib.suppress(BlockingIOError):
                         view = view[os.write(file, view[: select.PIPE_BUF]) :]
                 else:
@@ -273,8 +274,7 @@ class _Stream:
 def _wait(
     child: subprocess.Popen[bytes], deadline: Deadline, look: Callable[[], None], streams: Sequence[_Stream]
 ) -> None:
-    """Until the child has ended: its end and its output wake us; every POLL_SECONDS we look, however much it
-    prints."""
+    """Wait until the child has ended; `look` runs every POLL_SECONDS, however much the child prints."""
     end = os.pidfd_open(child.pid)
     try:
         poller = select.poll()
@@ -301,9 +301,9 @@ def _wait(
 
 
 def _end(child: subprocess.Popen[bytes], streams: Sequence[_Stream]) -> None:
-    """End a child that still runs, and all of its process group: asked first, then told.
+    """End a child that still runs, and its process group: SIGTERM first, then SIGKILL.
 
-    What a child that ended by itself left in the background stays: ssh's shared connection is such.
+    What a child that ended by itself left in the background stays: ssh's shared connection is such a process.
     """
     if child.returncode is not None:
         return
@@ -311,7 +311,7 @@ def _end(child: subprocess.Popen[bytes], streams: Sequence[_Stream]) -> None:
     until = time.monotonic() + 10
     while child.poll() is None and time.monotonic() < until:
         for stream in streams:
-            stream.to, stream.lines = None, None  # what it still prints is nobody's, but must not hold it up
+            stream.to, stream.lines = None, None  # drain what it still prints, or it would block
             stream.read()
         time.sleep(0.01)
     with contextlib.suppress(ProcessLookupError):

@@ -5,11 +5,13 @@
     runs/ID/              run records          cache/         probes     ssh/   the lab's key pair
     kernels/NAME-KEY/     finished kernels     sources/ID/    kernel trees     builds/ID/  what make left
     downloads/, git/      kernel sources       configs/ID     checked .config of a build tree
-    containers/ID/        tool chains of another time    jobs/      what a builder works on just now
+    containers/ID/        tool chains of old releases    jobs/      what a builder works on now
 
-What is being made stands in a folder `.making-PROCESS-…` beside its place and is renamed when whole, so a
-half-made thing is never used, and `gc` knows by the process whether its maker lives. Several machines may
-share a state directory (a network file system), and so may several checkouts.
+What is being made stands in a folder `.making-PROCESS-…` beside its place and is renamed when it is complete.
+So a half-made thing is never used, and `gc` sees by the process whether its maker still runs. Several
+machines (over a network file system) and several checkouts may share a state directory.
+
+Not here: the format of what is kept in it, which belongs to the module that writes it.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from numalab.core.process import Deadline, need, run
 
 
 def directory() -> Path:
-    """LAB_STATE, or numalab under XDG_STATE_HOME; made (0700) when absent."""
+    """LAB_STATE, or numalab under XDG_STATE_HOME; created (0700) when absent."""
     text = os.environ.get("LAB_STATE") or f"{os.environ.get('XDG_STATE_HOME') or '~/.local/state'}/numalab"
     path = Path(text).expanduser().absolute()
     if odd := re.search(r"[\s%\"'\\]", str(path)):
@@ -53,10 +55,10 @@ def directory() -> Path:
 
 
 def identity() -> str:
-    """Which lab this is, among all that may share a hypervisor: 16 hexadecimal digits.
+    """The id of this lab among all that may share a hypervisor: 16 hexadecimal digits.
 
-    It comes from a random file in the state directory, so that an empty folder in its place (a file system
-    that is not mounted) is another lab and owns nothing, and from the path, so that a copy is another lab.
+    It depends on a random file in the state directory, so an empty folder in its place (a file system that is
+    not mounted) is another lab and owns nothing. It depends on the path too, so a copy is another lab.
     """
     path = folder() / "lab-id"
     if not path.exists():
@@ -68,13 +70,13 @@ def identity() -> str:
 
 @dataclass(frozen=True)
 class Process:
-    """A process, told from every other one on any machine; as text, in files and file names:
+    """Identifies a process uniquely across machines. As text, in files and file names:
     MACHINE.BOOT.PID.STARTED."""
 
     machine: str
     """The machine and its PID namespace, 6 hexadecimal digits."""
     boot: str
-    """The machine's boot, likewise."""
+    """The machine's boot, 6 hexadecimal digits."""
     pid: int
     started: int
     """In clock ticks since boot."""
@@ -84,25 +86,25 @@ class Process:
 
     @classmethod
     def parse(cls, text: str) -> Process | None:
-        """The process that a text names; None for other text."""
+        """The process that a text identifies; None for any other text."""
         match = re.fullmatch(r"([0-9a-f]{6})\.([0-9a-f]{6})\.(\d+)\.(\d+)", text)
         return cls(match[1], match[2], int(match[3]), int(match[4])) if match else None
 
     @property
     def elsewhere(self) -> bool:
-        """Whether it belongs to another machine, where nobody here can look."""
+        """Whether it belongs to another machine, so that we cannot see whether it runs."""
         return self.machine != this_machine()
 
     @property
     def lives(self) -> bool:
-        """Whether it may still run: on another machine it may."""
+        """Whether it may still run; always true for a process of another machine."""
         return self.elsewhere or (
             self.boot == _boot() and alive(self.pid) and started(self.pid) == self.started
         )
 
 
 def this_process() -> Process:
-    """The process that asks."""
+    """The calling process."""
     return Process(this_machine(), _boot(), os.getpid(), started(os.getpid()))
 
 
@@ -124,7 +126,7 @@ def _digest(text: str) -> str:
 
 
 def folder(*parts: str) -> Path:
-    """A folder in the state directory, made (0700, and those above it) when absent."""
+    """A folder in the state directory; it and its parents are created (0700) when absent."""
     path = directory()
     for part in parts:
         path /= part
@@ -138,8 +140,7 @@ _held = threading.local()
 
 @contextmanager
 def lock(name: str, deadline: Deadline) -> Iterator[None]:
-    """Held by one thread at a time, which may take it again; the kernel releases it when its holder dies,
-    however that was."""
+    """A lock held by one thread at a time, reentrant. The kernel releases it when its holder dies."""
     path = folder("locks") / name
     paths: set[Path] = _held.__dict__.setdefault("paths", set())
     if path in paths:
@@ -162,14 +163,13 @@ def lock(name: str, deadline: Deadline) -> Iterator[None]:
 
 @contextmanager
 def machine_lock(name: str, deadline: Deadline) -> Iterator[None]:
-    """Held by one thread at a time on this machine, whoever's it is and whatever its state directory; gone
-    with its holder."""
+    """A lock held by one thread at a time on this machine, across users and state directories."""
     with socket.socket(socket.AF_UNIX) as handle:
         while True:
             try:
                 handle.bind(
                     f"\0numalab-{name}"
-                )  # an abstract name (unix(7)): no file, and so no owner and no remains
+                )  # an abstract socket (unix(7)): no file, so no owner and nothing to clean up
                 break
             except OSError as error:
                 if error.errno != errno.EADDRINUSE:
@@ -181,8 +181,8 @@ def machine_lock(name: str, deadline: Deadline) -> Iterator[None]:
 
 @contextmanager
 def using(*places: Path) -> Iterator[None]:
-    """Nobody's `discard` removes these folders while the block runs. A kill -9 ends that too. HostError when
-    one is gone."""
+    """Keep `discard` from removing these folders during the block. A kill -9 ends this too. HostError when a
+    folder is gone."""
     with ExitStack() as stack:
         for place in places:
             fcntl.flock(stack.enter_context(_using_file(place).open("a")), fcntl.LOCK_SH)
@@ -192,10 +192,11 @@ def using(*places: Path) -> Iterator[None]:
 
 
 def discard(place: Path, needed: Callable[[], bool] = lambda: False) -> bool:
-    """Remove a finished folder, unless somebody is `using` it or it is `needed`; whether it was removed.
+    """Remove a finished folder unless somebody is `using` it or `needed` returns true; returns whether it was
+    removed.
 
-    `needed` is asked when nobody can begin to use it any more: who stops using it may have written down that
-    he needs it.
+    `needed` is called when nobody can start to use the folder any more: its last user may just have recorded
+    that it needs the folder.
     """
     gone = scratch(place)
     with _using_file(place).open("a") as handle:
@@ -214,18 +215,18 @@ def discard(place: Path, needed: Callable[[], bool] = lambda: False) -> bool:
 
 
 def _using_file(place: Path) -> Path:
-    """What is locked for a folder: a file of its own, since NFS locks no folders for other machines."""
+    """The file that is locked for a folder: NFS does not lock folders across machines."""
     return folder("locks") / f"using-{place.parent.name}-{place.name}"
 
 
 def scratch(place: Path) -> Path:
-    """The name that `place` has while it is made: beside it, this thread's own, and known to `abandoned`."""
+    """The name of `place` while it is made: beside it, unique to this thread, recognized by `abandoned`."""
     return place.with_name(f".making-{this_process()}-{threading.get_native_id()}-{place.name}")
 
 
 def write(path: Path, text: str) -> None:
-    """A file (0600), whole or not at all, after a power cut too; threads and processes that write it at once
-    do not meet."""
+    """Write a file (0600) completely or not at all, also across a power cut. Concurrent writers do not
+    collide."""
     fresh = scratch(path)
     try:
         fresh.touch(mode=0o600)
@@ -240,7 +241,7 @@ def write(path: Path, text: str) -> None:
 def sync(*paths: Path) -> None:
     """Wait until files, or the entries of folders, are on the disk.
 
-    A rename may reach the disk before what was written: after a power cut the file is there then, and empty.
+    A rename may reach the disk before the data: after a power cut the file would exist and be empty.
     """
     for path in paths:
         handle = os.open(path, os.O_RDONLY)
@@ -251,7 +252,7 @@ def sync(*paths: Path) -> None:
 
 
 def everything(place: Path) -> list[Path]:
-    """The files and folders of a folder, itself last: what `sync` can wait for."""
+    """All files and folders below a folder, the folder itself last: what `sync` has to wait for."""
     return [
         path for path in place.rglob("*") if not path.is_symlink() and (path.is_dir() or path.is_file())
     ] + [place]
@@ -259,7 +260,7 @@ def everything(place: Path) -> list[Path]:
 
 @contextmanager
 def making(place: Path) -> Iterator[Path]:
-    """A scratch folder that becomes `place` when the block ends well, and vanishes when it does not."""
+    """A scratch folder that is renamed to `place` when the block succeeds, and removed when it raises."""
     place.parent.mkdir(parents=True, exist_ok=True)
     fresh = scratch(place)
     shutil.rmtree(fresh, ignore_errors=True)
@@ -279,7 +280,7 @@ def making(place: Path) -> Iterator[Path]:
 
 def abandoned() -> list[Path]:
     """Scratch folders and files whose maker is gone."""
-    # Not **: kernel trees lie deeper, a hundred thousand files of them.
+    # Not **: kernel trees are below, with a hundred thousand files.
     return sorted(
         path
         for pattern in (".making-*", "*/.making-*", "*/*/.making-*")
@@ -289,8 +290,7 @@ def abandoned() -> list[Path]:
 
 
 def _being_made(path: Path) -> bool:
-    """Whether the maker of a scratch path may still run. Labs before 2026-11 wrote its PID alone, and not the
-    machine."""
+    """Whether the maker of a scratch path may still run. Before 2026-11 the name held the PID alone."""
     owner = path.name.split("-")[1]
     process = Process.parse(owner)
     return (
@@ -302,10 +302,10 @@ DAY = 24 * 3600.0
 
 
 def unchanged(path: Path, seconds: float) -> bool:
-    """Whether nothing in a file or folder has changed for so long."""
+    """Whether nothing in a file or folder has changed for this many seconds."""
     try:
         return time.time() - max(one.lstat().st_mtime for one in (path, *path.rglob("*"))) > seconds
-    except OSError:  # it goes or changes while we look
+    except OSError:  # removed or changed meanwhile
         return False
 
 
@@ -318,7 +318,8 @@ def alive(pid: int) -> bool:
 
 
 def started(pid: int) -> int:
-    """When a process began, in clock ticks since boot: with its id, who it is. 0 when there is none."""
+    """A process's start time in clock ticks since boot, which tells it from others of its id; 0 when there is
+    none."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     except OSError:
@@ -326,7 +327,7 @@ def started(pid: int) -> int:
 
 
 def ssh_key(deadline: Deadline) -> Path:
-    """The lab's private key; made once. The public half stands beside it with .pub."""
+    """The path of the lab's private key, created once. The public half stands beside it with .pub."""
     path = folder("ssh") / "id_ed25519"
     with lock("ssh-key", deadline):
         if not path.exists():
@@ -349,7 +350,7 @@ def ssh_key(deadline: Deadline) -> Path:
 
 
 def sockets() -> Path:
-    """A short, private folder for sockets: a socket's path ends at 107 characters."""
+    """A short, private folder for sockets: a socket's path may have 107 characters."""
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     base = (
         Path(runtime if Path(runtime).is_dir() and runtime else tempfile.gettempdir())
@@ -362,5 +363,5 @@ def sockets() -> Path:
 
 
 def stamp() -> str:
-    """UTC, sortable, fit for a file name: 20261121T121005."""
+    """The current UTC time for file names, sortable: 20261121T121005."""
     return time.strftime("%Y%m%dT%H%M%S", time.gmtime())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The lab's version: the package's, and the commit where it runs from a checkout."""
+"""The lab's version: the package's, and in a checkout the commit."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from numalab.core.errors import DeadlinePassed, HostError
 from numalab.core.process import Deadline, run
 
 GIT_SECONDS = 10.0
-"""git describe takes milliseconds; a file system that hangs costs no more than this."""
+"""Time limit of git describe, which takes milliseconds: for a file system that hangs."""
 
 
 def version() -> str:
-    """`0.1`, or `0.1 (commit 1dc3791bc0de)` in a checkout; `-dirty` follows a commit that is not all of
-    it."""
+    """`0.1`, or `0.1 (commit 1dc3791bc0de)` in a checkout, with `-dirty` after the commit when files differ
+    from it."""
     package = metadata.version("numalab")
     commit = _commit(paths.ROOT)
     return f"{package} (commit {commit})" if commit else package
 
 
 def _commit(checkout: Path) -> str:
-    """The commit (or tag) that is checked out there; '' where git does not know, or there is no git."""
-    if not (checkout / ".git").exists():  # git would look in the folders above
+    """The commit or tag that is checked out; '' without git or when git fails."""
+    if not (checkout / ".git").exists():  # git would search the parent folders
         return ""
     argv = ("git", "-C", checkout, "--no-optional-locks", "describe", "--always", "--dirty", "--abbrev=12")
     try:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Frozen values, and the files that people wrote -> values. Nothing here touches a guest, and nothing is
-measured.
+"""Frozen values, and the readers that make them from the files people write. Nothing here touches a guest,
+the network or the state directory, and nothing is measured or judged.
 
-What a workload's file needs of it can be imported from here.
+What a workload's file needs of the model can be imported from here.
 """
 
 from numalab.model.guest import MKFS_XFS

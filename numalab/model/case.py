@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A case and what is concluded from it: values only, frozen, as a person wrote them or the judge found them.
+"""A case as values: what testcases/NAME.yml says, and where a run belongs.
 
-testcases/NAME.yml is a Case: a workload on a machine, under a kernel "before" and one "after", and what is
-expected of the counters. Loaded by `catalog.case`, run by `experiment`, judged by `judge`.
+A case is a workload on a machine, under a kernel "before" and one "after", and what is expected of the
+counters. Not here: reading the file (catalog), running it (experiment), judging it (analysis.verdict), what
+is concluded (verdict).
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ PhasePattern = Annotated[str, Field(pattern=r"^[a-z0-9*?][a-z0-9*?-]{0,39}$")]
 Word = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_][a-zA-Z0-9_./:-]*$")]
 SettingName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_][a-zA-Z0-9_./-]*$")]
 Setting = Annotated[str, Field(pattern=r"^[^\n'\"\\]*$")]
-"""Name and value of a sysctl or a knob, as the tuning role can set and read them back."""
+"""Name and value of a sysctl or a knob, as the tuning role can set them and read them back."""
 
 
 class Direction(StrEnum):
-    """Where a metric goes from "before" to "after"."""
+    """Whether a metric falls or rises from "before" to "after"."""
 
     FALLS = "falls"
     RISES = "rises"
@@ -41,23 +42,23 @@ class Expectation(Value):
 
     metric: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.:-]+$")]
     phase: PhasePattern
-    """A phase's name, or a pattern (repair-*) over whose phases counters and times are added up."""
+    """A phase's name, or a pattern (repair-*): counters and times are summed over the phases that match."""
     direction: Direction
     by: Annotated[float, Field(ge=1)] = 1.0
     to: float | None = None
     releases: Annotated[str, Field(pattern=r"^[0-9a-z.*?|-]+$")] = "*"
-    """Kernels that show the effect, by uname -r (4.*|3.*): elsewhere it is told, and decides nothing."""
+    """Kernels that show the effect, by uname -r (4.*|3.*). On others it is shown, but decides nothing."""
     decides: bool = True
-    """False: measured and shown beside the published number, but no part of the verdict."""
+    """False: measured and shown beside the published number, but not part of the verdict."""
     why: Line = ""
 
     def applies(self, release: str) -> bool:
-        """Whether this effect is to be seen on a kernel of that release."""
+        """Whether a kernel of that release is expected to show the effect."""
         return any(fnmatchcase(release, pattern) for pattern in self.releases.split("|"))
 
 
 class Machine(Value):
-    """A topology, scaled; None keeps the topology's own."""
+    """A topology and its scaling; None keeps the topology's own memory and vCPUs."""
 
     topology: Annotated[str, Field(min_length=1)]
     memory: Size | None = None
@@ -65,23 +66,23 @@ class Machine(Value):
 
 
 class CaseSize(Value):
-    """One size of a case: everything that differs between two emulated cores and the seed's machine."""
+    """One size of a case: whatever differs between two emulated cores and the seed's machine."""
 
     source: Line
     """Where these parameters are from: the seed's message, or what was measured."""
     machines: Annotated[tuple[Machine, ...], Field(min_length=1)]
-    """The first is what runs when nobody chooses."""
+    """The first runs by default."""
     params: dict[str, Any] = Field(default_factory=dict)
-    """Parameters of the workload, over its own defaults for this size."""
+    """Parameters of the workload that override its defaults for this size."""
     sysctls: dict[SettingName, Setting] = Field(default_factory=dict)
     knobs: dict[SettingName, Setting] = Field(default_factory=dict)
     """Settings of NUMA balancing: scan_delay_ms, scan_period_min_ms, scan_period_max_ms, scan_size_mb."""
     boots: Annotated[int, Field(ge=3)] = 3
-    """Fresh boots of each kernel when nobody says."""
+    """Fresh boots of each kernel by default."""
     most_boots: Annotated[int, Field(ge=3)] = 8
-    """Where --boots auto gives up."""
+    """The most boots of each kernel with --boots auto."""
     minutes: Annotated[float, Field(gt=0)]
-    """What one boot may take, from `up` to `down`; longer is an error."""
+    """Time limit of one boot, from `up` to `down`; exceeding it is an error."""
 
 
 class Case(Value):
@@ -91,44 +92,45 @@ class Case(Value):
     source: Line
     """The seed, and the message in it."""
     published: tuple[Name, ...] = ()
-    """Tables of reference/ that this case mirrors."""
+    """Tables of reference/ that this case reproduces."""
     workload: Name
     before: Name
     after: Name
     also: tuple[Name, ...] = ()
-    """Further kernels that are worth comparing (lab.py run CASE --kernels …)."""
+    """More kernels that are worth comparing (lab.py run CASE --kernels …)."""
     disks: tuple[Disk, ...] = ()
-    """Beside the topology's own; one of the same name replaces it."""
+    """Added to the topology's disks; one of the same name replaces the topology's."""
     append: str = ""
-    """Further words on the kernel's command line."""
+    """Words added to the kernel command line."""
     tracepoints: tuple[Word, ...] = ()
     """Counted in each phase: system:event, as in migrate:mm_migrate_pages."""
     sizes: dict[SizeClass, CaseSize]
     expect: Annotated[tuple[Expectation, ...], Field(min_length=1)]
     notes: str = ""
-    """What today's kernels, or emulation, do not show, and why the case judges as it does."""
+    """What today's kernels, or emulation, do not show, and why the case has its expectations."""
 
 
 class Arm(StrEnum):
-    """Which side of an experiment a boot belongs to; A against A is a calibration."""
+    """The side of an experiment that a boot belongs to. A against A is a calibration."""
 
     BEFORE = "before"
     AFTER = "after"
 
 
 class Place(Value):
-    """Where a run belongs: kept in the run, so that it can be judged without the checkout that made it."""
+    """The experiment and the case of a run. Kept in the run, so that it can be judged without the checkout
+    that made it."""
 
     case_name: str
     case: Case
     experiment: str
-    """Shared by all boots of one experiment."""
+    """Name of the experiment, shared by all its boots."""
     arm: Arm
     boot: int
-    """From 0, in the order in which the experiment's guests were booted."""
+    """The boot's number in the experiment, from 0."""
     looks: Annotated[int, Field(ge=1)] = 1
-    """How often the experiment may be judged before it ends (--boots auto): its chances of an error are
-    shared out over these."""
+    """How many times the experiment may be judged before it ends (--boots auto): the allowed error is divided
+    by this."""
     planned: Annotated[int, Field(ge=1)] | None = None
-    """Boots of all kernels together that the experiment was to have when this one began; --boots auto plans
-    from look to look. None in runs of before this was kept."""
+    """Boots of all kernels together that were planned when this one began; --boots auto plans from look to
+    look. None in runs from before this was recorded."""

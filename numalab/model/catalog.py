@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Files that a person wrote -> values; every error names file, line, key and reason.
+"""Reads the YAML files that people write into values. Every error names file, line, key and reason.
 
-Topologies and kernels are one file each, found by name: adding one is no edit of the package.
+Each topology, case and kernel is a file that is found by its name: adding one is no edit of the package. Not
+here: the rules that a value must meet, which its class has.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def names(folder: str, suffix: str = ".yml") -> list[str]:
-    """What is in a folder of the catalog, sorted."""
+    """The names of the files in a folder of the checkout, sorted."""
     return sorted(path.name.removesuffix(suffix) for path in (paths.ROOT / folder).glob(f"*{suffix}"))
 
 
 def find(folder: str, name: str) -> Path:
-    """The file of `name` in a folder of the catalog, or of a path to a file elsewhere."""
+    """The file of `name` in a folder of the checkout; or `name` itself when it is a path to a file."""
     if name.endswith(".yml") and "/" in name:
         path = Path(name)
     else:
@@ -57,7 +58,7 @@ def load(kind: type[M], path: Path) -> M:
         ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: {error}") from error
-    except (YAMLError, ValueError) as error:  # such as a date that there is not
+    except (YAMLError, ValueError) as error:  # such as an impossible date
         raise InputError(f"{path}:1: not YAML: {str(error).splitlines()[0]}") from error
     if not isinstance(data, dict):
         raise InputError(f"{path}:1: must be a mapping of keys to values")
@@ -72,7 +73,7 @@ def load(kind: type[M], path: Path) -> M:
 
 
 def _line(data: Any, where: Sequence[str | int]) -> int:
-    """The line (from 1) of a key, or of its nearest parent that the file has."""
+    """The line (from 1) of a key, or of its nearest parent in the file."""
     line = 1
     for part in where:
         if not isinstance(data, CommentedBase):

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A guest as values: what is asked for, what its domain is made of, and the record that is kept of it."""
+"""A guest as values: the request for one, what its domain is made of, and its record.
+
+Not here: making or reaching a guest (guest), domain XML (host.domain).
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,12 @@ from numalab.model.topology import Bus, Topology
 from numalab.model.values import Accel, Name, Stored, Value
 
 MKFS_XFS = "LAB_MKFS_XFS"
-"""Set for every command in a guest whose era has `mkfs_xfs`; a workload writes ${LAB_MKFS_XFS:-its own
-options}."""
+"""Environment variable of every command in a guest whose era has `mkfs_xfs`. A workload writes
+${LAB_MKFS_XFS:-its own options}."""
 
 
 class DiskForm(StrEnum):
-    """How a data disk is kept; auto takes raw where the file system can hold one, else qcow2."""
+    """The file format of a data disk. auto is raw where the file system can hold such a file, else qcow2."""
 
     AUTO = "auto"
     RAW = "raw"
@@ -26,7 +29,7 @@ class DiskForm(StrEnum):
 
 
 class DiskFile(Value):
-    """A disk's file on the host, as QEMU is to open it."""
+    """A disk's file on the host, and how QEMU opens it."""
 
     path: str
     format: Annotated[str, Field(pattern="^(raw|qcow2)$")]
@@ -38,27 +41,27 @@ class DiskFile(Value):
 
 
 class BootWay(StrEnum):
-    """Who starts the kernel: QEMU, from the host's files, or the guest's own GRUB."""
+    """What starts the kernel: QEMU, from files of the host, or the guest's own GRUB."""
 
     DIRECT = "direct"
     GRUB = "grub"
 
 
 class Boot(Value):
-    """What the guest boots: a kernel straight from the host's files, or (kernel None) its own GRUB."""
+    """What the guest boots: a kernel from files of the host, or (kernel None) whatever its GRUB starts."""
 
     name: str
     kernel: str | None = None
     initrd: str | None = None
     cmdline: str = ""
     release: str = ""
-    """What uname -r must say; '' when nobody knows."""
+    """The expected uname -r; '' when it is not known."""
     environment: dict[str, str] = Field(default_factory=dict)
-    """Variables for every command in the guest: what a workload must know of the kernel's era."""
+    """Environment of every command in the guest: what a workload must know of the kernel's era."""
 
 
 class GuestSpec(Value):
-    """Everything that a domain's XML is made of."""
+    """Everything that a domain's XML is made from."""
 
     name: Name
     uuid: str
@@ -71,16 +74,16 @@ class GuestSpec(Value):
     directory: str
     """The guest's folder on the host: overlays, console log, domain XML."""
     lab: str = ""
-    """Whose guest this is: state.identity() of the lab that made it; another lab's gc leaves it alone."""
+    """The lab that made the guest (state.identity()); gc of another lab leaves it alone."""
     network: bool = False
-    """Whether the guest reaches the host's loopback, its LAN and beyond; without it there is the forwarded
-    SSH port only."""
+    """Whether the guest reaches the host's loopback, its LAN and beyond. Without it there is only the
+    forwarded SSH port."""
     owner: tuple[int, int] | None = None
-    """uid and gid to run QEMU as under the system instance of libvirt; None under a session."""
+    """uid and gid that QEMU runs as under the system instance of libvirt; None under a session."""
 
 
 class GuestRequest(Value):
-    """What a person asks of `up`."""
+    """A request for one guest: what `up` takes."""
 
     name: Name
     topology_name: str
@@ -89,7 +92,7 @@ class GuestRequest(Value):
     boot: BootWay = BootWay.DIRECT
     image_name: str = "debian12"
     image_id: str = ""
-    """A certain build of the image; '' takes the newest of today's inputs."""
+    """The id of a particular build of the image; '' takes the newest one of the current inputs."""
     append: str = ""
     accel: str = "auto"
     form: DiskForm = DiskForm.AUTO
@@ -99,12 +102,12 @@ class GuestRequest(Value):
     kept: bool = False
     """See GuestRecord."""
     pinned: Boot | None = None
-    """A certain build of the kernel; None takes that of today's recipe."""
+    """A particular build of the kernel; None takes the current recipe's."""
 
 
 class GuestRecord(Stored):
-    """guests/NAME/guest.json: enough to reach the guest from another process, and to clean up after one. A
-    run keeps its guest's."""
+    """guests/NAME/guest.json: enough to reach the guest, or to clean up after it, from another process. Each
+    run keeps its guest's record."""
 
     format: int = 2
     spec: GuestSpec
@@ -116,12 +119,11 @@ class GuestRecord(Stored):
     created: str
     ready: bool
     kept: bool = True
-    """Whether it stays up after the process that made it, for a person; else gc ends it when that process is
-    gone."""
+    """Whether the guest outlives the process that made it. If not, gc ends it once that process is gone."""
     hung: int = 0
     """How many boots hung under emulation before this one."""
 
     @classmethod
     def upgraded(cls, data: dict[str, Any], number: int) -> dict[str, Any]:
-        """Format 1 named its maker, which now stands in a file of its own."""
+        """Format 1 held the guest's maker, which now has a file of its own."""
         return {key: value for key, value in data.items() if key not in ("maker", "maker_started")}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What was measured: a Run and its phases. Values only; `record` keeps them on disk."""
+"""What was measured: a Run and the results of its phases. Values only; runs.record reads and writes them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from numalab.model.values import Accel, Phase, SizeClass, Stored, Value
 
 
 class PhaseResult(Value):
-    """What a phase did. Times in seconds; `counters` are differences by source (vmstat, node0.vmstat, trace,
-    …)."""
+    """The result of a phase. Times are in seconds; `counters` are differences by source (vmstat,
+    node0.vmstat, trace, …)."""
 
     phase: Phase
     status: int
@@ -23,14 +23,14 @@ class PhaseResult(Value):
     system: float
     counters: dict[str, dict[str, int]]
     output: dict[str, float] = Field(default_factory=dict)
-    """What the workload told of itself: lines `numalab: NAME VALUE` on its standard output."""
+    """The workload's own numbers: lines `numalab: NAME VALUE` on its standard output."""
     guest_load: float
     host_load: float
     """The load of the machine that runs the guest."""
 
 
 class Run(Stored):
-    """One workload on one fresh guest: where, on what, how it ended. Raw snapshots stand beside it."""
+    """One workload on one fresh guest: where, on what, how it ended. Raw snapshots are kept beside it."""
 
     id: str
     workload: str
@@ -38,35 +38,35 @@ class Run(Stored):
     params: dict[str, Any]
     started: str
     host: dict[str, str]
-    """The machine that runs the guest; see machine.about."""
+    """Facts about the machine that runs the guest; see machine.about."""
     guest: GuestRecord
-    """Read by the present rules: one that is added to Topology must not refuse what guests have run on."""
+    """Read with today's rules: a rule added to Topology must not refuse what older guests have run on."""
     inputs: dict[str, str] = Field(default_factory=dict)
-    """Files that the run depends on beside the guest's (which are in `guest`) -> their SHA-256."""
+    """Path -> SHA-256 of the files that the run depends on, beside the guest's (which are in `guest`)."""
     release: str
     cmdline: str
     settings: dict[str, str] = Field(default_factory=dict)
-    """Sysctls and knobs that were set and read back."""
+    """Sysctls and knobs, set and read back."""
     place: Place | None = None
-    """The case and experiment that it belongs to; None for a workload run by itself."""
+    """The case and experiment of the run; None for a workload that was run by itself."""
     phases: tuple[PhaseResult, ...] = ()
     console_warnings: tuple[str, ...] = ()
     error: str = ""
-    """Why it broke; a run with an error is evidence, never a data point."""
+    """Why the run broke. A run with an error is evidence, never a data point."""
 
     @property
     def kernel(self) -> str:
-        """The name, in kernels/, of what its guest booted."""
+        """The kernel's name in kernels/."""
         return self.guest.spec.boot.name
 
     @property
     def emulated(self) -> bool:
-        """Whether its times tell nothing."""
+        """Whether the guest was emulated, so that its times mean nothing."""
         return self.guest.spec.accel is Accel.TCG
 
     @property
     def measured(self) -> list[PhaseResult]:
-        """The phases that it is about, in their order."""
+        """The measured phases, in order."""
         return [result for result in self.phases if result.phase.measured]
 
     def phase(self, name: str) -> PhaseResult:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A machine as a person describes it, the rules that make one possible, and scaling one.
+"""A machine as a person describes it, the rules that make it possible, and scaling it.
 
-Where a topology came from (a file, a line) is `catalog`'s.
+Not here: the file and line that it comes from (catalog), what a guest shows of it (verification).
 """
 
 from __future__ import annotations
@@ -16,24 +16,25 @@ from numalab.model.units import MIB, Cpus, Size, show_cpus, show_size
 from numalab.model.values import Line, Value, first_line, jsonable
 
 MAX_VCPUS = 255
-"""xAPIC ids end here; more needs an interrupt-remapping IOMMU that the lab does not give its guests."""
+"""xAPIC ids end here; more vCPUs need an interrupt-remapping IOMMU, which the lab does not give its
+guests."""
 MAX_NODES = 64
-"""CONFIG_NODES_SHIFT of kernels/config/base.config; a kernel leaves out nodes beyond its own limit, QEMU ends
-at 128."""
+"""CONFIG_NODES_SHIFT of kernels/config/base.config; a kernel ignores nodes beyond its own limit. QEMU's limit
+is 128."""
 LEAST_NODE = 128 * MIB
-"""The least memory of a node that has any: an x86 memory block, and room for the kernel's own things."""
+"""The least memory of a node that has memory: an x86 memory block, and room for the kernel's own data."""
 FAKE_STEP = 32 * MIB
 """numa=fake cuts nodes in this step (FAKE_NODE_MIN_SIZE in arch/x86/mm/numa_emulation.c)."""
 MAX_HMAT_ENTRY = 65534
-"""ACPI 6.5, 5.2.27.4: 16 bits an entry, of which 0xFFFF says "not reachable"."""
+"""ACPI 6.5, 5.2.27.4: an entry has 16 bits; 0xFFFF means "not reachable"."""
 ROOT_DISK = "root"
-"""Serial and file name of the disk that a guest boots from (storage.overlay)."""
+"""Serial and file name of the disk that a guest boots from (host.disks.overlay)."""
 LOCAL_DISTANCE = 10
-"""ACPI 6.5, 5.2.17: the SLIT's diagonal; every other entry is larger, 255 says "not reachable"."""
+"""ACPI 6.5, 5.2.17: the SLIT's diagonal. Every other entry is larger; 255 means "not reachable"."""
 
 
 class Node(Value):
-    """One NUMA node as the firmware tells of it (SRAT); latency and bandwidth go to the HMAT."""
+    """One NUMA node as the firmware describes it (SRAT); latency and bandwidth go to the HMAT."""
 
     cpus: Cpus = ()
     memory: Size = 0
@@ -49,22 +50,23 @@ class Bus(StrEnum):
 
 
 class Disk(Value):
-    """A data disk; sparse. The guest finds it as /dev/disk/by-id/virtio-NAME, a USB stick as
+    """A sparse data disk. In the guest it is /dev/disk/by-id/virtio-NAME, a USB stick
     /dev/disk/by-id/usb-*_NAME-*."""
 
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9]{1,20}$")]  # 20: virtio-blk's serial
     size: Annotated[Size, Field(ge=MIB)]
     bus: Bus = Bus.VIRTIO
     mibs_per_second: Annotated[int, Field(ge=1)] | None = None
-    """Bandwidth, reading and writing together; None is as fast as the host."""
+    """Bandwidth of reads and writes together; None does not limit it."""
 
 
 class Topology(Value):
-    """A machine: vCPUs, memory, nodes with distances or fake nodes, disks. Memory is in bytes.
+    """A machine: vCPUs, memory in bytes, nodes with distances or fake nodes, disks.
 
-    `nodes` empty is UMA. `fake` is the kernel's own numa=fake=N on a UMA machine. `distances[i][j]` is
-    from node i to node j; absent, it is 10 on the diagonal and 20 elsewhere, as the kernel assumes.
-    `machine` is QEMU's: where RAM splits below 4 GiB differs (topology.low_memory), hence the zones.
+    `nodes` empty is UMA. `fake` is the kernel's own numa=fake=N on a UMA machine. `distances[i][j]` is from
+    node i to node j; when absent it is 10 on the diagonal and 20 elsewhere, as the kernel assumes. `machine`
+    is QEMU's machine type: it decides where RAM splits below 4 GiB (verification.low_memory), and so the
+    zones.
     """
 
     description: Line
@@ -77,7 +79,7 @@ class Topology(Value):
     distances: tuple[tuple[Annotated[int, Field(strict=True)], ...], ...] = ()
     fake: Annotated[int, Field(ge=2, le=32, strict=True)] | None = None
     deals_cpus: bool = False
-    """Whether numa=fake gives each CPU to one fake node (an era's kernels), not to all of them."""
+    """Whether numa=fake gives each CPU to one fake node only, as the kernels of some eras do."""
     disks: Annotated[tuple[Disk, ...], Field(max_length=25)] = ()  # vdb to vdz
 
     @model_validator(mode="after")
@@ -102,9 +104,8 @@ class Topology(Value):
             raise ValueError(f"nodes: vCPU {show_cpus(missing)} is in no node")
         firsts = [min(node.cpus) for node in self.nodes if node.cpus]
         if firsts != sorted(firsts):
-            # Linux numbers nodes as it meets them in the SRAT (acpi_map_pxm_to_node in
-            # drivers/acpi/numa/srat.c), where CPUs come first, by their number: the guest would show these
-            # nodes under other numbers.
+            # Linux numbers nodes in the order of the SRAT (acpi_map_pxm_to_node in drivers/acpi/numa/srat.c),
+            # where CPUs come first, by number: the guest would show these nodes under other numbers.
             index = next(
                 owner[cpu] for cpu, least in zip(firsts, sorted(firsts), strict=True) if cpu != least
             )
@@ -126,8 +127,8 @@ class Topology(Value):
             if not node.memory and not node.cpus:
                 raise ValueError(f"nodes: node {index} has neither CPUs nor memory")
             if node.cpus and index and not self.nodes[index - 1].cpus:
-                # libvirt 9.0 looks for a vCPU's node from node 0 on, and takes the missing CPU mask of a node
-                # for one (qemuProcessSetupPid); libvirtd dies by SIGSEGV, for all of its users.
+                # libvirt 9.0 searches a vCPU's node from node 0 on and reads the CPU mask that a node without
+                # CPUs does not have (qemuProcessSetupPid): libvirtd dies by SIGSEGV, for all of its users.
                 raise ValueError(
                     f"nodes: node {index} has CPUs, but node {index - 1} before it has none: number the nodes "
                     "without CPUs last (libvirt 9.0 crashes on others)"
@@ -165,9 +166,8 @@ class Topology(Value):
                 f"fake: {self.fake} nodes share {show_size(self.memory)}; each needs {show_size(LEAST_NODE)} at least"
             )
         if self.fake and self.memory % (self.fake * FAKE_STEP):
-            # A node that has a hole, as node 0 has below 1 MiB, gets a step more, for which the last one may
-            # then be missing:
-            # 6.1 makes 6 nodes of 900 MiB with numa=fake=7.
+            # A node with a hole, such as node 0 below 1 MiB, gets one step more, and the last node may then be
+            # missing: 6.1 makes 6 nodes of 900 MiB with numa=fake=7.
             raise ValueError(
                 f"fake: {self.fake} nodes share {show_size(self.memory)}; each needs a multiple of {show_size(FAKE_STEP)}"
             )
@@ -180,8 +180,7 @@ class Topology(Value):
         if len({flag for pair in hmat for flag in pair}) > 1:
             raise ValueError("nodes: latency_ns and bandwidth_mibs go on every node with memory, or on none")
         if rates := [node.bandwidth_mibs for node in self.nodes if node.bandwidth_mibs]:
-            # The HMAT has 16 bits for each entry, and QEMU takes the largest power of two that divides all
-            # for its unit.
+            # An HMAT entry has 16 bits. QEMU's unit is the largest power of two that divides all bandwidths.
             unit = min(rate & -rate for rate in rates)
             if max(rates) // unit > MAX_HMAT_ENTRY:
                 raise ValueError(
@@ -199,8 +198,8 @@ class Topology(Value):
 def scale(topology: Topology, *, memory: int | None = None, vcpus: int | None = None) -> Topology:
     """The same shape with other totals: each node keeps its share, to the MiB and the vCPU.
 
-    Every node that has CPUs keeps at least one, every node that has memory at least LEAST_NODE. Raises
-    InputError when the shape cannot be kept.
+    Every node with CPUs keeps at least one, every node with memory at least LEAST_NODE. Raises InputError
+    when that is not possible.
     """
     memory = topology.memory if memory is None else memory
     vcpus = topology.vcpus if vcpus is None else vcpus
@@ -222,7 +221,7 @@ def scale(topology: Topology, *, memory: int | None = None, vcpus: int | None = 
     counts = _apportion(vcpus, cpu_shares, least=1)
     nodes, first = [], 0
     for node, mem, count in zip(topology.nodes, mems, counts, strict=True):
-        # Scaled vCPUs are renumbered node by node; unscaled ones keep the numbers that the file gives.
+        # Scaled vCPUs are renumbered node by node; unscaled ones keep the file's numbers.
         cpus = node.cpus if vcpus == topology.vcpus else tuple(range(first, first + count))
         first += count
         nodes.append(jsonable(node) | {"cpus": show_cpus(cpus), "memory": show_size(mem)})
@@ -241,9 +240,10 @@ def scale(topology: Topology, *, memory: int | None = None, vcpus: int | None = 
 
 
 def _apportion(total: int, shares: list[int], *, least: int) -> list[int]:
-    """Split a whole number by shares (largest remainder); a share of 0 gets 0, any other `least` or more.
+    """Split a whole number in proportion to shares (largest remainder). A share of 0 gets 0, any other at
+    least `least`.
 
-    `total` is at least `least` for each share that is not 0.
+    `total` must be enough for that.
     """
     parts = [0] * len(shares)
     free = {i for i, share in enumerate(shares) if share}
@@ -262,7 +262,8 @@ def _apportion(total: int, shares: list[int], *, least: int) -> list[int]:
 
 
 def largest(topology: Topology, memory: int) -> Topology | None:
-    """The largest scaling of a topology that fits into `memory` bytes; None when none does."""
+    """The topology scaled to as much of `memory` bytes as possible; None when even its smallest form needs
+    more."""
     step = topology.fake * FAKE_STEP if topology.fake else 256 * MIB
     size = memory // step * step
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Sizes and CPU lists: text with a unit, or in the kernel's cpulist format -> numbers, and back."""
+"""Sizes and CPU lists: from text with a unit, or in the kernel's cpulist format, to numbers and back."""
 
 from __future__ import annotations
 

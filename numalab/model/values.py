@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What every value is made of: frozen models, names that may reach a path or XML, and errors of validation as
-one line.
+"""What all values are made from: the frozen base classes, checked names and lines, and one-line validation
+errors.
 
-Sizes are bytes (int) once parsed; in files and arguments they carry a binary unit (512MiB, 500T).
+Sizes are bytes (int) once parsed; in files and arguments they have a binary unit (512MiB, 500T). Not here:
+values of one subject (topology, case, guest, run, verdict).
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,39}")
 
 
 def check_name(text: str) -> str:
-    """The one validator of names that reach a path, XML or a command line; returns the name."""
+    """Check a name that reaches a path, XML or a command line; returns it. Nothing else validates such
+    names."""
     if not _NAME.fullmatch(text):
         raise ValueError(f"{text!r} is not a name: 1 to 40 of a-z 0-9 . _ - and first a letter or digit")
     return text
@@ -35,7 +37,7 @@ Name = Annotated[str, BeforeValidator(lambda text: check_name(str(text)))]
 
 
 def _printable(text: str) -> str:
-    """A line that may go into XML, a table or a terminal."""
+    """Check a line that may go into XML, a table or a terminal."""
     if not text.isprintable():
         raise ValueError(f"{text!r} has characters that cannot be printed on one line")
     return text
@@ -45,17 +47,17 @@ Line = Annotated[str, AfterValidator(_printable)]
 
 
 class Value(BaseModel):
-    """Frozen; unknown keys are errors."""
+    """A frozen value; unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Stored(Value):
-    """A value that outlives its process, as JSON, with the number of its format.
+    """A value that is stored as JSON, with the number of its format.
 
-    Another checkout may have written it. An earlier format is read, if need be by `upgraded`; a later one is
-    refused, and whoever finds such a file leaves it alone. A class whose format has changed gives `format`
-    the new number as its default.
+    Another checkout may have written it. An earlier format is converted by `upgraded`; a later one is
+    refused, and the file is left alone. A class whose format has changed sets the new number as the default
+    of `format`.
     """
 
     format: int = 1
@@ -86,32 +88,32 @@ class Accel(StrEnum):
 
 
 class SizeClass(StrEnum):
-    """How large a workload is: for two emulated cores, or the seed's own."""
+    """How large a workload is: quick for two emulated cores, full as in the seed."""
 
     QUICK = "quick"
     FULL = "full"
 
 
 class Phase(Value):
-    """One step of a workload: a shell command run in the guest between two snapshots of its counters."""
+    """One step of a workload: a shell command in the guest between two snapshots of the counters."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")]
     command: str
     limit_seconds: Annotated[float, Field(gt=0)]
     measured: bool = True
-    """Whether its counters are a result; preparation is recorded too, but not shown as one."""
+    """Whether its counters are a result. Preparation is recorded too, but not shown as a result."""
 
 
 def first_fault(error: ValidationError) -> tuple[list[str | int], str]:
-    """The first field that is wrong, as the path of keys and indexes to it (without what pydantic calls its
-    functions), and why."""
+    """The first wrong field, as the path of keys and indexes to it (without pydantic's function names), and
+    why."""
     first = error.errors(include_url=False)[0]
     where = [part for part in first["loc"] if isinstance(part, int) or not part.startswith("function-")]
     return where, first["msg"].removeprefix("Value error, ")
 
 
 def first_line(error: OSError | ValueError) -> str:
-    """One line of an error that may have many: of pydantic's, the first field that is wrong and why."""
+    """One line for an error: for a ValidationError the first wrong field and why."""
     if isinstance(error, ValidationError):
         where, reason = first_fault(error)
         return ": ".join(filter(None, (".".join(map(str, where)), reason)))
@@ -119,5 +121,5 @@ def first_line(error: OSError | ValueError) -> str:
 
 
 def jsonable(value: BaseModel) -> dict[str, Any]:
-    """A value as plain JSON data: what goes to disk beside a run."""
+    """A value as plain JSON data."""
     return value.model_dump(mode="json")

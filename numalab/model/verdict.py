@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What is concluded from a case's runs: values only, made by `analysis.verdict`."""
+"""What is concluded from a case's runs. Values only; analysis.verdict makes them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CONFIDENCE = 0.95
 
 
 class Answer(StrEnum):
-    """What is concluded of an expectation, and of a case."""
+    """The answer to an expectation, and to a case."""
 
     HOLDS = "holds"
     DOES_NOT_HOLD = "does not hold"
@@ -21,35 +21,36 @@ class Answer(StrEnum):
 
 
 class Finding(Value):
-    """One expectation judged: the values of the boots, the effect, how sure."""
+    """The result for one expectation: the boots' values, the effect, and its uncertainty."""
 
     expectation: Expectation
     before: tuple[float, ...]
-    """A value for each boot that has one, in boot order."""
+    """One value for each boot that has one, in boot order."""
     after: tuple[float, ...]
     ratio: float | None = None
-    """after / before, of geometric means (see effect.shift for values of 0); None without one, as when all of
-    before is 0."""
+    """after / before, as geometric means (see effect.shift for values of 0). None when there is no ratio, as
+    when all of before is 0."""
     low: float | None = None
     high: float | None = None
-    """The ratio's confidence interval; None where it has no end, or where there are not two boots of each
+    """Bounds of the ratio's confidence interval; None where it is open, or with fewer than two boots of a
     kernel."""
     p: float | None = None
-    """The two-sided p-value of no change."""
+    """The two-sided p-value of "no change"."""
     q: float | None = None
-    """p after the false-discovery correction over the case's deciding expectations; None for the others."""
+    """p after false-discovery correction over the case's deciding expectations; None for the others."""
     detectable: float | None = None
-    """The effect (as `by`: 1.3 is 30 %) that this many boots with this spread show with a power of 80 %."""
+    """The smallest effect (as `by`: 1.3 is 30 %) that this many boots with this spread show with a power of
+    80 %."""
     boots_needed: int | None = None
-    """How many boots of each kernel it takes for the effect that was asked for (`by`; where that is 1, the
-    one found) to be shown with a power of 80 %."""
+    """Boots of each kernel that show the expected effect with a power of 80 %: `by`, or the observed effect
+    where `by` is 1."""
     answer: Answer
     decides: bool
     reason: Line
 
 
 class Verdict(Value):
-    """A case judged on one machine."""
+    """The result for a case on one machine."""
 
     case_name: str
     size: SizeClass
@@ -57,10 +58,10 @@ class Verdict(Value):
     accel: str
     before: str
     after: str
-    """Kernels, by name."""
+    """The two kernels' names."""
     boots: tuple[int, int]
     answer: Answer
     findings: tuple[Finding, ...]
     runs: tuple[str, ...]
     doubts: tuple[Line, ...] = ()
-    """What a reader should know: forced comparison, broken boots, calibration that is missing."""
+    """Warnings for the reader: a forced comparison, broken boots, a missing calibration."""

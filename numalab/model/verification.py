@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What a guest must show of its topology, what it does show, and whether these agree. No guest is needed
-here.
+"""The NUMA layout that a guest with a topology must show, the layout that it does show, and whether they
+agree.
 
-What the guest says is text (`PROBE` is the command that prints it); what it must say follows from the
-Topology alone.
+No guest is needed here: the expected layout follows from the Topology alone, the observed one is parsed from
+text that the command PROBE prints in the guest. Not here: running it (guest).
 """
 
 from __future__ import annotations
@@ -17,28 +17,27 @@ from numalab.model.units import GIB, MIB, parse_cpus, show_cpus, show_size
 
 PAGE = 4096
 NODE_TOLERANCE = 0.02
-"""A node may differ from what was asked by this share, or by SLACK, whichever is more."""
+"""A node's memory may differ from the topology's by this share, or by SLACK, whichever is more."""
 SLACK = 8 * MIB
-"""Firmware holes and reserved ranges below 1 MiB and at the end of RAM; kernels' "present" leaves them
-out."""
+"""Firmware holes, and reserved ranges below 1 MiB and at the end of RAM, which "present" does not count."""
 FAKE_SLACK = 64 * MIB
-"""numa=fake rounds to 32 MiB (FAKE_NODE_MIN_SIZE in arch/x86/mm/numa_emulation.c), at either end."""
+"""numa=fake rounds to 32 MiB (FAKE_NODE_MIN_SIZE in arch/x86/mm/numa_emulation.c) at both ends of a node."""
 REMOTE_DISTANCE = 20
-"""The kernel's and libvirt's own value for two nodes when no table says otherwise."""
+"""The default of the kernel and of libvirt for two nodes without a distance table."""
 
 PROBE = (
     "cd /sys/devices/system/node && grep -aHs . online node*/cpulist node*/distance "
     "node*/access0/initiators/read_latency node*/access0/initiators/read_bandwidth; cat /proc/zoneinfo"
 )
-"""One shell command in the guest whose output `found` reads. -a: until 3.3 a NUL is at the end of online."""
+"""Shell command for the guest; `observed_layout` parses its output. -a: before 3.3 `online` ends in a NUL."""
 
 
 @dataclass(frozen=True)
 class NumaLayout:
-    """A machine as a guest shows it: by node its CPUs, and by node and zone the pages that are present.
+    """The NUMA layout of a machine: CPUs by node, and present bytes by node and zone.
 
-    `distances` by node pair; `latency_ns` and `bandwidth_mibs` by node, from the best initiator's HMAT
-    entries (sysfs access0), absent where there are none.
+    `distances` are by node pair. `latency_ns` and `bandwidth_mibs` are by node, from the HMAT entries of the
+    best initiator (sysfs access0); absent where there are none.
     """
 
     nodes: tuple[int, ...]
@@ -64,13 +63,13 @@ def low_memory(machine: str, memory: int) -> int:
 
 
 def expected_layout(topology: Topology) -> NumaLayout:
-    """What a guest with this topology must show."""
+    """The layout that a guest with this topology must show."""
     if topology.fake:
         share = topology.memory // topology.fake
         sizes = [share] * topology.fake
-        # Every fake node shows all CPUs of the physical node that it was cut from, at the distance of that
-        # node to itself; from 3.16 to 4.18 each was taken to be a physical node of its own (emu_setup_memblk
-        # in arch/x86/mm/numa_emulation.c), over which CPUs without a node are dealt out (numa_init_array in
+        # Every fake node shows all CPUs of the physical node that it was cut from, at that node's distance to
+        # itself. Kernels 3.16 to 4.18 took each for a physical node (emu_setup_memblk in
+        # arch/x86/mm/numa_emulation.c) and dealt the CPUs without a node out over them (numa_init_array in
         # numa.c).
         cpus = {
             i: tuple(
@@ -116,17 +115,17 @@ def expected_layout(topology: Topology) -> NumaLayout:
 
 
 def observed_layout(text: str) -> NumaLayout:
-    """The output of PROBE -> what the guest is."""
+    """The layout that a guest shows, from the output of PROBE."""
     cpus: dict[int, tuple[int, ...]] = {}
     distances: dict[tuple[int, int], int] = {}
     hmat: dict[str, dict[int, int]] = {"latency": {}, "bandwidth": {}}
     online = re.search(r"^online:(\S+)$", text, re.MULTILINE)
-    nodes = parse_cpus(online[1]) if online else (0,)  # without CONFIG_NUMA there is no such folder
+    nodes = parse_cpus(online[1]) if online else (0,)  # without CONFIG_NUMA the folder is absent
     for node, key, value in re.findall(r"^node(\d+)/(?:access0/initiators/)?(\w+):(.*)$", text, re.MULTILINE):
         if key == "cpulist":
             cpus[int(node)] = parse_cpus(value.strip())
         elif key == "distance":
-            # The kernel prints one entry for each node that is online, in their order.
+            # One entry for each online node, in ascending order.
             distances |= {(int(node), other): int(d) for other, d in zip(nodes, value.split(), strict=False)}
         elif int(value):
             hmat[key.removeprefix("read_")][int(node)] = int(value)
@@ -142,7 +141,7 @@ def observed_layout(text: str) -> NumaLayout:
 
 @dataclass(frozen=True)
 class LayoutRow:
-    """One thing compared: its name, both sides as text, and whether they agree."""
+    """One compared property: its name, expected and observed value as text, and whether they agree."""
 
     what: str
     asked: str
@@ -151,7 +150,8 @@ class LayoutRow:
 
 
 def compare_layouts(want: NumaLayout, have: NumaLayout, *, fake: bool = False) -> list[LayoutRow]:
-    """Everything asked beside everything found, node by node."""
+    """Expected and observed values side by side, node by node. `fake`: allow for the rounding of
+    numa=fake."""
     rows = [LayoutRow("nodes", show_cpus(want.nodes), show_cpus(have.nodes), want.nodes == have.nodes)]
     slack = FAKE_SLACK if fake else SLACK
     for node in sorted({*want.nodes, *have.nodes}):
@@ -196,7 +196,7 @@ def _sizes(what: str, want: int, have: int, slack: int) -> LayoutRow:
 
 
 def layout_table(rows: list[LayoutRow]) -> str:
-    """Both sides in columns; what differs is marked."""
+    """The rows as a text table; differences are marked."""
     widths = [
         max(len(text) for text in column)
         for column in zip(*((r.what, r.asked, r.found) for r in rows), strict=True)
