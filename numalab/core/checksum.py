@@ -39,8 +39,7 @@ def sha256(path: Path) -> str:
 
 
 def _read(memory: Path) -> dict[str, list[object]]:
-    """The cached checksums; empty when the file is damaged or of another format: each can be computed
-    again."""
+    """The cached checksums; empty when the file is damaged or of another format."""
     try:
         text = json.loads(memory.read_text())
     except (OSError, ValueError):

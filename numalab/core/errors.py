@@ -83,7 +83,7 @@ class TopologyMismatch(GuestError):
 
 
 class KernelOops(LabError):
-    """The guest's kernel panicked or oopsed. No lab error and no verdict: the kernel "before" can crash
-    too."""
+    """The guest's kernel panicked or oopsed: no lab error and no verdict, since a kernel "before" can
+    crash."""
 
     status = Exit.KERNEL_CRASHED

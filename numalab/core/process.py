@@ -228,8 +228,7 @@ class _Stream:
         return len(data)
 
     def rest(self) -> None:
-        """Read what an ended program left in the pipe, and no more: a background process may still write to
-        it."""
+        """Read what an ended program left in the pipe. Its background processes may go on writing."""
         left = 0 if self.pipe.closed else fcntl.fcntl(self.pipe.fileno(), fcntl.F_GETPIPE_SZ)
         while left > 0 and (took := self.read()):
             left -= took
@@ -249,8 +248,7 @@ class _Stream:
         self.cut += more
 
     def _pass_on(self, to: IO[bytes], data: bytes) -> None:
-        """Write all of it at the reader's pace. When the reader goes away, close our end, as in a
-        pipeline."""
+        """Write all of it at the reader's pace; when the reader goes away, close our end."""
         try:
             file = to.fileno()
         except OSError:  # no file descriptor: a test's buffer

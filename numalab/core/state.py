@@ -70,8 +70,7 @@ def identity() -> str:
 
 @dataclass(frozen=True)
 class Process:
-    """Identifies a process uniquely across machines. As text, in files and file names:
-    MACHINE.BOOT.PID.STARTED."""
+    """Identifies a process on any machine. As text, in files and their names: MACHINE.BOOT.PID.STARTED."""
 
     machine: str
     """The machine and its PID namespace, 6 hexadecimal digits."""
@@ -181,8 +180,10 @@ def machine_lock(name: str, deadline: Deadline) -> Iterator[None]:
 
 @contextmanager
 def using(*places: Path) -> Iterator[None]:
-    """Keep `discard` from removing these folders during the block. A kill -9 ends this too. HostError when a
-    folder is gone."""
+    """Keep `discard` from removing these folders during the block. HostError when one of them is gone.
+
+    The lock ends with the process, after a kill -9 too.
+    """
     with ExitStack() as stack:
         for place in places:
             fcntl.flock(stack.enter_context(_using_file(place).open("a")), fcntl.LOCK_SH)
@@ -225,8 +226,7 @@ def scratch(place: Path) -> Path:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file (0600) completely or not at all, also across a power cut. Concurrent writers do not
-    collide."""
+    """Write a file (0600) completely or not at all, even across a power cut, with any number of writers."""
     fresh = scratch(path)
     try:
         fresh.touch(mode=0o600)
@@ -318,8 +318,8 @@ def alive(pid: int) -> bool:
 
 
 def started(pid: int) -> int:
-    """A process's start time in clock ticks since boot, which tells it from others of its id; 0 when there is
-    none."""
+    """A process's start in clock ticks since boot, which tells it from others of its id; 0 when it is
+    gone."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     except OSError:

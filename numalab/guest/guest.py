@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A guest: how it is reached, used and ended, and its files on the host. `launch` makes one.
+"""A guest that exists: reaching it, watching it, ending it, and its files on the host.
 
 A guest is a folder guests/NAME in the state directory and a domain with the guest's mark. Whoever makes,
-changes or ends it holds its lock (`hold`), and looks again once it is held.
+changes or ends it holds its lock (`hold`), and checks its state again under the lock. Not here: making one
+(launch), changing settings inside it (provision).
 """
 
 from __future__ import annotations
@@ -43,39 +44,39 @@ from numalab.model.guest import GuestRecord
 from numalab.model.values import Accel, Stored, check_name, first_line, jsonable
 
 OOPS_SECONDS = 1.0
-"""Until an oops stands on the console as a whole."""
+"""Time for an oops to appear on the console completely."""
 HUNG_SECONDS = 90.0
-"""A boot under emulation that has printed nothing new for so long, and does not answer, hangs: QEMU before
+"""A boot under emulation that has printed nothing new for so long, and does not answer, hangs. QEMU before
 8.1 may keep the translation of an instruction that another vCPU has just patched (Linux patches static keys
-while all CPUs run), and executes a breakpoint for ever that is no longer there. So one guest's registers
-said, on QEMU 7.2, where 2 or 3 of 100 boots hang, not all in that place. Such a boot is begun again and
-counted; one under KVM is not, for there a hang is the kernel's."""
+while all CPUs run), and executes for ever a breakpoint that is no longer in memory. One guest's registers
+showed this, on QEMU 7.2, where 2 or 3 of 100 boots hang, not all in that place. Such a boot is started again
+and counted. A boot under KVM is not: there a hang is the kernel's."""
 
 
 class Maker(Stored):
-    """guests/NAME/maker: which process made the guest, and where its domain is to be."""
+    """guests/NAME/maker: the process that made the guest, and where its domain will be."""
 
     process: str
     """state.Process, as text."""
     node: str
-    """Its machine's name, for a person."""
+    """The maker's machine, by name, for messages."""
     uri: str
 
     @property
     def parsed(self) -> state.Process | None:
-        """The process; None of an earlier lab's, which did not say on which machine."""
+        """The process; None when an earlier lab wrote the file, which did not record the machine."""
         return state.Process.parse(self.process)
 
 
 @contextmanager
 def hold(name: str, deadline: Deadline) -> Iterator[None]:
-    """A guest's lock. DeadlinePassed when another process keeps it until then."""
+    """Hold a guest's lock. DeadlinePassed when another process keeps it until the deadline."""
     with state.lock(f"guest-{name}", deadline):
         yield
 
 
 def check_release(record: GuestRecord, release: str) -> None:
-    """GuestError when a guest's `uname -r` is not that of its record's kernel, where that is known."""
+    """GuestError when the guest's `uname -r` is not the one that its record expects; '' expects nothing."""
     boot = record.spec.boot
     if boot.release and release != boot.release:
         raise GuestError(
@@ -96,12 +97,12 @@ def ssh_to(record: GuestRecord, watch: Callable[[], None] | None = None) -> ssh.
 
 
 DOWN_SECONDS = 60.0
-"""For ending a guest, whatever the deadline was of what it was for."""
+"""Time limit for ending a guest, independent of the deadline of what it was used for."""
 
 
 @dataclass
 class Guest:
-    """A guest that is up, or about to be. It is a Shell."""
+    """A guest that is up, or about to be. It implements ssh.Shell."""
 
     record: GuestRecord
     host: Host
@@ -110,13 +111,13 @@ class Guest:
         self._begin()
 
     def update(self, **changes: object) -> None:
-        """Change fields of the record, on disk too. The guest is reached, and its console read, anew."""
+        """Change fields of the record, also on disk; then connect and watch the console from the start."""
         self.record = self.record.model_copy(update=changes)
         self.save()
         self._begin()
 
     def _begin(self) -> None:
-        """Before the first command of a boot."""
+        """Reset the connection and the console watch for a new boot."""
         self._console = console.Watch(self.console_log, self.name, self._more_console)
         self.ssh = ssh_to(self.record, self.watch)
         self._booting = False
@@ -138,7 +139,7 @@ class Guest:
 
     @property
     def console_log(self) -> Path:
-        """All that its kernel printed."""
+        """Everything that its kernel printed."""
         return self.directory / "console.log"
 
     def _more_console(self, offset: int) -> bytes:
@@ -149,19 +150,19 @@ class Guest:
         return self.host.where.size(self.console_log, Deadline.after(60))
 
     def console_pieces(self, offset: int = 0) -> Iterator[str]:
-        """The console log so far, or what it has from an offset in bytes on: whole lines at a time."""
+        """The console log from an offset in bytes on, in pieces of whole lines."""
         return console.pieces(self._more_console, offset)
 
     def console_tail(self) -> str:
-        """Its end, for an error's evidence; '' when its machine cannot be asked any more."""
+        """The end of the console log, for an error's evidence; '' when the hypervisor does not answer."""
         with contextlib.suppress(LabError):
             return console.last_lines(self._more_console(max(0, self.console_size() - console.TAIL_BYTES)))
         return ""
 
     def watch(self, *, last: bool = False) -> None:
         """Raise KernelOops when the console shows one, HostError when a full disk of the host paused the
-        guest, GuestLost when the domain is gone, BootHung in a boot that hangs. `last`: half a line on the
-        console counts too."""
+        guest, GuestLost when the domain is gone, BootHung when a boot hangs. `last`: an incomplete last line
+        counts too."""
         try:
             self._console(last=last)
         except KernelOops as error:
@@ -185,8 +186,8 @@ class Guest:
             )
 
     def _check_oops(self, error: KernelOops) -> None:
-        """GuestError when an oops under emulation is the emulator's and no finding: BootHung in a boot, which
-        can be begun again."""
+        """Raise BootHung (in a boot, which can be repeated) or GuestError for an oops that the emulator
+        caused."""
         time.sleep(OOPS_SECONDS)
         if console.stale_breakpoint(self._more_console(self._console.seen).decode(errors="replace")):
             raise (BootHung if self._booting else GuestError)(
@@ -195,8 +196,7 @@ class Guest:
             ) from error
 
     def _check_boot(self) -> None:
-        """BootHung when a boot under emulation has stopped, of which something was seen and more was to be
-        expected."""
+        """Raise BootHung when a boot under emulation printed something and then nothing for HUNG_SECONDS."""
         spec = self.record.spec
         if (
             spec.accel is not Accel.TCG
@@ -219,7 +219,7 @@ class Guest:
         input: bytes | None = None,
         tell: Callable[[str], None] | None = None,
     ) -> Result:
-        """See Shell."""
+        """See ssh.Shell."""
         with self._console_in_evidence():
             return self.ssh.execute(
                 self._with_environment(command), deadline=deadline, input=input, tell=tell
@@ -228,7 +228,7 @@ class Guest:
     def stream(
         self, command: str, *, deadline: Deadline, out: IO[bytes] | None, err: IO[bytes] | None
     ) -> Result:
-        """As execute, with the command's streams passed on as they come."""
+        """Like execute, but passes the command's streams on as they come."""
         with self._console_in_evidence():
             return self.ssh.stream(self._with_environment(command), deadline=deadline, out=out, err=err)
 
@@ -238,7 +238,7 @@ class Guest:
 
     @contextlib.contextmanager
     def _console_in_evidence(self) -> Iterator[None]:
-        """A guest that is lost shows the end of its console."""
+        """Add the end of the console to a GuestLost."""
         try:
             yield
         except GuestLost as error:
@@ -246,7 +246,7 @@ class Guest:
             raise
 
     def verify(self, deadline: Deadline) -> list[verification.LayoutRow]:
-        """Everything asked of the topology beside everything found; TopologyMismatch when it differs."""
+        """Compare the topology with what the guest shows. TopologyMismatch when they differ."""
         asked = self.record.spec.topology
         seen = verification.observed_layout(ssh.succeed(self, verification.PROBE, deadline=deadline))
         rows = verification.compare_layouts(verification.expected_layout(asked), seen, fake=bool(asked.fake))
@@ -259,7 +259,8 @@ class Guest:
         return rows
 
     def reach(self, deadline: Deadline) -> None:
-        """Wait until a first command ran over SSH: on the kernel that was asked for, or GuestError."""
+        """Wait until a command runs over SSH, then check the kernel's release. GuestError when it is
+        another."""
         self._console.grew, self._booting = time.monotonic(), True
         try:
             self.ssh.wait(deadline)
@@ -272,7 +273,7 @@ class Guest:
         check_release(self.record, ssh.succeed(self, "uname -r", deadline=deadline).strip())
 
     def down(self, deadline: Deadline) -> None:
-        """Stop the guest and remove all that it had. Safe to call in any state, and twice."""
+        """Stop the guest and remove everything that belongs to it. Works in any state, and more than once."""
         with hold(self.name, deadline):
             if self._replaced():
                 return
@@ -288,22 +289,21 @@ class Guest:
             remove(self.directory, self.host, deadline.grace(20))
 
     def _replaced(self) -> bool:
-        """Whether the folder is another guest's by now: somebody ended this one and made one of the same
-        name. HostError when that cannot be read."""
+        """Whether somebody ended this guest and made another one of its name. HostError when that is
+        unknown."""
         try:
             return read(self.name).spec.uuid != self.record.spec.uuid
-        except InputError:  # no folder, or half of one: what is left of this guest goes
+        except InputError:  # no folder, or half of one: remove what is left of this guest
             return False
 
     def save(self) -> None:
-        """Write the record, whole or not at all."""
+        """Write the record, completely or not at all."""
         state.write(self.directory / "guest.json", json.dumps(jsonable(self.record), indent=1))
 
 
 @contextmanager
 def ending(guest: Guest, *, only_on_error: bool = False) -> Iterator[None]:
-    """Take a guest down at the end of the block. An error of that is only noted after one of the block, which
-    matters more."""
+    """Take the guest down at the end of the block. If the block raised, an error of that is only logged."""
     try:
         yield
     except BaseException:
@@ -317,10 +317,10 @@ def ending(guest: Guest, *, only_on_error: bool = False) -> Iterator[None]:
 
 
 def remove(place: Path, host: Host, deadline: Deadline) -> None:
-    """All files of a guest, here and on its hypervisor, where they carry this lab's mark (see launch). Raises
-    HostError, CommandFailed.
+    """Remove all files of a guest, here and, where they have this lab's mark (see launch), on its hypervisor.
 
-    Those here go last: without the record nobody would know of the others.
+    The local ones go last: without the record nobody would know of the others. Raises HostError,
+    CommandFailed.
     """
     disks.drop_pool_disks(place.name)
     if host.where.ssh:
@@ -335,12 +335,12 @@ def remove(place: Path, host: Host, deadline: Deadline) -> None:
 
 
 def names() -> list[str]:
-    """Guests that have a folder, whether they run or not."""
+    """The names of all guests that have a folder, running or not."""
     return sorted(path.name for path in state.folder("guests").iterdir() if not path.name.startswith("."))
 
 
 def fresh_name(wanted: str, besides: AbstractSet[str] = frozenset()) -> str:
-    """The wanted name (a topology's, or its file's), or with the first number that makes it free."""
+    """A free guest name: the one wanted (a topology's or its file's), or that with the first free number."""
     stem = Path(wanted).name.removesuffix(".yml")
     taken = {*names(), *besides}
     return next(name for name in [stem, *(f"{stem}-{n}" for n in range(2, 1000))] if name not in taken)
@@ -367,8 +367,8 @@ def read(name: str) -> GuestRecord:
 
 
 def records() -> tuple[list[GuestRecord], list[str]]:
-    """The records of all guests, and the names of guests whose record cannot be read; half-made guests have
-    none."""
+    """The records of all guests, and the names of guests with an unreadable record. Half-made guests have no
+    record."""
     known, unknown = [], []
     for name in names():
         try:
@@ -381,12 +381,12 @@ def records() -> tuple[list[GuestRecord], list[str]]:
 
 
 def maker(name: str) -> Maker | None:
-    """Who made a guest; None when nothing says so. HostError when that cannot be read: a newer lab may have
-    written it."""
+    """The maker of a guest; None when the file is absent. HostError when it cannot be read: a newer lab may
+    have written it."""
     path = state.folder("guests") / name / "maker"
     try:
         text = path.read_text()
-        if re.fullmatch(r"\d+ \d+", text):  # a lab before 2026-11
+        if re.fullmatch(r"\d+ \d+", text):  # labs before 2026-11 wrote this
             return Maker(process=text, node="", uri="")
         known = Maker.model_validate_json(text)
         if known.parsed is None:
@@ -399,7 +399,7 @@ def maker(name: str) -> Maker | None:
 
 
 def made_by_us() -> list[str]:
-    """Guests of this process that are there, up or half made."""
+    """Guests that this process made and that still exist, up or half made."""
     me, ours = state.this_process(), []
     for name in names():
         with contextlib.suppress(HostError):
@@ -409,8 +409,8 @@ def made_by_us() -> list[str]:
 
 
 def elsewhere(record: GuestRecord) -> str:
-    """The machine that a guest runs on, where that is another one that shares the state directory; ''
-    else."""
+    """The name of the machine that the guest runs on, when that machine shares our state directory; else
+    ''."""
     known = maker(record.spec.name)
     process = known.parsed if known else None
     return known.node if known and process and process.elsewhere and not of_uri(record.uri).ssh else ""

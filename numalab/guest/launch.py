@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A guest is made, booted, reached and verified.
+"""Making a guest: claim its name, make its disks, boot it, reach it, verify its topology.
 
-Whatever ends `up` early, nothing of the guest is left; after a kill -9, `leftovers` finds and removes it.
+When `up` fails, nothing of the guest is left; after a kill -9, maintenance.gc finds and removes it. Not here:
+using or ending a guest (guest), its modules, GRUB and sysctls (provision).
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ from numalab.model.units import MIB, show_size
 from numalab.model.values import jsonable
 
 UP_SECONDS = 300.0
-"""From nothing to verified; the slowest seen under emulation on two cores, 16 vCPUs and Debian's kernel, took
-75 s."""
+"""From nothing to verified. The slowest boot measured took 75 s: emulated on two cores, 16 vCPUs, Debian's
+kernel."""
 PORT_TRIES = 3
 BOOT_TRIES = 3
 CLAIM = """
@@ -44,16 +45,16 @@ if [ -e "$1/maker" ] && [ "$(cat "$1/maker")" = "$4" ]; then echo "$2" >"$1/lab"
 mkdir -p -m 700 "${1%/*}" && fresh=$(mktemp -d "${1%/*}/$3XXXXXXXX") || exit
 echo "$2" >"$fresh/lab" && mv -T "$fresh" "$1" || { rm -rf "$fresh"; exit 1; }
 """
-"""sh -c, with a guest's folder, the lab, how its parts are called, and our claim here: the folder appears
-with its mark in it. Where both machines share the state directory it is there already, with that claim. mv
-replaces an empty folder, which is what earlier labs left when they were killed between the two, and no
-other."""
+"""sh -c, with a guest's folder, the lab's id, the prefix of its partial files, and our claim: creates the
+folder with the lab's mark in it. Where both machines share the state directory, the folder exists already,
+with that claim. mv replaces an empty folder only: earlier labs left one when they were killed between the two
+steps."""
 
 
 def up(request: GuestRequest, host: Host, deadline: Deadline) -> Guest:
     """Make, boot, reach and verify a guest. On any error, nothing of it is left.
 
-    A boot that hangs under emulation is begun again, from fresh disks: said, and counted in the record.
+    A boot that hangs under emulation is repeated on fresh disks: with a warning, and counted in the record.
     """
     for hung in range(BOOT_TRIES - 1):
         try:
@@ -67,7 +68,7 @@ def up(request: GuestRequest, host: Host, deadline: Deadline) -> Guest:
 
 
 def _up(request: GuestRequest, host: Host, deadline: Deadline, hung: int) -> Guest:
-    """One try, under the guest's lock."""
+    """One attempt, under the guest's lock."""
     with guests.hold(request.name, deadline):
         return _made(request, host, deadline, hung)
 
@@ -77,7 +78,7 @@ def _made(request: GuestRequest, host: Host, deadline: Deadline, hung: int) -> G
     guest = None
     try:
         base, boot = _chosen(request, deadline)
-        with state.using(*folders(base, boot)):  # until the record that names them is there for gc to read
+        with state.using(*folders(base, boot)):  # until gc can read the record that names them
             guest = _prepare(request, base, boot, host, place, deadline, hung)
         start(guest, request, deadline)
         with step("boot", who=request.name):
@@ -94,14 +95,13 @@ def _made(request: GuestRequest, host: Host, deadline: Deadline, hung: int) -> G
             if guest is not None:
                 guest.down(Deadline.after(60))
             guests.remove(place, host, Deadline.after(60))
-        except (LabError, OSError) as also:  # why it failed matters more
+        except (LabError, OSError) as also:  # the first error matters more
             note(f"not all is cleaned up ({also}): lab.py gc", who=request.name)
         raise
 
 
 def _claim(name: str, uri: str) -> Path:
-    """The guest's folder, ours alone: making it is what makes a name taken. It appears with its maker in
-    it."""
+    """Create the guest's folder, which claims its name. It appears together with the file `maker`."""
     place = state.folder("guests") / name
     fresh = state.scratch(place)
     fresh.mkdir(mode=0o700)
@@ -118,14 +118,14 @@ def _claim(name: str, uri: str) -> Path:
 
 
 def taken(name: str) -> NameTaken:
-    """The error that a name is in use."""
+    """The error for a name that is in use."""
     return NameTaken(
         f"a guest called {name} is there: lab.py down {name}, or choose another name", field="name"
     )
 
 
 def _chosen(request: GuestRequest, deadline: Deadline) -> tuple[Image, Boot]:
-    """The image and the kernel to boot. HostError when one is not built."""
+    """The image and the kernel to boot. HostError when either is not built."""
     base = (
         image.pinned(request.image_name, request.image_id)
         if request.image_id
@@ -138,14 +138,14 @@ def _chosen(request: GuestRequest, deadline: Deadline) -> tuple[Image, Boot]:
 
 
 def folders(base: Image, *boots: Boot) -> set[Path]:
-    """Folders of this lab that boots need, which another lab.py may want to remove: for state.using."""
+    """The folders of this lab that boots need: state.using keeps another lab.py from removing them."""
     places = {Path(base.directory), *(Path(boot.kernel).parent for boot in boots if boot.kernel)}
     return {place for place in places if place.is_relative_to(state.directory())}
 
 
 def _claim_there(place: Path, where: Where, deadline: Deadline) -> None:
-    """The guest's folder on another machine, marked as this lab's: other labs may have one at the same path
-    there."""
+    """Create the guest's folder on the hypervisor, with this lab's mark: another lab may have one at the same
+    path."""
     claim = (place / "maker").read_text()
     done = where.run(
         ["sh", "-c", CLAIM, "sh", place, state.identity(), part_prefix(), claim],
@@ -160,7 +160,7 @@ def _claim_there(place: Path, where: Where, deadline: Deadline) -> None:
 
 
 def _boot_there(boot: Boot, there: dict[Path, Path], cmdline: str) -> Boot:
-    """The boot with the paths that its files have on the hypervisor."""
+    """The boot with the paths of its files on the hypervisor."""
     kernel, initrd = (str(there[Path(path)]) if path else None for path in (boot.kernel, boot.initrd))
     return boot.model_copy(update={"kernel": kernel, "initrd": initrd, "cmdline": cmdline})
 
@@ -168,7 +168,7 @@ def _boot_there(boot: Boot, there: dict[Path, Path], cmdline: str) -> Boot:
 def _prepare(
     request: GuestRequest, base: Image, boot: Boot, host: Host, place: Path, deadline: Deadline, hung: int
 ) -> Guest:
-    """Everything short of starting it: accelerator, disks, record."""
+    """Everything before the start: accelerator, disks, record."""
     where = host.where
     request = request.model_copy(update={"shape": kernel_boot.fitted(request.kernel_name, request.shape)})
     probe = accelerator.choose(request.accel, Path(boot.kernel or ""), deadline, where)
@@ -225,14 +225,14 @@ def _prepare(
 
 
 def start(guest: Guest, request: GuestRequest, deadline: Deadline) -> None:
-    """Create the domain. One at a time over the whole host, so that two never count the same free memory."""
+    """Create the domain. One at a time on the host, so that no two guests count the same free memory."""
     where = guest.host.where
     if request.ssh_port and not where.ssh and not _port_free(request.ssh_port):
         raise InputError(
             f"ssh port {request.ssh_port}: the port is taken; choose another or leave it out",
             field="ssh_port",
         )
-    where.touch(guest.console_log, deadline)  # ours, before libvirt's log daemon opens it as root
+    where.touch(guest.console_log, deadline)  # before libvirt's log daemon creates it as root
     qemu_user.hand_over(guest.record.spec, guest.host)
     with state.machine_lock("admission", deadline), step("start", who=request.name):
         admit(request.shape, guest.host, deadline)
@@ -243,7 +243,7 @@ def start(guest: Guest, request: GuestRequest, deadline: Deadline) -> None:
                 guest.host.create(xml, deadline)
                 return
             except HostError as error:
-                # Between our look and QEMU's bind somebody else may take the port.
+                # Another process may take the port between our check and QEMU's bind.
                 if (
                     "host forwarding rule" not in error.evidence
                     or request.ssh_port
@@ -255,7 +255,8 @@ def start(guest: Guest, request: GuestRequest, deadline: Deadline) -> None:
 
 
 def admit(asked: Topology, host: Host, deadline: Deadline) -> None:
-    """HostError when the host cannot hold this topology, with the largest of its shape that would fit."""
+    """HostError when the host lacks memory for this topology; names the largest of its shape that would
+    fit."""
     free = host.free_memory(deadline)
     if asked.memory > free:
         fits = topology.largest(asked, free)
@@ -271,10 +272,9 @@ def admit(asked: Topology, host: Host, deadline: Deadline) -> None:
 
 
 def free_port(where: Where = HERE) -> int:
-    """A loopback port that nobody listens on just now; on another machine any one, which QEMU will refuse if
-    it is taken."""
+    """A loopback port that is free now; on another machine a random one: QEMU refuses it if it is taken."""
     if where.ssh:
-        return random.randrange(20000, 32768)  # below the ports that the kernel hands out by itself
+        return random.randrange(20000, 32768)  # below the kernel's ephemeral ports
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

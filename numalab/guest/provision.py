@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A guest that is up, put in order by playbooks/provision.yml: knobs, modules, a kernel of its own in GRUB.
+"""Provision a guest with playbooks/provision.yml: sysctls, NUMA balancing knobs, modules, its own kernel in
+GRUB.
 
-`up` here is launch.up and then what the kernel needs inside the guest: its modules, if it has any, and for
-GRUB the kernel itself.
+`up` is launch.up plus what the kernel needs inside the guest: its modules, if it has any, and with GRUB the
+kernel itself. Not here: booting a guest (launch), running Ansible (host.ansible).
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ SHUTDOWN_SECONDS = 60.0
 
 
 class Order(Value):
-    """Sysctls and knobs that a run wants: name -> value, as text."""
+    """Requested sysctls and knobs: name -> value, as text."""
 
     sysctls: dict[SettingName, Setting] = Field(default_factory=dict)
     knobs: dict[SettingName, Setting] = Field(default_factory=dict)
 
 
 def pairs(field: str, texts: Sequence[str]) -> dict[str, str]:
-    """Texts NAME=VALUE as a mapping; `field` is what they set: sysctl or knob. Raises InputError."""
+    """Parse NAME=VALUE texts; `field` says what they set: sysctl or knob. Raises InputError."""
     found: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -58,18 +59,15 @@ def pairs(field: str, texts: Sequence[str]) -> dict[str, str]:
 
 
 def tune(guest: Guest, asked: Order, deadline: Deadline) -> ansible.Recap:
-    """Set what differs, and prove all of it by reading it back. Raises CommandFailed that names what was
-    refused."""
+    """Set what differs, then verify everything by reading it back. CommandFailed names what was refused."""
     with guests.hold(guest.name, deadline):
         return _play(guest, {"tuning_sysctls": asked.sysctls, "tuning_knobs": asked.knobs}, deadline)
 
 
 def up(request: GuestRequest, host: Host, deadline: Deadline) -> Guest:
-    """launch.up, then modules and boot loader as the kernel and the request want. On any error, nothing is
-    left."""
-    if (
-        state.folder("guests") / request.name
-    ).exists():  # before another lab.py, which works on it, is waited for
+    """launch.up, then modules and boot loader as kernel and request need. On any error, nothing is left."""
+    # Before `hold`, which would wait for another lab.py that works on the guest.
+    if (state.folder("guests") / request.name).exists():
         raise launch.taken(request.name)
     with guests.hold(request.name, deadline):
         return _up(request, host, deadline)
@@ -97,8 +95,7 @@ def _up(request: GuestRequest, host: Host, deadline: Deadline) -> Guest:
 
 
 def own_kernel(guest: Guest, deadline: Deadline, request: GuestRequest | None = None) -> int:
-    """Install the guest's kernel in the guest, choose it in GRUB and restart into it; returns how much was
-    changed.
+    """Install the guest's kernel in the guest, select it in GRUB and reboot; returns the number of changes.
 
     A guest that GRUB started already, with nothing changed, is not restarted.
     """
@@ -121,7 +118,7 @@ def _own_kernel(guest: Guest, deadline: Deadline, request: GuestRequest | None) 
                 "bootloader_release": boot.release,
                 "bootloader_kernel": boot.kernel,
                 "bootloader_modules": str(archive or ""),
-                # GRUB finds the root itself.
+                # GRUB adds the root by itself.
                 "bootloader_cmdline": " ".join(
                     word for word in words if not word.startswith("root=") and word != "rw"
                 ),
@@ -134,10 +131,10 @@ def _own_kernel(guest: Guest, deadline: Deadline, request: GuestRequest | None) 
         ssh.succeed(guest, "sync", deadline=deadline)
         guest.ssh.disconnect(deadline)
         guest.host.stop(guest.mark, deadline.within(SHUTDOWN_SECONDS + 30), grace=SHUTDOWN_SECONDS)
-        # All else of the boot stays: its era's environment too.
+        # Everything else of the boot stays, such as its era's environment.
         own = spec.boot.model_copy(update={"kernel": None, "initrd": None, "release": boot.release})
         fresh = spec.model_copy(update={"boot": own})
-        guest.update(spec=fresh, kernel_hash=kernel_boot.digest(boot))  # today's build of that name
+        guest.update(spec=fresh, kernel_hash=kernel_boot.digest(boot))  # the current build of that name
         launch.start(
             guest,
             request or GuestRequest(name=spec.name, topology_name=spec.topology_name, shape=spec.topology),
@@ -149,7 +146,7 @@ def _own_kernel(guest: Guest, deadline: Deadline, request: GuestRequest | None) 
 
 
 def _play(guest: Guest, variables: dict[str, object], deadline: Deadline) -> ansible.Recap:
-    """playbooks/provision.yml on one guest."""
+    """Run playbooks/provision.yml on one guest."""
     inventory = ansible.write_inventory([guest.ssh], guest.directory / "inventory.yml")
     log = state.folder("logs") / f"provision-{guest.name}.log"
     return ansible.playbook(

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Which accelerator this host can use: tried, not guessed.
+"""Which accelerator this host can use, determined by a test boot.
 
-/dev/kvm may open, answer its API version and be advertised by libvirt, while a kernel started under it
-never gets anywhere (a KVM in software does this). So the lab boots its own kernel under KVM, with a
-busybox that says one word, and believes in KVM only when that word arrives in time.
+/dev/kvm may open, answer its API version and be advertised by libvirt, while a kernel started under it never
+gets anywhere (seen with a KVM in software). So the lab boots a kernel under KVM, with a busybox that prints
+one word, and uses KVM only when that word arrives in time. Not here: what else a host may lack
+(maintenance.doctor).
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from numalab.host.remote import HERE, Where
 from numalab.model.values import Accel, Stored, jsonable
 
 PROBE_SECONDS = 15.0
-"""A kernel under working KVM is in user space within 2 s on slow hardware; a hung one never is."""
+"""Under working KVM a kernel reaches user space within 2 s even on slow hardware; a hung one never does."""
 WORD = "numalab: user space"
 
 
 class Probe(Stored):
-    """What was found out, and how; cached by host kernel, QEMU version and guest kernel."""
+    """The result of a probe, and why; cached by host kernel, QEMU version and guest kernel."""
 
     accel: Accel
     reason: str
@@ -41,7 +42,7 @@ QEMU = ("qemu-system-x86_64", "qemu-system-x86")
 
 
 def qemu_version(deadline: Deadline, where: Where = HERE) -> str:
-    """'7.2.22': as QEMU tells it."""
+    """QEMU's version as it prints it: '7.2.22'."""
     return (
         where.run([where.program(*QEMU), "--version"], deadline=deadline)
         .stdout.split("version ")[1]
@@ -61,7 +62,7 @@ def choose(accel: str, kernel: Path, deadline: Deadline, where: Where = HERE) ->
 
 
 def _cached(kernel: Path, deadline: Deadline, where: Where) -> Probe:
-    """The probe's answer, found once: who comes while it is being found waits for it."""
+    """The cached result of the probe; concurrent callers wait for the one that makes it."""
     digest = hashlib.sha256(kernel.read_bytes()).hexdigest()[:16]
     release = where.run(["uname", "-r"], deadline=deadline).stdout.strip()
     key = f"{where.ssh} {release} {qemu_version(deadline, where)} {digest} {_device(where, deadline)}".strip()
@@ -77,8 +78,7 @@ def _cached(kernel: Path, deadline: Deadline, where: Where) -> Probe:
 
 
 def _read(cache: Path) -> dict[str, Probe]:
-    """The probes that were made; none, with a note, when the file is damaged, since each can be made
-    again."""
+    """The cached probes; none, with a warning, when the file is damaged."""
     try:
         return TypeAdapter(dict[str, Probe]).validate_json(cache.read_bytes())
     except FileNotFoundError:
@@ -89,7 +89,7 @@ def _read(cache: Path) -> dict[str, Probe]:
 
 
 def _device(where: Where, deadline: Deadline) -> str:
-    """/dev/kvm for whoever we are: 'usable', 'closed' or 'none'."""
+    """How we may use /dev/kvm: 'usable', 'closed' or 'none'."""
     if not where.ssh:
         return (
             "usable"
@@ -103,7 +103,7 @@ def _device(where: Where, deadline: Deadline) -> str:
 
 
 def try_kvm(kernel: Path, deadline: Deadline, where: Where = HERE) -> tuple[Accel, str]:
-    """Boot `kernel` under KVM to user space. Returns what to use and why."""
+    """Boot `kernel` under KVM to user space. Returns the accelerator to use, and why."""
     device = _device(where, deadline)
     if device == "none":
         return Accel.TCG, "there is no /dev/kvm (no virtualization, or the kvm module is not loaded)"
@@ -123,8 +123,7 @@ def try_kvm(kernel: Path, deadline: Deadline, where: Where = HERE) -> tuple[Acce
 
 
 def boot(kernel: Path, accel: Sequence[str], deadline: Deadline, where: Where = HERE) -> float:
-    """Boot a kernel with nothing but busybox. Returns seconds until QEMU ended; raises when it never
-    spoke."""
+    """Boot a kernel with only busybox. Returns seconds until QEMU ended; raises when WORD did not come."""
     initrd = state.folder("cache") / "probe.cpio"
     initrd.write_bytes(probe_cpio())
     there = where.push([kernel, initrd], deadline)

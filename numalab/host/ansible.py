@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Ansible at the lab's service: where its programs are, and the inventory of running guests.
+"""Running Ansible: its programs, plays with literal variables, and the inventory of running guests.
 
-inventory.ini belongs to people; running guests are added beside it by a dynamic inventory that lab.py
-writes for each of them.
+inventory.ini belongs to people. Running guests are in a second inventory, which lab.py keeps up to date. Not
+here: what a play sets (guest.provision, kernel.toolchain, host.image).
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ ENVIRONMENT = {
     "ANSIBLE_LOCALHOST_WARNING": "0",
     "ANSIBLE_INVENTORY_UNPARSED_WARNING": "0",
 }
-"""Fewer round trips, and output that `playbook` can read."""
+"""Fewer round trips, and output that `playbook` can parse."""
 
 
 def ansible(program: str) -> str:
-    """The path of one of Ansible's programs: the lab's own environment first, then PATH."""
+    """The path of one of Ansible's programs: from the lab's own environment, else from PATH."""
     beside = Path(sys.executable).parent / program
     found = str(beside) if beside.exists() else shutil.which(program)
     if not found:
@@ -49,15 +49,15 @@ def ansible(program: str) -> str:
 
 
 class _Literal(str):
-    """A text that YAML shows with Ansible's tag !unsafe."""
+    """A text that YAML writes with Ansible's tag !unsafe."""
 
     __slots__ = ()
 
 
 def _literal(value: object) -> object:
-    """The value with each text in it, keys of mappings too, as a literal."""
+    """The value with every text in it, keys of mappings too, as a literal."""
     if isinstance(value, str):
-        return _Literal(value) if value else value  # ansible-core 2.19 makes null of a marked empty text
+        return _Literal(value) if value else value  # ansible-core 2.19 reads a tagged empty text as null
     if isinstance(value, Mapping):
         return {_literal(key): _literal(inner) for key, inner in value.items()}
     if isinstance(value, Sequence):
@@ -66,11 +66,11 @@ def _literal(value: object) -> object:
 
 
 def literals(values: Mapping[str, object]) -> str:
-    """Variables as YAML for Ansible, in which no text is ever a template: Ansible would evaluate one from a
-    case or a recipe of somebody else's, and a template's lookups run commands on this machine. Names of
+    """Variables as YAML for Ansible in which no text is a template. Ansible would evaluate templates in a
+    case or recipe that somebody else wrote, and their lookups run commands on this machine. Names of
     variables stay plain."""
     yaml = YAML()
-    yaml.width = 1 << 20  # a folded line would be another text
+    yaml.width = 1 << 20  # folding would change the text
     yaml.allow_unicode = True
     yaml.representer.add_representer(
         _Literal,
@@ -82,25 +82,25 @@ def literals(values: Mapping[str, object]) -> str:
 
 
 def inventory_path() -> Path:
-    """The inventory of running guests; lab.py's up, down and gc keep it in step."""
+    """The inventory of running guests; lab.py's up, down and gc keep it up to date."""
     return state.folder("inventory") / "guests.yml"
 
 
 def write_inventory(guests: Iterable[Ssh], path: Path | None = None) -> Path:
-    """Every ready guest as a host of the group `guests`, with what SSH needs to reach it."""
+    """Write all ready guests as hosts of the group `guests`, with what SSH needs to reach them."""
     hosts = {
         ssh.guest: {
             "ansible_host": ssh.host,
             "ansible_port": ssh.port,
             "ansible_user": "root",
-            # Ansible shares no connection with lab.py: its own arguments come first, ours add the rest.
+            # Ansible does not share lab.py's connection: its own arguments come first, ours add the rest.
             "ansible_ssh_common_args": shlex.join(ssh.options()),
             "ansible_python_interpreter": "/usr/bin/python3",
         }
         for ssh in guests
     }
     path = path or inventory_path()
-    # The host names are checked (model.check_name), and Ansible takes none that is tagged.
+    # Host names are checked (values.check_name), and Ansible accepts no tagged ones.
     lines = "".join(
         f"    {name}:\n{textwrap.indent(literals(about), ' ' * 6)}" for name, about in hosts.items()
     )
@@ -110,7 +110,7 @@ def write_inventory(guests: Iterable[Ssh], path: Path | None = None) -> Path:
 
 @dataclass(frozen=True)
 class Recap:
-    """What a play did, all hosts together; `log` has all that it said."""
+    """The changes of a play, over all hosts; `log` has its whole output."""
 
     ok: int
     changed: int
@@ -128,8 +128,7 @@ def playbook(
     tags: str = "all",
     watch: Callable[[], None] | None = None,
 ) -> Recap:
-    """Run playbooks/NAME on the hosts of `limit`. Raises CommandFailed: the task, and what its program
-    said."""
+    """Run playbooks/NAME on the hosts of `limit`. CommandFailed names the task and its program's error."""
     log.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(prefix="numalab-") as scratch:
         about = Path(scratch) / "vars.yml"
@@ -159,7 +158,7 @@ def playbook(
 
 
 def _failure(name: str, log: Path, error: CommandFailed) -> CommandFailed:
-    """The first failed task of a play's log, and what its program wrote on standard error."""
+    """The first failed task in a play's log, and what its program wrote to standard error."""
     text = log.read_text(errors="replace")
     found = re.search(r"^(?:fatal|failed): \[([^\]]+)\].*?=> (?=\{)", text, re.MULTILINE)
     if not found:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The serial console as evidence: the whole log on disk, and what in it means that the kernel is broken.
+"""The serial console as evidence: the log on disk, and which of its lines mean that the kernel is broken.
 
-ttyS0 is the kernel's alone in the lab's guests, so what stands here is the kernel's word. Not here: a
-person's interactive console (lab.py console uses hvc0).
+In the lab's guests only the kernel writes to ttyS0, so everything here comes from the kernel. Not here: the
+interactive console (lab.py console uses hvc0).
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ from numalab.host.remote import HERE
 
 TAIL_LINES = 60
 TAIL_BYTES = 64 << 10
-"""Where TAIL_LINES are looked for: the end of a log."""
+"""The part of a log, at its end, from which TAIL_LINES are taken."""
 CHUNK = 1 << 20
-"""Bytes of a log that are held at once: a guest can print without end."""
+"""Bytes of a log that are read at once: a guest can print without end."""
 
-# A soft lockup or an RCU stall is no oops: under emulation a vCPU that waits for a host core looks just
-# the same from inside (seen with 16 vCPUs on 2 cores), so it is a warning that is kept, not an end.
+# A soft lockup or an RCU stall is no oops: under emulation a vCPU that waits for a host core looks the same
+# from inside (seen with 16 vCPUs on 2 cores). So it is kept as a warning and does not end the run.
 OOPS = re.compile(
     r"Kernel panic - not syncing|Oops(: |\[)|general protection fault[:,]|kernel BUG at |"
     r"BUG: (?!soft lockup|workqueue lockup)|invalid opcode: |int3: \d{4} \[|stack segment: |double fault: |"
     r"VFS: Unable to mount root|Attempted to kill init"
 )
-"""Lines after which nothing that the guest counts means anything (kernel: arch/x86/kernel/dumpstack.c,
+"""Lines after which no counter of the guest can be trusted (kernel: arch/x86/kernel/dumpstack.c,
 kernel/panic.c, mm/fault.c)."""
 INT3 = re.compile(r"int3: \d{4} \[.*?Code: [^<\n]*\b(?P<trapped>[0-9a-f]{2}) <[0-9a-f]{2}>", re.DOTALL)
-"""An oops on a breakpoint, and the instruction bytes that the kernel then reads from memory: the trap leaves
-RIP behind its own."""
+"""An oops on a breakpoint, with the instruction bytes that the kernel then reads from memory: after the trap,
+RIP is behind the breakpoint."""
 BREAKPOINT = "cc"
 FINDING = re.compile(
     r"WARNING: (CPU|\S+:\d+ at )|INFO: task .* blocked for more than|Out of memory: Killed process|oom-kill:"
 )
-"""Lines after which what was counted is evidence and no data point."""
+"""Lines that make a run evidence instead of a data point."""
 SLOW = re.compile(r"BUG: soft lockup|BUG: workqueue lockup|rcu: INFO: rcu_\w+ (self-)?detected")
 """The first lines of the kernel's reports of a lockup or stall."""
 BUSY_SECONDS = 30.0
-"""Processor time of a boot that did something: one that halts at once was seen to use less than 1 s until the
-limit of 60 s, 5.10 under TCG 81 s until sshd answered."""
+"""Processor time of a boot that made progress: one that halts at once used less than 1 s in its limit of 60
+s, 5.10 under TCG 81 s until sshd answered."""
 REPORT_SECONDS = 10.0
-"""How long one such report may go on: registers and traces of each processor."""
+"""How long one such report may take, with registers and traces of each processor."""
 
 
 def findings(text: str) -> list[str]:
@@ -55,15 +55,14 @@ def findings(text: str) -> list[str]:
 
 
 def warnings(text: str) -> list[str]:
-    """All lines that belong to a run's evidence, whether they spoil it or not."""
+    """All lines that are kept as a run's evidence, whether they make it an error or not."""
     return [line for line in text.splitlines() if FINDING.search(line) or SLOW.search(line)]
 
 
 def stale_breakpoint(text: str) -> bool:
-    """Whether a kernel oopsed on a breakpoint that its memory does not have: the emulator ran an old
-    translation.
+    """Whether a kernel oopsed on a breakpoint that is not in its memory: the emulator ran an old translation.
 
-    Seen of 6.12 under QEMU 7.2's TCG, at `sched_clock: Marking stable`: `Oops: int3` in sched_clock_cpu(),
+    Seen with 6.12 under QEMU 7.2's TCG, at `sched_clock: Marking stable`: `Oops: int3` in sched_clock_cpu(),
     memory 66 90.
     """
     found = INT3.search(text)
@@ -71,8 +70,7 @@ def stale_breakpoint(text: str) -> bool:
 
 
 def silence(guest: str, cpu_seconds: float) -> str:
-    """What to tell of a guest whose kernel has printed nothing until the time limit, by the processor time
-    that it used."""
+    """The message for a guest whose kernel printed nothing until the time limit, by its processor time."""
     if cpu_seconds > BUSY_SECONDS:
         return (
             f"guest {guest}: its kernel printed nothing and used {cpu_seconds:.0f} s of processor time: it runs, or loops, "
@@ -85,47 +83,46 @@ def silence(guest: str, cpu_seconds: float) -> str:
 
 
 def whole_lines(raw: bytes) -> bytes:
-    """A piece of a log without the line that it ends in the middle of; a line of CHUNK bytes is cut."""
+    """A piece of a log without its incomplete last line; a line of CHUNK bytes is split."""
     return raw[: raw.rfind(b"\n") + 1] or (raw if len(raw) >= CHUNK else b"")
 
 
 def last_lines(raw: bytes) -> str:
-    """The end of a log, for an error's evidence."""
+    """The last lines of a log, for an error's evidence."""
     return "\n".join(raw.decode(errors="replace").splitlines()[-TAIL_LINES:])
 
 
 def pieces(more: Callable[[int], bytes], offset: int = 0) -> Iterator[str]:
-    """A log from an offset on, whole lines at a time. `more` is as for Watch."""
+    """A log from an offset on, in pieces of whole lines. `more` is as for Watch."""
     while raw := more(offset):
-        # Less than CHUNK is the log's end, half a line too.
+        # Less than CHUNK is the end of the log: keep an incomplete last line.
         raw = whole_lines(raw) if len(raw) >= CHUNK else raw
         offset += len(raw)
         yield raw.decode(errors="replace")
 
 
 class Watch:
-    """Looks at what a console log has grown by since the last look; raises KernelOops on an oops.
+    """Searches what was added to a console log since the last call; raises KernelOops on an oops.
 
-    `grew` is when a look last found something new (time.monotonic), at first when the watch began. The
-    kernel's reports of a lockup are nothing new: a guest that hangs may print them until its time limit
-    (seen: a processor that waited for the others in text_poke_bp_batch()).
+    `grew` is when a call last saw new output (time.monotonic), at first when the watch began. Reports of a
+    lockup do not count as new output: a hung guest may print them until its time limit (seen: a processor
+    that waited for the others in text_poke_bp_batch()).
     """
 
     def __init__(self, path: Path, guest: str, more: Callable[[int], bytes] | None = None) -> None:
-        """`more(offset)` reads the log from an offset on, CHUNK bytes at most; by default from `path`."""
+        """`more(offset)` reads up to CHUNK bytes of the log from an offset on; by default from `path`."""
         self.path, self.guest, self.seen = path, guest, 0
         self.grew = time.monotonic()
         self._reported = -math.inf
         self._more = more or (lambda offset: HERE.read(path, offset, Deadline.after(60), CHUNK))
 
     def __call__(self, *, last: bool = False) -> None:
-        """Look at all that is new. `last`: nothing more will come, so half a line counts too; else it may yet
-        become a harmless one."""
+        """Search all new output. `last`: no more will come, so an incomplete last line counts too."""
         while self._look(last=last):
             pass
 
     def _look(self, *, last: bool) -> bool:
-        """Look at the next piece; whether there may be another one."""
+        """Search the next piece; returns whether there may be more."""
         raw = self._more(self.seen)
         full = len(raw) >= CHUNK
         raw = raw if last and not full else whole_lines(raw)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Disks on the host: overlays over images, sparse data disks, and the XFS pool on a loop device.
+"""A guest's disks on the host: overlays over images, sparse data disks, and the XFS pool on a loop device.
 
-What a file system can hold is tried with truncate(2), never looked up in a table. Nothing here is
-written ahead: a 500 TB disk takes a few MiB of host space.
+The largest file of a file system is found with truncate(2), not looked up in a table. Nothing is allocated
+ahead: a 500 TB disk takes a few MiB of host space. Not here: the images themselves (image).
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from numalab.model.topology import Disk
 from numalab.model.units import MIB, TIB, show_size
 
 QCOW2_MOST = 2048 * TIB
-"""64 KiB clusters and an L1 table of 32 MiB at most (QEMU's docs/interop/qcow2.txt and block/qcow2.h)."""
+"""The limit with 64 KiB clusters: an L1 table has at most 32 MiB (QEMU's docs/interop/qcow2.txt,
+block/qcow2.h)."""
 POOL_SIZE = 2 * TIB
 """The pool's own file is sparse too; XFS on it holds files of up to 8 EiB."""
 ROOM = 2048 * MIB
-"""Free host space that a guest's overlays must find: an overlay grows as the guest writes."""
+"""Free host space that a guest needs at its start: overlays grow as the guest writes."""
 
 
 def largest_file(folder: Path, where: Where = HERE) -> int:
-    """Bytes of the largest (sparse) file that the folder's file system can hold: to the MiB below here, to
-    the power of two below on another machine."""
+    """Bytes of the largest sparse file that the folder's file system can hold: to the MiB on this machine, to
+    a power of two on another."""
     if where.ssh:
         sizes = " ".join(str(1 << power) for power in range(62, 29, -1))
         script = f'f=$(mktemp -p "$1"); for s in {sizes}; do truncate -s $s "$f" 2>/dev/null && echo $s && break; done; rm -f "$f"'
@@ -50,7 +51,7 @@ def largest_file(folder: Path, where: Where = HERE) -> int:
 
 
 def direct_io(folder: Path, where: Where = HERE) -> bool:
-    """Whether files in the folder open with O_DIRECT, as QEMU's cache=none needs."""
+    """Whether files in the folder can be opened with O_DIRECT, as QEMU's cache=none needs."""
     if where.ssh:
         script = 'f=$(mktemp -p "$1"); dd if=/dev/zero of="$f" bs=4096 count=1 oflag=direct 2>/dev/null; s=$?; rm -f "$f"; exit $s'
         return (
@@ -80,7 +81,7 @@ def check_room(folder: Path, where: Where = HERE) -> None:
 
 
 def overlay(image: Path, target: Path, deadline: Deadline, where: Where = HERE) -> DiskFile:
-    """A qcow2 that takes what a guest writes, over an image that nobody changes."""
+    """A qcow2 file that takes the guest's writes, over an image that stays unchanged."""
     words: list[str | Path] = [
         where.program("qemu-img", "qemu-utils"),
         "create",
@@ -98,7 +99,8 @@ def overlay(image: Path, target: Path, deadline: Deadline, where: Where = HERE) 
 
 
 def check_size(disk: Disk, folder: Path, form: DiskForm, where: Where = HERE) -> DiskForm:
-    """The form that this disk will have: AUTO decided, and an InputError when it cannot hold the size."""
+    """The form that this disk will have, with AUTO resolved. InputError when that form cannot hold its
+    size."""
     most = largest_file(folder, where) if form in (DiskForm.AUTO, DiskForm.RAW) else 0
     if form is DiskForm.AUTO:
         form = DiskForm.RAW if disk.size <= most else DiskForm.QCOW2
@@ -112,7 +114,7 @@ def check_size(disk: Disk, folder: Path, form: DiskForm, where: Where = HERE) ->
 
 
 def create(disk: Disk, folder: Path, form: DiskForm, deadline: Deadline, where: Where = HERE) -> DiskFile:
-    """A sparse data disk in a guest's folder (or, for the pool, in the pool and removed with the guest)."""
+    """Create a sparse data disk in a guest's folder; with form pool, in the pool, removed with the guest."""
     form = check_size(disk, folder, form, where)
     if form is DiskForm.POOL and where.ssh:
         raise InputError(
@@ -137,7 +139,7 @@ def create(disk: Disk, folder: Path, form: DiskForm, deadline: Deadline, where: 
     path = place / f"{disk.name}.raw"
     where.run(["install", "-m", "600", "/dev/null", path], deadline=deadline)
     if where.run(["stat", "-f", "-c", "%T", place], deadline=deadline).stdout.strip() == "xfs":
-        # As in the seed; an extent size must be set while the file is empty.
+        # As in the seed. The extent size can only be set while the file is empty.
         where.run([where.program("xfs_io", "xfsprogs"), "-c", "extsize 1m", path], deadline=deadline)
     result = where.run(["truncate", "-s", str(disk.size), path], deadline=deadline, check=False)
     if result.status:
@@ -154,16 +156,17 @@ def create(disk: Disk, folder: Path, form: DiskForm, deadline: Deadline, where: 
 
 
 def _pools() -> tuple[Path, Path]:
-    """Mount points of this machine's pool and of an earlier lab's; beside each stands its file, with .xfs.
+    """The mount points of this machine's pool and of an earlier lab's; the file of each is beside it, with
+    .xfs.
 
-    Each machine has its own: a file system that two have mounted is soon damaged. Earlier labs had one for
-    all machines; it is used where it is mounted.
+    Each machine has its own pool: two mounts of one file system would damage it. Earlier labs had one pool
+    for all machines, which is used where it is mounted.
     """
     return state.directory() / f"pool-{state.this_machine()}", state.directory() / "pool"
 
 
 def _pool_folder(guest: str, deadline: Deadline) -> Path:
-    """A guest's folder in the pool. The lock is held until it is there: an empty pool is released."""
+    """A guest's folder in the pool, made under the lock: an empty pool may be released."""
     with state.lock("pool", deadline):
         place = pool(deadline) / guest
         place.mkdir(exist_ok=True)
@@ -171,7 +174,7 @@ def _pool_folder(guest: str, deadline: Deadline) -> Path:
 
 
 def pool(deadline: Deadline) -> Path:
-    """The mounted pool: XFS in a sparse file on a loop device; made and mounted on first use, as root."""
+    """The mounted pool, XFS in a sparse file on a loop device. Made and mounted on first use, as root."""
     with state.lock("pool", deadline):
         for place in _pools():
             if place.is_mount():
@@ -199,13 +202,13 @@ def pool(deadline: Deadline) -> Path:
 
 
 def drop_pool_disks(guest: str) -> None:
-    """Remove what a guest had in the pool."""
+    """Remove a guest's files in the pool."""
     for place in _pools():
         shutil.rmtree(place / guest, ignore_errors=True)
 
 
 def release_pool(deadline: Deadline) -> bool:
-    """Unmount and remove the pools of this machine that nothing is in; whether there was one."""
+    """Unmount and remove this machine's empty pools; returns whether there was one."""
     released = False
     with state.lock("pool", deadline):
         for place in _pools():

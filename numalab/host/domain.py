@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A GuestSpec -> libvirt domain XML. Pure: golden files under tests/golden show what comes out.
+"""A GuestSpec -> libvirt domain XML. Pure; golden files in tests/golden have the result.
 
-Format: https://libvirt.org/formatdomain.html. What libvirt 9.0 has no words for goes through its
-QEMU namespace: the forwarded SSH port of QEMU's user network (libvirt's passt backend is absent before
-9.0 and unusable on Debian 12), with the card on a PCI slot of its own, and who writes the console's log.
+Format: https://libvirt.org/formatdomain.html. What libvirt 9.0 cannot express goes through its QEMU
+namespace: the forwarded SSH port of QEMU's user network (libvirt's passt backend is absent before 9.0 and
+unusable on Debian 12), with the card on a PCI slot of its own, and the writer of the console log. Not here:
+calls to libvirt (hypervisor).
 """
 
 from __future__ import annotations
@@ -21,20 +22,20 @@ from numalab.model.units import KIB, MIB, show_cpus
 from numalab.model.values import Accel
 
 LAB = "urn:numalab:guest:1"
-"""The namespace of the lab's mark in a domain's metadata; what lacks it is not the lab's."""
+"""The namespace of the lab's mark in a domain's metadata. A domain without the mark is not the lab's."""
 QEMU = "http://libvirt.org/schemas/domain/qemu/1.0"
 PREFIX = "numalab-"
-"""A domain's name begins with it, so that a person sees in virsh whose it is; see domain_name."""
+"""The prefix of all domain names, for a person who reads virsh's list; see domain_name."""
 LAB_DIGITS = 8
-"""How much of a lab's identity stands in its domains' names: two labs may both have a guest `migratefail`."""
+"""Digits of a lab's identity in its domains' names: two labs may both have a guest `migratefail`."""
 TCG_MODEL = "Nehalem"
-"""Fastest to boot under TCG of those measured (6.3 s; qemu64 7.6 s, max 8.3 s), and it has x2APIC."""
+"""The fastest to boot under TCG of those measured (6.3 s; qemu64 7.6 s, max 8.3 s); it has x2APIC."""
 CMDLINE = "console=ttyS0,115200 net.ifnames=0 no_timer_check"
-"""Words for every kernel. The last: where a kernel sees no KVM it gives its timer a moment to tick, and
-panics when a busy host let QEMU's main thread wait for so long (seen; made to happen by holding that thread
-up, 0.1 s at a time). Under KVM a kernel with CONFIG_KVM_GUEST does not look (arch/x86/kernel/kvm.c)."""
+"""Words for every kernel. no_timer_check: a kernel that sees no KVM waits a moment for its timer to tick, and
+panics when a busy host held up QEMU's main thread for that long (seen; reproduced by stopping that thread for
+0.1 s at a time). Under KVM a kernel with CONFIG_KVM_GUEST does not check (arch/x86/kernel/kvm.c)."""
 
-# lxml's builder makes an element of any name from an attribute, which no stub can type.
+# lxml's builder has an attribute for every element name, which stubs cannot type.
 E: Any = _E
 _Lab: Any = ElementMaker(namespace=LAB, nsmap={"numalab": LAB})
 _Qemu: Any = ElementMaker(namespace=QEMU)
@@ -43,11 +44,12 @@ Element = etree._Element
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """Whose a domain is. One is a certain guest's when all of it is as in the guest's record."""
+    """Identifies a domain of the lab. It is a guest's domain when every field equals that of the guest's
+    record."""
 
     uuid: str
     name: str
-    """The guest's."""
+    """The guest's name."""
     lab: str
     directory: str
 
@@ -63,7 +65,7 @@ def domain_name(of: Mark) -> str:
 
 
 def domain_xml(spec: GuestSpec) -> str:
-    """The domain of a guest, as text that `virt-xml-validate` accepts."""
+    """A guest's domain, as text that `virt-xml-validate` accepts."""
     topology = spec.topology
     root = etree.Element("domain", type="kvm" if spec.accel is Accel.KVM else "qemu", nsmap={"qemu": QEMU})
     root.extend(
@@ -106,8 +108,8 @@ def _mark(spec: GuestSpec) -> Element:
 
 
 def _machine(topology: Topology) -> str:
-    """QEMU's machine type. With a memoryless node it is one of QEMU 5.0, the last with -numa node,mem=: for
-    later ones libvirt (9.0 does) makes a memory backend for each node, and QEMU refuses one of size 0."""
+    """QEMU's machine type. With a memoryless node it is one of QEMU 5.0, the last with -numa node,mem=. For
+    later types libvirt (as of 9.0) makes a memory backend for each node, and QEMU refuses one of size 0."""
     if all(node.memory for node in topology.nodes):
         return topology.machine
     return {"q35": "pc-q35-5.0", "pc": "pc-i440fx-5.0"}[topology.machine]
@@ -155,11 +157,12 @@ def _cell(topology: Topology, index: int, node: Node) -> Element:
 
 
 def _interconnects(topology: Topology) -> Element:
-    """HMAT: a node's memory is reached as that node says, by its own CPUs, or else by every node with CPUs.
+    """The HMAT: each node's memory is reached from its own CPUs, or if it has none, from every node with
+    CPUs.
 
     libvirt refuses links in both directions ("Link already defined"), so two nodes with CPUs have no entry
     for each other. The kernel shows a node's latency and bandwidth from its best initiator, which such an
-    entry does not change.
+    entry would not change.
     """
     entries = []
     for initiator, source in enumerate(topology.nodes):
@@ -170,19 +173,19 @@ def _interconnects(topology: Topology) -> Element:
                 entries.append(
                     E.bandwidth(value=str((node.bandwidth_mibs or 0) * MIB // KIB), unit="KiB", **about)
                 )
-    entries.sort(key=lambda entry: str(entry.tag), reverse=True)  # the schema has latencies first
+    entries.sort(key=lambda entry: str(entry.tag), reverse=True)  # the schema wants latencies first
     return E.interconnects(*entries)
 
 
 def _devices(spec: GuestSpec) -> Element:
-    """Disks, two consoles, a random source; no graphics, no balloon, no USB unless a case asks."""
+    """Disks, two consoles, a random source. No graphics and no balloon; USB only when a disk needs it."""
     log = {"path": _log_path(spec), "append": "on"}
     return E.devices(
         *(_disk(index, disk) for index, disk in enumerate(spec.disks)),
         E.controller(
             type="usb", model="qemu-xhci" if any(disk.bus is Bus.USB for disk in spec.disks) else "none"
         ),
-        # ttyS0 is the kernel's alone and only ever read; a person's console and getty are on hvc0.
+        # ttyS0 is the kernel's alone and read-only; the interactive console and getty are on hvc0.
         E.serial(E.source(**log), E.target(port="0"), type="file"),
         E.console(E.source(**log), E.target(type="serial", port="0"), type="file"),
         E.console(E.target(type="virtio", port="1"), type="pty"),
@@ -208,9 +211,9 @@ def _disk(index: int, disk: DiskFile) -> Element:
 
 
 def _console_log(spec: GuestSpec) -> tuple[str, ...]:
-    """Let QEMU append to the console's log by itself. libvirt gives it a pipe to virtlogd, which starts a new
-    file every 2 MiB and removes old ones (virtlogd.conf: max_size, max_backups). That the file is in the XML
-    too lets AppArmor's profile of the guest have it (virt-aa-helper)."""
+    """Let QEMU append to the console log itself. libvirt would give it a pipe to virtlogd, which starts a new
+    file every 2 MiB and removes old ones (virtlogd.conf: max_size, max_backups). The file is in the XML too,
+    so that the guest's AppArmor profile allows it (virt-aa-helper)."""
     return "-set", f"chardev.charserial0.path={_log_path(spec)}"
 
 
@@ -219,11 +222,10 @@ def _log_path(spec: GuestSpec) -> str:
 
 
 def _network(spec: GuestSpec) -> tuple[str, ...]:
-    # libvirt does not know of this card, and hands out slots from the low end: on pc up to 0x1d for 25 disks,
-    # on q35 a few of pcie.0 alone, whose 0x1f is taken.
+    # libvirt does not know of this card and assigns slots from the low end: on pc up to 0x1d with 25 disks, on
+    # q35 a few of pcie.0, where 0x1f is taken.
     bus, slot = ("pcie.0", "0x1c") if spec.topology.machine == "q35" else ("pci.0", "0x1f")
-    # QEMU still answers the guest's DHCP when restricted, but names neither router nor name server: nothing
-    # waits for one.
+    # When restricted, QEMU still answers DHCP, without a router or a name server, so nothing waits for one.
     restrict = "off" if spec.network else "on"
     return (
         "-netdev",
@@ -234,7 +236,7 @@ def _network(spec: GuestSpec) -> tuple[str, ...]:
 
 
 def read_mark(xml: str) -> Mark | None:
-    """The lab's mark in a domain's XML, or None: the domain is somebody else's."""
+    """The lab's mark in a domain's XML; None when the domain is not a lab's."""
     root = etree.fromstring(xml.encode())
     marks = root.findall(f"metadata/{{{LAB}}}guest")
     if not marks:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The hypervisor, through libvirt: the only module that imports it.
+"""The hypervisor, through libvirt: the only module that imports libvirt.
 
-A domain without the lab's mark in its metadata is not ours: never listed, never touched. Domains are
-transient, so one that ended has left nothing behind in libvirt.
+A domain without the lab's mark in its metadata is never listed and never touched. Domains are transient: one
+that ended leaves nothing in libvirt. Not here: domain XML (domain), files on the hypervisor (remote).
 """
 
 from __future__ import annotations
@@ -28,21 +28,20 @@ from numalab.host.remote import Where, of_uri
 from numalab.model.units import KIB, MIB
 
 ANSWER_SECONDS = 20.0
-"""A libvirt that has not answered by then does not answer."""
+"""Time limit for an answer of libvirt."""
 START_SECONDS = 60.0
-"""Likewise, to start a domain."""
+"""Time limit for starting a domain."""
 GONE = (libvirt.VIR_ERR_NO_DOMAIN, libvirt.VIR_ERR_OPERATION_INVALID)
-"""What libvirt says of a domain that has ended: not there, or (just now) not running."""
+"""libvirt's errors for a domain that has ended: not found, or not running."""
 HEADROOM = 512 * MIB
-"""Host memory left to QEMU itself and to everything else when a guest is admitted."""
+"""Host memory that admission leaves to QEMU itself and to everything else."""
 
 T = TypeVar("T")
 libvirt.registerErrorHandler(lambda _context, _error: None, None)  # errors are raised; nothing is printed
 
 
 def default_uri() -> str:
-    """Rootless: the user's own session. root has no session of its own in libvirt, only the system
-    instance."""
+    """The user's own session; for root, which has none in libvirt, the system instance."""
     return "qemu:///system" if os.geteuid() == 0 else "qemu:///session"
 
 
@@ -55,19 +54,20 @@ class Host:
 
     @property
     def where(self) -> Where:
-        """The machine that guests run on."""
+        """The machine that runs the guests."""
         return of_uri(self.uri)
 
     def owner(self, deadline: Deadline) -> tuple[int, int] | None:
-        """Under the system instance QEMU runs as whoever owns the lab's files, so that these stay theirs."""
+        """uid and gid for QEMU under the system instance: those of the lab's files, which keep their
+        owner."""
         return self.where.owner(deadline) if urlsplit(self.uri).path == "/system" else None
 
     def marks(self) -> list[Mark]:
-        """Running guests of all labs, ours and others'."""
+        """Marks of all running guests, of this lab and of others."""
         return [mark for _, mark in self._ask(self._marked)]
 
     def create(self, xml: str, deadline: Deadline) -> None:
-        """Start a transient domain. Raises HostError with libvirt's or QEMU's last line."""
+        """Start a transient domain. Raises HostError with the last line of libvirt or QEMU."""
         try:
             answer(self.uri, lambda: self.connection.createXML(xml, 0), deadline, seconds=START_SECONDS)
         except libvirt.libvirtError as error:
@@ -75,12 +75,12 @@ class Host:
             raise HostError(f"libvirt does not start the guest: {lines[-1]}", evidence=str(error)) from error
 
     def running(self, guest: Mark) -> bool:
-        """Whether the guest's domain is there."""
+        """Whether the guest's domain exists."""
         return self._domain(guest) is not None
 
     def paused_by(self, guest: Mark) -> str | None:
-        """The file that QEMU could not write for want of space on the host, for which it has paused the
-        guest; '' while the guest runs, None when its domain is gone. One call: it is asked several times a
+        """The file that QEMU could not write because the host's disk is full, so that it paused the guest; ''
+        while the guest runs, None when its domain is gone. One libvirt call, since it runs several times a
         second."""
 
         def look() -> str | None:
@@ -98,9 +98,9 @@ class Host:
         return self._ask_domain(look)
 
     def qemu(self, guest: Mark) -> int | None:
-        """The guest's QEMU among this machine's processes, whatever libvirt knows: a session's libvirtd is
-        another one where XDG_RUNTIME_DIR is, and a libvirtd that died may have forgotten. None where there is
-        none, or on another machine."""
+        """The id of the guest's QEMU process on this machine, independent of libvirt: a session has another
+        libvirtd where XDG_RUNTIME_DIR differs, and a libvirtd that died may have lost the domain. None when
+        there is none, or when guests run on another machine."""
         for process in Path("/proc").glob("[0-9]*/cmdline") if not self.where.ssh else ():
             with contextlib.suppress(OSError):
                 words = process.read_bytes().split(b"\0")
@@ -109,13 +109,14 @@ class Host:
         return None
 
     def cpu_seconds(self, guest: Mark) -> float:
-        """Processor time that the guest has used so far; 0 when it is gone."""
+        """Processor time used by the guest so far; 0 when it is gone."""
         domain = self._domain(guest)
         info = self._ask_domain(domain.info) if domain else None
         return float(info[4]) / 1e9 if info else 0.0
 
     def stop(self, guest: Mark, deadline: Deadline, *, grace: float = 0.0) -> None:
-        """End a guest: asked (ACPI power button) for `grace` seconds, then made to. No error if it is gone.
+        """End a guest: press its ACPI power button and wait `grace` seconds, then destroy it. No error if it
+        is gone.
 
         Raises HostError when libvirt fails or does not answer.
         """
@@ -133,11 +134,11 @@ class Host:
             self._ask_domain(domain.destroy, deadline)
 
     def free_memory(self, deadline: Deadline) -> int:
-        """Bytes that a new guest may have: what the host has free or can free, less what running guests
-        were promised and have not touched yet, less HEADROOM."""
+        """Bytes available to a new guest: what the host has free or can free, less what running guests may
+        still allocate, less HEADROOM."""
 
         def promised() -> int:
-            """KiB."""
+            """KiB that running guests may still allocate."""
             total = 0
             for domain, _ in self._marked():
                 with contextlib.suppress(libvirt.libvirtError):  # it ended while we looked
@@ -162,8 +163,7 @@ class Host:
         return ["virsh", "-c", self.uri, "console", "--devname", "console1", guest.uuid]
 
     def _domain(self, guest: Mark, deadline: Deadline | None = None) -> Any:
-        """The guest's domain, or None. Its UUID finds it, and its mark must be the guest's: any other is not
-        ours."""
+        """The guest's domain, found by UUID; None when it is gone, or when its mark is not the guest's."""
 
         def look() -> Any:
             domain = self.connection.lookupByUUIDString(guest.uuid)
@@ -172,27 +172,25 @@ class Host:
         return self._ask_domain(look, deadline)
 
     def _marked(self) -> list[tuple[Any, Mark]]:
-        """Domains that carry the mark of a lab."""
+        """All domains that have a lab's mark."""
         pairs = []
         for domain in self.connection.listAllDomains():
             with contextlib.suppress(libvirt.libvirtError):  # it ended while we looked
                 mark = read_mark(domain.XMLDesc())
-                if mark and domain.name() in (
-                    domain_name(mark),
-                    PREFIX + mark.name,
-                ):  # the latter: a lab before 2026-11
+                # PREFIX + name: labs before 2026-11
+                if mark and domain.name() in (domain_name(mark), PREFIX + mark.name):
                     pairs.append((domain, mark))
         return pairs
 
     def _ask(self, call: Callable[[], T], deadline: Deadline | None = None) -> T:
-        """What a libvirt call returns. Raises HostError."""
+        """Call libvirt and return the result. Raises HostError."""
         try:
             return answer(self.uri, call, deadline or Deadline.after(ANSWER_SECONDS))
         except libvirt.libvirtError as error:
             raise HostError(f"libvirt at {self.uri}: {error}") from error
 
     def _ask_domain(self, call: Callable[[], T], deadline: Deadline | None = None) -> T | None:
-        """The same of a call about a domain; None when that has ended."""
+        """Call libvirt about a domain; None when the domain has ended."""
 
         def gone_or_not() -> T | None:
             try:
@@ -206,10 +204,10 @@ class Host:
 
 
 def answer(uri: str, call: Callable[[], T], deadline: Deadline, *, seconds: float = ANSWER_SECONDS) -> T:
-    """What a libvirt call returns. HostError when it has not after so many seconds: a stopped libvirtd
-    answers nobody. DeadlinePassed when the caller's own limit comes first.
+    """Call libvirt and return the result. HostError when it does not answer within `seconds`, as a stopped
+    libvirtd does not; DeadlinePassed when the deadline comes first.
 
-    The call may still take effect later: there is no way to take it back.
+    The call may still take effect later: it cannot be revoked.
     """
     limit = deadline.within(seconds)
     box: list[T | BaseException] = []
@@ -218,7 +216,7 @@ def answer(uri: str, call: Callable[[], T], deadline: Deadline, *, seconds: floa
     def work() -> None:
         try:
             box.append(call())
-        except BaseException as error:  # handed to the caller below
+        except BaseException as error:  # raised in the caller's thread below
             box.append(error)
         done.set()
 
@@ -233,7 +231,7 @@ def answer(uri: str, call: Callable[[], T], deadline: Deadline, *, seconds: floa
 
 
 def connect(uri: str | None, deadline: Deadline) -> Host:
-    """Open a connection; where root has no init that runs libvirtd, start it. Raises HostError."""
+    """Open a connection. Starts libvirtd where root has no init that does so. Raises HostError."""
     uri = uri or default_uri()
     local_system = uri == "qemu:///system" and os.geteuid() == 0
     if (
@@ -250,7 +248,7 @@ def connect(uri: str | None, deadline: Deadline) -> Host:
         return Host(uri, answer(uri, open_it, deadline))
     except libvirt.libvirtError as error:
         if local_system and not Path("/run/systemd/system").exists() and "Connection refused" in str(error):
-            _start_daemons(deadline)  # the socket of one that was killed
+            _start_daemons(deadline)  # a killed libvirtd left its socket
             return Host(uri, answer(uri, open_it, deadline))
         hint = (
             "usermod -aG libvirt YOU, or use qemu:///session"
@@ -261,7 +259,7 @@ def connect(uri: str | None, deadline: Deadline) -> Host:
 
 
 def _start_daemons(deadline: Deadline) -> None:
-    """virtlogd writes the console logs, libvirtd does the rest; both stay, as an init would have them."""
+    """Start virtlogd, which writes console logs, and libvirtd. Both stay, as under an init."""
     Path("/run/libvirt").mkdir(exist_ok=True)
     _kvm_for_qemu()
     for daemon, pid in (("virtlogd", "/run/virtlogd.pid"), ("libvirtd", "/run/libvirtd.pid")):
@@ -276,10 +274,10 @@ def _start_daemons(deadline: Deadline) -> None:
 
 
 def _kvm_for_qemu() -> None:
-    """Let libvirt's QEMU user open /dev/kvm, where no udev runs that would give the device its group.
+    """Let libvirt's QEMU user open /dev/kvm, where no udev gives the device its group.
 
-    libvirtd (root) can open it anyway, the QEMU that it asks cannot; libvirt 9.0 takes that for KVM having
-    come or gone and asks QEMU again at every look-up, 3 s each, twenty and more a domain.
+    libvirtd (root) can open it anyway, but the QEMU that it queries cannot. libvirt 9.0 then takes KVM to
+    have appeared or vanished and queries QEMU again at every look-up: 3 s each, twenty and more for a domain.
     """
     device, name = Path("/dev/kvm"), "libvirt-qemu"
     with contextlib.suppress(OSError, LookupError):

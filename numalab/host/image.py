@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Guest images: mmdebstrap makes a base disk, Packer boots it and Ansible puts it in order.
+"""Guest images: mmdebstrap makes a base disk, Packer boots it, Ansible provisions it.
 
-An image is found by its inputs, so it is rebuilt when, and only when, one of them changed. Its id is that of
-one build: of the same inputs another build has another, and what stands on the first keeps it. Not here:
-overlays (storage) and what a running guest needs (provision).
+An image is found by its inputs, so it is rebuilt when, and only when, one of them changes. Its id names one
+build: another build of the same inputs has another id, and guests over the first one keep it. Not here:
+overlays (disks), what a running guest needs (guest.provision).
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from numalab.model.units import GIB, MIB, Size
 from numalab.model.values import Accel, Name, Stored, Value, first_line, jsonable
 
 FORMAT = 3
-"""Counts up when this module makes another image from the same files."""
+"""Incremented when this module makes another image from the same files."""
 ROOT_START = 2 * MIB
-"""Where the root partition begins; before it the GPT and a BIOS boot partition for GRUB."""
+"""Start of the root partition; before it are the GPT and a BIOS boot partition for GRUB."""
 PARTITION = "6e756d61-6c61-4b00-8000-000000000001"
-"""The root partition's PARTUUID in every image of the lab: a kernel without initrd finds its root by it."""
+"""The root partition's PARTUUID in every image: a kernel without an initrd finds its root by it."""
 EXT4 = "^metadata_csum,^metadata_csum_seed,^orphan_file"
-"""Else kernels before 3.17, 4.4 and 5.15 would not mount the root: with the first, Debian's own kernel gives
-the journal a feature (csum_v3) that 3.16 does not know; Debian 12's mke2fs leaves the others out anyway,
-later ones do not."""
+"""With these features, kernels before 3.17, 4.4 and 5.15 would not mount the root. With metadata_csum,
+Debian's kernel gives the journal a feature (csum_v3) that 3.16 does not know; Debian 12's mke2fs leaves the
+others out by default, later ones do not."""
 FILES = ("disk.qcow2", "vmlinuz", "initrd.img", "host_key.pub")
-"""What an image needs to be booted and reached."""
+"""The files that booting and reaching a guest of the image needs."""
 BUILD_SECONDS = 40 * 60.0
 
 
 class ImageRecipe(Value):
-    """images/NAME.yml. Beside it stands NAME.pkr.hcl, the Packer template."""
+    """images/NAME.yml. The Packer template NAME.pkr.hcl is beside it."""
 
     description: str
     suite: Annotated[str, Field(pattern="^[a-z]+$")]
@@ -62,10 +62,10 @@ class Image(Stored):
 
     name: Name
     id: str
-    """Names this build for ever, 16 hexadecimal digits; in every result that used the image."""
+    """Identifies this build: 16 hexadecimal digits, recorded in every result that used the image."""
     directory: str
     root: str
-    """What the kernel's root= must say."""
+    """The value for the kernel's root=."""
     disk_bytes: int
     inputs: dict[str, str]
 
@@ -75,7 +75,7 @@ class Image(Stored):
 
 
 def recipe(name: str) -> ImageRecipe:
-    """images/NAME.yml, checked."""
+    """Read and check images/NAME.yml."""
     found = load(ImageRecipe, find("images", name))
     if not (paths.ROOT / "playbooks" / found.playbook).is_file():
         raise InputError(f"images/{name}.yml: playbook: there is no playbooks/{found.playbook}")
@@ -83,7 +83,7 @@ def recipe(name: str) -> ImageRecipe:
 
 
 def inputs(name: str, base: Path | None, deadline: Deadline) -> dict[str, str]:
-    """Everything that the image depends on -> its hash."""
+    """All inputs of the image -> their hashes."""
     files = [
         paths.ROOT / "images" / f"{name}.yml",
         paths.ROOT / "images" / f"{name}.pkr.hcl",
@@ -107,14 +107,14 @@ def inputs(name: str, base: Path | None, deadline: Deadline) -> dict[str, str]:
 def existing(name: str, deadline: Deadline, base: Path | None = None) -> Image | None:
     """The newest image with just these inputs, or None. HostError when it is broken.
 
-    Without `base` an image over any cloud image will do; of several, the one that `build` was last asked for.
+    Without `base`, images over any cloud image match; of several, the one that `build` last returned.
     """
     newest = next(iter(_matching(name, inputs(name, base, deadline), base)), None)
     return _whole(newest) if newest else None
 
 
 def current(name: str, deadline: Deadline) -> set[str]:
-    """The ids of images that `existing` may return: the newest of each base."""
+    """The ids of images that `existing` may return: the newest one for each base."""
     newest: dict[str, str] = {}
     for image in _matching(name, inputs(name, None, deadline), None):
         newest.setdefault(image.inputs.get("base", ""), Path(image.directory).name)
@@ -122,7 +122,7 @@ def current(name: str, deadline: Deadline) -> set[str]:
 
 
 def pinned(name: str, id: str) -> Image:
-    """The image of an id, whatever the inputs are by now. HostError when it is gone or broken."""
+    """The image with this id, whatever the inputs are now. HostError when it is gone or broken."""
     place = state.folder("images", name) / id
     if not place.is_dir():
         raise HostError(f"image {name}: {place} is gone: lab.py image build {name}")
@@ -130,9 +130,9 @@ def pinned(name: str, id: str) -> Image:
 
 
 def manifest(place: Path) -> Image:
-    """What the manifest in an image's folder says. Raises HostError."""
+    """The manifest in an image's folder. Raises HostError."""
     try:
-        # Where it stands now: a state directory may be moved.
+        # The current folder: a state directory may be moved.
         return Image.model_validate_json((place / "manifest.json").read_text()).model_copy(
             update={"directory": str(place)}
         )
@@ -141,10 +141,9 @@ def manifest(place: Path) -> Image:
 
 
 def _matching(name: str, wanted: dict[str, str], base: Path | None) -> list[Image]:
-    """Images with these inputs, with any base where none is given; the one that was built or chosen last
-    comes first.
+    """Images with these inputs, over any base when none is given; the one last built or selected comes first.
 
-    One whose manifest cannot be read is another checkout's, and no match.
+    An image whose manifest cannot be read belongs to another checkout and does not match.
     """
     matches = []
     for place in state.folder("images", name).iterdir():
@@ -157,7 +156,7 @@ def _matching(name: str, wanted: dict[str, str], base: Path | None) -> list[Imag
 
 
 def _whole(image: Image) -> Image:
-    """An image, its files looked at. HostError when one is missing or truncated."""
+    """The image, after checking its files. HostError when one is missing or truncated."""
     mend = f"build it again by force (lab.py image build {image.name}, from the same base if it had one), then lab.py gc"
     try:
         size = (
@@ -177,7 +176,7 @@ def _whole(image: Image) -> Image:
 
 
 def require(name: str, deadline: Deadline) -> Image:
-    """The image, or a HostError that says how to get it."""
+    """The image for the current inputs. HostError says how to build it."""
     found = existing(name, deadline)
     if found is None:
         raise HostError(f"image {name} is not built, or its inputs changed: lab.py image build {name}")
@@ -187,13 +186,13 @@ def require(name: str, deadline: Deadline) -> Image:
 def build(
     name: str, *, accelerator: str, deadline: Deadline, base: Path | None = None, force: bool = False
 ) -> Image:
-    """Build an image unless it is there. `base` is a bootable cloud image with cloud-init to start from.
+    """Build an image unless it exists. `base` is a bootable cloud image with cloud-init to start from.
 
-    `force` builds another one; the one that is there stays for whoever uses it, until gc.
+    `force` builds another one; the existing one stays for its users, until gc.
     """
     with state.lock(f"image-{name}", deadline):
         if not force and (ready := existing(name, deadline, base)):
-            ready.file("manifest.json").touch()  # the one that `existing` takes from now on
+            ready.file("manifest.json").touch()  # `existing` returns this one from now on
             return ready
         found = inputs(name, base, deadline)
         place = state.folder("images", name) / uuid.uuid4().hex[:16]
@@ -225,8 +224,7 @@ def build(
 
 
 def _base(name: str, what: ImageRecipe, deadline: Deadline) -> Path:
-    """The folder of the base disk that an image starts from: kept, since a playbook changes more often
-    than a package list."""
+    """The folder of the base disk, cached: a playbook changes more often than a package list."""
     key = state.ssh_key(deadline).with_suffix(".pub").read_text()
     about = json.dumps(
         [jsonable(what), FORMAT, key, *(f"{k}={v}" for k, v in _overlay_files(deadline).items())]
@@ -234,7 +232,9 @@ def _base(name: str, what: ImageRecipe, deadline: Deadline) -> Path:
     place = state.folder("bases") / f"{name}-{hashlib.sha256(about.encode()).hexdigest()[:16]}"
     if not place.is_dir():
         for old in place.parent.iterdir():
-            if re.fullmatch(re.escape(name) + "-[0-9a-f]{16}", old.name):  # not NAME-lean-…, another image's
+            if re.fullmatch(
+                re.escape(name) + "-[0-9a-f]{16}", old.name
+            ):  # not NAME-lean-…, which is another image's
                 shutil.rmtree(old, ignore_errors=True)
         with state.making(place) as scratch:
             _base_disk(what, scratch, deadline)
@@ -242,8 +242,7 @@ def _base(name: str, what: ImageRecipe, deadline: Deadline) -> Path:
 
 
 def _base_disk(what: ImageRecipe, scratch: Path, deadline: Deadline) -> None:
-    """mmdebstrap -> tar -> ext4 in a GPT disk -> base.qcow2; vmlinuz and initrd.img come along. No root
-    needed."""
+    """mmdebstrap -> tar -> ext4 in a GPT disk -> base.qcow2, with vmlinuz and initrd.img. Needs no root."""
     tar, tree, raw, disk = (
         scratch / "base.tar",
         scratch / "tree",
@@ -253,7 +252,7 @@ def _base_disk(what: ImageRecipe, scratch: Path, deadline: Deadline) -> None:
     with step(f"base file system: mmdebstrap {what.suite}, {len(what.packages)} packages"):
         run(_mmdebstrap(what, scratch, tar, deadline), deadline=deadline, log=_log("mmdebstrap"))
     with step("base disk"):
-        # fakeroot: who is not root keeps owners and modes in its file, and mke2fs reads them from there.
+        # fakeroot keeps owners and modes in a file, from which mke2fs reads them, without root.
         tree.mkdir(mode=0o755)
         fake: list[str | Path] = (
             []
@@ -267,7 +266,7 @@ def _base_disk(what: ImageRecipe, scratch: Path, deadline: Deadline) -> None:
             handle.truncate(what.disk)
         table = f"label: gpt\nstart=1MiB, size=1MiB, type=21686148-6449-6E6F-744E-656564454649\nstart={ROOT_START // MIB}MiB, uuid={PARTITION}\n"
         run([need("sfdisk", "fdisk"), "-q", raw], deadline=deadline, input=table.encode())
-        # No lazy initialization: it would write to the disk in the background of the first measurements.
+        # No lazy initialization: it would write to the disk during the first measurements.
         blocks = (what.disk - ROOT_START - MIB) // 4096
         run(
             [
@@ -311,10 +310,10 @@ def _base_disk(what: ImageRecipe, scratch: Path, deadline: Deadline) -> None:
 
 
 def _overlay_files(deadline: Deadline) -> dict[str, str]:
-    """What the base needs to boot and to be reached, by path.
+    """The files that the base needs to boot and to be reached, by path.
 
-    The initrd is made to measure (MODULES=list): a stock one takes TCG longer to unpack than all the rest
-    of the boot.
+    The initrd holds only the modules that are needed (MODULES=list): under TCG a stock one takes longer to
+    unpack than the rest of the boot.
     """
     return {
         "etc/initramfs-tools/conf.d/lab": "MODULES=list\nCOMPRESS=lz4\n",
@@ -337,7 +336,7 @@ def _mmdebstrap(what: ImageRecipe, scratch: Path, tar: Path, deadline: Deadline)
     for path in [overlay, *overlay.rglob("*")]:
         if path.is_dir():
             path.chmod(0o700 if path.name in ("root", ".ssh") else 0o755)
-    # Whoever builds it, sshd trusts only what is root's; sync-in keeps the numbers that the files have here.
+    # sshd trusts only files of root, whoever builds the image; sync-in keeps the ids that the files have here.
     ours = sorted(
         {
             str(path)
@@ -366,14 +365,14 @@ def _mmdebstrap(what: ImageRecipe, scratch: Path, tar: Path, deadline: Deadline)
 
 
 def _log(name: str) -> Path:
-    """Where a build's output goes: outlives the build's scratch folder, replaced by the next build's."""
+    """The log of a build: it outlives the build's scratch folder, and the next build replaces it."""
     path = state.folder("logs") / f"{name}.log"
     path.unlink(missing_ok=True)
     return path
 
 
 def _cloud_init(scratch: Path, deadline: Deadline) -> list[list[str]]:
-    """Let a cloud image's cloud-init (NoCloud over HTTP, from Packer) admit the lab's key to root."""
+    """Make a cloud image's cloud-init (NoCloud over HTTP, from Packer) accept the lab's key for root."""
     seed = scratch / "seed"
     seed.mkdir()
     key = state.ssh_key(deadline).with_suffix(".pub").read_text().strip()
@@ -393,7 +392,7 @@ def _packer(
     boot: list[list[str]],
     deadline: Deadline,
 ) -> None:
-    """Boot the base under Packer, provision it, keep the disk."""
+    """Boot the base under Packer, provision it, and keep the disk."""
     out = scratch / "packer"
     provision = {
         "guest_packages": list(what.packages),
@@ -419,7 +418,7 @@ def _packer(
                 f"{path}: has {{{{ in it, which Packer takes for a template: give the file or the folder another name"
             )
     (scratch / "vars.yml").write_text(literals(provision))
-    # Lists must be given as JSON in a file; on the command line 1.6.6 takes them for strings.
+    # Lists go into a JSON file: on the command line Packer 1.6.6 takes them for strings.
     (scratch / "vars.pkrvars.json").write_text(json.dumps(variables))
     with step(f"guest image: Packer and Ansible under {which}"):
         log = _log(f"packer-{name}")
@@ -444,7 +443,7 @@ def _packer(
                 },
             )
         except CommandFailed as error:
-            # Packer's last line never says why; Ansible's and its own errors stand before it.
+            # Packer's last line never has the reason; Ansible's and its own errors are before it.
             said = re.findall(
                 r"^.*(?:fatal:|failed:|Error:|error:).*$", log.read_text(errors="replace"), re.MULTILINE
             )

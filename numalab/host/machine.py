@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The machine that runs a guest, this one or a hypervisor elsewhere: what it is, and how busy.
+"""The machine that runs a guest, this one or another: its facts and its load.
 
-Not here: which of its facts runs must share (comparable).
+Not here: which facts runs must share to be compared (runs.compatibility).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ echo "cpus=$(getconf _NPROCESSORS_ONLN)"
 read -r load rest </proc/loadavg
 echo "load at start=$load"
 """
-"""sh -c. The machine id tells two machines of one name apart; machine-id(5) asks to hand on nothing but a
-hash of it."""
+"""sh -c. The machine id tells two machines of one name apart; machine-id(5) asks to pass on only a hash of
+it."""
 NEEDED = ("machine", "kernel", "cpu", "cpus", "load at start")
 
 
 def about(where: Where, deadline: Deadline) -> dict[str, str]:
-    """A machine's facts; `machine id` is absent where it has none. One round trip. Raises HostError."""
+    """A machine's facts, in one round trip; `machine id` is absent where it has none. Raises HostError."""
     text = where.run(["sh", "-c", ABOUT], deadline=deadline).stdout
     facts = {
         key: value.strip()
@@ -40,8 +40,8 @@ def about(where: Where, deadline: Deadline) -> dict[str, str]:
 
 
 def load(where: Where, deadline: Deadline) -> float:
-    """How many processes were ready to run there, on average over the last minute. Raises HostError."""
+    """The machine's load average over one minute. Raises HostError."""
     try:
         return float(where.read(Path("/proc/loadavg"), 0, deadline, 100).split()[0])
-    except (IndexError, ValueError) as error:  # of base64 too
+    except (IndexError, ValueError) as error:  # base64's too
         raise HostError(f"{where.ssh or 'this machine'}: /proc/loadavg has no load: {error}") from error

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The user that QEMU runs as, and what of the state directory is opened to it.
+"""The user that QEMU runs as, and which parts of the state directory that user may read.
 
 Under the system instance of libvirt, QEMU runs as the user of the lab. Where that is root, a guest that
-breaks out of QEMU is root of the host. So libvirt's own user is taken instead, where the state directory lets
-it in. Folders and files on its way are given to its group, which nobody else is in: an image holds the
-guests' private host key.
+breaks out of QEMU is root on the host. So the lab takes libvirt's own user where that user may enter the
+state directory. The files that QEMU needs, and their folders, get that user's group, which has no other
+members: an image holds the guests' private host key.
 
-Not here: how libvirt is told (domain: the DAC label), other machines (there QEMU is whoever SSH logs in as).
+Not here: the DAC label in the XML (domain), other machines (there QEMU is the user that SSH logs in as).
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ from numalab.host.hypervisor import Host
 from numalab.model.guest import GuestSpec
 
 NAMES = ("libvirt-qemu", "qemu")
-"""The user that libvirt's packages make for QEMU: Debian's, Fedora's."""
+"""The user that libvirt's packages create for QEMU: Debian's, Fedora's."""
 OPENED = ("images", "kernels", "guests", "pool")
-"""Folders of the state directory in which QEMU reads or writes files; of pool-MACHINE what stands before the
-hyphen."""
+"""Folders of the state directory in which QEMU reads or writes files. pool-MACHINE counts as pool."""
 CLOSED = (
     "bases",
     "builds",
@@ -50,25 +49,25 @@ CLOSED = (
     "lab-id",
     "pool.xfs",
 )
-"""All else. It may have been made readable, for the state directory itself was closed."""
+"""All other folders. They may be readable, since the state directory itself was closed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class QemuUser:
-    """Who QEMU runs as."""
+    """The user that QEMU runs as."""
 
     owner: tuple[int, int] | None
-    """uid and gid for the domain's label; None: libvirt's session decides, it has one user."""
+    """uid and gid for the domain's label; None under libvirt's session, which has one user."""
     name: str
     reason: str
     group: int | None = None
-    """The group that is let in; None where QEMU runs as the user of the lab."""
+    """The group that gets access; None where QEMU runs as the user of the lab."""
     avoidable: bool = False
-    """Whether QEMU is root although the host has a user for it."""
+    """Whether QEMU is root although the host has an unprivileged user for it."""
 
 
 def choose(host: Host, deadline: Deadline) -> QemuUser:
-    """Who QEMU would run as. Changes nothing."""
+    """The user that QEMU would run as. Changes nothing."""
     owner = host.owner(deadline)
     if owner is None:
         return QemuUser(owner=None, name=_name(os.getuid()), reason="libvirt's session is its own")
@@ -92,11 +91,9 @@ def choose(host: Host, deadline: Deadline) -> QemuUser:
 
 
 def let_in(host: Host, files: Sequence[Path], deadline: Deadline) -> QemuUser:
-    """Who QEMU is to run as for a guest that reads these files, which are opened to it where they are the
-    lab's.
+    """The QEMU user for a guest that reads these files; those of the lab are opened to it.
 
-    A file of a person's own is left as it is; if it is closed to libvirt's user, QEMU stays root, with a
-    note.
+    A person's own file is not changed; if libvirt's user cannot read it, QEMU stays root, with a warning.
     """
     chosen = choose(host, deadline)
     if chosen.group is None or chosen.owner is None:
@@ -106,7 +103,7 @@ def let_in(host: Host, files: Sequence[Path], deadline: Deadline) -> QemuUser:
         for path in files:
             _open(path, chosen.group)
         closed = _refused(pwd.getpwuid(chosen.owner[0]), "-r", files, deadline)
-    except OSError as error:  # a file system that knows no owners
+    except OSError as error:  # a file system without owners
         closed = f"{error.filename}: {error.strerror}"
     if not closed:
         return chosen
@@ -120,7 +117,7 @@ def let_in(host: Host, files: Sequence[Path], deadline: Deadline) -> QemuUser:
 
 
 def hand_over(spec: GuestSpec, host: Host) -> None:
-    """Give what a guest writes (disks, console log) to the user that its QEMU runs as. Raises HostError."""
+    """Give the files that a guest writes (disks, console log) to its QEMU's user. Raises HostError."""
     if spec.owner is None or host.where.ssh or spec.owner[0] == os.getuid():
         return
     group = grp.getgrnam(_name(spec.owner[0])).gr_gid
@@ -136,7 +133,7 @@ def hand_over(spec: GuestSpec, host: Host) -> None:
 
 
 def shown(spec: GuestSpec, host: Host) -> str:
-    """Who a guest's QEMU runs as, for a person."""
+    """The user of a guest's QEMU, as text for a person."""
     if spec.owner is None:
         return "the user of libvirt's session"
     if host.where.ssh:
@@ -152,7 +149,7 @@ def _name(uid: int) -> str:
 
 
 def _of_libvirt() -> pwd.struct_passwd | None:
-    """libvirt's user for QEMU, if it has a group of its own name."""
+    """libvirt's user for QEMU, if it has a group of its own name; else None."""
     for name in NAMES:
         with contextlib.suppress(KeyError):
             user = pwd.getpwnam(name)
@@ -162,8 +159,7 @@ def _of_libvirt() -> pwd.struct_passwd | None:
 
 
 def _refused(user: pwd.struct_passwd, access: str, paths: Sequence[Path], deadline: Deadline) -> str:
-    """The first path that a user has no access to (-x, -r: as test(1) has them), tried as that user; '' if
-    there is none."""
+    """The first path to which a user has no access (-x, -r: as in test(1)), tried as that user; else ''."""
     script = 'access=$1; shift; for path; do test "$access" "$path" || { echo "$path"; exit 1; }; done'
     words = [
         need("setpriv", "util-linux"),
@@ -186,7 +182,7 @@ def _refused(user: pwd.struct_passwd, access: str, paths: Sequence[Path], deadli
 
 
 def _close() -> None:
-    """Keep everybody out of what QEMU needs nothing of."""
+    """Remove others' access to the folders that QEMU does not need."""
     for path in (state.directory() / name for name in CLOSED):
         with contextlib.suppress(FileNotFoundError):
             status = path.lstat()
@@ -195,7 +191,7 @@ def _close() -> None:
 
 
 def _open(path: Path, group: int) -> None:
-    """Let a group read a file of the lab's and pass its folders. What is not the lab's stays as it is."""
+    """Let a group read a file of the lab and enter its folders. Files of others stay as they are."""
     top, path = state.directory().resolve(), path.resolve()
     if not path.is_relative_to(top) or path.relative_to(top).parts[0].split("-")[0] not in OPENED:
         return

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Where a command runs and a file lies: on this machine, or on a hypervisor that is reached by SSH.
+"""Where a command runs and a file is: on this machine, or on a hypervisor that is reached by SSH.
 
-Everything that the edges do on a hypervisor goes through a Where, so that a guest on another host is made
-by the same code. A folder of the state directory has the same path on both sides.
+All commands and files on a hypervisor go through a Where, so one code path makes guests on any host. A folder
+of the state directory has the same path on both sides. Not here: commands inside guests (ssh).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from numalab.core.process import Deadline, Result, need, run
 
 CONNECT_SECONDS = 15
 GRACE_SECONDS = 3
-"""How much longer than here a program may take on another machine before it is ended there."""
+"""How much longer than our deadline a program on another machine may run before it is ended there."""
 
 SUMS = """
 for path; do
@@ -39,25 +39,24 @@ for path; do
     fi
 done
 """
-"""sh -c, with paths: a line with the SHA-256 of each. Remembered there beside the file, by size, inode and
-both times: cp -p and rsync -t set the one of the content (%y), nobody sets the one of the inode (%z). An
-image of some GB is read once."""
+"""sh -c, with paths: prints a line with the SHA-256 of each. The sum is cached beside the file, by size,
+inode, mtime and ctime (cp -p and rsync -t set %y; nobody sets %z): an image of some GB is read once."""
 ARRIVED = """
 sum=$(sha256sum <"$1") && [ "${sum%% *}" = "$3" ] && chmod "$4" "$1" && sync "$1" && mv -T "$1" "$2"
 """
-"""sh -c, with the file that was sent, its real name, its SHA-256 and its mode."""
+"""sh -c, with the file that was sent, its final name, its SHA-256 and its mode."""
 SWEEP = """
 for folder in cache guests images kernels pushed; do
     test ! -d "$1/$folder" || find "$1/$folder" -maxdepth 3 -name "$2*" -mmin +1440 -prune -print -exec rm -rf -- {} +
 done
 """
-"""sh -c, with the state directory and how our parts are called: removes those older than a day, a line for
-each."""
+"""sh -c, with the state directory and the prefix of our partial files: removes those older than a day and
+prints them."""
 
 
 @dataclass(frozen=True)
 class Where:
-    """A machine: `ssh` is its [user@]host[:port], '' is this one."""
+    """A machine: `ssh` is its [user@]host[:port]; '' is this one."""
 
     ssh: str = ""
 
@@ -87,12 +86,12 @@ class Where:
         return user + at + host.partition(":")[0]
 
     def argv(self, words: Sequence[str | Path]) -> list[str]:
-        """The argv to run here for a program there."""
+        """The local argv that runs a program on the machine."""
         plain = [str(word) for word in words]
         return [*self._ssh("ssh"), self.host, shlex.join(plain)] if self.ssh else plain
 
     def tunnel(self) -> list[str]:
-        """ssh's ProxyCommand: its standard streams become a connection to %h:%p as seen from there."""
+        """ssh's ProxyCommand: connects standard input and output to %h:%p as seen from the machine."""
         return [*self._ssh("ssh"), "-W", "%h:%p", self.host]
 
     def run(
@@ -103,9 +102,9 @@ class Where:
         check: bool = True,
         watch: Callable[[], None] | None = None,
     ) -> Result:
-        """Run a program there; see proc.run. sshd does not end what it started when its client goes (a QEMU
-        whose guest hangs would run for ever), so a program on another machine takes its time limit along, a
-        little later than ours."""
+        """Run a program on the machine; see process.run. sshd does not end what it started when its client
+        goes away, and a QEMU with a hung guest would run for ever. So on another machine timeout(1) ends the
+        program soon after our deadline."""
         bounded = (
             ["timeout", "--kill-after=2", f"{deadline.remaining() + GRACE_SECONDS:.0f}", *words]
             if self.ssh
@@ -123,15 +122,16 @@ class Where:
         return result
 
     def program(self, name: str, package: str) -> str:
-        """A program's name there; here, its path or a HostError with the package."""
+        """A program's name on another machine; on this one its path, or a HostError with the package."""
         return name if self.ssh else need(name, package)
 
     def push(self, paths: Iterable[Path], deadline: Deadline) -> dict[Path, Path]:
-        """Make sure that files are there, with the same content; returns the path that each has there. Raises
-        HostError.
+        """Make sure that the machine has the files, with the same content; returns the path of each there.
+        Raises HostError.
 
-        A file of the state directory has the same path there. At the path of any other a person may keep a
-        file of his own there (the bzImage of a kernel tree), so it gets a place that is named by its content.
+        A file of the state directory has the same path there. For any other file, such as the bzImage of a
+        kernel tree, a person may have a file of their own at that path. So it goes to a path that contains
+        its checksum.
         """
         if not self.ssh:
             return {path: path for path in paths}
@@ -142,13 +142,13 @@ class Where:
             if there[target] == sums[path]:
                 continue
             name = hashlib.sha256(f"{self.ssh} {target}".encode()).hexdigest()[:16]
-            with state.lock(f"push-{name}", deadline):  # threads and processes bring up guests of one image
+            with state.lock(f"push-{name}", deadline):  # other threads and processes may push the same image
                 if self._sums([target], deadline)[target] != sums[path]:
                     self._send(path, target, sums[path], deadline)
         return targets
 
     def sweep(self, deadline: Deadline) -> list[Path]:
-        """Remove (and return) what pushes and claims of this lab that were killed left there more than a day
+        """Remove, and return, files that killed pushes and claims of this lab left there more than a day
         ago."""
         if not self.ssh:
             return []
@@ -156,7 +156,7 @@ class Where:
         return [Path(line) for line in done.stdout.splitlines()]
 
     def _sums(self, paths: Sequence[Path], deadline: Deadline) -> dict[Path, str]:
-        """The SHA-256 of files there, '' for one that is not there; in one round trip."""
+        """The SHA-256 of files there, '' for an absent one; in one round trip."""
         if not paths:
             return {}
         lines = self.run(["sh", "-c", SUMS, "sh", *paths], deadline=deadline).stdout.splitlines()
@@ -165,7 +165,7 @@ class Where:
         return dict(zip(paths, lines, strict=True))
 
     def _send(self, path: Path, target: Path, digest: str, deadline: Deadline) -> None:
-        """Copy a file to a name of its own there; it becomes `target` when it has arrived whole."""
+        """Copy a file under a temporary name; rename it to `target` when it has arrived completely."""
         make = 'mkdir -p -m 700 "$1" && mktemp "--suffix=-$3" "$1/$2XXXXXXXX"'
         words: list[str | Path] = ["sh", "-c", make, "sh", target.parent, part_prefix(), target.name]
         part = self.run(words, deadline=deadline).stdout.strip()
@@ -181,13 +181,12 @@ class Where:
                 )
         except BaseException:
             with contextlib.suppress(LabError):
-                # Not a grace of the caller's deadline: after Ctrl-C that is cancelled, and ends every wait at
-                # once.
+                # A new deadline: after Ctrl-C the caller's is cancelled and would end this wait at once.
                 self.run(["rm", "-f", part], deadline=Deadline.after(CONNECT_SECONDS))
             raise
 
     def read(self, path: Path, offset: int, deadline: Deadline, most: int) -> bytes:
-        """A file's bytes from an offset on, `most` of them at most; b'' when it is not there (yet)."""
+        """Up to `most` bytes of a file from an offset on; b'' when it is absent."""
         if self.ssh:
             script = f'tail -c "+{offset + 1}" "$1" 2>/dev/null | head -c {most} | base64'
             try:
@@ -204,7 +203,7 @@ class Where:
             return b""
 
     def size(self, path: Path, deadline: Deadline) -> int:
-        """A file's size in bytes; 0 when it is not there (yet)."""
+        """A file's size in bytes; 0 when it is absent."""
         if self.ssh:
             return int(
                 self.run(["stat", "-c", "%s", path], deadline=deadline, check=False).stdout.strip() or 0
@@ -215,14 +214,14 @@ class Where:
             return 0
 
     def touch(self, path: Path, deadline: Deadline) -> None:
-        """Make an empty file of ours (0600) unless it is there."""
+        """Create an empty file (0600) of ours unless it exists."""
         if self.ssh:
             self.run(["sh", "-c", 'umask 077; : >> "$1"', "sh", path], deadline=deadline)
         else:
             path.touch(mode=0o600)
 
     def owner(self, deadline: Deadline) -> tuple[int, int]:
-        """uid and gid of whoever we are there."""
+        """uid and gid of the user that we are there."""
         if not self.ssh:
             return os.getuid(), os.getgid()
         uid, gid = self.run(["sh", "-c", "id -u; id -g"], deadline=deadline).stdout.split()
@@ -233,22 +232,22 @@ HERE = Where()
 
 
 def part_prefix() -> str:
-    """How the names begin of what this lab has half made on another machine.
+    """The prefix of this lab's partial files on another machine.
 
-    Not as those of state.scratch: a lab on that machine, with the same state directory, takes such for its
-    own.
+    Other than state.scratch's: a lab there with the same state directory would take such files for its own.
     """
     return f".part-{state.identity()}-"
 
 
 def _target(path: Path, digest: str) -> Path:
-    """The path that a file with this SHA-256 has on another machine."""
+    """The path on another machine of a file with this SHA-256."""
     home = state.directory()
     return path if path.is_relative_to(home) else home / "pushed" / digest / path.name
 
 
 def of_uri(uri: str) -> Where:
-    """The machine of a libvirt URI. A guest's disks must get there, so only SSH leads to another one."""
+    """The machine of a libvirt URI. InputError for a remote transport other than SSH, which the guests' disks
+    need."""
     parts = urlsplit(uri)
     transport = parts.scheme.partition("+")[2]
     if not parts.hostname or transport == "unix":

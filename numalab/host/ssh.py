@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Commands in a guest: the Shell protocol, its one primitive `execute`, and SSH as its one real form.
+"""Commands in a guest: the protocol Shell with its one primitive `execute`, and SSH, which implements it.
 
-`succeed`, a thin layer on the primitive, is a function here, so that a fake in a unit test needs the
-primitive only.
+`succeed` is a function over the primitive, so that a fake in a unit test needs only the primitive. Not here:
+commands on a hypervisor (remote), what a lost guest means (guest).
 """
 
 from __future__ import annotations
@@ -23,18 +23,17 @@ from numalab.core.process import KEEP_BYTES, Deadline, Result, need, run
 from numalab.host.remote import Where
 
 ALIVE_SECONDS, ALIVE_COUNT = 5, 4
-"""A guest that answers no SSH keep-alive for 20 s is lost; a busy one under emulation was seen to take 6
-s."""
+"""A guest that answers no SSH keep-alive for 20 s is lost; a busy emulated guest was seen to take 6 s."""
 GRACE_SECONDS = 10.0
 SSH_FAILED = 255
 EVIDENCE_BYTES = 4000
-"""What an error shows of a command's output: its end."""
+"""How much of the end of a command's output an error shows."""
 TIMED_OUT = (124, 137)
-"""timeout(1)'s own status, and what it passes on when the command had to be killed."""
+"""timeout(1)'s own status, and its status when it had to kill the command."""
 
 
 class Shell(Protocol):
-    """Something that runs a command line in a guest."""
+    """Runs command lines in a guest."""
 
     def execute(
         self,
@@ -44,14 +43,14 @@ class Shell(Protocol):
         input: bytes | None = None,
         tell: Callable[[str], None] | None = None,
     ) -> Result:
-        """Run a shell command as root; `tell` gets each line of its standard error as it comes. The status is
-        the command's own; raises when the guest is lost, its kernel oopses, or the deadline passes (the
-        command is ended in the guest then)."""
+        """Run a shell command as root; `tell` gets each line of its standard error as it comes. The result's
+        status is the command's own. Raises when the guest is lost, its kernel oopses, or the deadline passes,
+        which ends the command in the guest."""
         ...
 
 
 def quote(command: str | Sequence[str]) -> str:
-    """A command line from a line or from an argv."""
+    """A command line, from a command line or an argv."""
     return command if isinstance(command, str) else shlex.join(command)
 
 
@@ -63,7 +62,7 @@ def succeed(
     input: bytes | None = None,
     tell: Callable[[str], None] | None = None,
 ) -> str:
-    """The command's standard output; CommandFailed when its status is not 0."""
+    """The command's standard output. CommandFailed when its status is not 0."""
     line = quote(command)
     result = shell.execute(line, deadline=deadline, input=input, tell=tell)
     if result.status:
@@ -82,16 +81,16 @@ def succeed(
 TURNED_AWAY = re.compile(
     r"kex_exchange_identification|Connection (closed|reset) by|timed out during banner exchange"
 )
-"""What ssh says of a server that ends the connection before anybody is asked who he is, or that is too busy
-to greet in time."""
+"""ssh's errors for a server that closes the connection before authentication, or that is too busy to
+greet."""
 
 
 @dataclass(frozen=True)
 class Ssh:
     """SSH to a guest over a forwarded port, through one connection that all commands share.
 
-    `watch` is asked several times a second while a command runs, and may raise (console, domain).
-    `via` is the hypervisor ([user@]host[:port]) that a guest on another machine is reached through.
+    `watch` is called several times a second while a command runs, and may raise (console, domain). `via` is
+    the hypervisor ([user@]host[:port]) through which a guest on another machine is reached.
     """
 
     guest: str
@@ -131,7 +130,7 @@ class Ssh:
         return [word for key, value in pairs.items() for word in ("-o", f"{key}={value}")]
 
     def argv(self, *words: str) -> list[str]:
-        """ssh to the guest, with further words (options, then a command line)."""
+        """ssh to the guest, followed by `words`: options, then a command line."""
         return [need("ssh", "openssh-client"), "-F", "none", *self.options(), "-p", str(self.port), *words]
 
     def execute(
@@ -142,13 +141,13 @@ class Ssh:
         input: bytes | None = None,
         tell: Callable[[str], None] | None = None,
     ) -> Result:
-        """See Shell. The guest's own timeout(1) ends the command there when the deadline passes."""
+        """See Shell. timeout(1) in the guest ends the command when the deadline passes."""
         return self._execute(command, deadline, input=input, tell=tell)
 
     def stream(
         self, command: str, *, deadline: Deadline, out: IO[bytes] | None, err: IO[bytes] | None
     ) -> Result:
-        """As execute, with the command's streams passed on as they come."""
+        """Like execute, but passes the command's streams on as they come."""
         return self._execute(command, deadline, out=out, err=err)
 
     def _execute(
@@ -185,7 +184,7 @@ class Ssh:
         return result
 
     def connected(self, deadline: Deadline) -> bool:
-        """Whether the shared connection stands."""
+        """Whether the shared connection exists."""
         return (
             run(
                 self.argv("-O", "check", self.host), deadline=deadline.grace(GRACE_SECONDS), check=False
@@ -194,13 +193,13 @@ class Ssh:
         )
 
     def disconnect(self, deadline: Deadline) -> None:
-        """Close the shared connection, if there is one."""
+        """Close the shared connection, if it exists."""
         if self.control.exists():
             run(self.argv("-O", "exit", self.host), deadline=deadline.grace(GRACE_SECONDS), check=False)
 
     def copy(self, *, source: str, target: str, deadline: Deadline) -> None:
-        """scp -r with `guest:` standing for the guest in either path."""
-        # An absolute path is never taken for a host, whatever colons are in it.
+        """scp -r; `guest:` stands for the guest in either path."""
+        # scp never takes an absolute path for a host, even with a colon in it.
         words = [
             path.replace("guest:", f"{self.host}:", 1)
             if path.startswith("guest:")
@@ -224,11 +223,10 @@ class Ssh:
         )
 
     def wait(self, deadline: Deadline) -> None:
-        """Until a command ran: QEMU takes a connection at once and holds it, so the first event is sshd's
+        """Wait until a command runs. QEMU accepts a connection at once and holds it, so first wait for sshd's
         greeting.
 
-        The longer it takes, the more time each try has: on a busy host an emulated sshd needs seconds to
-        greet.
+        Later tries get more time each: on a busy host an emulated sshd needs seconds to greet.
         """
         began = time.monotonic()
         while True:
@@ -242,9 +240,8 @@ class Ssh:
             deadline.pause(0.1)
 
     def _connects(self, deadline: Deadline) -> bool:
-        """Make the shared connection; False when sshd, just started, turns it away: others that were held for
-        it are as many as MaxStartups lets in (seen under load).
-        """
+        """Make the shared connection; False when sshd, just started, refuses it: MaxStartups may be used up
+        by connections that were held until it listened (seen under load)."""
         try:
             self.execute("true", deadline=deadline)
         except GuestLost as error:
@@ -254,7 +251,7 @@ class Ssh:
         return True
 
     def _greets(self, deadline: Deadline, patience: float) -> bool:
-        """Whether an SSH server speaks first at the other end."""
+        """Whether an SSH server at the other end sends its greeting."""
         if self.via:
             words = Where(self.via).argv(
                 ["timeout", str(patience + 1), "bash", "-c", f"head -c 4 < /dev/tcp/{self.host}/{self.port}"]

@@ -118,8 +118,7 @@ class Arm(StrEnum):
 
 
 class Place(Value):
-    """The experiment and the case of a run. Kept in the run, so that it can be judged without the checkout
-    that made it."""
+    """The experiment and case of a run, kept in the run so that it can be judged without its checkout."""
 
     case_name: str
     case: Case
@@ -129,8 +128,8 @@ class Place(Value):
     boot: int
     """The boot's number in the experiment, from 0."""
     looks: Annotated[int, Field(ge=1)] = 1
-    """How many times the experiment may be judged before it ends (--boots auto): the allowed error is divided
-    by this."""
+    """How often the experiment may be judged before it ends (--boots auto); the allowed error is shared by
+    all looks."""
     planned: Annotated[int, Field(ge=1)] | None = None
     """Boots of all kernels together that were planned when this one began; --boots auto plans from look to
     look. None in runs from before this was recorded."""

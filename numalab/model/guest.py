@@ -76,8 +76,7 @@ class GuestSpec(Value):
     lab: str = ""
     """The lab that made the guest (state.identity()); gc of another lab leaves it alone."""
     network: bool = False
-    """Whether the guest reaches the host's loopback, its LAN and beyond. Without it there is only the
-    forwarded SSH port."""
+    """Whether the guest reaches the host's loopback, its LAN and beyond; otherwise only SSH is forwarded."""
     owner: tuple[int, int] | None = None
     """uid and gid that QEMU runs as under the system instance of libvirt; None under a session."""
 

@@ -16,11 +16,11 @@ from numalab.model.units import MIB, Cpus, Size, show_cpus, show_size
 from numalab.model.values import Line, Value, first_line, jsonable
 
 MAX_VCPUS = 255
-"""xAPIC ids end here; more vCPUs need an interrupt-remapping IOMMU, which the lab does not give its
-guests."""
+"""The number of xAPIC ids. More vCPUs need an interrupt-remapping IOMMU, which the lab's guests do not
+have."""
 MAX_NODES = 64
-"""CONFIG_NODES_SHIFT of kernels/config/base.config; a kernel ignores nodes beyond its own limit. QEMU's limit
-is 128."""
+"""CONFIG_NODES_SHIFT of kernels/config/base.config. A kernel ignores nodes beyond its own limit; QEMU's limit
+is 128 nodes."""
 LEAST_NODE = 128 * MIB
 """The least memory of a node that has memory: an x86 memory block, and room for the kernel's own data."""
 FAKE_STEP = 32 * MIB
@@ -262,8 +262,8 @@ def _apportion(total: int, shares: list[int], *, least: int) -> list[int]:
 
 
 def largest(topology: Topology, memory: int) -> Topology | None:
-    """The topology scaled to as much of `memory` bytes as possible; None when even its smallest form needs
-    more."""
+    """The topology scaled to the most memory that fits into `memory` bytes; None when not even the least
+    fits."""
     step = topology.fake * FAKE_STEP if topology.fake else 256 * MIB
     size = memory // step * step
     try:

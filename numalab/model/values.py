@@ -26,8 +26,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,39}")
 
 
 def check_name(text: str) -> str:
-    """Check a name that reaches a path, XML or a command line; returns it. Nothing else validates such
-    names."""
+    """Check a name that reaches a path, XML or a command line; returns it. The only such check."""
     if not _NAME.fullmatch(text):
         raise ValueError(f"{text!r} is not a name: 1 to 40 of a-z 0-9 . _ - and first a letter or digit")
     return text
@@ -76,7 +75,7 @@ class Stored(Value):
 
     @classmethod
     def upgraded(cls, data: dict[str, Any], number: int) -> dict[str, Any]:
-        """Data of format `number` as today's."""
+        """Convert data of format `number` to the current format."""
         return data
 
 
@@ -105,8 +104,7 @@ class Phase(Value):
 
 
 def first_fault(error: ValidationError) -> tuple[list[str | int], str]:
-    """The first wrong field, as the path of keys and indexes to it (without pydantic's function names), and
-    why."""
+    """The first wrong field, as its path of keys and indexes (without pydantic's function names), and why."""
     first = error.errors(include_url=False)[0]
     where = [part for part in first["loc"] if isinstance(part, int) or not part.startswith("function-")]
     return where, first["msg"].removeprefix("Value error, ")

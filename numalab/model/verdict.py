@@ -28,22 +28,19 @@ class Finding(Value):
     """One value for each boot that has one, in boot order."""
     after: tuple[float, ...]
     ratio: float | None = None
-    """after / before, as geometric means (see effect.shift for values of 0). None when there is no ratio, as
-    when all of before is 0."""
+    """after / before, of geometric means (for values of 0 see effect.shift); None where before is all 0."""
     low: float | None = None
     high: float | None = None
-    """Bounds of the ratio's confidence interval; None where it is open, or with fewer than two boots of a
+    """Bounds of the ratio's confidence interval; None where it is open, or without two boots of each
     kernel."""
     p: float | None = None
     """The two-sided p-value of "no change"."""
     q: float | None = None
     """p after false-discovery correction over the case's deciding expectations; None for the others."""
     detectable: float | None = None
-    """The smallest effect (as `by`: 1.3 is 30 %) that this many boots with this spread show with a power of
-    80 %."""
+    """The least effect (as `by`: 1.3 is 30 %) that so many boots of this spread show with a power of 80 %."""
     boots_needed: int | None = None
-    """Boots of each kernel that show the expected effect with a power of 80 %: `by`, or the observed effect
-    where `by` is 1."""
+    """Boots of each kernel that show `by` (where that is 1, the observed effect) with a power of 80 %."""
     answer: Answer
     decides: bool
     reason: Line

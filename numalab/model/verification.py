@@ -150,8 +150,7 @@ class LayoutRow:
 
 
 def compare_layouts(want: NumaLayout, have: NumaLayout, *, fake: bool = False) -> list[LayoutRow]:
-    """Expected and observed values side by side, node by node. `fake`: allow for the rounding of
-    numa=fake."""
+    """Expected and observed values side by side, node by node. `fake` allows for numa=fake's rounding."""
     rows = [LayoutRow("nodes", show_cpus(want.nodes), show_cpus(have.nodes), want.nodes == have.nodes)]
     slack = FAKE_SLACK if fake else SLACK
     for node in sorted({*want.nodes, *have.nodes}):
