@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Kernels by name: kernels/NAME.yml -> the files that a guest boots, and what else it needs of them.
+"""A kernel by name -> the files that a guest boots, and what else its era needs: command line, environment,
+machine.
 
-Not here: building them (kernelbuild).
+Not here: building it (build).
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from numalab.model.guest import Boot
 from numalab.model.topology import Topology
 
 SEED_BYTES = 64
-"""Bytes of entropy on the command line; systemd credits all of it."""
+"""Bytes of entropy on the command line; systemd credits all of them."""
 
 
 def resolve(name: str, image: Image) -> Boot:
-    """The files to boot this kernel from; of a command line, what its era wants. HostError when it is not
+    """The files to boot, with the command line and environment of the kernel's era. HostError when it is not
     built."""
     boot, age = _files(name, image), era_of(recipe(name))
     if age is None:
@@ -37,7 +38,8 @@ def resolve(name: str, image: Image) -> Boot:
 
 
 def fitted(name: str, shape: Topology) -> Topology:
-    """The topology on a machine that the kernel's era can drive, with fake nodes as that era makes them."""
+    """The topology on a machine type that the kernel's era supports, with fake nodes as that era makes
+    them."""
     age = era_of(recipe(name))
     return (
         shape.model_copy(update={"machine": age.machine or shape.machine, "deals_cpus": age.deals_cpus})
@@ -47,7 +49,7 @@ def fitted(name: str, shape: Topology) -> Topology:
 
 
 def _files(name: str, image: Image) -> Boot:
-    """The files to boot this kernel from."""
+    """The files that boot this kernel."""
     what = recipe(name)
     if what.source.debian_image:
         path = image.file("vmlinuz")
@@ -67,7 +69,7 @@ def _files(name: str, image: Image) -> Boot:
 
 
 def modules(boot: Boot, scratch: Path) -> Path | None:
-    """A tar with the folder RELEASE of a kernel's modules, or None; what has to be made for it goes to
+    """A tar with the folder RELEASE of a kernel's modules, or None. One that must be made goes to
     `scratch`."""
     given = recipe(boot.name).source.prebuilt
     if given is None:
@@ -80,7 +82,7 @@ def modules(boot: Boot, scratch: Path) -> Path | None:
         raise InputError(f"{shown(boot.name)}: source.prebuilt.modules: there is no {path}")
     if path.is_dir():
         with tarfile.open(scratch / "modules.tar", "w") as archive:
-            # build and source lead to trees that the guest does not have
+            # build and source are links to trees that the guest does not have
             archive.add(
                 path,
                 boot.release,
@@ -91,8 +93,7 @@ def modules(boot: Boot, scratch: Path) -> Path | None:
 
 
 def _told(path: Path) -> str:
-    """The release of a kernel made elsewhere; '' for a form without one, such as a vmlinux that QEMU boots by
-    PVH."""
+    """The release of a kernel built elsewhere; '' for a format without one, such as a PVH vmlinux."""
     try:
         return release(path)
     except InputError:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Kernels from source: a plan (source, configuration, patches in their order), its key, and the build.
+"""Building kernels: a plan (source, configuration, ordered patches, tools), its key, and the build.
 
-Python says what, Ansible does it on a builder (playbooks/kernel.yml), and the result is kept under the
-plan's key and never built again. Not here: what a recipe may say (recipes), where sources come from (source).
+The plan is made here; Ansible carries it out on a builder (playbooks/kernel.yml). The result is kept under
+the plan's key and never built again. Not here: what a recipe may contain (recipe), where sources come from
+(source), what compiles (toolchain).
 """
 
 from __future__ import annotations
@@ -42,29 +43,28 @@ from numalab.kernel.toolchain import Tools
 from numalab.model.values import Stored, Value, first_line, jsonable
 
 FORMAT = 2
-"""Counts up when this module makes another kernel of the same recipe. What the role's scripts and the tools
-change, the key knows by itself; since 2 it has them."""
+"""Incremented when this module makes another kernel from the same recipe. The key includes the role's scripts
+and the tools by itself, since format 2."""
 BUILD_SECONDS = 6 * 3600.0
 """A lean kernel takes 7 minutes on two cores, a distribution's configuration hours."""
 SCRIPTS = ("unpack.sh", "configure.sh", "restore.sh", "variant.sh")
-"""The role's scripts that decide a kernel. container.sh is part of the container's id instead."""
+"""The role's scripts that affect the kernel. container.sh is part of the container's id instead."""
 BUILD_HOST = "numalab"
 TIMESTAMP = "Thu Jan  1 00:00:00 UTC 1970"
-"""The time that every build carries: what two builds of the same differ in would be no difference between
-kernels."""
+"""The build time of every kernel: a real one would differ between builds that are otherwise equal."""
 
 FULL = 4 << 20
-"""Bytes; with less free, a build that failed did so for want of space, whatever its last words were."""
+"""A build that fails with fewer bytes free failed because the disk is full, whatever its last output was."""
 RESULT = ("bzImage", "config", "System.map", "build.log", "modules.tar")
 
 
 class BuildPlan(Value):
-    """All that a kernel is made of, as values."""
+    """Everything that a kernel is built from, as values."""
 
     name: str
     tree: Tree
     config: str
-    """The text that is asked for: fragments, over nothing or over the distribution's configuration."""
+    """The requested configuration: fragments, alone or over the distribution's configuration."""
     distribution: str
     """The distribution's configuration, or ''."""
     patches: tuple[Patch, ...]
@@ -73,22 +73,22 @@ class BuildPlan(Value):
 
     @property
     def build(self) -> str:
-        """Names the build tree: one for each source, configuration and tool chain."""
+        """The build tree's name: one for each source, configuration and tool chain."""
         return f"{self.tree.id}-{of_texts(*self._options(), *self._tools())[:12]}"
 
     @property
     def key(self) -> str:
-        """Names the result: equal keys are equal kernels."""
+        """The result's name: equal keys mean equal kernels."""
         changes = [f"{'-' if patch.reverse else '+'}{patch.text}" for patch in self.patches]
         return of_texts(str(FORMAT), self.name, self.tree.id, *self._options(), *self._tools(), *changes)[:16]
 
     @property
     def make(self) -> tuple[str, ...]:
-        """make's arguments that every target of this kernel needs."""
+        """make's arguments for every target of this kernel."""
         return kernel_era.make_words(self.era) if self.era else ()
 
     def _tools(self) -> list[str]:
-        """What compiles and links, and how."""
+        """The tools that compile and link, and the scripts that call them."""
         scripts = [
             kernel_era.code(name) for name in (*SCRIPTS, *(["inside.sh"] if self.tools.container else []))
         ]
@@ -101,20 +101,20 @@ class BuildPlan(Value):
         ]
 
     def _options(self) -> list[str]:
-        """What the configuration says; how it is written and explained does not matter."""
+        """The configuration's options; order and comments do not matter."""
         return [
             json.dumps(kconfig.options(text), sort_keys=True) for text in (self.config, self.distribution)
         ]
 
 
 class Built(Stored):
-    """A finished kernel: its folder holds bzImage, config, System.map, build.log and perhaps modules.tar."""
+    """A finished kernel. Its folder has bzImage, config, System.map, build.log and perhaps modules.tar."""
 
     name: str
     key: str
     directory: str
     release: str
-    """What uname -r says."""
+    """Its uname -r."""
     seconds: float
     patches: tuple[str, ...]
     source: str
@@ -128,7 +128,8 @@ class Built(Stored):
 
 
 def make_plan(name: str, image: Image | None, deadline: Deadline, *, fetch: bool) -> BuildPlan | None:
-    """What building a kernel means. None (only without `fetch`) when its source is not here yet."""
+    """Everything that building a kernel takes. None (only without `fetch`) when its source is not here
+    yet."""
     what = recipe(name)
     config = fragments(what, name)
     tree = source.tree(name, what, deadline, fetch=fetch)
@@ -161,7 +162,7 @@ def make_plan(name: str, image: Image | None, deadline: Deadline, *, fetch: bool
 
 
 def _patches(name: str, what: KernelRecipe, tree: Tree, deadline: Deadline) -> list[Patch]:
-    """A recipe's patches, in the order of recipes.wanted."""
+    """A recipe's patches, in the order of recipe.wanted."""
     found = []
     for reverse, item in wanted(what):
         if tree.git and is_commit(item):
@@ -172,7 +173,7 @@ def _patches(name: str, what: KernelRecipe, tree: Tree, deadline: Deadline) -> l
 
 
 def existing(plan: BuildPlan) -> Built | None:
-    """The kernel, if just this one was built and is whole."""
+    """The kernel of this plan, if it was built and is complete."""
     place = state.folder("kernels") / f"{plan.name}-{plan.key}"
     if not place.is_dir():
         return None
@@ -193,7 +194,7 @@ def existing(plan: BuildPlan) -> Built | None:
 
 
 def build(name: str, image: Image | None, deadline: Deadline) -> Built:
-    """The kernel, built unless it is there. Raises InputError, HostError, CommandFailed; never leaves half of
+    """The kernel, built if it is not there. Raises InputError, HostError, CommandFailed; never keeps half of
     one."""
     if not recipe(name).built:
         raise InputError(f"kernel {name} is not built here: its source is a finished kernel")
@@ -214,7 +215,7 @@ def build(name: str, image: Image | None, deadline: Deadline) -> Built:
 
 
 def configure(plan: BuildPlan, deadline: Deadline) -> str:
-    """The .config of a plan. Raises InputError that names each option that was asked for and got lost."""
+    """The .config of a plan. InputError names each requested option that is not in it."""
     place = state.folder("configs") / plan.build
     if (
         place.exists()
@@ -244,9 +245,9 @@ def configure(plan: BuildPlan, deadline: Deadline) -> str:
 
 
 def _keep(plan: BuildPlan, scratch: Path, seconds: float) -> Built:
-    """What came back -> a finished kernel with its manifest."""
+    """The builder's result -> a finished kernel with its manifest."""
     with tarfile.open(scratch / "result.tar") as archive:
-        # Not filter="data", which Debian 12's Python 3.11.2 does not know yet.
+        # Not filter="data": Debian 12's Python 3.11.2 lacks it.
         archive.extractall(
             scratch, members=[member for member in archive if member.isfile() and member.name in RESULT]
         )
@@ -280,7 +281,7 @@ def _local_version(name: str) -> str:
 
 
 def _play(plan: BuildPlan, tag: str, out: Path, deadline: Deadline, *, modules: bool = False) -> None:
-    """playbooks/kernel.yml for a plan. Raises InputError for a patch that does not apply."""
+    """Run playbooks/kernel.yml for a plan. Raises InputError for a patch that does not apply."""
     log = state.folder("logs") / f"kernel-{plan.name}-{tag}.log"
     job = out.with_name(f"{out.name}.job")
     try:
@@ -318,7 +319,7 @@ def _play(plan: BuildPlan, tag: str, out: Path, deadline: Deadline, *, modules: 
 
 
 def _job(plan: BuildPlan, path: Path, modules: bool) -> None:
-    """The tar that the builder works from."""
+    """Write the tar that the builder works from."""
     arguments = [
         f"LOCALVERSION={_local_version(plan.name)}",
         "KBUILD_BUILD_VERSION=1",
@@ -349,15 +350,14 @@ def _job(plan: BuildPlan, path: Path, modules: bool) -> None:
 
 
 def release(bzimage: Path) -> str:
-    """What uname -r will say, from a bzImage's header. Raises InputError when it is none."""
+    """The uname -r of a bzImage, from its header. InputError when the file is no bzImage."""
     return version(bzimage).split(" ")[0]
 
 
 def version(bzimage: Path) -> str:
-    """A bzImage's version string: RELEASE (USER@HOST) #VERSION. Raises InputError when the file is no
-    bzImage.
+    """A bzImage's version string: RELEASE (USER@HOST) #VERSION. InputError when the file is no bzImage.
 
-    Documentation/arch/x86/boot.rst: HdrS at 0x202; the word at 0x20e plus 0x200 is where the version stands.
+    Documentation/arch/x86/boot.rst: HdrS is at 0x202; the word at 0x20e plus 0x200 is the string's offset.
     """
     try:
         with bzimage.open("rb") as handle:

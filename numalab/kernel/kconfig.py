@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Kernel configurations as text: what was asked for, and what of it a .config does not have. Pure."""
+"""Kernel configurations as text: their options, and which requested ones a .config lacks. Pure; running make
+is the builder's work."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ _UNSET = re.compile(r"^# (CONFIG_\w+) is not set$")
 
 
 def options(text: str) -> dict[str, str]:
-    """Options of a fragment or a .config -> their values ("n" for one that is not set); the last line
+    """The options of a fragment or a .config -> their values ("n" for one that is not set); the last line
     wins."""
     found: dict[str, str] = {}
     for line in text.splitlines():
@@ -22,7 +23,7 @@ def options(text: str) -> dict[str, str]:
 
 
 def lost(asked: str, config: str) -> list[str]:
-    """One line for each option that was asked for and that the configuration has otherwise."""
+    """One line for each requested option that the configuration lacks or has with another value."""
     found = options(config)
     return [
         f"{name} (asked {value}, got {found.get(name, 'n')})"
@@ -32,5 +33,5 @@ def lost(asked: str, config: str) -> list[str]:
 
 
 def has_modules(config: str) -> bool:
-    """Whether anything of a configuration is built as a module."""
+    """Whether a configuration builds anything as a module."""
     return "m" in options(config).values()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Patch files -> values: their headers, the files that they touch, and the hunk that did not apply.
+"""Patch files -> values: their headers, the files that they touch, and which hunk did not apply.
 
-Pure: text in, values out. Applying is the builder's (playbooks/roles/kernel).
+Pure: text -> values. Patches are applied by the builder (playbooks/roles/kernel).
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ _COUNTER = re.compile(r"[a-z][a-z0-9_]*")
 
 
 class Move(StrEnum):
-    """What applying a patch should do to a counter."""
+    """The expected effect of a patch on a counter."""
 
     UP = "up"
     DOWN = "down"
     UNKNOWN = "unknown"
-    """Worth comparing, but nothing is promised."""
+    """Worth comparing, but no effect is promised."""
     NEW = "new"
     """The patch adds the counter."""
 
 
 class Header(Value):
-    """What a patch set's file says about itself; see kernels/patches/README.md."""
+    """The header of a patch in a patch set; see kernels/patches/README.md."""
 
     subject: Annotated[str, Field(min_length=1)]
     set: Name
     mirrors: Annotated[str, Field(min_length=1)]
     moves: dict[str, Move]
-    """Empty for `none`: a tree needs it to build."""
+    """Empty for `none`: the patch is there so that a tree builds."""
 
 
 class Patch(Value):
-    """One patch as it goes to the builder: `label` is what an error calls it."""
+    """One patch for the builder; `label` names it in errors."""
 
     label: str
     text: str
@@ -49,7 +49,7 @@ class Patch(Value):
 
 
 def header(text: str, label: str) -> Header:
-    """The header of a patch. Raises InputError that names the patch and the field."""
+    """Parse the header of a patch. InputError names the patch and the field."""
     fields: dict[str, str] = {}
     for line in text.splitlines():
         if not line.strip():
@@ -94,8 +94,8 @@ def touched(text: str) -> tuple[str, ...]:
 
 
 def refusal(said: str, patch: Patch) -> str | None:
-    """What `git apply` said -> which file and hunk of the patch do not apply; None when it said nothing of
-    the kind."""
+    """The file and hunk of a patch that do not apply, from the output of `git apply`; None when it names
+    none."""
     match = re.search(r"error: patch failed: (.+):(\d+)", said)
     if match:
         path, line = match[1], int(match[2])
@@ -115,7 +115,7 @@ def refusal(said: str, patch: Patch) -> str | None:
 
 
 def _hunks(patch: Patch, path: str) -> list[int]:
-    """The lines at which the hunks of one file begin, on the side that is looked for."""
+    """The line numbers at which the hunks of one file begin, on the side that must match."""
     starts: list[int] = []
     current = ""
     for line in patch.text.splitlines():

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Kernel recipes: kernels/NAME.yml, the fragments and patch sets that it names -> values and texts.
+"""Kernel recipes: kernels/NAME.yml, with the fragments and patch sets that it names, -> values and texts.
 
-Adding a kernel, a fragment or a patch set is adding files. Not here: getting a source (source), building
-and booting (kernel).
+A new kernel, fragment or patch set is new files, not new code. Not here: fetching a source (source), building
+(build), booting (boot).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from numalab.model.catalog import find, load, names
 from numalab.model.values import Name, Value, check_name
 
 DISTRIBUTION = "distribution"
-"""The configuration that the guest image's own kernel has, instead of fragments."""
+"""In place of fragments: the configuration of the guest image's own kernel."""
 COMMIT = re.compile(r"[0-9a-f]{7,40}")
 
 Series = Annotated[str, Field(pattern=r"^\d+\.\d+$")]
@@ -33,14 +33,14 @@ Names = Annotated[
 
 
 class Prebuilt(Value):
-    """A bzImage that somebody built; modules is a folder or tar of /lib/modules/RELEASE."""
+    """A bzImage that was built elsewhere; `modules` is a folder or tar of /lib/modules/RELEASE."""
 
     bzimage: str
     modules: str | None = None
 
 
 class Tarball(Value):
-    """A kernel source as a tar file: a path, or a URL with the checksum of what must come from there."""
+    """A kernel source as a tar file: a path, or a URL with the checksum that the download must have."""
 
     path: str | None = None
     url: Annotated[str, Field(pattern="^(https?|file)://")] | None = None
@@ -61,7 +61,7 @@ class Git(Value):
     url: str | None = None
     rev: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/^~-]*$")]
     commit: Annotated[str, Field(pattern="^[0-9a-f]{7,40}$")] | None = None
-    """What `rev` must be; another one means that a tag was moved."""
+    """The commit that `rev` must be; otherwise a tag was moved."""
 
 
 class Source(Value):
@@ -85,7 +85,7 @@ class Source(Value):
 
 
 class KernelRecipe(Value):
-    """kernels/NAME.yml. `series` chooses among a patch set's series; a debian-source has its own."""
+    """kernels/NAME.yml. `series` selects a patch set's series; a debian-source has its own."""
 
     description: str
     source: Source
@@ -112,25 +112,25 @@ class KernelRecipe(Value):
 
     @property
     def built(self) -> bool:
-        """Whether it comes from source."""
+        """Whether it is built from source."""
         return not (self.source.debian_image or self.source.prebuilt)
 
     @property
     def of_series(self) -> str | None:
-        """Which series of a patch set fits, as far as the recipe says: 6.1."""
+        """The series of a patch set that fits, as far as the recipe says: 6.1."""
         return self.series or self.source.debian_source
 
 
 def recipe(name: str) -> KernelRecipe:
-    """kernels/NAME.yml, checked."""
+    """Read and check kernels/NAME.yml."""
     return load(KernelRecipe, find("kernels", name))
 
 
 def in_series(name: str, series: str) -> str | None:
-    """A kernel's counterpart in another series, by its name: 6.1-stagger-before -> 6.12-stagger-before; None
+    """A kernel's counterpart in another series, by name: 6.1-stagger-before -> 6.12-stagger-before; None
     without one.
 
-    Raises InputError when that series has no kernel at all.
+    Raises InputError when the series has no kernel at all.
     """
     known = names("kernels")
     if series not in known:
@@ -142,17 +142,17 @@ def in_series(name: str, series: str) -> str | None:
 
 
 def era_of(what: KernelRecipe) -> Era | None:
-    """The era that a recipe points to, or None: a kernel of today."""
+    """The era that a recipe names; None for today's kernels."""
     return era(what.era) if what.era else None
 
 
 def shown(name: str) -> str:
-    """How an error calls a recipe's file."""
+    """A recipe's file, as errors name it."""
     return name if "/" in name else f"kernels/{name}.yml"
 
 
 def stem(name: str) -> str:
-    """A kernel's name where a file, a release or a command must carry it; that of a path is its file's."""
+    """A kernel's name in file names, releases and commands; for a path, its file's stem."""
     try:
         return check_name(Path(name).name.removesuffix(".yml"))
     except ValueError as error:
@@ -160,9 +160,9 @@ def stem(name: str) -> str:
 
 
 def fragments(what: KernelRecipe, name: str) -> str:
-    """The texts of a recipe's fragments, one after the other: later lines win.
+    """The texts of a recipe's fragments, concatenated: later lines win.
 
-    Over a distribution's configuration lies distribution.config, which makes it fit for a lab guest.
+    A distribution's configuration gets distribution.config on top, which makes it fit for a lab guest.
     """
     texts = []
     for fragment in what.config:
@@ -177,18 +177,19 @@ def fragments(what: KernelRecipe, name: str) -> str:
 
 
 def wanted(what: KernelRecipe) -> list[tuple[bool, str]]:
-    """(whether it is taken back, patch set or commit): what is applied, in the order of the recipe, then what
+    """(whether to revert, patch set or commit), in the order of the recipe: first what is applied, then what
     is reverted."""
     return [(False, item) for item in what.apply] + [(True, item) for item in what.revert]
 
 
 def is_commit(item: str) -> bool:
-    """Whether an item of a git source's recipe is a commit of it: a patch set of that name goes first."""
+    """Whether an item of a git source's recipe is a commit of it. A patch set of that name takes
+    precedence."""
     return bool(COMMIT.fullmatch(item)) and not (paths.ROOT / "kernels/patches" / item).exists()
 
 
 def patch_files(set_name: str, series: str | None, name: str) -> list[Path]:
-    """The patches of a set for one series, in their order. Raises InputError that names the recipe."""
+    """The patches of a set for one series, in order. InputError names the recipe."""
     place = paths.ROOT / "kernels" / "patches" / set_name
     there = sorted(path.name for path in place.iterdir() if path.is_dir()) if place.is_dir() else []
     if not there:
@@ -207,8 +208,7 @@ def patch_files(set_name: str, series: str | None, name: str) -> list[Path]:
 
 
 def patch_set(set_name: str, series: str | None, name: str, *, reverse: bool = False) -> list[Patch]:
-    """A set as patches for the builder: in the order of their names, or to be taken back in the opposite
-    one."""
+    """A set's patches for the builder, sorted by name; in reverse order with `reverse`."""
     found = []
     for path in patch_files(set_name, series, name):
         text, label = path.read_text(), str(path.relative_to(paths.ROOT))

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Kernel sources: whatever a recipe names becomes one tarball here, with an id that is its content's.
+"""Kernel sources: whatever a recipe names becomes one tar file here, with an id that depends on its content.
 
-What is made or fetched is kept in the state directory: downloads/ tarballs, git/ clones of URLs. Unpacking is
-the builder's (playbooks/roles/kernel), once for each id.
+Downloads are kept in the state directory: downloads/ has tar files, git/ clones of URLs. Unpacking is the
+builder's work (playbooks/roles/kernel), once for each id. Not here: the recipe's fields (recipe), patches
+from files (patch).
 """
 
 from __future__ import annotations
@@ -26,22 +27,22 @@ from numalab.kernel.recipe import COMMIT, Git, KernelRecipe, Tarball, era_of, sh
 from numalab.model.values import Value
 
 USR_SRC = Path("/usr/src")
-"""Where Debian's linux-source packages put their tarballs."""
+"""Where Debian's linux-source packages install their tar files."""
 
 MIRROR = "http://deb.debian.org"
-"""Has the suites that the host's own sources.list does not name; what comes from there is signed."""
+"""Serves the suites that the host's sources.list does not have. Its package lists are signed."""
 
 
 class Tree(Value):
     """A source as the builder gets it."""
 
     id: str
-    """Names the content: equal ids are equal trees."""
+    """Identifies the content: equal ids are equal trees."""
     tarball: str
     series: str | None
-    """6.1: which series of a patch set fits."""
+    """The series of a patch set that fits: 6.1."""
     git: str | None = None
-    """The repository that it comes from; upstream commits can be taken from there."""
+    """The repository of a git source, from which upstream commits can be taken."""
 
 
 def tree(name: str, what: KernelRecipe, deadline: Deadline, *, fetch: bool) -> Tree | None:
@@ -62,8 +63,8 @@ def tree(name: str, what: KernelRecipe, deadline: Deadline, *, fetch: bool) -> T
 
 
 def _debian(series: str, suite: str | None, deadline: Deadline, fetch: bool) -> Tree | None:
-    """linux-source-SERIES: the installed package's tarball, or one downloaded (from a suite other than ours
-    too) and unpacked without root."""
+    """linux-source-SERIES: the tar file of the installed package, or of one that is downloaded, from any
+    suite, and unpacked without root."""
     file = f"linux-source-{series}.tar.xz"
     path = USR_SRC / file
     if not path.is_file():
@@ -76,9 +77,9 @@ def _debian(series: str, suite: str | None, deadline: Deadline, fetch: bool) -> 
 
 
 def _whole(path: Path, deadline: Deadline) -> bool:
-    """Whether a downloaded .xz is there and is what was downloaded: its checksum stands beside it.
+    """Whether a downloaded .xz exists and is intact, by the checksum beside it.
 
-    Labs before this one wrote none; then xz looks at its own checksums, once.
+    Earlier labs wrote no checksum; then xz checks the file once.
     """
     record = path.with_name(f"{path.name}.sha256")
     if not path.is_file():
@@ -92,18 +93,18 @@ def _whole(path: Path, deadline: Deadline) -> bool:
 
 
 def _apt(series: str, file: str, suite: str | None, deadline: Deadline) -> Path:
-    """Download Debian's source package and take the tarball out of it."""
+    """Download Debian's source package and extract its tar file."""
     package = f"linux-source-{series}"
     place = state.folder("downloads") / package
     with state.lock(f"download-{package}", deadline):
-        if _whole(place / file, deadline):  # another lab.py was faster
+        if _whole(place / file, deadline):  # another lab.py has made it meanwhile
             return place / file
         if (place / file).exists():
             note(f"{place / file} is damaged: it is downloaded again")
         with step(f"{package}: downloaded"), state.making(place) as scratch:
             try:
                 options = _lists(suite, scratch, deadline) if suite else []
-                # apt drops to a user of its own, who cannot write here; as root it says so and goes on.
+                # apt drops privileges to a user who cannot write here; as root it warns and goes on.
                 run(
                     [need("apt-get", "apt"), *options, "download", "-q", package],
                     deadline=deadline,
@@ -124,8 +125,8 @@ def _apt(series: str, file: str, suite: str | None, deadline: Deadline) -> Path:
 
 
 def _lists(suite: str, scratch: Path, deadline: Deadline) -> list[str]:
-    """apt-get's options for package lists of another suite, in a folder of their own; the host's stay as they
-    are."""
+    """apt-get's options for package lists of another suite, in their own folder; the host's lists stay as
+    they are."""
     for folder in ("state/lists/partial", "cache/archives/partial"):
         (scratch / folder).mkdir(parents=True)
     (scratch / "sources.list").write_text(
@@ -146,14 +147,14 @@ def _lists(suite: str, scratch: Path, deadline: Deadline) -> list[str]:
 
 
 def _tarball(name: str, what: KernelRecipe, asked: Tarball, deadline: Deadline, fetch: bool) -> Tree | None:
-    """A tar file by path, or by URL; its checksum must be the recipe's."""
+    """A tar file by path or URL; its checksum must be the recipe's."""
     if asked.path:
         path = Path(asked.path).expanduser()
         if not path.is_file():
             raise InputError(f"{shown(name)}: source.tarball.path: there is no {path}")
         path = path.absolute()
     else:
-        assert asked.url  # the recipe's validator
+        assert asked.url  # the recipe's validator requires it
         assert asked.sha256
         path = state.folder("downloads") / f"{asked.sha256[:16]}-{Path(asked.url).name}"
         if not path.is_file() or checksum.sha256(path) != asked.sha256:
@@ -169,7 +170,7 @@ def _tarball(name: str, what: KernelRecipe, asked: Tarball, deadline: Deadline, 
 
 
 def _download(url: str, sha256: str, path: Path, deadline: Deadline) -> None:
-    """Fetch a file whose checksum is known; it gets its name when it is whole and right."""
+    """Fetch a file whose checksum is known; it gets its name once it is complete and correct."""
     part = state.scratch(path)
     digest = hashlib.sha256()
     try:
@@ -194,7 +195,7 @@ def _download(url: str, sha256: str, path: Path, deadline: Deadline) -> None:
 
 
 def linux_git() -> str | None:
-    """The git tree of kernels that name none: LAB_LINUX_GIT, or the last that was given to `use_git`."""
+    """The git tree of kernels that name none: LAB_LINUX_GIT, or the last one given to `use_git`."""
     memory = state.folder("cache") / "linux-git"
     if (given := os.environ.get("LAB_LINUX_GIT")) or not memory.exists():
         return given
@@ -206,7 +207,7 @@ def linux_git() -> str | None:
 
 
 def use_git(where: str, deadline: Deadline) -> None:
-    """Take this git tree (a path or a URL) from now on. Raises InputError when there is none."""
+    """Use this git tree (a path or a URL) from now on. InputError when it does not exist."""
     if "://" not in where:
         place = Path(where).expanduser().absolute()
         if not place.is_dir() or git(place, ["rev-parse", "--git-dir"], deadline, check=False).status:
@@ -221,7 +222,7 @@ def use_git(where: str, deadline: Deadline) -> None:
 
 
 def _git(name: str, what: KernelRecipe, asked: Git, deadline: Deadline, fetch: bool) -> Tree | None:
-    """A commit, archived once; tags are looked up each time, so a moved one is another commit."""
+    """A commit, archived once. Tags are resolved every time, so a moved tag is another commit."""
     where = asked.url or linux_git()
     if not where:
         raise InputError(
@@ -268,8 +269,7 @@ def _git(name: str, what: KernelRecipe, asked: Git, deadline: Deadline, fetch: b
 
 
 def _named_by_content(tarball: Path) -> bool:
-    """Whether the checksum in an archive's name is its content's; if not, it was damaged, and is made
-    again."""
+    """Whether an archive has the checksum in its name; if not, it was damaged and is made again."""
     if tarball.stem.endswith(checksum.sha256(tarball)[:16]):
         return True
     note(f"{tarball} is damaged: it is made again")
@@ -278,8 +278,8 @@ def _named_by_content(tarball: Path) -> bool:
 
 
 def _archive(repository: Path, commit: str, deadline: Deadline) -> Path:
-    """git archive of a commit -> downloads/git-COMMIT-CHECKSUM.tar. What is not committed is not in it: say
-    so."""
+    """git archive of a commit -> downloads/git-COMMIT-CHECKSUM.tar. Warns that uncommitted changes are not in
+    it."""
     if git(
         repository, ["status", "--porcelain", "--untracked-files=no"], deadline, check=False
     ).stdout.strip():
@@ -298,7 +298,7 @@ def _archive(repository: Path, commit: str, deadline: Deadline) -> Path:
 
 
 def _mirror(url: str, place: Path, rev: str, deadline: Deadline) -> None:
-    """A bare clone of a URL, brought up to date only for a revision that it lacks."""
+    """A bare clone of a URL, fetched again only for a revision that it lacks."""
     with state.lock(f"git-{place.name}", deadline):
         if not place.is_dir():
             with step(f"{url}: cloned"), state.making(place) as scratch:
@@ -310,7 +310,7 @@ def _mirror(url: str, place: Path, rev: str, deadline: Deadline) -> None:
 def git(
     repository: Path | str, words: Sequence[str | Path], deadline: Deadline, *, check: bool = True
 ) -> Result:
-    """git in a repository, without the user's hooks and pagers."""
+    """Run git in a repository, without the user's hooks and pagers."""
     return run(
         [need("git", "git"), "-C", repository, "-c", "core.fsmonitor=false", "--no-pager", *words],
         deadline=deadline,

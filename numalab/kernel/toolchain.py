@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Who builds kernels and with which tools: the builder, its compiler and binutils, or a container's.
+"""The builder, and the tools that build kernels: its compiler and binutils, or those of a container.
 
-Not here: what is built with them (kernelbuild).
+Not here: what is built with them (build).
 """
 
 from __future__ import annotations
@@ -34,27 +34,28 @@ class Builder:
 
 
 BINUTILS = ("as", "ld")
-"""What decides a kernel beside its compiler. Both begin their first line with GNU."""
+"""What affects a kernel besides the compiler. The first line of both versions begins with GNU."""
 MEMORY_FORMAT = 1
-"""The format of cache/tools-* and cache/versions-*; in their names, so that each format has files of its
-own."""
+"""The format of cache/tools-* and cache/versions-*. It is in their names, so each format has its own
+files."""
 
 
 class Tools(Value):
-    """What compiles and links a kernel."""
+    """The tools that compile and link a kernel."""
 
     compiler: str
     """The first line of its --version."""
     binutils: tuple[str, ...]
     """The first line of --version of each of BINUTILS."""
     container: str = ""
-    """The id of the container that it is in; '' is the builder itself."""
+    """The id of the container with the tools; '' is the builder itself."""
 
 
 def builder() -> Builder:
-    """Who builds kernels. Raises InputError when inventory.ini names nobody.
+    """The host that builds kernels. InputError when inventory.ini names none.
 
-    Not asked of Ansible, whose import would add a third to the time in which a known kernel is found.
+    inventory.ini is read without Ansible: its import would add a third to the time that finding a built
+    kernel takes.
     """
     members: dict[str, list[list[str]]] = defaultdict(list)
     section = "ungrouped"
@@ -75,17 +76,18 @@ def builder() -> Builder:
 
 
 def ask_tools(age: Era | None) -> str:
-    """A shell command that prints the first line of --version of an era's compiler and of BINUTILS; fails
-    when one lacks."""
+    """A shell command that prints the first line of --version of an era's compiler and of BINUTILS; it fails
+    when one is missing."""
     programs = " ".join((_program(age), *BINUTILS))
     return f'set -e; for tool in {programs}; do text=$($tool --version); echo "$text" | head -n 1; done'
 
 
 def tools(age: Era | None, deadline: Deadline, *, ask: bool) -> Tools | None:
-    """The tools for kernels of an era (None: of today). None (only without `ask`) when they are not known
-    here yet.
+    """The tools for kernels of an era (None: today's). None (only without `ask`) when they are not known here
+    yet.
 
-    Those of a container or of a builder elsewhere are remembered, so that a known kernel asks nobody.
+    The versions of a container or of another builder are cached, so that finding a built kernel connects to
+    nobody.
     """
     who = builder()
     if age and age.container:
@@ -112,8 +114,8 @@ def tools(age: Era | None, deadline: Deadline, *, ask: bool) -> Tools | None:
 
 
 def _contained(who: Builder, age: Era, deadline: Deadline, *, ask: bool) -> Tools | None:
-    """An era's compiler in its container; with `ask` the container is made if it is not there."""
-    assert age.container  # the caller looked
+    """The compiler in an era's container; `ask` makes the container if it does not exist."""
+    assert age.container  # the caller checked
     what = era.container(age.container)
     name = what.id(age.container)
     elsewhere = f"versions-{MEMORY_FORMAT}-{of_texts(who.host, name)[:16]}"
@@ -124,7 +126,7 @@ def _contained(who: Builder, age: Era, deadline: Deadline, *, ask: bool) -> Tool
     )
     lines = _remembered(memory)
     if ask and not (who.local and lines):
-        memory.unlink(missing_ok=True)  # without it the role makes the container of this machine anew
+        memory.unlink(missing_ok=True)  # without it the role makes this machine's container again
         with (
             step(f"container {age.container} on {who.host}"),
             tempfile.TemporaryDirectory(prefix="numalab-") as scratch,
@@ -152,8 +154,7 @@ def _program(age: Era | None) -> str:
 
 
 def _remembered(memory: Path) -> list[str]:
-    """First lines of --version: of compilers, then of BINUTILS. Empty, with a note, when the file is
-    damaged."""
+    """The cached first lines of --version: compilers, then BINUTILS. Empty, with a warning, when damaged."""
     try:
         lines = memory.read_text().splitlines()
     except FileNotFoundError:
@@ -168,12 +169,12 @@ def _remembered(memory: Path) -> list[str]:
 
 
 def play(tag: str, variables: dict[str, object], log: Path, deadline: Deadline) -> None:
-    """playbooks/kernel.yml on the builder."""
+    """Run playbooks/kernel.yml on the builder."""
     who = builder()
     scratch = f".making-{state.this_process()}-{secrets.token_hex(4)}-"
     variables = variables | {"kernel_scratch": scratch}
     if who.local:
-        # Our own interpreter: looking for one takes time and may find one that does not run (pyenv's shims).
+        # Our own interpreter: discovery takes time and may find one that does not run (pyenv's shims).
         variables = variables | {
             "kernel_root": str(state.directory()),
             "ansible_python_interpreter": sys.executable,
@@ -199,7 +200,7 @@ def play(tag: str, variables: dict[str, object], log: Path, deadline: Deadline) 
 
 
 def container_variables(age: Era | None) -> dict[str, object]:
-    """What the role must know of an era's container, should the builder lack it."""
+    """The variables from which the role makes an era's container, should the builder lack it."""
     if age is None or age.container is None:
         return {"kernel_container": ""}
     what = era.container(age.container)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Runs on disk: counters, samples and profiles of their phases, the index, and which runs may stand side by
-side.
+"""Runs on disk: their folders, counters, samples and profiles, the index, and which runs may be compared.
 
-Nothing is judged here, and no guest is needed."""
+Nothing is judged here (analysis), and no guest is needed.
+"""

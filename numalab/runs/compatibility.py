@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Which runs may stand side by side: the same work on the same machine, and only the kernel another.
+"""Which runs may be compared: the same work on the same machine, with only the kernel different.
 
-The one place that says what "the same" means; compare, the report and the judge ask here. Whether unlike
-runs are refused or forced is theirs to decide.
+The one definition of "the same", for compare, the report and the verdict. Not here: whether different runs
+are refused or forced, which the callers decide.
 """
 
 from __future__ import annotations
@@ -16,24 +16,22 @@ from numalab.model.topology import Topology
 from numalab.model.values import jsonable
 
 HOST = ("machine", "machine id", "cpu", "cpus")
-"""The facts about a run's host that say which machine it is. Its load and its versions may change between two
-boots."""
+"""Facts that identify a run's host. Its load and its versions may change between two boots."""
 LATER = ("machine id",)
-"""The facts in HOST that older runs do not have: compared between runs that have them."""
+"""Facts of HOST that older runs lack: compared only between runs that have them."""
 NO_PART = ("description", "source")
-"""The fields of a topology that only describe it. A machine is its vCPUs, memory, nodes, distances and
-disks."""
+"""Fields of a topology that only describe it. vCPUs, memory, nodes, distances and disks make the machine."""
 
 MOST = 40
-"""Characters of one fact in a message: a list of nodes is longer."""
+"""The most characters of a fact in a message: a list of nodes is longer."""
 MANY = 3
-"""Facts in a message: enough to tell what is meant."""
+"""The most facts in a message."""
 
 Traits = dict[str, Mapping[str, Any]]
 
 
 def traits(run: Run) -> Traits:
-    """What a run must share with those it is compared with: name of the trait -> its facts."""
+    """What compared runs must share: name of the trait -> its facts."""
     spec = run.guest.spec
     return {
         "workload": {"": run.workload},
@@ -47,15 +45,15 @@ def traits(run: Run) -> Traits:
 
 
 def shape(topology: Topology) -> dict[str, Any]:
-    """What makes a topology another machine, as plain JSON data."""
+    """The parts of a topology that make it another machine, as plain JSON data."""
     return {key: value for key, value in jsonable(topology).items() if key not in NO_PART}
 
 
 def differences(runs: Sequence[Run], of: Callable[[Run], Traits] = traits) -> tuple[str, ...]:
-    """A line for each trait in which runs differ: 'accelerator: kvm (3 runs), tcg (2 runs)'. None: they may
+    """A line for each trait in which runs differ: 'accelerator: kvm (3 runs), tcg (2 runs)'. Empty: they may
     be compared.
 
-    `of` gives the traits of a run, the same ones for every run.
+    `of` returns the traits of a run, with the same names for every run.
     """
     every = [of(run) for run in runs]
     lines = []
@@ -84,7 +82,7 @@ def differences(runs: Sequence[Run], of: Callable[[Run], Traits] = traits) -> tu
 
 
 def _completed(facts: Mapping[str, Any], every: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """An older run's facts, with LATER from a newer run that has all of them."""
+    """An older run's facts, with LATER filled in from a newer run that agrees with all of them."""
     newer = next(
         (
             other
@@ -98,7 +96,7 @@ def _completed(facts: Mapping[str, Any], every: Sequence[Mapping[str, Any]]) -> 
 
 
 def _apart(facts: Mapping[str, Any], every: Sequence[Mapping[str, Any]]) -> str:
-    """The facts that not all share, in a few words: MANY of them, those that are short first."""
+    """The facts that differ, in a few words: at most MANY, short ones first."""
     keys = sorted(set().union(*every))
     apart = [key for key in keys if any(other.get(key) != facts.get(key) for other in every)]
     apart.sort(key=lambda key: any(isinstance(other.get(key), (list, tuple, dict)) for other in every))

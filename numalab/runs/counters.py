@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Text that the kernel prints -> counters, their differences, and the ratios made of them.
+"""Text that the kernel prints -> counters, their differences, and the ratios of the seeds' tables.
 
-Absent is absent, never 0: a kernel without a counter has no key for it, and what is derived from it is
-absent too.
+Absent is absent, never 0: a kernel without a counter has no key for it, and what is derived from it is absent
+too. Not here: metrics over whole runs (analysis.metrics).
 """
 
 from __future__ import annotations
@@ -12,20 +12,19 @@ from collections.abc import Mapping
 
 VMSTAT = "/proc/vmstat"
 FILES = (VMSTAT, "/sys/devices/system/node/node*/vmstat", "/sys/devices/system/node/node*/numastat")
-"""What is read at every edge of a phase. A node's vmstat holds its own nr_* and, since 5.14, numa_*."""
+"""The files read before and after each phase. A node's vmstat holds its own nr_* and, since 5.14, numa_*."""
 HUGE_PAGES = 512
 """Base pages of a huge page on x86-64 (2 MiB of 4 KiB)."""
 
 PROFILE = "profile_percent."
-"""Among a phase's own numbers, what begins so is a function's share of its profile: a metric when a case
-asks, no row of a table."""
+"""Prefix, among a phase's own numbers, of a function's share of the profile: a metric for cases, but no table
+row."""
 
 Counters = dict[str, int]
 
 
 def parse(text: str) -> Counters:
-    """`name value` lines (vmstat, numastat, `system:event value`) -> counters. Lines of another form are
-    passed over."""
+    """`name value` lines (vmstat, numastat, `system:event value`) -> counters. Other lines are ignored."""
     return {name: int(value) for name, value in re.findall(r"^(\w+(?::\w+)?) (-?\d+)$", text, re.MULTILINE)}
 
 
@@ -42,7 +41,7 @@ def phase(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, Coun
 
 
 def told(stdout: str) -> dict[str, float]:
-    """Lines `numalab: NAME VALUE` of a workload's output: what it says of itself. The last of a name
+    """The workload's own numbers: `numalab: NAME VALUE` lines of its output. The last value of a name
     counts."""
     found = re.findall(r"^numalab: ([\w.-]+) (-?[\d.]+(?:e[-+]?\d+)?)$", stdout, re.MULTILINE)
     return {name: float(value) for name, value in found}

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Runs on this machine: found by case, kernel or age among ten thousand, and taken in from other machines.
+"""Finding runs: by case, kernel or age among ten thousand; and adding runs from other machines.
 
 A run is its folder, runs/ID in the state directory, and nothing else: folders can be copied, mailed and
-removed by hand. cache/runs.sqlite3 is an index over their run.json files. It is brought up to date whenever
-it is asked (a stat of each run.json; only those that changed are read), made anew when it is damaged, and
-may be removed at any time.
+removed by hand. cache/runs.sqlite3 is an index over their run.json files. Every query updates it first (a
+stat of each run.json; only changed ones are read). A damaged index is made again, and it may be removed at
+any time. Not here: the files of a run (record).
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from numalab.model.values import Value
 from numalab.runs import record
 
 VERSION = 1
-"""The version of the index's form: an index of another version is made anew."""
+"""The version of the index's schema: an index of another version is made again."""
 WAIT_SECONDS = 60.0
-"""For another lab.py that is writing the index."""
+"""How long to wait for another lab.py that writes the index."""
 DAMAGE = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
-"""What a file says that is no index of ours. A full disk or a lock is another matter: removing it would not
-help."""
+"""Errors of a file that is not our index. A full disk or a lock is not among them: removing the file would
+not help."""
 _ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._,+=@ -]{0,199}")
 _AGE = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
 class Entry(Value):
-    """A run as the index knows it. `started` is UTC, as in 20150307T152000."""
+    """A run in the index. `started` is UTC, as in 20150307T152000."""
 
     id: str
     started: str = ""
@@ -52,11 +52,11 @@ class Entry(Value):
     error: str = ""
     """Why the run broke."""
     damage: str = ""
-    """Why its run.json cannot be read; then nothing else is known."""
+    """Why its run.json cannot be read; then every other field is empty."""
 
     @property
     def folder(self) -> Path:
-        """Where it is."""
+        """The run's folder."""
         return state.folder("runs") / self.id
 
 
@@ -75,8 +75,8 @@ def find(
     topology: str | None = None,
     accel: str | None = None,
 ) -> list[Entry]:
-    """Runs that meet all that is given, oldest first. `since`: see moment. Damaged runs are found only when
-    nothing is asked for."""
+    """The runs that match all arguments, oldest first. For `since` see moment. Damaged runs match only a
+    query without arguments."""
     exact = {
         "case_name": case,
         "kernel": kernel,
@@ -98,11 +98,10 @@ def find(
 
 
 def choose(words: Sequence[str], *, size: str | None = None, topology: str | None = None) -> list[Path]:
-    """Folders of runs from what a person wrote: each word a run (id or folder), an experiment, or a case,
-    which stands for its newest experiment.
+    """The folders of the runs that `words` name: a run (id or folder), an experiment, or a case, which stands
+    for its newest experiment.
 
-    `size` and `topology` choose among a case's experiments. Raises InputError for a word that is none of
-    these.
+    `size` and `topology` select among a case's experiments. Raises InputError for any other word.
     """
     found: list[Path] = []
     for word in words:
@@ -129,8 +128,8 @@ def _experiment(word: str, size: str | None, topology: str | None) -> list[Entry
 
 
 def moment(text: str, now: datetime | None = None) -> str:
-    """'2026-11-21', '20261121T1430' or an age ('90m', '12h', '7d', '2w') -> the text that `started` is
-    compared with. Raises InputError."""
+    """'2026-11-21', '20261121T1430' or an age ('90m', '12h', '7d', '2w') in the form of `started`. Raises
+    InputError."""
     if match := re.fullmatch(r"(\d{1,4})([mhdw])", text):
         then = (now or datetime.now(UTC)) - timedelta(**{_AGE[match[2]]: int(match[1])})
         return then.strftime("%Y%m%dT%H%M%S")
@@ -143,7 +142,7 @@ def moment(text: str, now: datetime | None = None) -> str:
 
 
 def add(source: Path) -> Entry:
-    """Copy a run from another machine in. Nothing happens when that very run is here already. Raises
+    """Copy a run from another machine into the state directory, unless it is there already. Raises
     InputError."""
     run = record.read(source)
     if not _ID.fullmatch(run.id):
@@ -169,7 +168,7 @@ def add(source: Path) -> Entry:
 
 
 def _ask(question: str, values: Sequence[str]) -> list[tuple[str, ...]]:
-    """Rows of the index, brought up to date. One that is damaged is removed and made anew, once."""
+    """Query the updated index. A damaged index is removed and made again, once."""
     path = state.folder("cache") / "runs.sqlite3"
     try:
         try:
@@ -191,14 +190,14 @@ def _answer(path: Path, question: str, values: Sequence[str]) -> list[tuple[str,
 
 
 def _refresh(index: sqlite3.Connection) -> None:
-    """Bring the index up to date.
+    """Update the index.
 
-    Files are read while nobody waits: what two processes write at the same time is alike, and what is old by
-    then has a stamp that the next refresh does not find again.
+    Files are read outside of the transaction. Two processes that do this at once write the same rows, and a
+    row that is out of date by then has an old stamp, which the next update notices.
     """
     if _version(index) != VERSION:
         with _writing(index):
-            if _version(index) != VERSION:  # nobody else made it meanwhile
+            if _version(index) != VERSION:  # another process may have made it meanwhile
                 index.execute("DROP TABLE IF EXISTS runs")
                 index.execute(_TABLE)
                 index.execute("CREATE INDEX runs_case ON runs (case_name, started)")
@@ -221,7 +220,7 @@ def _version(index: sqlite3.Connection) -> int:
 
 @contextmanager
 def _writing(index: sqlite3.Connection) -> Iterator[None]:
-    """One transaction; others that write wait."""
+    """A transaction; other writers wait for it."""
     index.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -232,7 +231,7 @@ def _writing(index: sqlite3.Connection) -> Iterator[None]:
 
 
 def _stamps() -> dict[str, str]:
-    """Folder of each run -> what changes with its run.json. A run that is still going on has none yet."""
+    """Folder of each run -> a stamp that changes with its run.json. A run in progress has no run.json yet."""
     found = {}
     runs = state.folder("runs")
     for place in runs.iterdir():
@@ -254,7 +253,7 @@ def _row(name: str) -> tuple[str, ...]:
 
 
 def _entry(name: str, text: bytes) -> Entry:
-    """What the index keeps of a run.json. Raises what a damaged one may raise."""
+    """The index's row for a run.json. Raises the parser's errors for a damaged one."""
     run: dict[str, Any] = json.loads(text)
     spec = run["guest"]["spec"]
     place = run.get("place") or {}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Profiles as folded stacks: text -> stacks -> where the time went.
+"""Profiles as folded stacks: text -> stacks -> each function's share, and the boxes of a flame graph.
 
-A line is `frame;frame;frame COUNT`, the outermost frame first: what stackcollapse-perf and `perf script
-report flamegraph` call folded. Taking a profile is `measure`'s; drawing one is `figures`'.
+A line is `frame;frame;frame COUNT`, outermost frame first: the folded format of stackcollapse-perf and `perf
+script report flamegraph`. Not here: taking a profile (measure.agent), drawing one (report.charts).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numalab.core.errors import InputError
 from numalab.model.values import Value
 
 Stacks = Mapping[tuple[str, ...], int]
-"""Frames, the outermost first -> samples that were taken exactly there."""
+"""Frames, outermost first -> number of samples with exactly this stack."""
 
 
 class Share(Value):
@@ -22,24 +22,24 @@ class Share(Value):
 
     function: str
     own: float
-    """Samples with it innermost."""
+    """Samples with it as the innermost frame."""
     total: float
-    """Samples with it anywhere; once each, however deep it recurses."""
+    """Samples with it in any frame, counted once each, also when it recurses."""
 
 
 class Frame(Value):
     """One box of a flame graph."""
 
     parent: int | None
-    """Index in the list of frames; None is the root."""
+    """Index of its caller in the list of frames; None is the root."""
     function: str
     depth: int
     count: int
-    """Samples in it and in all that it called."""
+    """Samples in it and in everything that it called."""
 
 
 def parse(text: str) -> Stacks:
-    """Folded stacks; the same stack on two lines is added up. Raises InputError with the line's number."""
+    """Folded stacks from text; counts of equal stacks are added. InputError names the line."""
     stacks: Counter[tuple[str, ...]] = Counter()
     for number, line in enumerate(text.splitlines(), 1):
         frames, space, count = line.rpartition(" ")
@@ -52,7 +52,7 @@ def parse(text: str) -> Stacks:
 
 
 def merged(profiles: Iterable[Stacks]) -> Stacks:
-    """Several boots' profiles as one: samples added up, so a boot with more samples weighs more."""
+    """Several boots' profiles as one. Samples are added, so a boot with more samples weighs more."""
     stacks: Counter[tuple[str, ...]] = Counter()
     for profile in profiles:
         stacks.update(profile)
@@ -60,12 +60,12 @@ def merged(profiles: Iterable[Stacks]) -> Stacks:
 
 
 def samples(stacks: Stacks) -> int:
-    """How many samples there are."""
+    """The number of samples."""
     return sum(stacks.values())
 
 
 def shares(stacks: Stacks) -> list[Share]:
-    """Every function's part, by total and then by own, the largest first; empty without samples."""
+    """Every function's share, sorted by total and then own, largest first; empty without samples."""
     own: Counter[str] = Counter()
     total: Counter[str] = Counter()
     for frames, count in stacks.items():
@@ -83,7 +83,7 @@ def shares(stacks: Stacks) -> list[Share]:
 def frames(stacks: Stacks, *, least: float) -> list[Frame]:
     """The boxes of a flame graph, callers before callees, siblings by name.
 
-    Boxes of less than `least` (0 to 1) of all samples are left out, and what they called with them.
+    Boxes with less than `least` (0 to 1) of all samples are left out, with everything that they called.
     """
     counts: Counter[tuple[str, ...]] = Counter()
     for stack, count in stacks.items():

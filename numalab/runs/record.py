@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Runs on disk: one folder each, readable without the lab and judged again without a guest.
+"""The folder of a run: readable without the lab, and judged again without a guest.
 
     run.json            the Run                      domain.xml    as libvirt was given it
     console.log         all of it                    phases/NN-NAME/{before,after}/vmstat, node0.vmstat, …
-    topology.txt        asked and found                             stdout, stderr, samples.jsonl,
-    profile.folded
+    topology.txt        expected and observed                       stdout, stderr,
+                                                                    samples.jsonl, profile.folded
 
-`run.json`'s counter differences are derived from the snapshots; `read` makes them anew. A line of
-samples.jsonl is a moment of the phase: {"t": seconds since its start, "vmstat": {counter: absolute value},
-"node0.vmstat": {…}, …}.
+`run.json`'s counter differences are derived from the snapshots; `read` computes them again. A line of
+samples.jsonl is one sample of the phase: {"t": seconds since its start, "vmstat": {counter: absolute value},
+"node0.vmstat": {…}, …}. Not here: finding runs (index), comparing them (compatibility).
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from numalab.runs import counters
 from numalab.runs import profile as runs_profile
 
 PROFILE = "profile.folded"
-"""In a phase's folder, where a profile was taken; see folded."""
+"""The file in a phase's folder, when a profile was taken; see runs.profile."""
 LEAST_SHARE = 0.005
-"""The least share of a profile's samples that is a number of the run: functions with less, and frames that
-perf has no name for, are in PROFILE only."""
+"""The least share of a profile's samples that becomes one of the run's numbers. Smaller functions, and frames
+that perf has no name for, are in PROFILE only."""
 
 
 def write(run: Run, folder: Path) -> None:
-    """run.json, whole or not at all, and only after the rest of the folder is on the disk."""
+    """Write run.json, completely or not at all, after the rest of the folder is on the disk."""
     state.sync(*state.everything(folder))
     state.write(folder / "run.json", json.dumps(jsonable(run), indent=1))
 
 
 def write_samples(folder: Path, index: int, name: str, lines: Sequence[str]) -> None:
-    """A phase's samples.jsonl, if it was sampled at all."""
+    """Write a phase's samples.jsonl, if there are samples."""
     if lines:
         phase_folder(folder, index, name).mkdir(parents=True, exist_ok=True)
         (phase_folder(folder, index, name) / "samples.jsonl").write_text(
@@ -53,7 +53,7 @@ def write_samples(folder: Path, index: int, name: str, lines: Sequence[str]) -> 
 def write_phase(
     folder: Path, index: int, name: str, edges: Mapping[str, Mapping[str, str]], streams: Mapping[str, str]
 ) -> None:
-    """The raw side of one phase: both snapshots, both streams."""
+    """Write the raw data of a phase: both snapshots, both streams."""
     place = phase_folder(folder, index, name)
     for edge, texts in edges.items():
         (place / edge).mkdir(parents=True)
@@ -64,7 +64,7 @@ def write_phase(
 
 
 def read(folder: Path) -> Run:
-    """A run, its differences computed from the raw snapshots. Raises InputError."""
+    """A run, with its differences computed from the raw snapshots. Raises InputError."""
     try:
         run = Run.model_validate_json((folder / "run.json").read_text())
         return run.model_copy(
@@ -75,8 +75,7 @@ def read(folder: Path) -> Run:
 
 
 def summary(folder: Path) -> Run:
-    """A run from its run.json alone, its differences as they were written: quick, for many runs. Raises
-    InputError."""
+    """A run from run.json alone, with its differences as stored: fast, for many runs. Raises InputError."""
     try:
         return Run.model_validate_json((folder / "run.json").read_bytes())
     except (OSError, ValueError) as error:
@@ -84,7 +83,7 @@ def summary(folder: Path) -> Run:
 
 
 def samples(folder: Path, index: int, name: str) -> list[dict[str, Any]]:
-    """The moments of a phase, in order; empty when it was not sampled. Raises InputError."""
+    """The samples of a phase, in order; empty when none were taken. Raises InputError."""
     path = phase_folder(folder, index, name) / "samples.jsonl"
     try:
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
@@ -102,7 +101,7 @@ def profile(folder: Path, index: int, name: str) -> runs_profile.Stacks:
 
 
 def phase_folder(folder: Path, index: int, name: str) -> Path:
-    """Where a phase's raw side is; index counts all phases of the run, measured or not."""
+    """The folder of a phase's raw data; `index` counts all phases of the run, measured or not."""
     return folder / "phases" / f"{index:02}-{name}"
 
 
@@ -111,7 +110,7 @@ def _why(error: OSError | ValueError) -> str:
 
 
 def output(folder: Path, index: int, name: str) -> dict[str, float]:
-    """What a phase's workload told of itself; and of a profile, each function's share:
+    """A workload's own numbers in a phase, and each function's share of its profile:
     profile_percent.FUNCTION."""
     told = counters.told((phase_folder(folder, index, name) / "stdout").read_text())
     shares = runs_profile.shares(profile(folder, index, name))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Samples of a phase -> lines over time, and pages by node over time. Pure; `record.samples` reads them.
+"""Samples of a phase -> counters over time, and pages by node over time. Pure; `record.samples` reads them.
 
 A sample is {"t": seconds since the phase began, "vmstat": {counter: absolute value}, "node0.vmstat": {…}}.
-Absent is absent: a moment that lacks a counter is no point of its line.
+Absent is absent: a sample without a counter is no point of its line. Not here: drawing (report.charts).
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ Series = list[tuple[float, float]]
 """Seconds since the phase began, value."""
 
 _LEVEL = re.compile(r"nr_(?!vmscan_|dirtied$|written$|throttled_written$|foll_pin_|tlb_)")
-"""nr_* of vmstat are levels (pages that are dirty now), but for those that only ever rise (mm/vmstat.c)."""
+"""vmstat's nr_* are levels (pages that are dirty now), except those that only rise (mm/vmstat.c)."""
 _RESIDENT = (
     ("nr_anon_pages", "nr_file_pages"),
     ("nr_inactive_anon", "nr_active_anon", "nr_inactive_file", "nr_active_file"),
 )
-"""What a node's pages in use are added up from: mapped and cached ones, or the LRU lists where a kernel has
-no such counts by node."""
+"""The counters whose sum is a node's pages in use: mapped and cached pages, or the LRU lists where a kernel
+does not count those by node."""
 
 
 def level(counter: str) -> bool:
-    """Whether it is a level, to be shown as it stands, rather than a count that only rises."""
+    """Whether a counter is a level, shown as it is, and not a count that only rises."""
     return _LEVEL.match(counter) is not None
 
 
 def series(samples: Sequence[Sample], counter: str) -> Series:
-    """A counter over time: a level as it stands, a count since the first moment that has it."""
+    """A counter over time: a level as it is, a count since the first sample that has it."""
     found = [
         (float(sample["t"]), float(sample["vmstat"][counter]))
         for sample in samples
@@ -44,13 +44,12 @@ def series(samples: Sequence[Sample], counter: str) -> Series:
 
 
 def moves(line: Series) -> bool:
-    """Whether a line is worth drawing."""
+    """Whether a line changes, and is worth drawing."""
     return len({value for _, value in line}) > 1
 
 
 def pages(samples: Sequence[Sample]) -> dict[int, Series]:
-    """By node its pages in use over time, as anonymous and file pages together; only nodes that tell of
-    them."""
+    """Pages in use by node over time, anonymous and file pages together; only nodes that have counts."""
     nodes = {
         int(match[1])
         for sample in samples
@@ -66,7 +65,7 @@ def pages(samples: Sequence[Sample]) -> dict[int, Series]:
 
 
 def in_use(counters: Mapping[str, int]) -> int | None:
-    """Pages of a node that hold something; None when its vmstat cannot say."""
+    """Pages of a node that are in use; None when its vmstat does not tell."""
     for names in _RESIDENT:
         if all(name in counters for name in names):
             return sum(counters[name] for name in names)
@@ -74,13 +73,13 @@ def in_use(counters: Mapping[str, int]) -> int | None:
 
 
 def at(line: Series, t: float) -> float | None:
-    """The last value at or before a moment; None before the first. A line is in order of time."""
+    """The last value of a time-ordered line at or before `t`; None before the first."""
     after = bisect_right(line, t, key=lambda point: point[0])
     return line[after - 1][1] if after else None
 
 
 def thin(items: Sequence[T], most: int) -> list[T]:
-    """At most `most` (2 or more) of them, evenly chosen, the first and the last among them."""
+    """At most `most` (2 or more) items, evenly selected, with the first and the last."""
     if len(items) <= most:
         return list(items)
     return [items[round(i * (len(items) - 1) / (most - 1))] for i in range(most)]
