@@ -1,2 +1,3 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Runs -> metrics, effects and verdicts. Numbers only; how they are shown is report's."""
+"""Runs -> metrics, effects and verdicts. Numbers only: files of runs belong in runs, text and charts in
+report."""

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What boots of one kernel scatter by themselves: A against A, kept by case, size, machine and accelerator.
+"""How much boots of one kernel differ by themselves: A against A, kept by case, size, machine and
+accelerator.
 
-A threshold (`by`) that A against A passes by chance is no threshold. So before a case is judged, its own
-are held against what was found here.
+A threshold (`by`) that A against A exceeds by chance is no threshold. So a case's thresholds are compared
+with its calibration before it is judged. Not here: the boots themselves (experiment), what a verdict does
+with it (verdict).
 """
 
 from __future__ import annotations
@@ -29,39 +31,39 @@ from numalab.model.verdict import CONFIDENCE
 from numalab.runs import compatibility
 
 PARTS = ("workload", "disks", "append")
-"""The parts of a case that change how its boots scatter, beside what differs by size."""
+"""The parts of a case that affect the spread of its boots, besides what differs by size."""
 SIZE_PARTS = ("params", "sysctls", "knobs")
 
 
 class Site(Value):
-    """What a calibration is good for: another case, size, shape, accelerator or host scatters in its own
-    way."""
+    """What a calibration is valid for: another case, size, topology, accelerator or host has another
+    spread."""
 
     case_name: str
     size: SizeClass
     recipe: dict[str, Any]
-    """PARTS of the case and SIZE_PARTS of its size: a case that is edited there is another case."""
+    """PARTS of the case and SIZE_PARTS of its size: a case edited there is another site."""
     shape: dict[str, Any]
     """The topology as it ran, scaled, without its description."""
     accel: str
     machine: str
     """The name of the machine that runs the guests."""
     machine_id: str = ""
-    """Tells machines of one name apart; '' for older runs, which do not have it."""
+    """Tells machines of one name apart; '' for older runs, which lack it."""
 
     def older(self) -> Site:
-        """The same, as an older lab knew it."""
+        """The same site, as an older lab recorded it."""
         return self.model_copy(update={"machine_id": ""})
 
     def file(self) -> Path:
-        """Where it is kept."""
+        """The file of its calibration."""
         facts = {key: value for key, value in jsonable(self).items() if key != "machine_id" or value}
         digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
         return state.folder("calibration") / f"{self.case_name}-{self.size}-{digest}.json"
 
 
 class Spread(Value):
-    """How one metric scatters over boots of one kernel."""
+    """The spread of one metric over boots of one kernel."""
 
     metric: str
     phase: str
@@ -69,14 +71,13 @@ class Spread(Value):
     mean: float
     """The mean of the values, in the metric's unit."""
     sd: float = Field(ge=0)
-    """The standard deviation of the values' logarithms (effect.shift says what of zeros): 0.1 is about 10
-    %."""
+    """The standard deviation of the values' logarithms (for zeros see effect.shift): 0.1 is about 10 %."""
 
     def limit(self, boots: int) -> float:
-        """By what factor two lots of so many boots of one kernel differ, but for 1 in 20 times.
+        """The factor by which two groups of this many boots of one kernel differ in at most 1 of 20 cases.
 
-        The difference of two means of n logs has the standard error sd √(2/n), and sd is known with
-        boots - 1 degrees of freedom (Student's t).
+        The difference of two means of n logs has the standard error sd √(2/n); sd is known with boots - 1
+        degrees of freedom (Student's t).
         """
         quantile = effect.quantile((1 + CONFIDENCE) / 2, self.boots - 1)
         return math.exp(min(quantile * self.sd * math.sqrt(2 / boots), math.log(effect.MOST_EFFECT)))
@@ -92,7 +93,7 @@ class Calibration(Stored):
     spreads: tuple[Spread, ...]
 
     def spread(self, expectation: Expectation) -> Spread | None:
-        """The spread of what an expectation is about; None when the metric had no value in enough boots."""
+        """The spread of an expectation's metric; None when too few boots have a value."""
         return next(
             (
                 spread
@@ -104,7 +105,7 @@ class Calibration(Stored):
 
 
 def site(run: Run) -> Site:
-    """The site of a run of a case. Raises InputError for one of no case."""
+    """The site of a run. InputError for a run that belongs to no case."""
     if run.place is None:
         raise InputError(f"run {run.id} belongs to no case, and cannot calibrate one")
     spec = run.guest.spec
@@ -115,7 +116,7 @@ def site(run: Run) -> Site:
 
 
 def plan(name: str, case: Case, size: SizeClass, topology: Topology, accel: Accel, machine: str) -> Site:
-    """The same before there is a run: the topology, scaled; the name of the machine that runs the guests."""
+    """The site of future runs: `topology` scaled, `machine` the name of the machine that runs the guests."""
     known, here = jsonable(case), jsonable(case.sizes[size])
     recipe = {key: known[key] for key in PARTS} | {key: here[key] for key in SIZE_PARTS}
     return Site(
@@ -129,9 +130,9 @@ def plan(name: str, case: Case, size: SizeClass, topology: Topology, accel: Acce
 
 
 def of(runs: Sequence[Run]) -> Calibration:
-    """The spread of each metric that the case has expectations of. Runs that broke do not count.
+    """The spread of each metric that the case has expectations of. Broken runs do not count.
 
-    Raises InputError when the runs are not of one kernel at one site, or fewer than effect.LEAST_BOOTS.
+    InputError when the runs are not of one kernel at one site, or fewer than effect.LEAST_BOOTS.
     """
     whole = sorted((run for run in runs if not run.error), key=lambda run: run.id)
     if len(whole) < effect.LEAST_BOOTS:
@@ -174,10 +175,10 @@ def _spread(runs: Sequence[Run], expected: Expectation) -> Spread | None:
 
 
 def inside(case: Case, boots: int, calibration: Calibration) -> tuple[tuple[Expectation, float], ...]:
-    """Deciding expectations whose `by` lies inside the spread, and the least `by` that so many boots of each
-    kernel bear.
+    """Deciding expectations whose `by` is within the spread, each with the least `by` that so many boots
+    allow.
 
-    A `by` of 1 is no threshold (any change will do, if it is told from chance), and lies nowhere.
+    A `by` of 1 is no threshold (any significant change will do), and never within the spread.
     """
     found = []
     for expected in case.expect:
@@ -193,19 +194,18 @@ def inside(case: Case, boots: int, calibration: Calibration) -> tuple[tuple[Expe
 
 
 def save(calibration: Calibration) -> Path:
-    """Into the state directory, in place of an earlier one of the same site."""
+    """Store a calibration, in place of an earlier one of its site."""
     path = calibration.site.file()
     state.write(path, json.dumps(jsonable(calibration), indent=1))
     return path
 
 
 def load(where: Site) -> Calibration | None:
-    """The calibration of a site, else the one that an older lab made there; None when there is none. Raises
-    InputError."""
+    """The calibration of a site, or one that an older lab made there; None without one. Raises InputError."""
     path = next((path for path in (where.file(), where.older().file()) if path.exists()), where.file())
     try:
         return Calibration.model_validate_json(path.read_text()) if path.exists() else None
-    except (OSError, ValueError) as error:  # not UTF-8 too
+    except (OSError, ValueError) as error:  # ValueError: JSON, UTF-8 or fields
         raise InputError(
             f"{path}: not a calibration: {first_line(error)}: remove it, and run lab.py calibrate {where.case_name}"
         ) from error

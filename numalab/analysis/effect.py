@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""One metric, two kernels: how large the effect is, how sure that is, and how many boots it takes. Numbers
-only.
+"""One metric, two kernels: the effect, its uncertainty, and the number of boots that show it.
 
-A boot is one sample. Counters of the kernel scatter by a factor rather than by an amount (a boot in which
-half as much is scanned has half of all that follows), so everything is done to logarithms, and an effect is
-a ratio. Welch's t test (Welch 1947, with Satterthwaite's degrees of freedom) compares the means of the
-logs: the kernels need not scatter alike, and often do not, since many a regression is a scatter.
+A boot is one sample. Kernel counters vary by a factor rather than by an amount (a boot in which half as much
+is scanned has half of all that follows), so everything is done with logarithms, and an effect is a ratio.
+Welch's t test (Welch 1947, with Satterthwaite's degrees of freedom) compares the means of the logs: the
+kernels need not have the same spread, and often do not, since many a regression is a larger spread.
 
-Two things keep it honest with few boots and small counts.
+Two rules keep it honest with few boots and small counts.
 
-* A count scatters at least as one of independent events does (Poisson: the variance is the mean; of the
-  log, 1/mean). Three boots that counted 1 1 1 and 0 0 0 have no spread of their own, but mean little. Large
-  counts do not feel this. What has no such floor (a ratio) and no spread at all is judged by `two_modes`.
-* Zeros. With one in the data, a shift is added to all values: 1/2 to counts (Anscombe 1948; Haldane and
-  Woolf for log ratios), half of the least positive value to others. Where a kernel counted 0 in every
-  boot, the ratio is 0 and its interval is open on that side.
+* A count varies at least as one of independent events does (Poisson: the variance is the mean; of the log, 1/mean).
+  Three boots that counted 1 1 1 and 0 0 0 have no spread of their own, but mean little. Large counts do not feel
+  this. A metric without this floor (a ratio) and without any spread is judged by `two_modes`.
+* Zeros. With one in the data, a shift is added to all values: 1/2 to counts (Anscombe 1948; Haldane and Woolf for log
+  ratios), half of the least positive value to others. Where a kernel counted 0 in every boot, the ratio is 0 and its
+  interval is open on that side.
 
-A permutation test has no say here: with 3 boots of each kernel its p is never below 2/20. The rates of wrong
-answers under several ways to scatter, from Poisson to two modes, are measured by benchmarks/judge.py.
+A permutation test cannot be used: with 3 boots of each kernel its p is never below 2/20. benchmarks/judge.py
+measures the rates of wrong answers for several distributions, from Poisson to two modes. Not here: what a
+case expects (expectation).
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ from dataclasses import dataclass
 from statistics import mean, variance
 
 LEAST_BOOTS = 3
-"""The boots of each kernel that it takes to decide anything. A counter with two modes, one of which a boot
-falls into by luck, seems to differ between two kernels in `two_modes` of all tries: 12 % with 2 boots of
-each, 3 % with 3."""
+"""The least boots of each kernel for any decision. A counter that has two modes, chosen at random in each
+boot, seems to differ between two equal kernels with the chance `two_modes`: 12 % with 2 boots of each, 3 %
+with 3."""
 MOST_BOOTS = 1000
-"""Where boots_needed stops to count: so many, or more."""
+"""The largest result of boots_needed: so many, or more."""
 POWER = 0.8
 MOST_EFFECT = 1e6
-"""Where detectable stops: so many times, or more."""
+"""The largest result of detectable: this factor, or more."""
 NO_SPREAD = 1e-9
-"""Standard error of a log ratio below which the values are alike but for rounding."""
+"""Standard error of a log ratio below which values differ only by rounding."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Effect:
-    """after / before, as logarithms."""
+    """The effect after / before, as logarithms."""
 
     boots: tuple[int, int]
     log: float
     """The log of the ratio of geometric means (of values + shift)."""
     variances: tuple[float, float]
-    """The variances of a boot's log, before and after, from the boots or from their count."""
+    """The variances of a boot's log, before and after, from the boots or from their counts."""
     vanished: tuple[bool, bool]
-    """Whether a kernel's values are all 0."""
+    """Whether all values of a kernel are 0: before, after."""
 
     @property
     def error(self) -> float:
@@ -70,14 +70,14 @@ def _freedom(variances: tuple[float, float], boots: tuple[int, int]) -> float:
 
 
 def shift(values: Sequence[float], *, counts: bool) -> float:
-    """What is added to all values before logs are taken: nothing unless one of them is 0."""
+    """What is added to all values before taking logs: 0 unless one of them is 0."""
     if min(values) > 0:
         return 0.0
     return 0.5 if counts else min((value for value in values if value > 0), default=1.0) / 2
 
 
 def compare(before: Sequence[float], after: Sequence[float], *, counts: bool) -> Effect:
-    """The effect between values of two or more boots of each kernel; none is negative, and not all are 0.
+    """The effect between the values of two or more boots of each kernel. No value is negative, not all are 0.
 
     `counts`: the values are numbers of events, not ratios or times.
     """
@@ -101,7 +101,7 @@ def ratio(effect: Effect) -> float | None:
 def quantile(probability: float, freedom: float) -> float:
     """A quantile of Student's t distribution.
 
-    scipy is imported where it is called, here and below: it takes as long as all the rest of a lab.py that
+    scipy is imported in the functions that use it: its import takes as long as the rest of a lab.py that
     judges nothing.
     """
     from scipy.special import stdtrit
@@ -110,30 +110,30 @@ def quantile(probability: float, freedom: float) -> float:
 
 
 def interval(effect: Effect, alpha: float) -> tuple[float | None, float | None]:
-    """The ratio's confidence interval at 1 - alpha; None is without end."""
+    """The ratio's confidence interval at 1 - alpha; None is an open end."""
     reach = quantile(1 - alpha / 2, effect.freedom) * effect.error if effect.error > NO_SPREAD else 0.0
     low = 0.0 if effect.vanished[1] else math.exp(effect.log - reach)
     return low, None if effect.vanished[0] else _exp(effect.log + reach)
 
 
 def _exp(log: float) -> float | None:
-    """None where no float is large enough."""
+    """exp; None when the result does not fit into a float."""
     return math.exp(log) if log < 700 else None
 
 
 def two_modes(boots: tuple[int, int]) -> float:
-    """The chance that boots which fall into one of two modes do so by kernel, where the kernel has no part in
-    it.
+    """The chance that boots with two random modes split exactly by kernel, although the kernel has no
+    influence.
 
-    2 p^n (1-p)^m at its largest, p = n/(n+m). For as many boots of each that is the unconditional exact test
-    (Barnard 1945) of a table with n in its diagonal and 0 elsewhere.
+    2 p^n (1-p)^m at its maximum, p = n/(n+m). For equal numbers this is the unconditional exact test (Barnard
+    1945) of a table with n in its diagonal and 0 elsewhere.
     """
     n, m = boots
     return float(min(1.0, 2 * (n / (n + m)) ** n * (m / (n + m)) ** m))
 
 
 def p_distance(effect: Effect, distance: float) -> float:
-    """Two-sided p of an effect that is `distance` (of logs) from the one supposed."""
+    """The two-sided p of an effect whose log differs by `distance` from the supposed one."""
     if effect.error > NO_SPREAD:
         from scipy.special import stdtr
 
@@ -142,24 +142,22 @@ def p_distance(effect: Effect, distance: float) -> float:
 
 
 def _planned(variances: tuple[float, float], boots: tuple[int, int]) -> float:
-    """Degrees of freedom to plan with.
+    """Degrees of freedom for planning.
 
-    A test's own are worked out from boots too, and with few of them come out lower than from the true spread:
-    planned with those, a power of 80 % is one of 70 % with 3 boots. The geometric mean with the least that
-    they can be keeps it at 80 to 83 % (test_effect measures that).
+    The test estimates its own from the boots, and with few boots they come out lower than with the true
+    spread: a plan with those for a power of 80 % has a power of 70 % with 3 boots. The geometric mean of them
+    and their minimum keeps it at 80 to 83 % (test_effect measures that).
     """
     return math.sqrt(_freedom(variances, boots) * (min(boots) - 1))
 
 
 def detectable(effect: Effect, alpha: float) -> float:
-    """The smallest true effect (a factor) that as many boots with this spread tell from none, with a chance
-    of POWER."""
+    """The least true effect (a factor) that as many boots with this spread show with a chance of POWER."""
     return math.exp(min(_reach(effect.variances, effect.boots, alpha), math.log(MOST_EFFECT)))
 
 
 def boots_needed(effect: Effect, factor: float, alpha: float) -> int | None:
-    """Boots of each kernel that tell a true effect of `factor` from none with a chance of POWER; None when
-    factor is 1."""
+    """Boots of each kernel that show a true effect of `factor` with a chance of POWER; None for factor 1."""
     distance = abs(math.log(factor))
     if distance <= NO_SPREAD:
         return None
@@ -171,11 +169,11 @@ def boots_needed(effect: Effect, factor: float, alpha: float) -> int | None:
 
 
 def _reach(variances: tuple[float, float], boots: tuple[int, int], alpha: float) -> float:
-    """The least distance (of logs) that boots with these variances tell from none with a chance of POWER.
+    """The least log effect that boots with these variances show with a chance of POWER.
 
-    By the noncentral t distribution; the chance to find it the wrong way round is left out (it is < alpha/2).
-    Asked by its inverse: scipy 1.17's nctdtr is NaN where the noncentrality is large, so that an effect of 4
-    seemed to need more boots than one of 2.
+    From the noncentral t distribution, without the chance of the wrong direction (< alpha/2). Computed by its
+    inverse: scipy 1.17's nctdtr is NaN for a large noncentrality, so that an effect of 4 seemed to need more
+    boots than one of 2.
     """
     error = math.sqrt(sum(variance / count for variance, count in zip(variances, boots, strict=True)))
     if error <= NO_SPREAD:

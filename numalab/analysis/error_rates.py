@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the judge says of boots whose truth is known: a planted regression must be seen, and no change is
-none.
+"""Verdicts on boots whose truth is known: a planted regression must be detected, and no change must not be
+claimed.
 
-An experiment over the kernels (before, before, after, after) has all three truths in its boots. Judged here;
-booted by testcases/test_rates.py, counted by benchmarks/rates.py.
+An experiment over the kernels (before, before, after, after) contains all three truths. Judged here; booted
+by testcases/test_rates.py, counted by benchmarks/rates.py.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from numalab.model.verdict import CONFIDENCE, Answer, Verdict
 
 
 def sides(runs: Sequence[Run], kernels: int) -> list[list[Run]]:
-    """The runs of an experiment of so many kernels, by the position of theirs: experiment.order backwards.
+    """An experiment's runs by the position of their kernel: the inverse of experiment.plan.boot_order.
 
-    The same kernel may have several positions. Raises InputError for a run of no experiment.
+    The same kernel may have several positions. InputError for a run that belongs to no experiment.
     """
     found: list[list[Run]] = [[] for _ in range(kernels)]
     for run in runs:
@@ -33,8 +33,7 @@ def sides(runs: Sequence[Run], kernels: int) -> list[list[Run]]:
 
 
 def against(before: Sequence[Run], after: Sequence[Run]) -> list[Run]:
-    """Runs with their sides chosen anew, whatever their kernels: to pass one off as the other, and to compare
-    one with itself."""
+    """Runs with new arms, whatever their kernels: to swap the arms, or to compare a kernel with itself."""
     return [
         run.model_copy(update={"place": run.place.model_copy(update={"arm": arm})})
         for arm, side in ((Arm.BEFORE, before), (Arm.AFTER, after))
@@ -45,23 +44,23 @@ def against(before: Sequence[Run], after: Sequence[Run]) -> list[Run]:
 
 @dataclass(frozen=True)
 class Trial:
-    """What the judge says of boots whose truth is known: kernels before, before, after, after."""
+    """The verdicts on boots of the kernels before, before, after, after."""
 
     effect: Verdict
-    """Before against after: the effect is there."""
+    """Before against after: there is an effect."""
     planted: Verdict
-    """Before passed off as after: it must not hold."""
+    """Before in place of after: the expectation must not hold."""
     unchanged: Verdict
     """After against itself."""
 
     @property
     def red(self) -> bool:
-        """Whether the planted regression is seen."""
+        """Whether the planted regression was detected."""
         return self.planted.answer is Answer.DOES_NOT_HOLD
 
     @property
     def green(self) -> bool:
-        """Whether no change is claimed where there is none."""
+        """Whether no change is claimed between equal kernels."""
         return all(finding.q is None or finding.q > 1 - CONFIDENCE for finding in self.unchanged.findings)
 
 

@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """One expectation and a value of each boot -> a finding: it holds, does not hold, or cannot be told.
 
-The rules. E is the effect in the direction asked for: before / after where a metric should fall, after /
+The rules. E is the effect in the expected direction: before / after where a metric should fall, after /
 before where it should rise.
 
-* holds: E differs from 1, is `by` or more at best estimate, and every boot after is at `to`.
-* does not hold: E is less than `by`, or two boots or more are not at `to`.
-* cannot tell: all else.
+* holds: E differs from 1, is estimated at `by` or more, and every boot after meets `to`.
+* does not hold: E is less than `by`, or two boots or more do not meet `to`.
+* cannot tell: everything else.
 
 "Differs" and "is less" are two-sided tests (see effect) at an error of `alpha`, each corrected for false
 discoveries over the case's deciding expectations (Benjamini and Hochberg 1995). So an effect is claimed where
-there is none, and one of `by` or more is denied, with a chance of about alpha / 2 each. What lies between 1
-and `by` the case does not care about (an indifference zone: Bechhofer 1954); there either answer may come. To
-be told both ways, `by` has to be larger than what boots scatter (calibration) and smaller than the effect.
+there is none, and one of `by` or more is denied, with a chance of about alpha / 2 each. The range between 1
+and `by` does not matter to the case (an indifference zone: Bechhofer 1954); either answer may result there.
+For clear answers, `by` has to be larger than the spread of the boots (calibration) and smaller than the
+effect.
+
+Not here: which runs count, and the answer of a case (verdict).
 """
 
 from __future__ import annotations
@@ -33,17 +36,17 @@ ALPHA = 1 - CONFIDENCE
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """An expectation and what the boots say to it, before the correction over the case."""
+    """An expectation and the boots' values for it, before the correction over the case."""
 
     expectation: Expectation
     before: tuple[float, ...]
     after: tuple[float, ...]
     effect: Effect | None
-    """None when there are not two boots of each kernel, or nothing to take logarithms of."""
+    """None without two boots of each kernel, or when all values are 0."""
     obstacle: str
-    """Why nothing can be told, whatever the effect."""
+    """Why no answer is possible, whatever the effect; '' when one is."""
     silent: str
-    """Why it decides nothing."""
+    """Why it does not decide; '' when it does."""
 
 
 def alone(
@@ -95,7 +98,7 @@ def ask(
 
 
 def together(asked: Sequence[Asked], alpha: float = ALPHA) -> list[Finding]:
-    """A case's expectations judged, with the correction over those that decide and can."""
+    """A case's expectations judged, corrected over those that decide and can be answered."""
     none = [1.0 if one.effect is None else effect.p_distance(one.effect, one.effect.log) for one in asked]
     less = [1.0 if one.effect is None else _p_less(one.effect, one.expectation) for one in asked]
     family = [
@@ -127,10 +130,10 @@ def together(asked: Sequence[Asked], alpha: float = ALPHA) -> list[Finding]:
 
 
 def _corrected(ps: Sequence[float], family: Sequence[int]) -> dict[int, float]:
-    """Benjamini and Hochberg's q of those in the family."""
+    """The Benjamini-Hochberg q values of the family's members."""
     if len(family) < 2:
         return {i: ps[i] for i in family}
-    # Imported here: scipy.stats takes longer than all the rest of a lab.py that judges nothing.
+    # Imported here: scipy.stats takes longer than the rest of a lab.py that judges nothing.
     from scipy.stats import false_discovery_control
 
     return dict(zip(family, map(float, false_discovery_control([ps[i] for i in family])), strict=True))
@@ -148,14 +151,14 @@ def _numbers(found: Effect, expected: Expectation, alpha: float) -> dict[str, fl
 
 
 def _rough(one: Asked) -> float | None:
-    """after / before, of too few boots to have an interval."""
+    """after / before, from too few boots for an interval."""
     if not one.before or not one.after or min(*one.before, *one.after) <= 0:
         return None
     return geometric_mean(one.after) / geometric_mean(one.before)
 
 
 def _answer(one: Asked, q_none: float, q_less: float, alpha: float) -> tuple[Answer, str]:
-    """The rules at the top, and why."""
+    """The answer by the module's rules, and the reason."""
     if one.obstacle or one.effect is None:
         return Answer.CANNOT_TELL, one.obstacle
     expected, told = one.expectation, _told(one.effect, one.expectation, alpha)
@@ -180,8 +183,7 @@ def _answer(one: Asked, q_none: float, q_less: float, alpha: float) -> tuple[Ans
 
 
 def _towards(found: Effect, expected: Expectation) -> float:
-    """log E: how far the metric went where it should; without end where it became 0, or was 0 before it
-    rose."""
+    """log E, in the expected direction; infinite where a metric fell to 0, or rose from 0."""
     falls = expected.direction is Direction.FALLS
     if found.vanished[1 if falls else 0]:
         return math.inf
@@ -189,18 +191,18 @@ def _towards(found: Effect, expected: Expectation) -> float:
 
 
 def _p_less(found: Effect, expected: Expectation) -> float:
-    """Two-sided p of E being `by`; 1 unless E was found to be less."""
+    """Two-sided p of E = `by`; 1 unless the observed E is less."""
     short = math.log(expected.by) - _towards(found, expected)
     return effect.p_distance(found, short) if short > effect.NO_SPREAD else 1.0
 
 
 def _factor(found: Effect, expected: Expectation) -> float:
-    """The effect that boots are counted for: the one asked for; the one found where any will do."""
+    """The effect for which boots are counted: `by`, or where that is 1 the observed one."""
     return expected.by if expected.by > 1 else math.exp(abs(found.log))
 
 
 def _told(found: Effect, expected: Expectation, alpha: float) -> str:
-    """The effect and what was asked for, in words."""
+    """The observed and the expected effect, in words."""
     ratio, (low, high) = effect.ratio(found), effect.interval(found, alpha)
     shown = "without end" if ratio is None else f"{ratio:.3g}"
     ends = f"{low:.3g} or more" if high is None else f"{low:.3g} to {high:.3g}"
@@ -211,7 +213,7 @@ def _told(found: Effect, expected: Expectation, alpha: float) -> str:
 
 
 def _lacking(found: Effect, expected: Expectation, alpha: float) -> str:
-    """What these boots could have shown, and how many it takes."""
+    """The effect that these boots could have shown, and the boots that the expected one takes."""
     needed = effect.boots_needed(found, _factor(found, expected), alpha)
     text = f"so many boots that scatter so show a factor of {effect.detectable(found, alpha):.3g}"
     return (

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""From a run to one number: the only way from counters, times and a workload's own words to a metric.
+"""From a run to one number: how counters, times and a workload's own numbers become metrics.
 
 A metric's name is one of
 
     numa_pte_updates                     a counter of /proc/vmstat, by its own name
     node1.vmstat:nr_anon_pages           a counter of another source: nodeN.vmstat, nodeN.numastat
-    trace:migrate:mm_migrate_pages       how often a tracepoint was passed
-    output:files_per_second              what the workload told of itself (`numalab: NAME VALUE`)
+    trace:migrate:mm_migrate_pages       how often a tracepoint was hit
+    output:files_per_second              the workload's own number (`numalab: NAME VALUE`)
     user, system, elapsed                seconds
     migrated_per_hint_fault              one of DERIVED
 
-Absent is absent: a metric is None where a counter that it is made of is not there, or where its divisor is
-0. What a metric should do, and whether it did, is not said here (case, judge).
+Absent is absent: a metric is None where one of its counters does not exist, or where its divisor is 0. Not
+here: what a metric should do (model.case), and whether it did (verdict).
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ Vmstat = Mapping[str, int]
 
 
 class Kind(StrEnum):
-    """What sort of number a metric is: of events; made of several; a time or made of one, which is no
-    evidence under emulation."""
+    """What a metric is made of: events; several numbers; or a time, which is no evidence under emulation."""
 
     COUNT = "count"
     RATIO = "ratio"
@@ -58,8 +57,7 @@ class Sums:
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """What a metric's name stands for: unit, sort, formula and source; `of` gives its value for phases added
-    up."""
+    """A metric: unit, kind, formula and source; `of` computes its value for added-up phases."""
 
     unit: str
     kind: Kind
@@ -75,7 +73,7 @@ def _counter(name: str) -> Term:
 
 
 def _total(*terms: Term) -> Term:
-    """The sum; absent when a part is."""
+    """The sum; absent when a term is."""
 
     def total(sums: Sums) -> float | None:
         parts = [part for term in terms if (part := term(sums)) is not None]
@@ -85,7 +83,7 @@ def _total(*terms: Term) -> Term:
 
 
 def _less(whole: Term, part: Term) -> Term:
-    """What is left of a count without a part of it; absent when either is."""
+    """A count without a part of it; absent when either is."""
 
     def rest(sums: Sums) -> float | None:
         total, out = whole(sums), part(sums)
@@ -95,7 +93,7 @@ def _less(whole: Term, part: Term) -> Term:
 
 
 def _ratio(top: Term, bottom: Term, scale: float = 1) -> Term:
-    """scale × top / bottom; absent when either is, or when nothing stands below."""
+    """scale × top / bottom; absent when either is, or when bottom is 0."""
 
     def ratio(sums: Sums) -> float | None:
         above, below = top(sums), bottom(sums)
@@ -105,7 +103,7 @@ def _ratio(top: Term, bottom: Term, scale: float = 1) -> Term:
 
 
 def _zones(name: str) -> Term:
-    """A counter that newer kernels have once (pgscan_kswapd) and those before 4.8 for each zone
+    """A counter that newer kernels have once (pgscan_kswapd), and kernels before 4.8 for each zone
     (pgscan_kswapd_dma32)."""
 
     def over(sums: Sums) -> float | None:
@@ -118,7 +116,7 @@ def _zones(name: str) -> Term:
 
 
 def _derived(name: str) -> Term:
-    """What the seeds' tables have too: counters.derived."""
+    """A ratio of the seeds' tables, from counters.derived."""
     return lambda sums: counters.derived(sums.vmstat).get(name)
 
 
@@ -140,7 +138,7 @@ _ZONES = ("dma", "dma32", "normal", "high", "movable", "device")
 _PAGE_ACCESS = 56 / 8
 """Words of a struct page (56 bytes on x86-64 in 2012): Ca in the model below."""
 _PAGE_COPY = (_PAGE_ACCESS + 4096 / 8) * (1 + 1.5)
-"""To read a page here and write it there, remote at 1.5 times the cost: Cpagerw × (1 + Wnuma)."""
+"""Reading a page locally and writing it remotely, at 1.5 times the cost: Cpagerw × (1 + Wnuma)."""
 AUTONUMA_COST = {
     "numa_pte_updates": _PAGE_ACCESS,
     "numa_hint_faults": 5000.0,
@@ -311,14 +309,14 @@ DERIVED = {
         _per_1000_pages(_counter("fairzone_zones_reset")),
     ),
 }
-"""Formulas over counters of /proc/vmstat and times. The fairzone_* counters are those of
-kernels/patches/fairzone-*."""
+"""Formulas over counters of /proc/vmstat and times. kernels/patches/fairzone-* add the fairzone_*
+counters."""
 
 
 def merged(run: Run, pattern: str) -> Sums | None:
     """The measured phases whose name matches, added up; None when there is none.
 
-    What one of them lacks is absent from the sum: part of a count is not the count.
+    A value that one of them lacks is absent from the sum: part of a count is not the count.
     """
     found = [result for result in run.measured if fnmatchcase(result.phase.name, pattern)]
     if not found:
@@ -344,8 +342,7 @@ def _added(parts: list[dict[str, N]]) -> dict[str, N]:
 
 
 def value(run: Run, metric: str, pattern: str) -> float | None:
-    """A metric over the measured phases that match; None when it is absent. InputError for a name that can be
-    none."""
+    """A metric over the measured phases that match; None when absent. InputError for an impossible name."""
     about = describe(metric)
     sums = merged(run, pattern)
     return None if sums is None else about.of(sums)
@@ -357,7 +354,7 @@ def values(runs: Iterable[Run], metric: str, pattern: str) -> list[float]:
 
 
 def known(metric: str) -> bool:
-    """Whether a name can be a metric at all: derived, a time, or formed as a counter's name is."""
+    """Whether a name can be a metric: a derived one, a time, or of a counter's form."""
     return metric in TIMES or metric in DERIVED or _counter_of(metric) is not None
 
 
@@ -367,7 +364,7 @@ def kind(metric: str) -> Kind:
 
 
 def describe(metric: str) -> Metric:
-    """Unit, sort, formula of a metric of any form. InputError for a name that can be none."""
+    """Unit, kind and formula of any metric. InputError for a name that cannot be one."""
     if metric in TIMES:
         return TIMES[metric]
     if metric in DERIVED:
@@ -392,13 +389,13 @@ _SOURCES = (
     ("trace", r"\w+:\w+"),
     ("output", r"[\w.-]+"),
 )
-"""Where counters come from, and how their names are formed there."""
+"""The sources of counters, and the form of their names."""
 _TIMED = re.compile(r"(^|[^a-z])seconds?($|[^a-z])")
-"""A workload's own number is a time, or a rate, when its name says so: repair_seconds, files_per_second."""
+"""A workload's own number is a time or a rate when its name says so: repair_seconds, files_per_second."""
 
 
 def _counter_of(metric: str) -> tuple[str, str] | None:
-    """(source, counter) of a name that is formed as one; a bare name is one of /proc/vmstat."""
+    """(source, counter) of a counter's name; a bare name is one of /proc/vmstat."""
     source, name = metric.split(":", 1) if ":" in metric else ("vmstat", metric)
     good = any(re.fullmatch(sources, source) and re.fullmatch(names, name) for sources, names in _SOURCES)
     return (source, name) if good else None

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Runs of an experiment -> a verdict; and whether more boots could make it clearer.
 
-What counts as an effect is `finding`'s; here is which runs may speak, and what a reader should doubt. No
-evidence are a run that broke, a time under emulation, an effect that the kernel's release does not have.
+This module decides which runs count, and what a reader should doubt. Broken runs, times under emulation, and
+effects that the kernel's release does not have are no evidence. Not here: what counts as an effect
+(expectation), booting (experiment).
 
-With `--boots auto` an experiment is judged at several looks. The error that is allowed is divided by their
-number, which is fixed beforehand (`looks`) and kept in the runs (Place.looks), and intervals are widened to
-match, so that they hold at all looks together (Bonferroni; repeated confidence intervals, Jennison and
-Turnbull 1989). To look again until it fits would find effects where there are none; benchmarks/judge.py
-measures how often, with and without.
+With `--boots auto` an experiment is judged at several looks. The allowed error is divided by their number,
+which is fixed beforehand (`looks`) and kept in the runs (Place.looks), and intervals are widened to match, so
+that they hold at all looks together (Bonferroni; repeated confidence intervals, Jennison and Turnbull 1989).
+Looking again until the answer fits would find effects where there are none; benchmarks/judge.py measures how
+often, with and without this correction.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ from numalab.runs import compatibility
 from numalab.runs.compatibility import Traits
 
 STEP = 1.5
-"""From one look to the next: 3, 5 and 8 boots of each kernel."""
+"""The factor from one look to the next: 3, 5 and 8 boots of each kernel."""
 SAID = ("description", "source", "published", "also", "notes")
-"""The parts of a case that are words about it. Runs may differ in them."""
+"""The parts of a case that only describe it. Runs may differ in them."""
 
 MOVED = {
     # workload.py
@@ -41,17 +42,17 @@ MOVED = {
     # specjbb.py
     "ecf4054b393eb69b5baf0a5ee002c6e066033ba37605b18ad8ccb09685f68eda": "d8223ef994b8ca9d89fbca0f1776908c143e2614086009b49ca75c0431264fe7",
 }
-"""SHA-256 of inputs before modules got rooms -> of the same files after it: their imports alone changed, so
-runs with either may be judged together. An entry goes when its file changes again."""
+"""SHA-256 of inputs before the package had rooms -> of the same files after it. Only their imports changed,
+so runs with either may be judged together. Remove an entry when its file changes again."""
 
 Sides = Mapping[Arm, Sequence[Run]]
 
 
 def verdict(runs: Sequence[Run], *, calibration: Calibration | None = None, force: bool = False) -> Verdict:
-    """A case judged from all boots of an experiment; each run's place says its arm and what is expected.
+    """A case judged from all boots of an experiment; each run's place has its arm and the expectations.
 
-    Runs that broke are named in `doubts` and count for nothing. Raises InputError for runs of no case, and
-    for runs that differ in more than the two kernels, which `force` turns into a doubt.
+    Broken runs are named in `doubts` and do not count. InputError for runs that belong to no case, and for
+    runs that differ in more than the two kernels, unless `force` turns that into a doubt.
     """
     every = sorted(
         {run.id: run for run in runs}.values(), key=lambda run: (run.place.boot if run.place else 0, run.id)
@@ -101,7 +102,7 @@ def verdict(runs: Sequence[Run], *, calibration: Calibration | None = None, forc
 
 
 def overall(findings: Sequence[Finding]) -> Answer:
-    """The answer of a case: it holds when all that decide hold, and does not when one does not."""
+    """A case's answer: it holds when all deciding findings hold, and does not hold when one does not."""
     answers = {found.answer for found in findings if found.decides}
     if Answer.DOES_NOT_HOLD in answers:
         return Answer.DOES_NOT_HOLD
@@ -117,8 +118,7 @@ def looks(size: CaseSize) -> tuple[int, ...]:
 
 
 def enough(judged: Verdict) -> bool:
-    """Whether more boots are of no use: the answer is clear, or what is unclear has nothing that could be
-    counted."""
+    """Whether more boots are useless: the answer is clear, or no unclear finding has countable boots."""
     open_ones = [found for found in judged.findings if found.decides and found.answer is Answer.CANNOT_TELL]
     return judged.answer is not Answer.CANNOT_TELL or (
         min(judged.boots) >= LEAST_BOOTS and all(found.p is None for found in open_ones)
@@ -126,16 +126,15 @@ def enough(judged: Verdict) -> bool:
 
 
 def next_look(judged: Verdict, plan: Sequence[int]) -> int | None:
-    """Boots of each kernel to judge at next, from `looks`; None when it is enough or the plan is at its end.
+    """Boots of each kernel for the next look, from `looks`; None when they are enough or the plan has ended.
 
-    A boot that broke is not counted in `judged.boots`: who repeats it keeps a limit of their own.
+    A broken boot is not in `judged.boots`: a caller that repeats it needs a limit of its own.
     """
     return None if enough(judged) else next((boots for boots in plan if boots > min(judged.boots)), None)
 
 
 def unfinished(runs: Sequence[Run], judged: Verdict) -> list[str]:
-    """A line for each experiment that lacks boots which were planned. `runs` are all of theirs, of every
-    kernel."""
+    """A line for each experiment that lacks planned boots. `runs` are all of its runs, of every kernel."""
     lines = []
     experiments: dict[str, list[tuple[Run, Place]]] = {}
     for run in runs:
@@ -162,7 +161,7 @@ def _side(runs: Sequence[Run], arm: Arm) -> list[Run]:
 
 
 def _unlike(every: Sequence[Run], whole: Sequence[Run]) -> list[str]:
-    """In what runs differ that should not: a line for each."""
+    """A line for each way in which runs differ and should not."""
     if strays := [run.id for run in every if run.place is None]:
         raise InputError(
             f"run {strays[0]} belongs to no case: lab.py run CASE makes runs that do, lab.py compare sets others side by side"
@@ -176,7 +175,7 @@ def _unlike(every: Sequence[Run], whole: Sequence[Run]) -> list[str]:
 
 
 def _inputs(run: Run) -> Traits:
-    """What a comparison of kernels may leave open, and a verdict may not."""
+    """Traits that compared runs may differ in, but judged runs may not."""
     assert run.place is not None
     case = {key: value for key, value in jsonable(run.place.case).items() if key not in SAID}
     inputs = {name: MOVED.get(digest, digest) for name, digest in run.inputs.items()}
@@ -188,7 +187,7 @@ def _kernel(run: Run) -> Traits:
 
 
 def _asked(expected: Expectation, sides: Sides) -> expectation.Asked:
-    """An expectation and the values of the boots that have one."""
+    """An expectation with the values of the boots that have one."""
     values = {arm: metrics.values(runs, expected.metric, expected.phase) for arm, runs in sides.items()}
     kind = metrics.kind(expected.metric)
     release = next((run.release for run in sides[Arm.AFTER]), "")
@@ -210,7 +209,8 @@ def _asked(expected: Expectation, sides: Sides) -> expectation.Asked:
 
 
 def _about_runs(every: Sequence[Run], sides: Sides) -> list[str]:
-    """Boots that broke, complained or were begun again, and experiments that were not interleaved."""
+    """Doubts about boots that broke, warned or were repeated, and about experiments that were not
+    interleaved."""
     lines = [f"run {run.id} broke and is not counted: {run.error}" for run in every if run.error]
     if again := hung(every):
         lines.append(
@@ -237,7 +237,7 @@ def _about_runs(every: Sequence[Run], sides: Sides) -> list[str]:
 
 
 def _about_values(findings: Sequence[Finding], sides: Sides) -> list[str]:
-    """Metrics that some boots have and others lack."""
+    """Doubts about metrics that only some boots have."""
     return [
         f"{found.expectation.metric} ({found.expectation.phase}) is absent from {len(sides[arm]) - len(values)} of {len(sides[arm])} boots {arm}"
         for found in findings
@@ -247,7 +247,7 @@ def _about_values(findings: Sequence[Finding], sides: Sides) -> list[str]:
 
 
 def _about_thresholds(run: Run, sides: Sides, known: Calibration | None) -> list[str]:
-    """What calibration says of the case's thresholds, or that it is missing."""
+    """Doubts about thresholds within the calibrated spread, or about a missing calibration."""
     assert run.place is not None
     fewest = min(map(len, sides.values()))
     if known is None:
@@ -259,12 +259,12 @@ def _about_thresholds(run: Run, sides: Sides, known: Calibration | None) -> list
 
 
 def _line(text: str) -> str:
-    """On one line, as every doubt is."""
+    """The text on one line, as every doubt must be."""
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def hung(runs: Sequence[Run]) -> str:
-    """How many boots had to be begun again under emulation, in words; '' for none."""
+    """How many boots had to be repeated because they hung under emulation, in words; '' for none."""
     count = sum(run.guest.hung for run in runs)
     return (
         f"{count} boot{'s' * (count > 1)} hung under emulation and {'were' if count > 1 else 'was'} begun again"

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What stands beside a run, copied into a report: the whole folder as one archive, and what a person reads as
+"""What is copied from a run's folder into a report: the whole folder as an archive, and its readable files as
 plain text.
 
 The archive is the run as the lab reads it (`lab.py show`). The texts end in .txt and .json, whatever a
-workload printed: a browser would show a file without an ending as the HTML that it looks like. Links in
-a run's folder are not followed, since it may come from another machine.
+workload printed: a browser would show a file without an extension as the HTML that it looks like. Links in a
+run's folder are not followed, since it may come from another machine.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ from numalab.report.section_charts import Link
 from numalab.runs import record
 
 LARGEST = 16 << 20
-"""Bytes of a file that is copied; larger ones (a perf.data) stay where they are, and the report says so."""
+"""The largest file that is copied; a larger one (a perf.data) is only named in the report."""
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}")
 
 
 class Kept(Value):
-    """What a report has of a run, and files that were too large."""
+    """A report's files of a run, and the names of files that were too large."""
 
     links: tuple[Link, ...]
     left: tuple[str, ...]
 
 
 def copy(run: Run, source: Path, target: Path) -> Kept:
-    """Copy a run's folder to TARGET/runs/ID. Raises InputError for an id that is no plain name, OSError."""
+    """Copy a run's folder to TARGET/runs/ID. Raises OSError, and InputError for an id that is no plain
+    name."""
     if not _ID.fullmatch(run.id):
         raise InputError(f"{source}: run.json: id: {run.id!r} cannot name a folder")
     place = target / "runs" / run.id
@@ -57,7 +58,7 @@ def copy(run: Run, source: Path, target: Path) -> Kept:
 
 
 def _nobodys(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """A report is made to be shown: who owns the files here is nobody's business."""
+    """Remove the owner from an archive member: reports are shown to others."""
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     return member
@@ -70,8 +71,8 @@ def _through_link(path: Path, root: Path) -> bool:
 
 
 def _readable(run: Run, source: Path) -> dict[str, Path]:
-    """Name in the report -> file of the run: in the order in which somebody in doubt opens them; empty ones
-    left out."""
+    """Name in the report -> file of the run, in the order in which a reader would need them, without empty
+    files."""
     found = {
         "run.json": source / "run.json",
         "console.txt": source / "console.log",

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A plot as a value: Plotly's JSON, the table of its numbers, a sentence for those who do not see it. And how
-numbers are written.
+"""A plot as a value: Plotly's JSON, the table of its numbers, and a sentence for readers who cannot see it.
+Also how numbers are written.
 
-Pure. Inks that change with light, dark and print are left to templates/report.css, so no text or grid line
-has a colour here. What is drawn is `figures`'.
+Pure. Colours that differ between light, dark and print are in templates/report.css, so no text or grid line
+has a colour here. Not here: particular plots (charts).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from numalab.model.values import Value
 
 ABSENT = "-"
 LABEL = 34
-"""Characters of a label inside a plot; a telephone has no more room. Its table has it whole."""
+"""The most characters of a label inside a plot, for a telephone's width. The table has the whole label."""
 
 
 class ChartTable(Value):
-    """Cells as text. The first cell of a row is its header."""
+    """A table's cells as text. The first cell of a row is its header."""
 
     caption: str
     head: tuple[str, ...]
@@ -36,7 +36,7 @@ class Plot(Value):
     title: str
     unit: str = ""
     about: str = ""
-    """What the title's word means: a formula, a counter's own name."""
+    """What the title stands for: a formula, or a counter's own name."""
     alt: str
     figure: dict[str, Any]
     height: int
@@ -45,7 +45,7 @@ class Plot(Value):
 
 
 def number(value: float | None) -> str:
-    """For a cell: whole numbers whole, others to four digits, absent as "-"."""
+    """A number for a cell: integers exactly, others with four digits, absent as "-"."""
     if value is None or math.isnan(value):
         return ABSENT
     if math.isinf(value):
@@ -54,19 +54,19 @@ def number(value: float | None) -> str:
 
 
 def interval(low: float | None, high: float | None) -> str:
-    """For a cell: [low, high]; of a ratio one end may be missing."""
+    """An interval for a cell: [low, high]; a ratio may lack one end."""
     if low is None and high is None:
         return ABSENT
     return f"[{number(0.0 if low is None else low)}, {number(math.inf if high is None else high)}]"
 
 
 def titled(title: str, unit: str) -> str:
-    """NUMA page range updates, pages."""
+    """A plot's title with its unit: NUMA page range updates, pages."""
     return f"{title}, {unit}" if unit else title
 
 
 def joined(rows: Sequence[Sequence[str]], form: str) -> str:
-    """Rows as one sentence: `form` is filled with each one's cells."""
+    """Rows as one sentence: `form` is filled with the cells of each."""
     return "; ".join(form.format(*row) for row in rows)
 
 
@@ -87,16 +87,16 @@ def note(y: float, text: str) -> dict[str, Any]:
 
 
 def axis(title: str = "", **more: Any) -> dict[str, Any]:
-    """Large numbers get a prefix, 1.5M, unless `more` says otherwise."""
+    """A value axis. Large numbers get an SI prefix, 1.5M, unless `more` says otherwise."""
     named = {"title": {"text": escape(title), "standoff": 4}} if title else {}
     return {**named, "zeroline": False, "automargin": True, "exponentformat": "SI", **more}
 
 
 def rows(low: float, high: float, beside: Mapping[float, str]) -> dict[str, Any]:
-    """An axis of rows; `beside` is each row's number at the right.
+    """An axis of rows; `beside` is the number at the right of each row.
 
-    They are labels of the axis, not annotations: Plotly measures those in the reader's font and widens the
-    margin where they need more. They stand off as far as a mark reaches that is drawn at the plot's edge.
+    The numbers are labels of the axis, not annotations: Plotly measures those in the reader's font and widens
+    the margin where they need more. Their distance leaves room for a mark at the plot's edge.
     """
     return axis(
         side="right",
@@ -113,7 +113,7 @@ def rows(low: float, high: float, beside: Mapping[float, str]) -> dict[str, Any]
 def figure(
     traces: Sequence[Any], height: int, margin: tuple[int, int, int, int], **layout: Any
 ) -> dict[str, Any]:
-    """Checked by Plotly; as plain JSON data. `margin` is left, right, top, bottom."""
+    """A figure checked by Plotly, as plain JSON data. `margin` is left, right, top, bottom."""
     about = {
         "template": go.layout.Template(),  # Plotly's own is 7 kB in each figure.
         "height": height,

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What a report draws: metrics boot by boot, effects with their intervals, counters and memory over time,
+"""The report's plots: metrics boot by boot, effects with their intervals, counters and memory over time,
 profiles.
 
-Pure. Plotly does the drawing, in the reader's browser. What comes from a run is escaped: Plotly reads a few
-HTML tags in any text.
+Pure. Plotly draws them in the reader's browser. Text from a run is escaped, because Plotly interprets a few
+HTML tags in any text. Not here: which plots a section has (section_charts), the drawing of a topology
+(topology_diagram).
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from numalab.runs.profile import Stacks
 from numalab.runs.samples import Series
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b0609a", "#8c7a00", "#5a6fd0", "#b04a4a", "#6b7780")
-"""Colours of kernels, the first the baseline. The first three are Okabe and Ito's (jfly.uni-koeln.de/color);
-all have 3:1 on white."""
+"""Colours of kernels, the baseline's first. The first three are Okabe and Ito's (jfly.uni-koeln.de/color);
+all have a contrast of 3:1 on white."""
 SYMBOLS = ("circle", "diamond", "square", "triangle-up", "triangle-down", "pentagon", "star", "hexagon")
-"""Symbols of kernels: nobody needs to tell the colours apart."""
+"""Symbols of kernels, so that colours alone need not be told apart."""
 DASHES = (
     "solid",
     "7px 4px",
@@ -42,23 +43,25 @@ DASHES = (
 ANSWER_COLOURS = {Answer.HOLDS: "#1a7f4b", Answer.DOES_NOT_HOLD: "#c0392b", Answer.CANNOT_TELL: "#8a6d00"}
 FLAME_COLOURS = ("#f2b880", "#f0a868", "#eec08c", "#f3cf9b", "#e9a270")
 RULE = "#888888"
-"""The colour of lines that are no data: seen on white and on black."""
+"""The colour of lines that are not data, visible on white and on black."""
 MOMENTS = 240
-"""Points of a line, at most: what a plot of this width can show."""
+"""The most points of a line: what a plot of this width can show."""
 TABLE_MOMENTS = 11
 LEAST_SHARE = 0.002
-"""The least share of a profile that is drawn: a thinner box of a flame graph is less than two pixels wide."""
+"""The least share of a profile that is drawn: a smaller box of a flame graph would be less than two pixels
+wide."""
 LISTED = 25
-"""Functions in a profile's table."""
+"""The most functions in a profile's table."""
 INTERVAL = f"{CONFIDENCE:.0%} interval"
 PAGE = 4096
 
 Values = Sequence[tuple[str, float]]
-"""What a boot is called, its value."""
+"""(label of a boot, its value)."""
 
 
 class Mean(Value):
-    """The arithmetic mean of the boots' values and its interval by Student's t; no interval from one boot."""
+    """The arithmetic mean of the boots' values, with its interval by Student's t; one boot has no
+    interval."""
 
     mean: float
     low: float | None = None
@@ -66,7 +69,7 @@ class Mean(Value):
 
 
 def mean(values: Sequence[float]) -> Mean:
-    """At least one value is needed."""
+    """The mean of at least one value."""
     middle = math.fsum(values) / len(values)
     if len(values) < 2:
         return Mean(mean=middle)
@@ -85,9 +88,9 @@ def dots(
     *,
     about: str = "",
 ) -> Plot | None:
-    """A metric: `values` by phase and kernel. None when nobody has any.
+    """A plot of a metric: `values` by phase and kernel. None when there are no values.
 
-    Each boot is a dot, the mean a tick across its interval; one row a kernel, kernels grouped by phase.
+    Each boot is a dot, the mean a tick across its interval; one row for each kernel, grouped by phase.
     """
     groups = [
         (phase, [(kernel, by[kernel]) for kernel in kernels if by.get(kernel)])
@@ -140,8 +143,8 @@ def dots(
 
 
 def _ends(columns: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """The ends of an axis from 0 over all dots and, as far as they do not dwarf them, all intervals; a little
-    more, so that no dot is cut."""
+    """The ends of an axis from 0 over all dots and, unless they dwarf the dots, all intervals; with a margin,
+    so that no dot is cut."""
     every = [value for column in columns for value in column]
     means = [mean(column) for column in columns]
     most, least = max([0.0, *every]), min([0.0, *every])
@@ -156,8 +159,8 @@ def _ends(columns: Sequence[Sequence[float]]) -> tuple[float, float]:
 def _row(
     y: float, kernel: str, boots: Values, middle: Mean, index: int, ends: tuple[float, float]
 ) -> list[go.Scatter]:
-    """A kernel's line with its interval, its mean, its dots. An interval ends where the plot does; its table
-    has it whole."""
+    """A kernel's row: its interval, mean and dots. The interval is cut at the plot's end; the table has it
+    whole."""
     colour = COLOURS[index % len(COLOURS)]
     traces = []
     if middle.low is not None and middle.high is not None:
@@ -182,7 +185,7 @@ def _row(
 
 
 def effects(findings: Sequence[Finding]) -> Plot | None:
-    """after / before of each finding with its interval, on a log axis; None when no finding has a ratio."""
+    """A plot of after / before for each finding, with its interval, on a log axis; None without ratios."""
     shown = [finding for finding in findings if finding.ratio is not None]
     if not shown:
         return None
@@ -254,7 +257,7 @@ def effects(findings: Sequence[Finding]) -> Plot | None:
 
 
 def _effect(y: float, finding: Finding, ends: tuple[float, float]) -> list[go.Scatter]:
-    """A finding's line: interval, ratio, what was asked for. What is 0, or has no end, goes to the edge."""
+    """A finding's row: interval, ratio, expected ratio. Zeros and open ends are drawn at the edge."""
     colour = ANSWER_COLOURS[finding.answer]
     ratio, low, high = (
         min(max(value, ends[0]), ends[1])
@@ -293,13 +296,13 @@ def _effect(y: float, finding: Finding, ends: tuple[float, float]) -> list[go.Sc
 
 
 def _asked(finding: Finding) -> float:
-    """The ratio that an expectation asks for, at least."""
+    """The ratio that an expectation requires at least."""
     by = finding.expectation.by
     return 1 / by if finding.expectation.direction is Direction.FALLS else by
 
 
 def _ticks(start: float, end: float) -> list[float]:
-    """1, 2, 5 of each decade, or the decades alone where those would be many."""
+    """Ticks at 1, 2 and 5 of each decade, or at the decades alone where those would be too many."""
     decades = range(math.floor(math.log10(start)), math.ceil(math.log10(end)) + 1)
     steps = (1, 2, 5) if len(decades) <= 4 else (1,)
     return [tick for decade in decades for step in steps if start <= (tick := step * 10.0**decade) <= end]
@@ -308,8 +311,7 @@ def _ticks(start: float, end: float) -> list[float]:
 def over_time(
     title: str, unit: str, lines: Sequence[tuple[str, str, Series]], kernels: Sequence[str]
 ) -> Plot | None:
-    """A counter over a phase: `lines` are (boot, kernel, series), one a boot. None when nothing moves in
-    any."""
+    """A plot of a counter over a phase: `lines` are (boot, kernel, series). None when no line moves."""
     if not any(samples.moves(line) for _, _, line in lines):
         return None
     traces = []
@@ -361,8 +363,8 @@ def over_time(
 
 
 def heat(title: str, nodes: Mapping[int, Series], most: float) -> Plot | None:
-    """MiB in use by node over a phase of one boot; `most` (pages) ends the colour scale, the same for all
-    plots that stand together."""
+    """MiB in use by node over a phase of one boot. `most` (pages) is the end of the colour scale, which plots
+    in one group share."""
     if not nodes:
         return None
     names = [f"node {node}" for node in nodes]
@@ -407,7 +409,7 @@ def _mib(pages: float | None) -> float | None:
 
 
 def _grid(lines: Sequence[Series]) -> list[float]:
-    """Evenly spaced moments for a table, from the first to the last of any line."""
+    """Evenly spaced times for a table, from the first to the last of any line."""
     times = [t for line in lines for t, _ in line]
     start, end = min(times), max(times)
     return (

@@ -2,15 +2,16 @@
 """Runs -> the text tables of the seeds: statistics of the boots, User/System/Elapsed, the block of counters.
 
 A column is a kernel, the first one the baseline; a boot is one sample. Formulas and style are those of the
-published mails (slowscan-lkml-2015.txt), with these differences, each on purpose:
+published mails (slowscan-lkml-2015.txt), with these deliberate differences:
 
-* Stddev divides by n - 1. The seed's divides by n: its three boots can be told from Min, Amean and Max, and
-  tests/unit/report/test_comparison.py does so.
-* A counter, and what is derived from it, is a mean over the boots; a ratio is that of the sums, so that it
-  agrees with the rows that it is made of. What was not measured prints as "-".
-* Headings never run into each other: a column grows with its kernel's name.
+* Stddev divides by n - 1. The seed's divides by n: its three boots follow from Min, Amean and Max, as
+  tests/unit/report/test_comparison.py shows.
+* A counter, and what is derived from it, is a mean over the boots. A ratio is that of the sums, so that it agrees
+  with the rows that it is made of. What was not measured prints as "-".
+* Headings never touch each other: a column is as wide as its kernel's name needs.
 
-Text only; what may be compared at all is said by `comparable`, what it means by `judge`.
+Not here: the layout of a table (table), which runs may be compared (runs.compatibility), what the numbers
+mean (analysis.verdict).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ Columns = dict[str, tuple[Run, ...]]
 """Heading -> the boots under it, the baseline first."""
 EVERY_PHASE = "*"
 TOTAL_LABEL, COUNTER_LABEL = 8, 26
-"""Widths of the rows' names in the seeds."""
+"""Widths of the row names in the seeds."""
 
 RECLAIM_ROWS = (
     ("Page writes by reclaim", "nr_vmscan_write"),
@@ -47,20 +48,20 @@ RECLAIM_ROWS = (
     ("Kswapd efficiency", "kswapd_efficiency"),
     ("Direct efficiency", "direct_efficiency"),
 )
-"""mmtests' names of what reclaim did, and the metric behind each."""
+"""mmtests' names of reclaim counters, and the metric behind each."""
 COUNTER_ROWS = (*counters.NUMA_ROWS, ("AutoNUMA cost", "autonuma_cost"), *RECLAIM_ROWS)
 
 
 class Better(StrEnum):
-    """Which way is a gain."""
+    """Which direction is an improvement."""
 
     LOWER = "lower"
     HIGHER = "higher"
 
 
 def gain(base: N, value: N, better: Better = Better.LOWER) -> N | None:
-    """What `value` gains over `base`, in %: of a time (base - value) / base, of a rate (value - base) / base.
-    None over a base of 0."""
+    """The gain of `value` over `base` in %: (base - value) / base for a time, (value - base) / base for a
+    rate. None over a base of 0."""
     if not base:
         return None if value else base
     found = 100 * (base - value) / base
@@ -68,10 +69,10 @@ def gain(base: N, value: N, better: Better = Better.LOWER) -> N | None:
 
 
 def columns(runs: Sequence[Run], baseline: str | None = None) -> Columns:
-    """Unbroken runs by kernel: "before" first, then as they were booted. Kernels of both arms (A against A)
-    get a column for each.
+    """Unbroken runs by kernel: "before" first, then in boot order. A kernel in both arms (A against A) gets a
+    column for each.
 
-    `baseline` is put first. Raises InputError when it is none of them, or when there is no run.
+    `baseline` is put first. InputError when it is no column, or when there is no run.
     """
     whole = sorted(
         (run for run in runs if not run.error),
@@ -102,8 +103,7 @@ def columns(runs: Sequence[Run], baseline: str | None = None) -> Columns:
 
 
 def before(found: Columns) -> str:
-    """The column that stands for "before": that of the arm, whatever the baseline is; without arms the
-    first."""
+    """The column of arm "before", whatever the baseline is; without arms the first column."""
     return next(
         (heading for heading, boots in found.items() if boots[0].place and boots[0].place.arm is Arm.BEFORE),
         next(iter(found)),
@@ -111,14 +111,14 @@ def before(found: Columns) -> str:
 
 
 def compare(found: Columns) -> tuple[Block, ...]:
-    """What the seeds show: times, rates, totals, counters; blocks without rows are left out."""
+    """The seeds' blocks: times, rates, totals, counters; empty ones are left out."""
     blocks = (times(found), rates(found), totals(found), counted(found))
     return tuple(block for block in blocks if block.rows)
 
 
 def times(found: Columns) -> Block:
-    """Min, Amean, Stddev, CoeffVar and Max over the boots of each phase's real, system and user time, and of
-    times that the workload told."""
+    """Min, Amean, Stddev, CoeffVar and Max over the boots: of each phase's real, system and user time, and of
+    the workload's own times."""
     series = {
         f"{short}-{phase}": _series(found, metric, phase)
         for phase in phases(found)
@@ -133,7 +133,7 @@ def times(found: Columns) -> Block:
 
 
 def rates(found: Columns) -> Block:
-    """As `times`, of what the workload told per second; more is better, and Hmean stands for Amean."""
+    """As `times`, for the workload's own rates: more is better, and Hmean replaces Amean."""
     series = {
         f"{name}-{phase}": _series(found, f"output:{name}", phase)
         for phase, name in _outputs(found)
@@ -143,7 +143,7 @@ def rates(found: Columns) -> Block:
 
 
 def told(found: Columns) -> Block:
-    """Means of the workload's other numbers. Nobody knows which way is good, so there are no gains."""
+    """Means of the workload's other numbers. Their good direction is unknown, so they have no gains."""
     rows = []
     for phase, name in _outputs(found):
         if _sort(name) is Kind.COUNT:
@@ -155,7 +155,7 @@ def told(found: Columns) -> Block:
 
 
 def totals(found: Columns) -> Block:
-    """User, System and Elapsed: all measured phases of a boot, the mean over boots, in seconds."""
+    """User, System and Elapsed in seconds: all measured phases of a boot, the mean over boots."""
     rows = []
     for title in ("User", "System", "Elapsed"):
         boots = _series(found, title.lower(), EVERY_PHASE)
@@ -169,7 +169,7 @@ def totals(found: Columns) -> Block:
 
 
 def counted(found: Columns) -> Block:
-    """The seeds' block of counters: all measured phases of a boot, the mean over boots; percentages are those
+    """The seeds' block of counters: all measured phases of a boot, the mean over boots. Percentages are those
     of the boots' sums."""
     sums = [(_all_boots(boots), len(boots)) for boots in found.values()]
     rows = []
@@ -187,7 +187,7 @@ def counted(found: Columns) -> Block:
 
 
 def phases(found: Columns) -> list[str]:
-    """Measured phases of any boot, in the order of the first that has them."""
+    """The measured phases of all boots, in the order of their first appearance."""
     return list(
         dict.fromkeys(
             result.phase.name for boots in found.values() for run in boots for result in run.measured
@@ -196,7 +196,7 @@ def phases(found: Columns) -> list[str]:
 
 
 def _outputs(found: Columns) -> list[tuple[str, str]]:
-    """(phase, name) of what workloads told in measured phases."""
+    """(phase, name) of the workloads' own numbers in measured phases."""
     every = [result for boots in found.values() for run in boots for result in run.measured]
     return list(
         dict.fromkeys(
@@ -209,15 +209,15 @@ def _outputs(found: Columns) -> list[tuple[str, str]]:
 
 
 def _sort(output: str) -> Kind:
-    """The kind of a workload's number: a time, a rate (RATIO), or a mere count, by its name: files_per_second
-    is a rate."""
+    """The kind of a workload's own number, by its name: a time, a rate (files_per_second is a RATIO), or a
+    count."""
     if re.search(r"per[_-]second", output):
         return Kind.RATIO
     return metrics.kind(f"output:{output}")
 
 
 def _series(found: Columns, metric: str, phase: str) -> list[list[float]]:
-    """A metric's values by column; a boot that lacks it is left out."""
+    """A metric's values by column, without the boots that lack it."""
     every = [[metrics.value(run, metric, phase) for run in boots] for boots in found.values()]
     return [[value for value in values if value is not None] for values in every]
 
@@ -231,14 +231,14 @@ def _all_boots(boots: Sequence[Run]) -> metrics.Sums | None:
 
 
 def _variation(values: Sequence[float]) -> float | None:
-    """Coefficient of variation in %: the standard deviation over the arithmetic mean; None for one value, or
-    a mean of 0."""
+    """Coefficient of variation in %: standard deviation / arithmetic mean. None for one value, or a mean of
+    0."""
     mean = statistics.fmean(values)
     return 100 * statistics.stdev(values) / mean if len(values) > 1 and mean else None
 
 
 def _deviation(values: Sequence[float]) -> float | None:
-    """The standard deviation of a sample: divided by n - 1; None for one value."""
+    """The standard deviation of a sample, divided by n - 1; None for one value."""
     return statistics.stdev(values) if len(values) > 1 else None
 
 
@@ -254,7 +254,7 @@ _MEANS: Mapping[Better, tuple[str, Callable[[Sequence[float]], float | None]]] =
 
 
 def _statistics(title: str, found: Columns, series: Mapping[str, list[list[float]]], better: Better) -> Block:
-    """Spreads are better when they are lower, whatever is measured."""
+    """A block of statistics. Spreads are better when they are lower, whatever is measured."""
     operations: tuple[tuple[str, Callable[[Sequence[float]], float | None], Better], ...] = (
         ("Min", min, better),
         (*_MEANS[better], better),

@@ -6,9 +6,9 @@ JSON (`Comparison`; its schema, by pydantic, is `schema()` and what lab.py compa
     format      "numalab-compare-1"; another number when a field changes its meaning
     columns     a kernel each, the baseline first: heading, kernel, releases, ids of its runs
     forced      in what the runs differ although they were compared (--force)
-    blocks      the tables (blocks.Block): rows with a cell for each column; null is absent, a gain is in %
-    published   the published effects beside ours (mirror.Beside), with --published
-    verdicts    what the cases of these runs conclude (case.Verdict)
+    blocks      the tables (table.Block): rows with a cell for each column; null is absent, a gain is in %
+    published   the published effects beside ours (replication.Beside), with --published
+    verdicts    what the cases of these runs conclude (verdict.Verdict)
     broken      runs that are no data, and why
 
 CSV: a line for each run, measured phase and metric that the run has, under these columns (FIELDS):
@@ -68,14 +68,14 @@ class Column(Value):
 
 
 class Broken(Value):
-    """A run that is no data."""
+    """A run that is no data point."""
 
     run: str
     error: str
 
 
 class Comparison(Value):
-    """All that `compare` found; see the top of this module."""
+    """Everything that `compare` reports; see the top of this module."""
 
     format: Literal["numalab-compare-1"] = "numalab-compare-1"
     columns: tuple[Column, ...]
@@ -94,7 +94,7 @@ def comparison(
     published: Sequence[Beside],
     verdicts: Sequence[Verdict],
 ) -> Comparison:
-    """Everything in one value. Beside the tables of the text it has the other numbers that workloads told."""
+    """Everything in one value. Besides the tables of the text it has the workloads' other numbers."""
     columns = tuple(
         Column(
             heading=heading,
@@ -116,7 +116,7 @@ def comparison(
 
 
 def schema() -> dict[str, Any]:
-    """JSON schema of a comparison."""
+    """The JSON schema of a comparison."""
     return Comparison.model_json_schema(mode="serialization")
 
 
@@ -153,8 +153,7 @@ def _lines(run: Run) -> Iterator[tuple[object, ...]]:
 
 
 def names(result: PhaseResult) -> list[str]:
-    """All metrics that a phase may have: times, counters of each source, the workload's own, what is
-    derived."""
+    """All metrics that a phase may have: times, counters of each source, the workload's own, derived ones."""
     counted = [
         name if source == "vmstat" else f"{source}:{name}"
         for source, found in result.counters.items()

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The report: one folder that needs no network, with index.html, Plotly's script, and a copy of each run.
-
-What stands in the page is `sections`'; how it looks, Jinja2 over templates/, everything escaped.
+"""The HTML report: one folder that needs no network, with index.html, Plotly's script, and a copy of each
+run.
 
     index.html  report.css  report.js  plotly.min.js     report.json     which runs, which verdicts
     runs/ID/    ID.tar.gz, run.json, console.txt, NN-PHASE.stdout.txt, …
+
+The page is rendered by Jinja2 from templates/, everything escaped. Not here: the contents of the page
+(sections), the files of a run in it (attachments).
 """
 
 from __future__ import annotations
@@ -33,9 +35,9 @@ from numalab.runs import counters, record
 from numalab.runs.samples import Sample
 
 MARK = "numalab report"
-"""In report.json: this folder is ours, and may be replaced."""
+"""In report.json: marks a folder as a report that may be replaced."""
 STATIC = ("report.css", "report.js")
-"""Files of templates/ that stand beside the page as they are."""
+"""Files of templates/ that are copied into the report unchanged."""
 
 
 def write(
@@ -45,16 +47,16 @@ def write(
     *,
     baseline: str | None = None,
 ) -> Path:
-    """Write a report of runs and what was concluded from them, whole or not at all; returns the page's path.
+    """Write a report of runs and their verdicts, completely or not at all; returns the page's path.
 
-    A folder that is a report already is replaced. Raises InputError for any other that is not empty, for a
-    run whose evidence cannot be read, for two runs of one id.
+    A folder that is a report is replaced. InputError for another folder that is not empty, for a run whose
+    evidence cannot be read, and for two runs with one id.
     """
     _check(target)
     if doubles := {run.id for run, _ in runs if [other.id for other, _ in runs].count(run.id) > 1}:
         raise InputError(f"{sorted(doubles)[0]}: is there twice: a report's files are named by run")
     with state.making(target.absolute()) as scratch:
-        scratch.chmod(0o755)  # A report is made to be shown.
+        scratch.chmod(0o755)  # others may read a report
         boots = [
             _boot(run, folder, scratch, _number(run, [other for other, _ in runs])) for run, folder in runs
         ]
@@ -78,7 +80,7 @@ def write(
 
 
 def _references(runs: Iterable[Run]) -> dict[str, Published]:
-    """The published tables that the runs' cases name; those that this checkout has not are left out."""
+    """The published tables that the runs' cases name; those that this checkout lacks are left out."""
     found = {}
     for name in {name for run in runs if run.place for name in run.place.case.published}:
         with contextlib.suppress(InputError):
@@ -87,7 +89,7 @@ def _references(runs: Iterable[Run]) -> dict[str, Published]:
 
 
 def _check(target: Path) -> None:
-    """InputError unless a report may be put there."""
+    """InputError unless a report may be written there."""
     try:
         if not target.exists() or (target.is_dir() and not any(target.iterdir())):
             return
@@ -103,7 +105,7 @@ def _check(target: Path) -> None:
 
 
 def _boot(run: Run, folder: Path, target: Path, number: int) -> MeasuredBoot:
-    """A run with what lies beside it. That of a broken one is copied, and not drawn."""
+    """A run with its files. Those of a broken run are copied, but not drawn."""
     kept = attachments.copy(run, folder, target)
     samples, stacks = {}, {}
     for index, result in enumerate(() if run.error else run.phases):
@@ -119,19 +121,19 @@ def _boot(run: Run, folder: Path, target: Path, number: int) -> MeasuredBoot:
 
 
 def _edge(place: Path, t: float) -> Sample:
-    """A phase's first or last moment, from its snapshot."""
+    """A sample made from the snapshot at the begin or end of a phase."""
     return {"t": t, **{path.name: counters.parse(path.read_text()) for path in sorted(place.iterdir())}}
 
 
 def _number(run: Run, runs: Sequence[Run]) -> int:
-    """The number of a boot in its experiment, from 1; without one, among the runs of that workload on that
+    """The number, from 1, of a boot in its experiment; without one, among the runs of its workload and
     kernel."""
     alike = [other.id for other in runs if (other.workload, other.kernel) == (run.workload, run.kernel)]
     return run.place.boot + 1 if run.place else alike.index(run.id) + 1
 
 
 def kernel(name: str) -> Kernel:
-    """What kernels/ says of a kernel today; `unknown` where it says nothing that can be read."""
+    """What kernels/ says of a kernel now; `unknown` when it has no readable recipe."""
     try:
         recipe = kernel_recipe.recipe(name)
         series = recipe.of_series
@@ -162,7 +164,7 @@ def kernel(name: str) -> Kernel:
 
 
 def _source(recipe: kernel_recipe.KernelRecipe) -> str:
-    """Where a kernel's source is from, as its file has it."""
+    """The source of a kernel, as its recipe names it."""
     given = recipe.source.model_dump(mode="json", by_alias=True, exclude_none=True)
     return ", ".join(
         f"{kind} {'' if value is True else _words(value)}".strip() for kind, value in given.items()
@@ -176,7 +178,7 @@ def _words(value: object) -> str:
 
 
 def environment() -> Environment:
-    """Autoescaping whatever a template is called; a name that is not there is an error, not nothing."""
+    """Jinja2 with autoescaping for every template; an undefined name is an error."""
     found = Environment(
         loader=FileSystemLoader(paths.TEMPLATES),
         autoescape=True,
@@ -190,7 +192,7 @@ def environment() -> Environment:
 
 
 def render(found: Sequence[Section], made: str) -> str:
-    """index.html; `made` says when, for a person."""
+    """index.html; `made` is the time of the report, for a person."""
     return (
         environment()
         .get_template("report.html")
@@ -204,7 +206,7 @@ def middle(values: Sequence[float]) -> float | None:
 
 
 def static(name: str) -> str:
-    """One of STATIC."""
+    """The text of one of STATIC."""
     env = environment()
     assert env.loader
     return env.loader.get_source(env, name)[0]

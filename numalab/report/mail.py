@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """A comparison as plain text for a mailing list: the setup, the tables, the published numbers, the verdict.
-No line is wider than 76.
 
-(A line may be wider when one word or one row's name is.) What kernels are made of is told from kernels/ as
-it is now: run.json keeps a kernel's name, release and hash.
+No line is wider than 76, unless a single word or a row's name is. Kernels are described from kernels/ as it
+is now: run.json has only a kernel's name, release and hash. Not here: the tables (comparison, table).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from numalab.report.replication import Beside
 
 WIDTH = 76
 INDENT = 10
-"""How far the text is indented that follows a heading of the setup."""
+"""Indent of the text that follows a heading of the setup."""
 
 
 def compose(
@@ -37,7 +36,7 @@ def compose(
     references: Mapping[str, Published],
     verdicts: Sequence[Verdict],
 ) -> str:
-    """The whole mail's text. `beside` are rows of `references`; `notes` what a reader must know before the
+    """The text of the mail. `beside` are rows of `references`; `notes` are what a reader must know before the
     tables."""
     parts = [setup(found)]
     parts += [_paragraph(note) for note in notes]
@@ -49,7 +48,7 @@ def compose(
 
 
 def setup(found: Columns) -> str:
-    """On what was run what: host, guest, image, kernels, workload, boots."""
+    """The setup: host, guest, image, kernels, workload, boots."""
     every = [run for boots in found.values() for run in boots]
     run = every[0]
     spec = run.guest.spec
@@ -101,7 +100,7 @@ def shape(machine: Topology) -> str:
 
 
 def kernel(heading: str, run: Run) -> str:
-    """A kernel's name, release, and patch sets if its file in kernels/ still tells them."""
+    """A kernel's name and release, and its patch sets if kernels/ has its recipe."""
     try:
         what = recipe.recipe(run.kernel)
     except InputError:
@@ -113,7 +112,7 @@ def kernel(heading: str, run: Run) -> str:
 
 
 def verdict(judged: Verdict) -> str:
-    """What a case concludes (report.verdict), wrapped, in ASCII."""
+    """A case's verdict (text.verdict), wrapped, in ASCII."""
     lines = report_text.verdict(judged).replace("×", "x").splitlines()
     return "\n".join(_paragraph(line, len(line) - len(line.lstrip()) + 4) for line in lines)
 

@@ -2,8 +2,8 @@
 """The seeds' tables as data: reference/NAME.yml -> Published. Values stay as they were printed.
 
 A percentage beside a value is a gain, (first - value) / first × 100: of a time or a count it is positive when
-there is less of it, so 2.69 -> 7.08 is -163.23. Only ratios of two columns are ever set beside one's own
-numbers (`effects`); another machine's seconds mean nothing here.
+there is less of it, so 2.69 -> 7.08 is -163.23. Only ratios of two columns are compared with our numbers
+(`effects`); another machine's seconds mean nothing here. Not here: our side of that comparison (replication).
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ def _percent(text: str) -> str:
 
 
 Printed = Annotated[str, AfterValidator(_printed)]
-"""A number to its last printed digit; k is a thousand, ~ is about, 9m34s minutes and seconds."""
+"""A number to its last printed digit; k is a thousand, ~ is about, 9m34s is minutes and seconds."""
 Percent = Annotated[str, AfterValidator(_percent)]
 """A percentage to its last printed digit."""
 Index = Annotated[int, Field(ge=0)]
 
 
 class PublishedRow(Value):
-    """A line of a table. Everything but the name goes by columns; None is what was not printed."""
+    """A row of a table. Everything but the name is by column; None was not printed."""
 
     name: Line
     values: tuple[Printed | None, ...]
     unit: Line = ""
     gains: tuple[Percent | None, ...] = ()
-    """Against the first column."""
+    """Gains over the first column."""
     unrounded: tuple[Index, ...] = ()
     """Columns whose gain was computed from more digits than were printed."""
     shares: tuple[Percent | None, ...] = ()
-    """Shares of another row, by a rule that the test of the table knows."""
+    """Shares of another row; the test of the table has the rule."""
     spreads: tuple[Percent | None, ...] = ()
     """perf stat's `+-`: the standard error over repetitions in % of their mean. The repetitions were not
     printed."""
@@ -66,9 +66,9 @@ class PublishedRow(Value):
     beside: tuple[Line | None, ...] = ()
     """What else perf stat derived: rates per task-clock."""
     metric: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.:-]+$")] | None = None
-    """What it is called here (metrics.value): the kernel's own name of a counter."""
+    """Our metric for this row (metrics.value): the kernel's own name of a counter."""
     phase: PhasePattern | None = None
-    """Our phases that do the same work; without them the row is not set beside ours."""
+    """Our phases that do the same work; without them the row is not compared with ours."""
 
     @model_validator(mode="after")
     def _mapped(self) -> Self:
@@ -78,7 +78,7 @@ class PublishedRow(Value):
 
 
 class PublishedTable(Value):
-    """Rows under the same columns; columns, before and after are the file's unless given."""
+    """Rows under the same columns. `columns`, `before` and `after` default to the file's."""
 
     title: Line
     unit: Line = ""
@@ -107,7 +107,7 @@ class PublishedTable(Value):
 
 
 class Change(StrEnum):
-    """How a person put a change into one number."""
+    """How a message expresses a change as one number."""
 
     RISE = "rise"
     """after / before - 1"""
@@ -125,7 +125,7 @@ class Claim(Value):
     after: Line | None = None
     change: Change | None = None
     recomputes: bool = True
-    """Whether the table agrees: a person cuts off or rounds."""
+    """Whether the table agrees with the sentence, cut off or rounded."""
     note: Line = ""
 
 
@@ -140,7 +140,7 @@ class Published(Value):
     workload: Line
     columns: Annotated[tuple[Line, ...], Field(min_length=1)]
     before: Line | None = None
-    """The column that stands for "before": without the change that the message is about."""
+    """The column for "before": without the change that the message is about."""
     after: Line | None = None
     tables: Annotated[tuple[PublishedTable, ...], Field(min_length=1)]
     claims: tuple[Claim, ...] = ()
@@ -148,7 +148,7 @@ class Published(Value):
     @model_validator(mode="before")
     @classmethod
     def _inherit(cls, data: object) -> object:
-        """Each table gets what it leaves to the file."""
+        """Give each table the file's values for what it leaves out."""
         if isinstance(data, dict) and isinstance(data.get("tables"), list):
             file = {key: data[key] for key in ("columns", "before", "after") if key in data}
             tables = [
@@ -160,7 +160,7 @@ class Published(Value):
 
 
 class PublishedEffect(Value):
-    """What a message says a change did to one thing: a ratio, free of the machine's speed."""
+    """The published effect of a change on one thing: a ratio, independent of the machine's speed."""
 
     table: Line
     row: Line
@@ -178,7 +178,7 @@ def load(name: str) -> Published:
 
 
 def number(printed: str) -> Decimal:
-    """What a printed value says: seconds for a clock, and k and ~ taken at their word."""
+    """The number that a printed value stands for: a clock as seconds, k and ~ resolved."""
     if match := re.fullmatch(_CLOCK, printed):
         return 60 * Decimal(match[1]) + Decimal(match[2])
     scale = 1000 if printed.endswith("k") else 1
@@ -210,7 +210,7 @@ def effects(result: Published) -> list[PublishedEffect]:
 
 
 def _ratio(row: PublishedRow, before: int, after: int) -> float | None:
-    """From the values; where none were printed, from a gain against "before"."""
+    """after / before from the values; where none were printed, from a gain over "before"."""
     old, new = row.values[before], row.values[after]
     if old is not None and new is not None:
         return float(number(new) / number(old)) if number(old) else None

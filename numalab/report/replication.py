@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The published numbers beside one's own: directions and ratios, never another machine's seconds.
+"""Published effects beside ours: directions and ratios, never another machine's seconds.
 
-A row of reference/ that names a metric and phases says how that metric went from its "before" to its
-"after". Here it is set against the boots of two kernels of ours, as an expectation with the published
-direction (finding.alone): the change of the geometric mean and its confidence interval.
+A row of reference/ with a metric and phases says how that metric changed from its "before" to its "after".
+Here it is compared with the boots of two of our kernels, as an expectation of the published direction
+(expectation.alone): the change of the geometric mean and its confidence interval. Not here: the published
+files (reference).
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from numalab.report.table import ABSENT
 
 
 class Agreement(StrEnum):
-    """How our effect agrees with the published one."""
+    """Whether our effect agrees with the published one."""
 
     SAME = "same way"
     OTHER = "other way"
     OPEN = "open"
-    """The interval has no change in it, or there is none."""
+    """The interval includes no change, or there is no interval."""
     EMULATED = "emulated"
     """A time under TCG, which is no evidence."""
 
@@ -40,28 +41,27 @@ class Beside(Value):
 
     before: str
     after: str
-    """Headings of our kernels."""
+    """The headings of our two kernels."""
     reference: str
     """reference/NAME.yml"""
     row: str
-    """Its name there."""
+    """The row's name in it."""
     metric: str
     phase: str
     published: float
     ratio: float | None
-    """Ours; None when a side has no value, or all of before is 0."""
+    """Our ratio; None when a side has no value, or all of before is 0."""
     low: float | None
     high: float | None
-    """The ends of its confidence interval; both None when there is none, one of them when it has no end
-    there."""
+    """Bounds of its confidence interval; both None without one, one of them where it is open."""
     boots: tuple[int, int]
-    """That have a value."""
+    """Boots that have a value."""
     agreement: Agreement
 
 
 def beside(references: Mapping[str, Published], found: Columns, before: str) -> tuple[Beside, ...]:
-    """What messages say, row by row, beside the boots of `before` (a heading) and of each other kernel. Rows
-    about phases that no boot has are left out."""
+    """Every published row beside the boots of `before` (a heading) and of each other kernel. Rows about
+    phases that no boot has are left out."""
     phases = comparison.phases(found)
     return tuple(
         _beside(name, effect, (before, after), found)
@@ -110,7 +110,7 @@ def _beside(name: str, effect: PublishedEffect, kernels: tuple[str, str], found:
 
 
 def grouped(rows: Sequence[Beside]) -> dict[tuple[str, str, str], list[Beside]]:
-    """By reference and pair of kernels, in the order in which they come."""
+    """Rows by reference and pair of kernels, in order."""
     found: dict[tuple[str, str, str], list[Beside]] = {}
     for row in rows:
         found.setdefault((row.reference, row.before, row.after), []).append(row)
@@ -118,7 +118,7 @@ def grouped(rows: Sequence[Beside]) -> dict[tuple[str, str, str], list[Beside]]:
 
 
 def text(rows: Sequence[Beside], references: Mapping[str, Published]) -> str:
-    """A table for each reference and pair of kernels, within 76 columns but for very large changes."""
+    """A table for each reference and pair of kernels, within 76 columns unless a change is very large."""
     parts = []
     for (name, before, after), mine in grouped(rows).items():
         about = references[name]
@@ -138,12 +138,12 @@ def text(rows: Sequence[Beside], references: Mapping[str, Published]) -> str:
 
 
 def change(ratio: float | None, decimals: int = 2) -> str:
-    """0.5417 -> '-45.83%'; what is absent is '-'."""
+    """0.5417 -> '-45.83%'; absent is '-'."""
     return ABSENT if ratio is None else f"{round(100 * (ratio - 1), decimals) + 0.0:+.{decimals}f}%"
 
 
 def interval(row: Beside) -> str:
-    """'-47.1..-34.5%'; without its end where it has none."""
+    """'-47.1..-34.5%'; an open end is left out."""
     if row.low is None and row.high is None:
         return ABSENT
     return f"{change(row.low, 1).removesuffix('%')}..{'' if row.high is None else change(row.high, 1)}"

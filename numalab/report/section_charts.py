@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Which plots a section of a report has: every metric, what was sampled over time, profiles.
 
-Pure. How each is drawn is `figures`'; which runs stand together is `sections`'.
+Pure. Not here: how a plot is drawn (charts), which runs share a section (sections).
 """
 
 from __future__ import annotations
@@ -43,8 +43,7 @@ GROUPS = (
         ),
     ),
 )
-"""Metrics of every section, in the seeds' order; the other derived ones and what a run tells beside follow
-them."""
+"""Metrics of every section, in the seeds' order. Other derived ones and those of only some runs follow."""
 WATCHED = (
     "numa_pte_updates",
     "numa_hint_faults",
@@ -60,11 +59,11 @@ WATCHED = (
     "nr_dirty",
     "nr_writeback",
 )
-"""Counters of /proc/vmstat that are drawn over time where they move, beside those that the case judges."""
+"""Counters of /proc/vmstat that are drawn over time when they move, besides those that the case judges."""
 
 
 class Link(Value):
-    """A file in the report, relative to its folder; its size for a person."""
+    """A file in the report, by its path in the report's folder, with its size as text."""
 
     text: str
     href: str
@@ -73,8 +72,7 @@ class Link(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredBoot:
-    """A run with what lies beside it: samples and profiles by phase, files in the report, files that were too
-    large for it."""
+    """A run with its data: samples and profiles by phase, files in the report, files that were too large."""
 
     run: Run
     samples: Mapping[str, Sequence[Sample]]
@@ -82,7 +80,7 @@ class MeasuredBoot:
     links: Sequence[Link] = ()
     left: Sequence[str] = ()
     number: int
-    """From 1, in the order in which its experiment's guests were booted."""
+    """Its number in boot order, from 1."""
 
     @property
     def name(self) -> str:
@@ -91,12 +89,12 @@ class MeasuredBoot:
 
 
 MeasuredBoots = Sequence[tuple[str, MeasuredBoot]]
-"""Each with its kernel, as the legend has it; the baseline's first, broken ones not among them."""
+"""Each unbroken boot with its kernel's label in the legend; the baseline's boots first."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Plots that stand together."""
+    """Plots that are shown together."""
 
     title: str
     plots: Sequence[Plot]
@@ -104,8 +102,7 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True)
 class Gallery:
-    """All metrics: those that are drawn, and the names of those that no boot has and of those that are 0 in
-    all."""
+    """All metrics: the drawn ones, and the names of those that no boot has and of those that are 0 in all."""
 
     groups: Sequence[Group]
     absent: Sequence[str]
@@ -113,7 +110,7 @@ class Gallery:
 
 
 def every_metric(boots: MeasuredBoots, expected: Iterable[tuple[str, str]], *, emulated: bool) -> Gallery:
-    """A plot of every metric: first the expected ones (metric, phase), drawn even at 0, then GROUPS, then all
+    """A plot of every metric: first the expected ones (metric, phase), even at 0, then GROUPS, then all
     others that any boot has."""
     kernels, measured = (
         unique(kernel for kernel, _ in boots),
@@ -153,7 +150,7 @@ def every_metric(boots: MeasuredBoots, expected: Iterable[tuple[str, str]], *, e
 
 
 def _groups(boots: MeasuredBoots) -> list[tuple[str, Sequence[str]]]:
-    """Titles and names of metrics, all that there can be."""
+    """Titles and metric names of all possible groups."""
     results = [result for _, boot in boots for result in boot.run.measured]
     traced = unique(f"trace:{event}" for result in results for event in result.counters.get("trace", {}))
     told = unique(
@@ -172,7 +169,7 @@ def _groups(boots: MeasuredBoots) -> list[tuple[str, Sequence[str]]]:
 
 
 def _values(boots: MeasuredBoots, metric: str, pattern: str) -> dict[str, list[tuple[str, float]]]:
-    """By kernel a value for each boot that has one."""
+    """By kernel, a value for each boot that has one."""
     found: dict[str, list[tuple[str, float]]] = {}
     for kernel, boot in boots:
         if (value := metrics.value(boot.run, metric, pattern)) is not None:
@@ -181,7 +178,7 @@ def _values(boots: MeasuredBoots, metric: str, pattern: str) -> dict[str, list[t
 
 
 def _about(metric: str, *, emulated: bool) -> str:
-    """Its own name where the title is the seeds', its formula, and whether it counts."""
+    """A metric's own name where the title is the seeds', its formula, and whether it is evidence."""
     meaning = metrics.describe(metric)
     words = [metric] if metric in NUMA else []
     words += [meaning.about] if metric in metrics.TIMES or metric in metrics.DERIVED else []
@@ -190,7 +187,7 @@ def _about(metric: str, *, emulated: bool) -> str:
 
 
 def over_time(boots: MeasuredBoots, judged: Iterable[str]) -> list[Group]:
-    """By phase: judged and watched counters, then each boot's memory by node. Only what was sampled."""
+    """By phase: judged and watched counters, then each boot's memory by node. Only sampled phases."""
     groups, kernels, judged = [], unique(kernel for kernel, _ in boots), list(judged)
     for phase in unique(name for _, boot in boots for name in boot.samples):
         sampled = [
@@ -220,7 +217,7 @@ def over_time(boots: MeasuredBoots, judged: Iterable[str]) -> list[Group]:
 
 
 def profiles(boots: MeasuredBoots) -> list[Group]:
-    """By phase a flame graph of each kernel, its boots' samples added up."""
+    """By phase, a flame graph of each kernel, with its boots' samples added."""
     groups = []
     for phase in unique(name for _, boot in boots for name in boot.stacks):
         plots = []
@@ -238,5 +235,5 @@ def _group(title: str, plots: Iterable[Plot | None]) -> Group:
 
 
 def unique(values: Iterable[str]) -> list[str]:
-    """Each once, in order of appearance, the empty ones left out."""
+    """Each value once, in order of appearance, without empty ones."""
     return [value for value in dict.fromkeys(values) if value]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Runs and verdicts -> the sections of a report: what stands side by side, which plots, which facts.
+"""Runs and verdicts -> the sections of a report: which runs are shown together, which plots, which facts.
 
-Pure: what lies beside the runs on disk (samples, profiles, links) comes with them as values. How a section
-looks is the templates'.
+Pure: samples, profiles and links of the runs are passed in as values. Not here: the layout of a section
+(templates/), reading and writing files (html).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from numalab.report.topology_diagram import Drawing
 from numalab.runs import compatibility
 
 SIGNS = "●◆■▲▼⬟★⬢"
-"""figures.SYMBOLS as characters, for the legend."""
+"""charts.SYMBOLS as characters, for the legend."""
 
 
 class PatchSummary(Value):
-    """A patch of a kernel, as its header has it."""
+    """A patch of a kernel, from its header."""
 
     name: str
     subject: str
@@ -40,7 +40,7 @@ class PatchSummary(Value):
 
 
 class Kernel(Value):
-    """A kernel as its recipe tells of it; `unknown` says why there is no recipe."""
+    """A kernel as its recipe describes it; `unknown` says why there is no recipe."""
 
     description: str = ""
     source: str = ""
@@ -50,7 +50,7 @@ class Kernel(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class Key:
-    """A kernel in a section's legend."""
+    """A kernel's entry in the legend of a section."""
 
     name: str
     colour: str
@@ -64,7 +64,7 @@ class Key:
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """One case on one machine; or runs of a workload that belong to no case (`case` None)."""
+    """One case on one machine; or, with `case` None, runs of a workload that belong to no case."""
 
     id: str
     title: str
@@ -83,13 +83,13 @@ class Section:
     drawing: Drawing
     facts: Sequence[tuple[str, Sequence[str]]]
     boots: MeasuredBoots
-    """All of them, the broken ones too, in their order."""
+    """All boots in order, including broken ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """What is told of runs elsewhere: kernels and published tables by name; `baseline` as in
-    tables.columns."""
+    """Facts from outside the runs: kernels and published tables by name; `baseline` as in
+    comparison.columns."""
 
     kernels: Mapping[str, Kernel] = field(default_factory=dict)
     references: Mapping[str, Published] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class Known:
 
 
 def build(boots: Sequence[MeasuredBoot], verdicts: Sequence[Verdict], known: Known) -> list[Section]:
-    """Sections in the order of their first boots. A verdict goes where its runs are."""
+    """Sections in the order of their first boots. A verdict goes to the section of its runs."""
     by_id = {boot.run.id: boot for boot in boots}
     groups = together([boot.run for boot in boots])
     return [
@@ -107,7 +107,7 @@ def build(boots: Sequence[MeasuredBoot], verdicts: Sequence[Verdict], known: Kno
 
 
 def together(runs: Sequence[Run]) -> list[list[Run]]:
-    """Runs by section: of one case, or one workload without a case, in one size on one kind of machine."""
+    """Runs by section: of one case, or of one workload without a case, in one size on one machine."""
     groups: dict[tuple[str, ...], list[Run]] = {}
     for run in runs:
         spec = run.guest.spec
@@ -161,7 +161,7 @@ def _section(ident: str, boots: Sequence[MeasuredBoot], verdicts: Sequence[Verdi
 
 
 def _belongs(verdict: Verdict, runs: Sequence[Run]) -> bool:
-    """Whether a verdict is about these runs; where every boot broke it names none, and goes by its case and
+    """Whether a verdict is about these runs. One whose boots all broke names none, and is matched by case and
     machine."""
     if verdict.runs:
         return not {run.id for run in runs}.isdisjoint(verdict.runs)
@@ -177,7 +177,7 @@ def _belongs(verdict: Verdict, runs: Sequence[Run]) -> bool:
 def _published(
     references: Mapping[str, Published], columns: comparison.Columns, case: Case | None
 ) -> list[ChartTable]:
-    """The published effects that a case mirrors, beside its boots: a table for each reference and pair of
+    """The published effects that a case reproduces, beside its boots: a table for each reference and pair of
     kernels."""
     mirrored = {name: references[name] for name in (case.published if case else ()) if name in references}
     if not mirrored or len(columns) < 2:
@@ -224,7 +224,7 @@ def _key(index: int, name: str, boots: MeasuredBoots, kernels: Mapping[str, Kern
 
 
 def facts(runs: Sequence[Run]) -> list[tuple[str, Sequence[str]]]:
-    """What was run on what, as (title, values): more than one value where the runs differ."""
+    """The facts about host, guest and kernels as (title, values), with several values where runs differ."""
     hosts = [run.host for run in runs]
     specs = [run.guest.spec for run in runs]
     found: list[tuple[str, Sequence[str]]] = [
@@ -274,7 +274,7 @@ def _disk(disk: Disk) -> str:
 
 
 def asked(expectation: Expectation) -> str:
-    """What an expectation asks for, in a few words."""
+    """An expectation in a few words."""
     words = [str(expectation.direction)]
     words += [f"by {expectation.by:g} or more"] if expectation.by > 1 else []
     words += (
@@ -286,7 +286,7 @@ def asked(expectation: Expectation) -> str:
 
 
 def deciding(verdict: Verdict) -> list[Finding]:
-    """The findings that a verdict stands on, those that do not hold first."""
+    """The deciding findings of a verdict, those that do not hold first."""
     order = [Answer.DOES_NOT_HOLD, Answer.CANNOT_TELL, Answer.HOLDS]
     return sorted(
         (finding for finding in verdict.findings if finding.decides),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A table of kernels in columns, as values and as text in the style of the seeds: headings, widths, gains in
-parentheses.
+"""A table with kernels as columns, as a value and as text in the style of the seeds: headings, widths, gains
+in parentheses.
 
-What stands in a table is made elsewhere (tables); here it only gets its form.
+Not here: the numbers in a table (comparison).
 """
 
 from __future__ import annotations
@@ -14,19 +14,18 @@ from numalab.model.values import Value
 
 ABSENT = "-"
 GAIN_COLUMN, PLAIN_COLUMN = 22, 12
-"""Widths in the seeds: a value with its gain, a value alone."""
+"""Column widths in the seeds: a value with its gain, a value alone."""
 
 
 class Cell(Value):
-    """A number under a kernel, and its gain over the baseline in %; None is absent."""
+    """A kernel's number, and its gain over the baseline in %; None is absent."""
 
     value: float | None
     gain: float | None = None
 
 
 class Row(Value):
-    """A line of a block. `decimals` 0 cuts off and never rounds: so the seeds have it (37.7 % local is
-    37)."""
+    """A row of a block. `decimals` 0 cuts off without rounding, as the seeds do (37.7 % local is 37)."""
 
     operation: str = ""
     name: str
@@ -36,19 +35,19 @@ class Row(Value):
 
 
 class Block(Value):
-    """One table: a cell for each column in each row. `gains`: values are followed by theirs."""
+    """One table: a cell for each column in each row. `gains`: values are followed by their gains."""
 
     title: str
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
     gains: bool = False
     label: int = 0
-    """The least width of the rows' names."""
+    """The least width of the row names."""
 
 
 def text(block: Block, width: int | None = None) -> str:
-    """A block as lines. Within `width` columns are narrowed, and those that do not fit go to further tables,
-    the baseline again first."""
+    """A block as lines. With `width`, columns are narrowed, and those that do not fit go to further tables,
+    each with the baseline first."""
     narrow = width is not None
     gain = (
         max(len(show(row, cell, gains=block.gains)[1]) for row in block.rows for cell in row.cells)
@@ -71,7 +70,7 @@ def heading(name: str) -> tuple[str, str]:
 
 
 def show(row: Row, cell: Cell, *, gains: bool) -> tuple[str, str]:
-    """(value, gain) of a cell as text; the gain is '' in a block without."""
+    """(value, gain) of a cell as text; the gain is '' in a block without gains."""
     over = show_gain(cell.gain) if gains else ""
     if cell.value is None:
         return ABSENT, over
@@ -82,19 +81,19 @@ def show(row: Row, cell: Cell, *, gains: bool) -> tuple[str, str]:
 
 
 def show_gain(percent: float | None) -> str:
-    """' ( 45.83%)'. What rounds to 0 has no sign."""
+    """' ( 45.83%)'. A gain that rounds to 0 has no sign."""
     return f" ({ABSENT:>7})" if percent is None else f" ({round(percent, 2) + 0.0:6.2f}%)"
 
 
 def _labels(block: Block) -> list[str]:
-    """The rows' names, of one width."""
+    """The row names, padded to one width."""
     first = max(len(row.operation) for row in block.rows)
     names = [f"{row.operation:{first}} {row.name}" if first else row.name for row in block.rows]
     return [f"{name:{max(block.label, *map(len, names), 0)}}" for name in names]
 
 
 def _widest(block: Block, index: int, gain: int) -> int:
-    """What a column must have room for: its values with their gains, and its heading."""
+    """The width of a column: its values with their gains, and its heading."""
     values = (len(show(row, row.cells[index], gains=block.gains)[0]) + gain for row in block.rows)
     return max(*values, *map(len, heading(block.columns[index])))
 
@@ -120,8 +119,8 @@ def _piece(
     ]
     for label, row in zip(labels, block.rows, strict=True):
         cells = [(show(row, row.cells[index], gains=block.gains), widths[index]) for index in chosen]
-        # Values stay in line. Where width is free a gain of three digits sticks out to the right, as in the
-        # seed (-163.23%).
+        # Values stay aligned. Where there is room, a gain of three digits extends to the right, as in the seed
+        # (-163.23%).
         lines.append(
             label + "".join(f"{value:>{width - gain}}{over:{gain}}" for (value, over), width in cells)
         )

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Runs and verdicts -> text for a terminal. Tables of several kernels: tables; mail, HTML: modules of that
-name."""
+"""Runs and verdicts -> text for a terminal. Not here: tables of several kernels (comparison), mail and
+HTML."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ ABSENT = "-"
 EMULATED = "emulated: counters are faithful, times are not"
 UNITS = (("k", 1e3), ("M", 1e6), ("G", 1e9))
 COUNTER = re.compile(r"\b(?:numa|nr|pg|fairzone)_?\w+")
-"""What in a metric's formula is a counter of /proc/vmstat, or the beginning of several (pgalloc_*)."""
+"""Names in a metric's formula that are counters of /proc/vmstat, or prefixes of several (pgalloc_*)."""
 
 
 def short(number: float) -> str:
-    """147213 -> '147k'; what is below 10000 is not cut, fractions keep three digits."""
+    """147213 -> '147k'; numbers below 10000 are not cut, fractions keep three digits."""
     if abs(number) < 9999.5:
         return f"{number:.3g}" if number % 1 and abs(number) < 999.5 else f"{number:.0f}"
     unit, scale = next(((unit, scale) for unit, scale in UNITS if abs(number) < 999.5 * scale), UNITS[-1])
@@ -34,7 +34,7 @@ def short(number: float) -> str:
 
 
 def summary(run: Run) -> str:
-    """One run's measured phases in columns: times, then the seeds' NUMA block from /proc/vmstat."""
+    """One run's measured phases as columns: times, then the seeds' NUMA block from /proc/vmstat."""
     phases = run.measured
     spec = run.guest.spec
     head = [
@@ -56,13 +56,13 @@ def summary(run: Run) -> str:
             )
             for result in phases
         ]
-        # Cut off, not rounded: so the seeds' tables have it (37.7 % local is 37).
+        # Cut off, not rounded, as in the seeds' tables (37.7 % local is 37).
         rows.append((title, *(ABSENT if value is None else f"{int(value)}" for value in values)))
     return "\n".join([*head, "", *aligned(rows)])
 
 
 def aligned(rows: Sequence[Sequence[str]], *, left: int = 1) -> list[str]:
-    """Rows of as many texts each, in columns: the first `left` to the left, the others to the right."""
+    """Rows of equal length as aligned columns: the first `left` to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
@@ -74,8 +74,8 @@ def aligned(rows: Sequence[Sequence[str]], *, left: int = 1) -> list[str]:
 
 
 def verdict(found: Verdict) -> str:
-    """A case judged: the answer; then each expectation with its boots' values, effect and reason, those that
-    decide first."""
+    """A verdict: the answer, then each expectation with its boots' values, effect and reason, deciding ones
+    first."""
     lines = [
         f"{found.case_name} ({found.size}) on {found.topology}, {found.accel}: {found.before} against {found.after}, "
         f"{found.boots[0]} and {found.boots[1]} boots: {found.answer.upper()}",
@@ -95,8 +95,8 @@ def verdict(found: Verdict) -> str:
 
 
 def _finding(one: Finding, found: Verdict) -> list[str]:
-    """An expectation's lines: what was asked and the answer, a row of values for each kernel, why, and what
-    it takes to tell."""
+    """A finding's lines: expectation and answer, a row of values for each kernel, the reason, and the boots
+    that an answer takes."""
     ratio = "" if one.ratio is None else f", ×{one.ratio:.3g}"
     rows = [
         (kernel, *(map(short, values) if values else [ABSENT]))
@@ -104,19 +104,19 @@ def _finding(one: Finding, found: Verdict) -> list[str]:
     ]
     lines = [f"  {_asked(one.expectation)}: {one.answer}{ratio}"]
     lines += [f"    {line}" for line in aligned([*zip(*zip_longest(*rows, fillvalue=""), strict=True)])]
-    lines.append(f"    {one.reason}")  # where it cannot be told, with the boots that could
+    lines.append(f"    {one.reason}")  # for "cannot tell", with the boots that an answer takes
     return lines
 
 
 def _asked(expected: Expectation) -> str:
-    """What is expected, in the case's own words."""
+    """An expectation in the case's own terms."""
     by = f" by a factor of {expected.by:g}" if expected.by > 1 else ""
     to = "" if expected.to is None else f"{',' * bool(by)} to {expected.to:g}"
     return f"{expected.metric}, {expected.phase}: {expected.direction}{by}{to}"
 
 
 def repro(case: Case, kernel: str, guest: str, phase: Phase, script: str) -> str:
-    """What to type and what to watch in a guest that stands before a case's interesting phase."""
+    """Commands and counters for a guest that `repro` prepared up to a case's interesting phase."""
     expectations = [expected for expected in case.expect if fnmatchcase(phase.name, expected.phase)]
     watched = list(
         dict.fromkeys(counter for expected in expectations for counter in _counters(expected.metric))
@@ -143,7 +143,7 @@ def repro(case: Case, kernel: str, guest: str, phase: Phase, script: str) -> str
 
 
 def _counters(metric: str) -> list[str]:
-    """The counters of /proc/vmstat that a metric is made of: itself, or those in its formula."""
+    """The counters of /proc/vmstat behind a metric: itself, or those in its formula."""
     if metric not in metrics.DERIVED:
         return [metric] if metric not in metrics.TIMES and ":" not in metric else []
     formula = metrics.DERIVED[metric].about.partition(": ")[0]
@@ -157,8 +157,8 @@ def _counters(metric: str) -> list[str]:
 
 
 def spread(found: Calibration) -> str:
-    """How far each metric of a case scatters over boots of one kernel, and what two lots of boots differ by
-    on their own."""
+    """The spread of each metric of a case over boots of one kernel, and the difference of two groups by
+    chance."""
     about, least = found.site, effect.LEAST_BOOTS
     rows = [("METRIC", "PHASE", "MEAN", "SCATTER", f"{least} BOOTS AGAINST {least}")]
     for one in found.spreads:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A topology as a drawing: where each node's box goes, and which lines join them. The macro `topology` in
-templates/parts.html draws it.
+"""A topology as a drawing: the position of each node's box, and the lines between them. The macro `topology`
+in templates/parts.html draws it.
 
-Pure. The one picture that no plotting library makes: everything else is `figures`'.
+Pure. The one picture that Plotly does not draw: all others are in charts.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from numalab.model.values import Value
 from numalab.model.verification import NumaLayout
 
 BOX = (122, 78)
-"""Width and height of a node in CSS pixels: four of them fit a telephone."""
+"""Width and height of a node in CSS pixels: four of them fit on a telephone."""
 MOST_LETTERS = 15
-"""Of a list of CPUs in a box: the text starts 10 pixels from its left side, and a digit is 7 wide."""
+"""The longest CPU list in a box: text starts 10 pixels from its left side, and a digit is 7 wide."""
 MARGIN = 8
 MOST_JOINED = 8
-"""Nodes; with more, lines are a tangle, and the table of distances has to do."""
+"""The most nodes that are joined by lines; for more, the table of distances has to do."""
 SIDES_WIDE = 3
-"""Boxes in a row where no lines join them."""
+"""Boxes in a row without lines."""
 
 
 class Box(Value):
-    """A node: upper left corner, what is written in it."""
+    """A node: its upper left corner and its text."""
 
     node: int
     x: float
@@ -37,7 +37,7 @@ class Box(Value):
 
 
 class Line(Value):
-    """A pair of nodes: both ends, where its distance is written, and how far it is (0 nearest, 1, 2, …
+    """A pair of nodes: both ends, the position of its distance label, and its rank (0 is nearest, 1, 2, …
     farther)."""
 
     x1: float
@@ -51,7 +51,7 @@ class Line(Value):
 
 
 class Drawing(Value):
-    """All of it. `distances` by row and column of `nodes`; `said` is the drawing in words."""
+    """The whole drawing. `distances` are by row and column of `nodes`; `said` describes it in words."""
 
     width: int
     height: int
@@ -65,8 +65,8 @@ class Drawing(Value):
 
 
 def draw(shape: Topology) -> Drawing:
-    """What a guest with this topology shows (topology.asked): nodes of UMA and of numa=fake as the kernel has
-    them."""
+    """The layout that a guest with this topology shows (verification.expected_layout), with UMA and numa=fake
+    as the kernel shows them."""
     view = verification.expected_layout(shape)
     joined = 1 < len(view.nodes) <= MOST_JOINED and not shape.fake
     centres = _circle(len(view.nodes)) if joined else _rows(len(view.nodes))
@@ -90,7 +90,7 @@ def draw(shape: Topology) -> Drawing:
 def _lines(view: NumaLayout, node: int) -> tuple[str, ...]:
     cpus, memory = view.cpus.get(node, ()), view.memory(node)
     lines = [f"CPU {show_cpus(cpus)}" if cpus else "no CPU", show_size(memory) if memory else "no memory"]
-    # The 16 MiB of zone DMA tell nobody anything.
+    # The 16 MiB of zone DMA are not worth showing.
     zones = [
         f"{zone} {size // MIB}MiB"
         for (owner, zone), size in view.zones.items()
@@ -102,12 +102,13 @@ def _lines(view: NumaLayout, node: int) -> tuple[str, ...]:
 
 
 def _fitted(cpus: str) -> str:
-    """A long list of CPUs ends after a whole number; `said`, the drawing's title, has it whole."""
+    """A CPU list that fits into a box, cut after a whole number; `said`, the drawing's title, has all of
+    it."""
     return cpus if len(cpus) <= MOST_LETTERS else f"{cpus[: cpus.rindex(',', 0, MOST_LETTERS) + 1]}…"
 
 
 def _rows(count: int) -> list[tuple[float, float]]:
-    """Centres, row by row."""
+    """Centres of the boxes, row by row."""
     wide = min(count, SIDES_WIDE) if count != 4 else 2
     gap = 18
     return [
@@ -122,7 +123,7 @@ def _rows(count: int) -> list[tuple[float, float]]:
 def _circle(count: int) -> list[tuple[float, float]]:
     """Centres on a ring, clockwise from the upper left, so that neighbours on a ring of sockets are
     neighbours here."""
-    # Half the width and height of the ring: they keep boxes apart, with room for a label on the line between.
+    # Half the width and height of the ring: boxes stay apart, with room for a label on the line between.
     across, down = {2: (92.0, 0.0), 3: (100.0, 80.0), 4: (125.0, 100.0)}.get(
         count, (36.0 * count, 27.0 * count)
     )
@@ -134,7 +135,7 @@ def _circle(count: int) -> list[tuple[float, float]]:
 
 
 def _join(view: NumaLayout, centres: list[tuple[float, float]]) -> tuple[Line, ...]:
-    """A line for each pair; the farther a pair is, the higher its rank, and the fainter it is drawn."""
+    """A line for each pair; the farther apart a pair is, the higher its rank, and the fainter its line."""
     ranks = sorted({distance for distance in view.distances.values() if distance > LOCAL_DISTANCE})
     found = []
     for (i, a), (j, b) in combinations(enumerate(view.nodes), 2):
@@ -142,7 +143,7 @@ def _join(view: NumaLayout, centres: list[tuple[float, float]]) -> tuple[Line, .
         if there is None or back is None:
             continue
         (x1, y1), (x2, y2) = centres[i], centres[j]
-        # Diagonals cross in the middle: their labels stand nearer to one end.
+        # Diagonals cross in the middle: their labels are nearer to one end.
         part = 0.5 if j - i in (1, len(view.nodes) - 1) else 0.42
         found.append(
             Line(
