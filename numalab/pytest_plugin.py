@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The pytest plugin: cases collected, fixtures that boot guests, options that choose them, and honest
-outcomes.
+"""The pytest plugin: collects cases as tests, provides fixtures that boot guests, and options that choose
+them.
 
-Each testcases/NAME.yml is a test on its first machine, or on each --topology: boots in its set-up (what
-breaks there is an error), the verdict in its call: passed, failed, or `cannot tell`, which is neither.
-Fixtures: `lab` (make guests), `guest` (a fresh verified guest, gone after the test), `run` (a workload in it,
-measured and recorded), `deadline` (the test's own). Marks: `topology(NAME, memory=, vcpus=)`, `minutes(N)`,
-`kernel(NAME)`. The lab's edges are imported when a guest is first asked for, so that tests without guests
-need no libvirt.
+Each testcases/NAME.yml is a test on its first machine, or on each --lab-topology. It boots in its set-up
+(what breaks there is an error) and is judged in its call: passed, failed, or `cannot tell`, which is neither.
+Fixtures: `lab` (makes guests), `guest` (a fresh verified guest, ended with the test), `run` (a workload in
+it, measured and recorded), `deadline` (the test's own). Marks: `topology(NAME, memory=, vcpus=)`,
+`minutes(N)`, `kernel(NAME)`. host, guest and measure are imported when a guest is first used, so that tests
+without guests need no libvirt.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ OPTIONS = {
     "series": "--lab-series",
     "uri": "--lab-connect",
 }
-"""The options that take the fields of errors."""
+"""The fields of errors -> the options that set them."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -58,7 +58,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("numalab", "numalab (the spellings without lab- go with 0.2)")
 
     def add(name: str, **how: Any) -> None:
-        # Until 0.2 also without the prefix, as the README of 0.1 has them. getoption() takes either spelling.
+        # Until 0.2 also without the prefix, as in the README of 0.1. getoption() takes either spelling.
         group.addoption(f"--lab-{name}", f"--{name}", **how)
 
     add("topology", action="append", metavar="T", help="run on these topologies instead of each test's own")
@@ -101,15 +101,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def _boots(text: str) -> int | str:
-    """--boots as it is typed; argparse makes a usage error of what is neither."""
+    """Parse --boots; argparse makes a usage error of anything else."""
     if text != "auto" and not (text.isdecimal() and int(text) > 0):
         raise argparse.ArgumentTypeError(f"{text!r} is neither a number from 1 nor auto")
     return text if text == "auto" else int(text)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Name the marks; show the lab's steps with -o log_cli=true; let kill(1) and a closed terminal end a
-    session as Ctrl-C does."""
+    """Register the marks, show the lab's steps with -o log_cli=true, and let kill(1) and a closed terminal
+    end a session as Ctrl-C does."""
     for line in (
         "topology(name, memory=SIZE, vcpus=N): the guest's machine; scaled where given",
         "minutes(n): what the test may take, boot and all; its deadline",
@@ -119,7 +119,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", line)
     logging.getLogger("numalab").setLevel(logging.INFO)
     if threading.current_thread() is threading.main_thread():  # no other may
-        # Python's own answer to SIGTERM and SIGHUP is to end at once, and the guest would stay.
+        # By default Python ends at once on SIGTERM and SIGHUP, and the guest would stay.
         config.add_cleanup(interrupt.install(_interrupt))
 
 
@@ -128,8 +128,8 @@ def _interrupt() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """--at-most: deselect what is marked as longer; --rates: tests of the lab or tests of kernels, never
-    both."""
+    """--at-most deselects what may take longer; --rates selects tests of the lab instead of tests of
+    kernels."""
     most, rates = config.getoption("--at-most"), config.getoption("--rates")
     out = {
         item
@@ -141,7 +141,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    """testcases/*.yml are cases."""
+    """Collect testcases/*.yml as cases."""
     from numalab.core import paths
 
     if file_path.suffix == ".yml" and file_path.parent == paths.ROOT / "testcases":
@@ -153,7 +153,7 @@ class CaseFile(pytest.File):
     """A case on its first machine, or on each --topology."""
 
     def collect(self) -> Iterator[CaseItem]:
-        """Its tests. A case without the asked size has none."""
+        """Its tests. A case without the requested size has none."""
         from numalab.model import catalog
 
         case = catalog.case(self.path.stem)
@@ -165,8 +165,8 @@ class CaseFile(pytest.File):
                 )
 
     def _kernels(self, case: Case) -> Sequence[str] | None:
-        """What --kernels names, () for the case's own; with --series its own kernels there, None when one is
-        missing."""
+        """The kernels of --kernels; () for the case's own; with --series its counterparts there, None when
+        one is missing."""
         from numalab.kernel import recipe
 
         kernels, series = self.config.getoption("--kernels"), self.config.getoption("--series")
@@ -178,7 +178,7 @@ class CaseFile(pytest.File):
         return found if len(found) == 2 else None
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> str | Any:
-        """What is wrong with the case, or with the options for it, in one line."""
+        """One line about what is wrong with the case or its options."""
         return _plain(excinfo.value) or super().repr_failure(excinfo)
 
 
@@ -203,7 +203,7 @@ class CaseItem(pytest.Item):
         self.outcome: Outcome | None = None
 
     def setup(self) -> None:
-        """All boots. Whatever breaks here is an error, not a failure: it says nothing of the kernels."""
+        """Boot everything. What breaks here is an error, not a failure: it says nothing about the kernels."""
         from numalab.cli import live
         from numalab.experiment import run as experiment
         from numalab.host.hypervisor import connect
@@ -227,7 +227,7 @@ class CaseItem(pytest.Item):
         self.user_properties += [("run", str(folder)) for _, folder in self.outcome.runs]
 
     def runtest(self) -> None:
-        """The verdict."""
+        """Judge the case."""
         assert self.outcome is not None
         answers = {verdict.answer for verdict in self.outcome.verdicts}
         text = visible("\n".join(report_text.verdict(verdict) for verdict in self.outcome.verdicts))
@@ -242,34 +242,34 @@ class CaseItem(pytest.Item):
         return _plain(excinfo.value) or super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Path, int, str]:
-        """Where the case stands."""
+        """The case's file and name."""
         return self.path, 0, self.name
 
 
 def _plain(error: BaseException) -> str:
-    """An error that explains itself; '' for all others, which need their traceback."""
+    """The text of an error that explains itself; '' for others, which need their traceback."""
     return visible(told(error, OPTIONS)) if isinstance(error, (DoesNotHold, LabError)) else ""
 
 
 class DoesNotHold(AssertionError):
-    """The verdict says no."""
+    """The case does not hold."""
 
 
 class CannotTell(pytest.skip.Exception):  # type: ignore[name-defined,misc]  # mypy takes this public name for a variable
-    """The verdict says neither; pytest counts it by itself (see pytest_report_teststatus)."""
+    """The verdict is `cannot tell`; pytest counts it separately (see pytest_report_teststatus)."""
 
 
 def pytest_report_teststatus(
     report: pytest.TestReport,
 ) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
-    """`cannot tell` is an outcome of its own, neither passed nor failed nor skipped."""
+    """Report `cannot tell` as an outcome of its own, neither passed nor failed nor skipped."""
     if getattr(report, "cannot_tell", False):
         return "cannot tell", "?", ("CANNOT TELL", {"yellow": True})
     return None
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Why it cannot be told, as failures have why they failed."""
+    """List the reasons for `cannot tell`, as pytest does for failures."""
     told = terminalreporter.getreports("cannot tell")
     if told:
         terminalreporter.write_sep("=", "CANNOT TELL")
@@ -279,7 +279,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test that uses `guest` runs once for each --topology; without that option, for each of its marks."""
+    """Run a test with `guest` once for each --topology; without that option, for each of its marks."""
     if "guest" not in metafunc.fixturenames:
         return
     own = list(metafunc.definition.iter_markers("topology"))
@@ -297,7 +297,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A lab error or an oops brings its evidence (the console's tail, both sides of a mismatch) into the
+    """Add the evidence of a lab error or an oops (the console's tail, both sides of a mismatch) to the
     report."""
     made = yield
     error = call.excinfo.value if call.excinfo else None
@@ -310,7 +310,7 @@ def pytest_runtest_makereport(
             ("numalab", visible(f"{type(error).__name__}: {told(error, OPTIONS)}\n{error.evidence}"))
         )
         if isinstance(item, CaseItem):
-            made.longrepr = _plain(error)  # of a set-up, pytest asks nobody how to show what broke
+            made.longrepr = _plain(error)  # pytest does not call repr_failure for errors in a set-up
     return made
 
 
@@ -331,7 +331,7 @@ class Lab:
         kernel: str | None = None,
         append: str = "",
     ) -> Iterator[Guest]:
-        """A fresh, verified guest; gone at the end of the block."""
+        """A fresh, verified guest; ended with the block."""
         from numalab.guest import guest as guests
         from numalab.guest import launch, provision
 
@@ -349,7 +349,7 @@ class Lab:
 
     @property
     def size(self) -> SizeClass:
-        """--size."""
+        """The size of --size."""
         return SizeClass(self.config.getoption("--size"))
 
 
@@ -368,13 +368,14 @@ def _minutes(item: pytest.Item) -> float:
 
 @pytest.fixture
 def deadline(request: pytest.FixtureRequest) -> Deadline:
-    """What the test may take, from its `minutes` mark."""
+    """The test's deadline, from its `minutes` mark."""
     return Deadline.after(60 * _minutes(request.node))
 
 
 @pytest.fixture
 def guest(request: pytest.FixtureRequest, lab: Lab, deadline: Deadline) -> Iterator[Guest]:
-    """A fresh guest of the test's topology. One that the host cannot hold is skipped, saying so."""
+    """A fresh guest of the test's topology. The test is skipped, with the reason, when the host cannot hold
+    it."""
     from numalab.guest.launch import admit
     from numalab.model import catalog, topology
 
@@ -404,7 +405,7 @@ def run(
     deadline: Deadline,
     record_property: Callable[[str, object], None],
 ) -> Callable[[str], Run]:
-    """run(WORKLOAD) -> Run, in the test's guest at the session's size; every counter goes into the JUnit
+    """run(WORKLOAD) -> Run, in the test's guest, at the session's size. Every counter goes into the JUnit
     XML."""
     from numalab.measure import runner
 

@@ -139,9 +139,8 @@ def of(runs: Sequence[Run]) -> Calibration:
         raise InputError(
             f"a calibration needs {effect.LEAST_BOOTS} boots that ended well, there are {len(whole)}"
         )
-    here = max(
-        (site(run) for run in whole), key=lambda each: each.machine_id
-    )  # a newer run's, if there is one
+    # A newer run has the machine's id, and goes before those without.
+    here = max((site(run) for run in whole), key=lambda each: each.machine_id)
     kernels = {run.kernel for run in whole}
     unlike = [
         *compatibility.differences(whole),

@@ -118,7 +118,7 @@ def looks(size: CaseSize) -> tuple[int, ...]:
 
 
 def enough(judged: Verdict) -> bool:
-    """Whether more boots are useless: the answer is clear, or no unclear finding has countable boots."""
+    """Whether more boots are of no use: the answer is clear, or no unclear finding can be tested."""
     open_ones = [found for found in judged.findings if found.decides and found.answer is Answer.CANNOT_TELL]
     return judged.answer is not Answer.CANNOT_TELL or (
         min(judged.boots) >= LEAST_BOOTS and all(found.p is None for found in open_ones)

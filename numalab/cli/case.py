@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""lab.py cases, run, verdict, calibrate, repro, watch: before against after, judged; and the machine to look
-at oneself."""
+"""lab.py cases, run, verdict, calibrate, repro, watch: cases run and judged, and a case's machine for a
+person.
+
+Options in, text out; the work is done by experiment and analysis.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,7 @@ BootsOption = Annotated[
 
 
 def status(verdicts: tuple[Verdict, ...]) -> Exit:
-    """One exit status for several verdicts: what does not hold first, then what cannot be told."""
+    """One exit status for several verdicts: "does not hold" first, then "cannot tell"."""
     answers = {verdict.answer for verdict in verdicts}
     return next(
         (STATUS[answer] for answer in (Answer.DOES_NOT_HOLD, Answer.CANNOT_TELL) if answer in answers),
@@ -276,7 +279,7 @@ def watch(
         if cancel.is_set():
             return
         now = look()
-        # By the clock: under emulation a look takes a good part of a second itself.
+        # By the clock: under emulation reading the counters takes a good part of a second.
         _show(live.watched_table(first[1], before[1], now[1], now[0] - before[0]))
         before = now
         if number == count:
@@ -291,6 +294,6 @@ def _show(rows: list[tuple[str, str, str]]) -> None:
 
 
 def register(app: typer.Typer) -> None:
-    """Put these commands on lab.py."""
+    """Add these commands to lab.py."""
     for command in (cases, run, verdict, calibrate, repro, watch):
         app.command()(command)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""lab.py up … gc: a guest's life by hand."""
+"""lab.py up, down and the other commands on guests: parse options, call guest, print."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def up(
     )
     deadline = limit(timeout)
     if len({request.kernel_name for request in requests}) > 1:
-        # A pair of which one is not built is no pair: nothing is started.
+        # Nothing is started when any kernel of a comparison is not built.
         for request in requests:
             kernel_boot.resolve(request.kernel_name, image.require(image_name, deadline))
     host = connect(uri, deadline)
@@ -174,8 +174,7 @@ def _requests(
     vcpus: int | None,
     disks: list[str],
 ) -> list[GuestRequest]:
-    """The asked guests as values; everything that can be wrong about them is found here, before anything is
-    made."""
+    """Requests for the guests of one command. Every error in them is raised here, before anything is made."""
     pairs = [(text, kernel_name) for text in topologies for kernel_name in kernels]
     if given and len(given) != len(pairs):
         raise InputError(
@@ -205,7 +204,7 @@ def _requests(
 
 
 def _with_disks(shape: Topology, texts: list[str]) -> Topology:
-    """Further data disks: SIZE alone names the disk after it (500T -> 500T)."""
+    """The topology with more data disks. A bare SIZE is also the disk's name (500T -> 500T)."""
     disks = {disk.name: disk for disk in shape.disks}
     for text in texts:
         name, _, size = text.rpartition("=")
@@ -213,7 +212,7 @@ def _with_disks(shape: Topology, texts: list[str]) -> Topology:
             disk = Disk.model_validate({"name": name or size, "size": size})
         except ValidationError as error:
             raise InputError(f"--disk {text}: {first_fault(error)[1]}") from error
-        # A topology's disk of that very size is the one that was meant.
+        # A topology's disk of the same size is the one meant.
         if not name and disk.size in {known.size for known in disks.values()}:
             continue
         disks[disk.name] = disk
@@ -232,7 +231,7 @@ def list_guests() -> None:
         except InputError:
             rows.append((name, "unfinished", *[""] * 6))
             continue
-        except HostError:  # `status` says why
+        except HostError:  # `status` shows the reason
             rows.append((name, "unreadable", *[""] * 6))
             continue
         if node := guests.elsewhere(found):
@@ -338,10 +337,8 @@ def execute(
     told: dict[str, object]
     try:
         guest = reach(name)
-        streams = {
-            "out": getattr(sys.stdout, "buffer", None),
-            "err": getattr(sys.stderr, "buffer", None),
-        }  # none after >&-
+        # After >&- sys.stdout is None.
+        streams = {"out": getattr(sys.stdout, "buffer", None), "err": getattr(sys.stderr, "buffer", None)}
         result = (
             guest.execute(line, deadline=deadline)
             if as_json
@@ -390,9 +387,8 @@ def open_console(
     """The guest's console (leave with Ctrl-]); the kernel's whole log is on disk."""
     if log:
         for piece in open_guest(name).console_pieces():
-            sys.stdout.write(
-                visible(piece) if sys.stdout.isatty() else piece
-            )  # to a file or a program it goes as it is
+            # A file or a program gets the log unchanged.
+            sys.stdout.write(visible(piece) if sys.stdout.isatty() else piece)
         return
     guest = reach(name)
     echo(f"kernel log: {guest.console_log}", err=True)
@@ -425,7 +421,7 @@ def down(
             open_guest(name).down(limit(MINUTE))
         except Cancelled:
             raise
-        except LabError as error:  # the others go down all the same
+        except LabError as error:  # the others are still ended
             errors.append(error)
         else:
             echo(f"{name} is down")
@@ -443,7 +439,7 @@ def gc(uri: Uri = None) -> None:
 
 
 def register(app: typer.Typer) -> None:
-    """Put these commands on lab.py."""
+    """Add these commands to lab.py."""
     app.command()(up)
     app.command("list")(list_guests)
     app.command()(status)

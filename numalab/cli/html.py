@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""lab.py report: runs and their verdicts as a folder of HTML."""
+"""lab.py report: runs and their verdicts as a folder of HTML. How a report is made is in report.html."""
 
 from __future__ import annotations
 
@@ -42,10 +42,8 @@ def report(
 ) -> None:
     """Write a report for any browser, without a network: verdicts, tables, plots, what was run on what, raw
     data."""
-    from numalab.report import (
-        html,
-        sections,  # Plotly, Jinja2 and scipy.stats: nobody else waits for them.
-    )
+    # Imported here: Plotly, Jinja2 and scipy.stats load slowly, and no other command needs them.
+    from numalab.report import html, sections
 
     found = [(record.read(folder), folder) for folder in run_index.choose(words)]
     runs = [run for run, _ in found]
@@ -55,8 +53,7 @@ def report(
 
 
 def verdicts(runs: Sequence[Run], *, force: bool) -> list[Verdict]:
-    """The verdicts of each experiment whose both sides are there, in the order in which they are named;
-    others have none."""
+    """The verdicts of each experiment that has runs of both arms, in order; other experiments have none."""
     experiments: dict[str, list[Run]] = {}
     for run in runs:
         if run.place:
@@ -70,5 +67,5 @@ def verdicts(runs: Sequence[Run], *, force: bool) -> list[Verdict]:
 
 
 def register(app: typer.Typer) -> None:
-    """Put this command on lab.py."""
+    """Add this command to lab.py."""
     app.command()(report)

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""SIGINT, SIGTERM and SIGHUP are one thing: the first ends every wait, and what was made is removed.
+"""Ctrl-C, kill(1) and a closed terminal: the first SIGINT, SIGTERM or SIGHUP ends every wait, and clean-up
+follows.
 
-Later ones change nothing: a person who presses Ctrl-C twice, or closes the terminal after it, would else end
-the clean-up, and guests would stay. What a clean-up waits for has a deadline.
+Later signals do nothing: a person who presses Ctrl-C twice, or then closes the terminal, would otherwise end
+the clean-up, and guests would stay. The waits of a clean-up have deadlines. Not here: the clean-up itself,
+which is in the functions that make something.
 """
 
 from __future__ import annotations
@@ -21,19 +23,19 @@ cancel = Deadline.after(0).cancel
 
 
 def limit(seconds: float) -> Deadline:
-    """A deadline that an interrupt ends at once."""
+    """A deadline that a signal ends at once."""
     return Deadline.after(seconds, cancel)
 
 
 def cancel_waits() -> None:
     """End every wait of this process."""
-    # By another thread: this one may be inside cancel.wait(), with the event's lock held. threading.Thread
-    # has locks too.
+    # In another thread: this one may be inside cancel.wait() and hold the event's lock. Not threading.Thread,
+    # which has locks too.
     _thread.start_new_thread(cancel.set, ())
 
 
 def once(action: Callable[[], None]) -> Callable[[int, FrameType | None], None]:
-    """A signal handler that acts on the first signal alone."""
+    """A signal handler that runs `action` on the first signal only."""
     received = False
 
     def handler(_signal: int, _frame: FrameType | None) -> None:
@@ -46,16 +48,16 @@ def once(action: Callable[[], None]) -> Callable[[int, FrameType | None], None]:
 
 
 def install(action: Callable[[], None] = cancel_waits) -> Callable[[], None]:
-    """Let the first of SIGNALS act; returns what sets them back. Only the main thread may.
+    """Run `action` on the first of SIGNALS; returns a function that restores the handlers. Main thread only.
 
-    A SIGHUP that is ignored stays so: nohup(1) wants it.
+    A SIGHUP that is ignored stays ignored: nohup(1) needs that.
     """
     handler = once(action)
     kinds = [
         kind for kind in SIGNALS if kind is not signal.SIGHUP or signal.getsignal(kind) is not signal.SIG_IGN
     ]
     before = [(kind, signal.signal(kind, handler)) for kind in kinds]
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # lab.py has had them wait
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # lab.py had blocked them
 
     def restore() -> None:
         for kind, old in before:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""lab.py kernel …: list, show, build and import kernels."""
+"""lab.py kernel …: list, show, build, import and prune kernels. How one is built is in the room kernel."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SourceOption = Annotated[
 
 
 def _image(name: str, image_name: str) -> image.Image | None:
-    """The guest image, for kernels that take their configuration from it."""
+    """The guest image, for kernels whose configuration is the image's; else None."""
     what = recipe.recipe(name)
     return (
         image.require(image_name, limit(MINUTE))
@@ -43,7 +43,7 @@ def _image(name: str, image_name: str) -> image.Image | None:
 
 
 def _use(source_tree: str | None, names: list[str]) -> None:
-    """--source, which one of the kernels at least must want."""
+    """Use --source as the git tree; InputError unless one of the kernels needs one."""
     if source_tree is None:
         return
     if not any((git := recipe.recipe(name).source.git) and not git.url for name in names):
@@ -68,7 +68,7 @@ def list_kernels() -> None:
                     else None
                 )
                 life = "built" if asked and kernel_build.existing(asked) else "not built"
-            except InputError:  # `kernel show` says which
+            except InputError:  # `kernel show` has the details
                 life = "no source"
         echo(f"{name:28} {life:10} {what.description}")
 
@@ -143,7 +143,7 @@ def import_kernel(
     if modules is not None and not modules.exists():
         raise InputError(f"--modules {modules}: there is no such folder or tar")
     given = {"bzimage": str(bzimage.absolute())} | ({"modules": str(modules.absolute())} if modules else {})
-    # JSON is YAML: paths need no quoting of our own.
+    # JSON is YAML, and quotes the paths.
     path.write_text(
         f"description: {json.dumps(f'{release}, built elsewhere')}\nsource: {json.dumps({'prebuilt': given})}\n"
     )

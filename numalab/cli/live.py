@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""An experiment as a person sees it while it runs: which boot, which phase, what moves, how long yet.
+"""The progress of an experiment for a person: which boot, which phase, live counters, and the remaining time.
 
-On a terminal the counters move under the step; in a pipe each boot and each measured phase is a plain line.
+On a terminal the counters change below the step; in a pipe each boot and each measured phase is a plain line.
+Not here: how steps are drawn (progress).
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ WATCHED = (
     "pgscan_kswapd",
     "pgscan_direct",
 )
-"""What moves in one of the seeds' systems or another."""
+"""The counters that one of the seeds' systems or another is about."""
 
 
 class View:
-    """A measure.Watcher over all boots of an experiment: `boots` rounds, or (None) as many as it takes."""
+    """An experiment.run.Observer over all boots: `boots` rounds, or (None) as many as it takes."""
 
     def __init__(self, plan: Plan, boots: int | None) -> None:
         self.plan, self.fixed = plan, boots is not None
@@ -41,7 +42,7 @@ class View:
         self.first: tuple[str, Mapping[str, Any]] | None = None
 
     def began(self, boot: ExperimentBoot) -> View:
-        """A boot is about to begin."""
+        """A boot begins."""
         self.first, left, now = None, "", time.monotonic()
         if not boot.number:
             self.started = now
@@ -69,7 +70,7 @@ class View:
         log.moving("  ".join(moved))
 
     def ended(self, result: PhaseResult) -> None:
-        """See measure.Watcher."""
+        """See runner.Watcher."""
         if result.phase.measured:
             moved = [
                 f"{name} {short(result.counters['vmstat'][name])}"
@@ -94,8 +95,8 @@ class View:
 def watched_table(
     first: Mapping[str, int], before: Mapping[str, int], now: Mapping[str, int], seconds: float
 ) -> list[tuple[str, str, str]]:
-    """Rows of `lab.py watch`: counter, since the watch began, a second over the `seconds` between `before`
-    and `now`."""
+    """Rows of `lab.py watch`: counter, its change since `first`, and its rate over the `seconds` from
+    `before` to `now`."""
     names = [
         name
         for name in now

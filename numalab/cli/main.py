@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The command line: arguments in, calls to the lower layers, text and an exit status out.
+"""The command line's entry point: the app, the commands that have no module of their own, and the exit
+status.
 
-The exit statuses are errors.Exit; docs/verdicts.md ("Exit statuses") has the table.
+The exit statuses are errors.Exit; docs/verdicts.md ("Exit statuses") has the table. Not here: options that
+several commands share (options), printing (terminal).
 """
 
 from __future__ import annotations
@@ -186,23 +188,23 @@ def show_inventory() -> None:
 
 
 def main() -> NoReturn:
-    """lab.py: run a command and leave with its exit status."""
+    """Run lab.py's command and exit with its status."""
     interrupt.install()
     outlive_readers()
     code: int = Exit.LAB_ERROR
-    with suppress(OSError), Progress():  # whoever reads the progress may have a full disk
+    with suppress(OSError), Progress():  # standard error may be a file on a full disk
         code = _outcome()
     sys.exit(code)
 
 
 def _outcome() -> int:
-    """Run the command; its exit status. What cannot be printed changes no status."""
+    """Run the command and return its exit status, which a failure to print does not change."""
     try:
         command = typer.main.get_command(app)
         learn_options(command, sys.argv[1:])
         status = _command(command)
         if sys.stdout:
-            # a full disk is an error of ours; Python would tell of it at its exit, with 120
+            # Report a full disk here: Python would do it at its exit, with status 120.
             sys.stdout.flush()
         return status
     except Cancelled:
@@ -220,7 +222,7 @@ def _outcome() -> int:
     except (OSError, subprocess.SubprocessError) as error:
         with suppress(OSError):
             echo(f"lab.py: error: {error}", err=True)
-    except Exception:  # Python would leave with 1, and that says "does not hold"
+    except Exception:  # Python would exit with 1, which means "does not hold"
         with suppress(OSError):
             echo(traceback.format_exc(), err=True)
     return Exit.LAB_ERROR
@@ -235,8 +237,8 @@ def _command(call: Callable[..., object]) -> int:
     except typer.Abort:
         raise Cancelled("cancelled") from None
     except Exception as error:
-        # Bad usage: click's exceptions, which typer has a copy of since 0.2x; their classes differ, their
-        # form does not.
+        # Bad usage: click's exceptions, of which typer has copies since 0.2x, with other classes and the same
+        # attributes.
         if not hasattr(error, "format_message"):
             raise
         raise InputError(f"{error.format_message()} (--help tells more)") from None

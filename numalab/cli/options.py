@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the commands of lab.py share: options, a guest by its name, and the inventory of those that are up."""
+"""What several commands of lab.py share: options, opening a guest by its name, the inventory, showing
+errors."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from numalab.model.values import SizeClass
 
 MINUTE = 60.0
 COMMAND_SECONDS = 24 * 3600.0
-"""How long exec, ssh and transfers may take when nobody says otherwise."""
+"""Default time limit of exec, ssh and transfers."""
 
 Uri = Annotated[
     str | None,
@@ -49,7 +50,7 @@ VcpusOption = Annotated[
 
 
 def open_guest(name: str) -> Guest:
-    """A guest by name, whether it runs or not. HostError for one on another machine that shares the state
+    """A guest by name, running or not. HostError for one on another machine that shares the state
     directory."""
     record = guests.read(name)
     if node := guests.elsewhere(record):
@@ -68,7 +69,7 @@ def reach(name: str) -> Guest:
 
 
 def one_of(kind: type[SizeClass] | type[DiskForm] | type[BootWay], option: str, text: str) -> str:
-    """A word of an option that takes few, or an InputError with all of them."""
+    """A word of an option with few values. InputError lists all of them."""
     words = [member.value for member in kind]
     if text not in words:
         raise InputError(f"{option}: {text!r} is none of {', '.join(words)}")
@@ -83,7 +84,7 @@ def accel_word(text: str) -> str:
 
 
 def size_option(option: str, text: str | None) -> int | None:
-    """A size of an option, in bytes."""
+    """The size in an option, in bytes; None when the option is not given."""
     try:
         return None if text is None else parse_size(text)
     except ValueError as error:
@@ -91,7 +92,7 @@ def size_option(option: str, text: str | None) -> int | None:
 
 
 def inventory() -> Path:
-    """Keep the dynamic inventory in step with the guests that are up."""
+    """Update the dynamic inventory to the guests that are up; returns its path."""
     ready = []
     for name in guests.names():
         try:
@@ -104,11 +105,11 @@ def inventory() -> Path:
 
 
 _options: dict[str, str] = {}
-"""Parameters of the command that runs, and the option of each."""
+"""The parameters of the running command -> their options."""
 
 
 def learn_options(command: Callable[..., object], words: Sequence[str]) -> None:
-    """Remember the options of the command that these words call, for `show_error`."""
+    """Store the options of the command that `words` call, for `show_error`."""
     for word in words:
         command = getattr(command, "commands", {}).get(word, command)
     _options.clear()
@@ -118,15 +119,15 @@ def learn_options(command: Callable[..., object], words: Sequence[str]) -> None:
 
 
 def show_error(error: BaseException) -> None:
-    """One line; then, indented, the evidence for whoever wants more."""
+    """Print an error's line and, indented, its evidence."""
     echo(f"lab.py: error: {told(error, _options)}", err=True)
     for line in getattr(error, "evidence", "").splitlines():
         echo(f"    {line}", err=True)
 
 
 def fail_with(errors: Sequence[BaseException]) -> None:
-    """Show all errors but one, and raise that: a cancellation, else a crash of a kernel, else the first.
-    Nothing where there is none."""
+    """Show all errors but one, and raise that: a cancellation, else a kernel's crash, else the first. No-op
+    without errors."""
     if not errors:
         return
     gravest = next(

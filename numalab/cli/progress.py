@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""How steps look: a live line for each step under way on a terminal, plain lines in a pipe."""
+"""How steps look: a live line for each running step on a terminal, plain lines in a pipe. The steps
+themselves come from core.log."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from numalab.cli.terminal import visible
 
 
 class Progress(logging.Handler):
-    """Shows the steps of logger "numalab" on standard error while it is entered."""
+    """Shows the steps of the logger "numalab" on standard error while it is entered."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
@@ -53,7 +54,7 @@ class Progress(logging.Handler):
             self._live.stop()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """One step's begin or end, or a note."""
+        """Show the begin or end of a step, or a note."""
         about = {"step": record.getMessage(), "who": "", "state": "note", "seconds": 0.0} | vars(record)
         who, what, state = visible(str(about["who"])), visible(str(about["step"])), str(about["state"])
         key = (record.thread or 0, what)
@@ -66,7 +67,7 @@ class Progress(logging.Handler):
                 self._running.pop(key, None)
                 self._moving.pop(record.thread or 0, None)
             busy = bool(self._running)
-        # Not under the lock: starting and stopping draw, and drawing takes it.
+        # Not under the lock: starting and stopping draw, which takes the lock.
         if self._live and busy != self._live.is_started:
             self._live.start() if busy else self._live.stop()
         if state not in ("begin", "moving"):
@@ -80,11 +81,11 @@ class Progress(logging.Handler):
             self._console.print(Text.assemble(mark, f" {seconds}{who + ': ' if who else ''}{what}"))
 
     def __rich__(self) -> Table:
-        """The steps under way, each with the seconds it has taken so far."""
+        """The running steps, each with its seconds so far."""
         table = Table.grid(padding=(0, 1))
         with self._changing:
             for (thread, _), (who, what, since) in self._running.items():
-                # As Text: of a plain string rich would take what stands in brackets for its own markup.
+                # As Text: in a plain string rich would take brackets for its own markup.
                 table.add_row(
                     self._spinner,
                     f"{time.monotonic() - since:8.0f} s ",

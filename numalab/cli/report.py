@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""lab.py compare, runs: runs set side by side, as the seeds do it, for a mail or for a program; what runs
-there are."""
+"""lab.py compare and runs: runs compared as text, mail, JSON or CSV; and the list of runs.
+
+Options in, text out; the tables are made by report, the list by runs.index.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ from numalab.runs import index as run_index
 
 
 class Format(StrEnum):
-    """How a comparison is told."""
+    """The output format of a comparison."""
 
     TEXT = "text"
     MAIL = "mail"
@@ -115,7 +117,7 @@ def compare(
 
 
 def unlike(runs: Sequence[Run], *, force: bool) -> tuple[str, ...]:
-    """In what unbroken runs differ that must not; InputError unless forced."""
+    """The traits in which unbroken runs must not differ but do; InputError unless forced."""
     lines = compatibility.differences([run for run in runs if not run.error])
     if lines and not force:
         raise InputError(f"these runs are not comparable: {'; '.join(lines)}: leave some out, or use --force")
@@ -123,7 +125,7 @@ def unlike(runs: Sequence[Run], *, force: bool) -> tuple[str, ...]:
 
 
 def notes(runs: Sequence[Run], forced: Sequence[str]) -> list[str]:
-    """What a reader must know before the tables."""
+    """Notes for the reader, to be printed before the tables."""
     return [
         *(f"NOT COMPARABLE, forced: {line}" for line in forced),
         *(f"not counted: {run.id}: {run.error}" for run in runs if run.error),
@@ -131,7 +133,7 @@ def notes(runs: Sequence[Run], forced: Sequence[str]) -> list[str]:
 
 
 def mirrored(runs: Sequence[Run]) -> dict[str, Published]:
-    """The published tables of the runs' cases. Raises InputError when there is none."""
+    """The published tables of the runs' cases. InputError when there are none."""
     names = dict.fromkeys(name for run in runs if run.place for name in run.place.case.published)
     if not names:
         raise InputError(
@@ -141,7 +143,7 @@ def mirrored(runs: Sequence[Run]) -> dict[str, Published]:
 
 
 def verdicts(runs: Sequence[Run], *, force: bool) -> tuple[tuple[Verdict, ...], list[str]]:
-    """What the case concludes, when the runs are both arms of one; otherwise why there is no verdict."""
+    """The verdicts of a case when its runs have both arms, and otherwise why there is none."""
     arms = {run.place.arm if run.place else None for run in runs}
     if arms != set(Arm):
         return (), []
@@ -154,7 +156,7 @@ def verdicts(runs: Sequence[Run], *, force: bool) -> tuple[tuple[Verdict, ...], 
 def plain(
     found: Columns, above: Sequence[str], beside: Sequence[Beside], references: Mapping[str, Published]
 ) -> str:
-    """Tables as the seeds have them, the workload's name over the first."""
+    """The seeds' tables as text, with the workload's name over the first."""
     run = next(iter(found.values()))[0]
     spec = run.guest.spec
     boots = ", ".join(f"{len(boots)} of {heading}" for heading, boots in found.items())
@@ -192,7 +194,7 @@ def runs(
 
 
 def listing(found: Sequence[run_index.Entry]) -> list[str]:
-    """A line for each run; what is broken or damaged says why."""
+    """A line for each run, with the reason for a broken or damaged one."""
     rows = [("STARTED", "CASE", "KERNEL", "TOPOLOGY", "SIZE", "ACCEL", "RUN")]
     rows += [
         (
@@ -216,6 +218,6 @@ def listing(found: Sequence[run_index.Entry]) -> list[str]:
 
 
 def register(app: typer.Typer) -> None:
-    """Put these commands on lab.py."""
+    """Add these commands to lab.py."""
     for command in (compare, runs):
         app.command()(command)

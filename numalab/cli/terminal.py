@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Standard output and standard error: what may be printed there, and what becomes of a reader that goes away.
+"""Standard output and standard error: what may be printed there, and readers that go away.
 
-Guests, and records from other machines, hold any bytes; on a terminal some of them are commands. So all text
-of the command line goes through `echo`. Not here: the steps under way (progress), whose text goes through
+Output of guests, and records from other machines, may hold any bytes, and some are commands to a terminal. So
+all text of the command line goes through `echo`. Not here: running steps (progress), whose text goes through
 `visible` too.
 """
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 GONE = (errno.EPIPE, errno.EIO)
-"""Nobody reads any more: of a pipe, and of a terminal that was closed."""
+"""The errors of a stream without a reader: of a pipe, and of a closed terminal."""
 KEPT = "\n\t"
 
 
 def visible(text: str) -> str:
-    r"""Text whose control characters can be read and do nothing: ESC becomes \x1b. Newlines and tabs stay.
+    r"""Text with visible control characters: ESC becomes \x1b. Newlines and tabs stay.
 
-    Not printable, too, are the C1 controls (0x9b begins a sequence as ESC [ does) and those that turn the
-    direction of writing. The serial console ends its lines with CR LF, which is a newline.
+    The C1 controls (0x9b begins a sequence as ESC [ does) and the characters that change the direction of
+    writing become visible too. The serial console ends its lines with CR LF, which becomes a newline.
     """
     text = re.sub(r"\r+\n", "\n", text)
     if text.isprintable():
@@ -42,13 +42,12 @@ def visible(text: str) -> str:
 
 
 def echo(text: object = "", *, err: bool = False, nl: bool = True) -> None:
-    """Print text for a person, a newline after it."""
+    """Print text for a person, with a newline."""
     typer.echo(visible(str(text)), err=err, nl=nl)
 
 
 def told(error: BaseException, options: Mapping[str, str]) -> str:
-    """An error's line. Where an option takes the field that it is about, the option stands for it: instead of
-    it, or after the line."""
+    """An error's line. When an option sets its field, the option replaces the field, or follows the line."""
     line, field = str(error), getattr(error, "field", "")
     if field not in options:
         return line
@@ -59,12 +58,11 @@ def told(error: BaseException, options: Mapping[str, str]) -> str:
 
 
 def outlive_readers() -> None:
-    """From now on, a reader of standard output or standard error that goes away changes nothing but what is
-    printed.
+    """From now on a reader of standard output or standard error that goes away only stops the printing.
 
-    Else `run | head -1` would end an experiment, and click would end with status 1: "does not hold".
+    Otherwise `run | head -1` would end an experiment, and click would exit with status 1: "does not hold".
     """
-    # In a test they are somebody else's.
+    # In a test the streams are pytest's.
     if sys.stdout is sys.__stdout__ and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout = _outliving(sys.stdout)
     if sys.stderr is sys.__stderr__ and isinstance(sys.stderr, io.TextIOWrapper):
@@ -82,10 +80,10 @@ def _outliving(stream: io.TextIOWrapper) -> io.TextIOWrapper:
 
 
 class _Outliving(io.FileIO):
-    """A file whose descriptor becomes /dev/null when it cannot be written to; an error other than a lost
-    reader is raised, once.
+    """A file whose descriptor becomes /dev/null when it cannot be written to. An error other than a lost
+    reader is raised once.
 
-    Once: Python flushes at its exit again, and would end with a status of its own (120).
+    Once only: Python flushes again at its exit, and would exit with a status of its own (120).
     """
 
     def write(self, data: ReadableBuffer, /) -> int:

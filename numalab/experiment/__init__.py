@@ -1,2 +1,3 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A case run: fresh guests of each kernel in turn, measured and judged."""
+"""A case run: fresh guests of each kernel in turn, measured and judged. Running one workload belongs in
+measure, what follows from the runs in analysis."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What an experiment is to do, everything decided: case, size, machine, kernels, builds, and the order of
-boots.
+"""The plan of an experiment: case, size, machine, kernels, builds, and the order of boots, all decided in
+advance.
 
-What boots and measures is `run`'s.
+Not here: booting and measuring (run).
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from numalab.model.values import Phase, SizeClass, Value
 
 
 class Plan(Value):
-    """What is asked of an experiment, everything decided."""
+    """What an experiment will do, with every choice made."""
 
     case_name: str
     case: Case
     size: SizeClass
     machine: Machine
     kernels: tuple[str, ...]
-    """Recipes, by name or path. The first is "before", all others are "after". Twice the same kernel is a
+    """Recipes, by name or path. The first is "before", all others are "after". The same kernel twice is a
     calibration."""
     accel: str = "auto"
     profile_hz: int = 0
     image: str = "debian12"
     image_id: str = ""
-    """The build of the image that all boots use, from the first to the last; '' until they begin."""
+    """The build of the image that all boots use; '' until the first boot."""
     pinned: dict[str, BootFiles] = Field(default_factory=dict)
-    """By name, the build of each kernel that all its boots use."""
+    """By kernel name, the build that all its boots use."""
 
     @property
     def about(self) -> CaseSize:
-        """The case's parameters of this size."""
+        """The case's parameters for this size."""
         return self.case.sizes[self.size]
 
 
@@ -64,7 +64,7 @@ def make_plan(
     accel: str = "auto",
     profile_hz: int = 0,
 ) -> Plan:
-    """A case and what a person chose, checked before anything is made. Raises InputError."""
+    """The plan for a case and a person's choices, checked before anything is made. Raises InputError."""
     case = catalog.case(name)
     if size not in case.sizes:
         raise InputError(f"case {name} has no size {size}: it has {', '.join(case.sizes)}")
@@ -92,7 +92,7 @@ def make_plan(
 
 
 def _like(first: Machine, name: str) -> Machine:
-    """A topology that the case does not name: no larger than the case's first machine, or quick would not be
+    """A topology that the case does not name, no larger than the case's first machine: quick has to stay
     quick."""
     own = catalog.topology(name)
     least = sum(bool(node.cpus) for node in own.nodes)
@@ -131,8 +131,7 @@ def scaled_topology(plan: Plan) -> Topology:
 
 
 def boot_order(kernels: Sequence[str], boots: int, *, first: int = 0) -> list[tuple[int, int]]:
-    """(boot, index of its kernel) of rounds `first` to `boots` - 1: forwards in even rounds, backwards in odd
-    ones."""
+    """(boot, index of its kernel) of rounds `first` to `boots` - 1; the order is reversed in odd rounds."""
     found: list[tuple[int, int]] = []
     for turn in range(first, boots):
         sequence = range(len(kernels)) if turn % 2 == 0 else range(len(kernels) - 1, -1, -1)
@@ -141,15 +140,15 @@ def boot_order(kernels: Sequence[str], boots: int, *, first: int = 0) -> list[tu
 
 
 def build_kernels(plan: Plan, deadline: Deadline) -> None:
-    """Build the kernels that are not there yet."""
+    """Build the kernels that are not built yet."""
     for name in dict.fromkeys(plan.kernels):
         if recipe(name).built:
             build.build(name, image.existing(plan.image, deadline), deadline)
 
 
 def pin_builds(plan: Plan, deadline: Deadline) -> tuple[Plan, set[Path]]:
-    """The plan on certain builds of its image and kernels, and the folders that nobody may remove until its
-    last boot."""
+    """The plan with fixed builds of its image and kernels, and the folders that must stay until its last
+    boot."""
     base = image.require(plan.image, deadline)
     boots = {name: kernel_boot.resolve(name, base) for name in plan.kernels}
     return plan.model_copy(update={"image_id": base.id, "pinned": boots}), launch.folders(
@@ -158,19 +157,19 @@ def pin_builds(plan: Plan, deadline: Deadline) -> tuple[Plan, set[Path]]:
 
 
 def plan_settings(plan: Plan) -> dict[str, str]:
-    """Sysctls and knobs of the plan, in one mapping for the record."""
+    """Sysctls and knobs of the plan as one mapping, for the record."""
     return {**plan.about.sysctls, **plan.about.knobs}
 
 
 def workload_phases(plan: Plan) -> tuple[Phase, ...]:
-    """The workload's, with the plan's parameters."""
+    """The workload's phases with the plan's parameters."""
     module = runner.load(plan.case.workload)
     found: tuple[Phase, ...] = module.phases(runner.parameters(module, plan.size, plan.about.params))
     return found
 
 
 def interesting_phase(plan: Plan) -> Phase:
-    """The first phase that something is expected of."""
+    """The first phase that has an expectation."""
     return next(
         phase
         for phase in workload_phases(plan)

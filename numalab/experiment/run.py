@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A case run: fresh guests of each kernel in turn, one run each; and a case prepared for a person.
+"""Runs a case: fresh guests of each kernel in turn, one run each. Also prepares a guest of a case for a
+person.
 
-Boots alternate (A B, then B A): never all of one kernel and then all of the other, so that what drifts on the
-host falls on both. A boot is one sample, whatever it repeats inside. Not here: what follows from the runs
-(judge).
+Boots alternate (A B, then B A), never all of one kernel first, so that a drift of the host affects both. A
+boot is one sample, whatever it repeats inside. Not here: what the runs show (analysis.verdict), what is
+decided before the first boot (plan).
 """
 
 from __future__ import annotations
@@ -47,15 +48,15 @@ from numalab.runs import index as run_index
 from numalab.runs import record
 
 PREPARE_SECONDS = 6 * 3600.0
-"""For kernels that have to be built first; a distribution's whole configuration under emulation is the
-longest."""
+"""Time limit for kernels that must be built first; a distribution's configuration under emulation is the
+slowest."""
 SPARE_SECONDS = 60.0
-"""Beyond a boot's limit, for ending the guest."""
+"""Added to a boot's limit, for ending the guest."""
 
 
 @dataclass(frozen=True)
 class ExperimentBoot:
-    """One boot of an experiment, as it is about to begin."""
+    """One boot of an experiment, before it begins."""
 
     number: int
     arm: Arm
@@ -74,10 +75,10 @@ def run(
     limit: Callable[[float], Deadline],
     began: Callable[[ExperimentBoot], runner.Watcher | None] = lambda _: None,
 ) -> Iterator[tuple[Run, Path]]:
-    """Boot and measure rounds `first` to `boots` - 1 of an experiment, a run each. An error ends it; earlier
+    """Boot and measure rounds `first` to `boots` - 1, one run each. An error ends the experiment; its earlier
     runs stay.
 
-    A run is handed over when its guest is down: whoever takes it may take long, or raise.
+    A run is yielded when its guest is down: the caller may take long, or raise.
     """
     for number, index in boot_order(plan.kernels, boots, first=first):
         boot = ExperimentBoot(
@@ -110,7 +111,7 @@ def run(
 
 @contextmanager
 def _crash_of(boot: ExperimentBoot) -> Iterator[None]:
-    """Name the arm and the kernel in an oops: a crash of the kernel "before" is no regression."""
+    """Add arm and kernel to an oops: a crash of the kernel "before" is no regression."""
     try:
         yield
     except KernelOops as error:
@@ -128,12 +129,12 @@ def fresh_experiment(plan: Plan) -> str:
 def booted(
     plan: Plan, host: Host, kernel: str, name: str, deadline: Deadline
 ) -> Iterator[tuple[Guest, dict[str, str]]]:
-    """A fresh guest of the plan and what was set in it and read back; down at the end of the block."""
+    """A fresh guest of the plan, with its settings as read back; ended with the block."""
     while True:
         try:
             guest = up(plan, host, kernel, guests.fresh_name(name), deadline)
             break
-        except NameTaken:  # by another experiment, between our look and the claim
+        except NameTaken:  # by another experiment, after our check
             deadline.check(f"finding a name for guest {name}")
     with guests.ending(guest):
         yield guest, plan_settings(plan)
@@ -163,8 +164,8 @@ def up(plan: Plan, host: Host, kernel: str, name: str, deadline: Deadline, *, ke
 
 
 def prelude(plan: Plan, guest: Guest, deadline: Deadline) -> None:
-    """Everything up to the interesting phase, done in a guest: file systems made, files created, caches
-    dropped."""
+    """Run everything before the interesting phase in a guest: make file systems, create files, drop
+    caches."""
     module = runner.load(plan.case.workload)
     runner.give_files(guest, module, runner.parameters(module, plan.size, plan.about.params), deadline)
     last = interesting_phase(plan)
@@ -177,7 +178,8 @@ def prelude(plan: Plan, guest: Guest, deadline: Deadline) -> None:
 
 @dataclass(frozen=True)
 class Outcome:
-    """An experiment at its end: its runs with their folders, and a verdict for each kernel but the first."""
+    """The result of an experiment: its runs with their folders, and a verdict for each kernel but the
+    first."""
 
     experiment: str
     runs: tuple[tuple[Run, Path], ...]
@@ -185,13 +187,13 @@ class Outcome:
 
 
 class Observer(runner.Watcher, Protocol):
-    """Who wants to see an experiment while it goes on."""
+    """Observes an experiment in progress."""
 
     def began(self, boot: ExperimentBoot) -> runner.Watcher:
-        """A boot is about to begin; who watches it."""
+        """A boot begins; returns its observer."""
 
     def so_far(self, verdict: Verdict) -> None:
-        """What the boots so far say; once a round, for each kernel but the first."""
+        """The verdict so far: called once a round, for each kernel but the first."""
 
 
 def conduct(
@@ -200,8 +202,8 @@ def conduct(
     """Run a case to its verdict: `boots` rounds, or (None) until the answer is clear or most_boots is
     reached.
 
-    Raises InputError after the first boot when a threshold lies inside what a calibration of this very
-    machine found one kernel to scatter by itself.
+    InputError after the first boot when a threshold is within the spread that a calibration of this machine
+    measured.
     """
     build_kernels(plan, limit(PREPARE_SECONDS))
     pinned, folders = pin_builds(plan, limit(SPARE_SECONDS))
@@ -240,7 +242,7 @@ def _conduct(
 
 
 def _refuse(plan: Plan, run: Run, boots: int) -> None:
-    """InputError when a threshold of the case lies inside the spread of one kernel, for so many boots."""
+    """InputError when a threshold of the case is within one kernel's spread, for so many boots."""
     known = calibration.load(calibration.site(run))
     refused = calibration.inside(plan.case, boots, known) if known and len(set(plan.kernels)) > 1 else ()
     if refused:
@@ -255,8 +257,8 @@ def _refuse(plan: Plan, run: Run, boots: int) -> None:
 
 
 def verdicts(runs: Sequence[Run], *, force: bool = False) -> tuple[Verdict, ...]:
-    """One for each kernel that stands against the first; all runs are of one experiment, which may be
-    unfinished. Raises InputError."""
+    """A verdict for each kernel but the first. All runs are of one experiment, finished or not. Raises
+    InputError."""
     before = [run for run in runs if run.place and run.place.arm is Arm.BEFORE]
     after = [run for run in runs if run.place and run.place.arm is Arm.AFTER]
     known = calibration.load(calibration.site(runs[0])) if after else None
@@ -275,11 +277,10 @@ def _doubted(judged: Verdict, doubts: Sequence[str]) -> Verdict:
 
 
 def among_others(judged: Verdict, runs: Sequence[Run]) -> Verdict:
-    """The verdict of these runs, with a doubt when the store has further experiments of the same case,
-    machine and kernels.
+    """The verdict, with a doubt when there are more experiments of the same case, machine and kernels.
 
-    Who repeats an experiment until it fits has a verdict that holds, and its stated error is not that of one
-    experiment.
+    Somebody who repeats an experiment until it fits gets a verdict that holds, but with a larger error than
+    the one stated.
     """
     try:
         others = _others(judged, runs)
@@ -301,8 +302,8 @@ def among_others(judged: Verdict, runs: Sequence[Run]) -> Verdict:
 
 
 def _others(judged: Verdict, runs: Sequence[Run]) -> list[tuple[str, str]]:
-    """(when it began, answer) of each further experiment like the one judged. One that has no boot after yet
-    counts too."""
+    """(start, answer) of each other experiment like the judged one, including those without a boot "after"
+    yet."""
     own, machine = {run.place.experiment for run in runs if run.place}, runs[0].host.get("machine")
     experiments: dict[str, list[run_index.Entry]] = {}
     for entry in run_index.find(

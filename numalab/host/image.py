@@ -232,9 +232,8 @@ def _base(name: str, what: ImageRecipe, deadline: Deadline) -> Path:
     place = state.folder("bases") / f"{name}-{hashlib.sha256(about.encode()).hexdigest()[:16]}"
     if not place.is_dir():
         for old in place.parent.iterdir():
-            if re.fullmatch(
-                re.escape(name) + "-[0-9a-f]{16}", old.name
-            ):  # not NAME-lean-…, which is another image's
+            # Not NAME-lean-…, which is another image's.
+            if re.fullmatch(re.escape(name) + "-[0-9a-f]{16}", old.name):
                 shutil.rmtree(old, ignore_errors=True)
         with state.making(place) as scratch:
             _base_disk(what, scratch, deadline)

@@ -190,9 +190,8 @@ def play(tag: str, variables: dict[str, object], log: Path, deadline: Deadline) 
             tags=tag,
         )
     finally:
-        for path in (
-            state.directory().glob(f"*/{scratch}*") if who.local else ()
-        ):  # a play that was ended leaves folders, and a container's tar
+        # A play that was ended leaves folders, and a container's tar.
+        for path in state.directory().glob(f"*/{scratch}*") if who.local else ():
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
             else:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What this host can do: each fact, and for each lack what it costs and the command that mends it."""
+"""What this host can do: each fact and, for each lack, its cost and the command that mends it. Changes
+nothing."""
 
 from __future__ import annotations
 
@@ -18,12 +19,13 @@ from numalab.model.units import GIB, MIB, TIB
 
 LEAST_MEMORY = 2 * GIB
 LEAST_DISK = 8 * GIB
-"""An image's build holds the base tree, its raw disk and its qcow2 at once: 5 GiB were seen."""
+"""An image's build holds the base tree, its raw disk and its qcow2 at once; 5 GiB were observed."""
 
 
 @dataclass(frozen=True)
 class Fact:
-    """One finding. `needed` facts fail the doctor when they are lacks; others only cost something."""
+    """One fact about the host. A lack of a `needed` one makes doctor fail; other lacks only cost
+    something."""
 
     what: str
     found: str
@@ -44,7 +46,7 @@ PROGRAMS = (
 
 
 def examine(accel: str, uri: str | None, deadline: Deadline) -> list[Fact]:
-    """All facts about this host, in the order in which a person would fix them."""
+    """All facts about this host, in the order in which to fix them."""
     return [
         *_programs(deadline),
         *_ansible(deadline),

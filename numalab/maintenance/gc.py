@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""`gc`: what nobody owns any more of guests, half-made files, images and the pool.
+"""`gc`: remove guests, half-made files, images and pools that nobody owns any more.
 
-Every decision about a guest is made under its lock and on what is there then. What cannot be read, and what a
-process on another machine may still work on, is left alone, with a note.
+Every decision about a guest is made under its lock, on its state at that time. What cannot be read, and what
+a process on another machine may still use, is left alone, with a warning. Not here: kernels (prune).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from numalab.host.hypervisor import Host
 
 
 def collect(host: Host, deadline: Deadline) -> list[str]:
-    """Remove what nobody owns any more; returns one line for each thing removed. Touches nothing else.
+    """Remove what nobody owns any more and nothing else; returns one line for each thing removed.
 
     Guests on other hypervisors than `host` stay: each has its own gc (--connect).
     """
@@ -59,8 +59,8 @@ def collect(host: Host, deadline: Deadline) -> list[str]:
 
 @contextlib.contextmanager
 def _held(name: str, busy: set[str]) -> Iterator[bool]:
-    """Whether we have a guest's lock for the block; a guest whose lock another has is told of once, and is
-    `busy` from then on."""
+    """Hold a guest's lock during the block if it is free; yields whether it is. A guest whose lock is held
+    elsewhere is reported once, and `busy` from then on."""
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(guests.hold(name, Deadline.after(0)))
@@ -68,14 +68,14 @@ def _held(name: str, busy: set[str]) -> Iterator[bool]:
             if name not in busy:
                 note(f"guest {name}: left alone: another lab.py works on it")
             busy.add(name)
-        # Outside of the try: a deadline that passes in the block is not about the lock.
+        # Outside of the try: a DeadlinePassed in the block is not about the lock.
         yield name not in busy
 
 
 def _guest(name: str, host: Host, deadline: Deadline) -> list[str]:
-    """Remove a guest that was lost or never finished; the line to say so. Its lock is held."""
+    """Remove a guest that was lost or never finished; returns a line for each removal. Its lock is held."""
     place = state.folder("guests") / name
-    if not place.exists():  # down was faster
+    if not place.exists():  # removed by `down` meanwhile
         return []
     try:
         maker = guests.maker(name)
@@ -124,7 +124,7 @@ def _guest(name: str, host: Host, deadline: Deadline) -> list[str]:
 
 
 def _domain(stray: Mark, host: Host, deadline: Deadline) -> list[str]:
-    """End a domain of this lab whose guest is gone, or has another one. The guest's lock is held."""
+    """End a domain of this lab whose guest is gone or has another domain. The guest's lock is held."""
     try:
         record = guests.read(stray.name) if Path(stray.directory).exists() else None
     except LabError:
@@ -136,12 +136,12 @@ def _domain(stray: Mark, host: Host, deadline: Deadline) -> list[str]:
 
 
 def _claims() -> list[Path]:
-    """Folders by which labs before 2026-11 claimed a guest's name, and were killed."""
+    """Folders with which labs before 2026-11 claimed a guest's name, left when they were killed."""
     return [path for path in state.folder("guests").glob(".claim-*") if state.unchanged(path, state.DAY)]
 
 
 def _stale_images(deadline: Deadline) -> list[Path]:
-    """Remove (and return) images that no inputs lead to, no guest stands on and no process uses."""
+    """Remove and return the images that no inputs lead to, no guest is based on, and no process uses."""
     if unknown := guests.records()[1]:
         note(f"no image is removed: what guest {unknown[0]} stands on cannot be read")
         return []
@@ -169,7 +169,7 @@ def _stale_images(deadline: Deadline) -> list[Path]:
 
 
 def _ours(place: Path) -> bool:
-    """Whether an image's manifest can be read; another checkout's newer one cannot."""
+    """Whether an image's manifest can be read; a newer one of another checkout cannot."""
     try:
         image.manifest(place)
     except HostError as error:
@@ -179,8 +179,8 @@ def _ours(place: Path) -> bool:
 
 
 def _broken_runs() -> list[Path]:
-    """Remove (and return) folders of runs without a run.json in which nothing has changed for a day: a lab
-    before 2026-11 was killed."""
+    """Remove and return run folders without a run.json that have not changed for a day, left by killed labs
+    before 2026-11."""
     gone = []
     for place in state.folder("runs").iterdir():
         if place.name.startswith(".") or not place.is_dir() or (place / "run.json").exists():

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Kernels, build trees, sources and containers that no file in kernels/ leads to any more: what may go.
+"""Kernels, build trees, sources and containers that no file in kernels/ leads to any more, and may be
+removed.
 
-A recipe elsewhere or another checkout may lead to them, so nothing is removed but on a person's word.
+A recipe elsewhere or another checkout may still lead to them, so only a person's command removes them. Not
+here: what nobody owns at all (gc).
 """
 
 from __future__ import annotations
@@ -25,30 +27,30 @@ from numalab.model import catalog
 from numalab.model.guest import GuestRecord
 
 _ID = re.compile(r"(debian-[\d.]+-|git-|tar-)[0-9a-f]{16}")
-"""The source's id at the beginning of the name of a source, a build tree or a configuration."""
+"""The source's id at the start of the name of a source, a build tree or a configuration."""
 LOCK_SECONDS = 1.0
 
 
 @dataclass
 class Kept:
-    """Names that recipes lead to."""
+    """The names that recipes lead to."""
 
     kernels: set[str] = field(default_factory=set)
     builds: set[str] = field(default_factory=set)
     sources: set[str] = field(default_factory=set)
     downloads: set[str] = field(default_factory=set)
     names: set[str] = field(default_factory=set)
-    """Names of kernels whose key is not known just now: all that carry the name are kept."""
+    """Kernels whose key is not known now: everything with their name is kept."""
     beginnings: tuple[str, ...] = ()
-    """Beginnings of the ids of their sources."""
+    """Prefixes of the ids of their sources."""
 
     def source(self, name: str) -> bool:
-        """Whether a source, by its id, is kept."""
+        """Whether a source is kept, by its id."""
         return name in self.sources or name.startswith(self.beginnings)
 
 
 def candidates(image: Image | None, deadline: Deadline) -> list[Path]:
-    """What may go: whole folders and files, by kind and name."""
+    """Folders and files that may be removed, by kind and name."""
     kept = _kept(image, deadline)
     containers = {era.container(name).id(name) for name in catalog.names("kernels/containers")}
     records, unknown = guest.records()
@@ -88,7 +90,7 @@ def size(path: Path, deadline: Deadline) -> int:
 
 
 def remove(path: Path) -> bool:
-    """Remove one of the candidates; False, with a word to the user, when somebody builds from it just now."""
+    """Remove a candidate; False, with a warning, when a build is using it."""
     try:
         with state.lock(f"kernel-{_source(path)}", Deadline.after(LOCK_SECONDS)):
             if not path.is_dir():
@@ -103,7 +105,7 @@ def remove(path: Path) -> bool:
 
 
 def _booted(records: Iterable[GuestRecord]) -> set[str]:
-    """Folders of the kernels that guests run; of a guest that GRUB started, the name of its kernel."""
+    """Folders of the kernels that guests run; for a guest started by GRUB, its kernel's name."""
     return {
         Path(record.spec.boot.kernel).parent.name if record.spec.boot.kernel else record.spec.boot.name
         for record in records
@@ -111,8 +113,7 @@ def _booted(records: Iterable[GuestRecord]) -> set[str]:
 
 
 def _needed(path: Path) -> bool:
-    """Whether a candidate is a kernel that a guest may stand on: one whose record cannot be read may stand on
-    any."""
+    """Whether a guest may need this kernel. A guest whose record cannot be read may need any."""
     if path.parent.name != "kernels":
         return False
     records, unknown = guest.records()
@@ -124,7 +125,7 @@ def _there(kind: str) -> Iterator[Path]:
 
 
 def _source(path: Path) -> str:
-    """The id of the source that a path belongs to, or its own name."""
+    """The id of the source that a path is made from, or the path's own name."""
     match = _ID.match(path.name)
     return match[0] if match else path.name
 
@@ -137,9 +138,8 @@ def _kept(image: Image | None, deadline: Deadline) -> Kept:
         if not what.built:
             continue
         asked = None
-        with contextlib.suppress(
-            LabError
-        ):  # no git tree given, no image built: all that may be its own is kept
+        # Without its git tree or the image there is no key: everything that may be the kernel's is kept.
+        with contextlib.suppress(LabError):
             asked = build.make_plan(
                 name, image if DISTRIBUTION in what.config else None, deadline, fetch=False
             )
@@ -155,7 +155,7 @@ def _kept(image: Image | None, deadline: Deadline) -> Kept:
 
 
 def _beginning(what: KernelRecipe) -> str:
-    """With what the id of a recipe's source begins, as far as the recipe tells."""
+    """The prefix of the id of a recipe's source, as far as the recipe determines it."""
     source = what.source
     if source.debian_source:
         return f"debian-{source.debian_source}-"

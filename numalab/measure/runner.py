@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Workloads measured: phases run in a guest, counters taken at each edge, all of it kept.
+"""Runs a workload in a guest: its phases in order, counters before and after each, everything recorded.
 
 A workload is one file, testcases/workloads/NAME.py, with a docstring, PARAMS (a pydantic value for each
-SizeClass), `phases(params)` and, where it needs files of the host in the guest, `files(params)` (guest path
--> host path); C sources, if any, stand beside it. It never talks to a guest itself.
+SizeClass), `phases(params)` and, where the guest needs files of the host, `files(params)` (guest path -> host
+path); C sources, if any, are beside it. It never talks to a guest itself. Not here: taking the counters
+(agent), the files of a run (runs.record).
 """
 
 from __future__ import annotations
@@ -36,13 +37,14 @@ from numalab.runs import counters, record
 
 INSIDE = "/run/numalab-inside.py"
 AGENT_INPUT, WORKLOAD_INPUT = "inside.py", "workload.py"
-"""Keys of Run.inputs. Stored runs have them, and runs are compared by them: they stay when the files move."""
+"""Keys of Run.inputs. Runs are compared by them, so they stay as they are in stored runs when the files
+move."""
 SAMPLE_SECONDS = 2.0
 """A sample costs an emulated vCPU about 10 ms."""
 
 
 def workloads() -> list[str]:
-    """What can be run, by name."""
+    """The names of all workloads."""
     return catalog.names(paths.WORKLOADS, ".py")
 
 
@@ -63,34 +65,34 @@ def load(name: str) -> ModuleType:
 
 
 class Options(Value):
-    """How a workload is run and what is watched while it does."""
+    """How a workload is run, and what is recorded meanwhile."""
 
     params: dict[str, Any] = Field(default_factory=dict)
-    """Over the workload's own for the size."""
+    """Override the workload's own for the size."""
     tracepoints: tuple[str, ...] = ()
     """system:event, counted in each phase."""
     sample_seconds: float = SAMPLE_SECONDS
-    """Between two samples of the counters that move; 0 takes none."""
+    """Seconds between two samples of the counters; 0 takes none."""
     profile_hz: int = 0
-    """Call graphs a second of measured phases; 0 takes none. A profile costs time: judge no time by such a
+    """Call graphs per second in measured phases; 0 takes none. Profiling costs time: judge no times by such a
     run."""
     settings: dict[str, str] = Field(default_factory=dict)
-    """Sysctls and knobs that were set and read back before."""
+    """Sysctls and knobs that were set and read back."""
     place: Place | None = None
 
 
 class Watcher(Protocol):
-    """Who wants to see a run while it goes on."""
+    """Observes a run in progress."""
 
     def moving(self, phase: str, sample: Mapping[str, Any]) -> None:
-        """A moment of a phase; see record."""
+        """A sample was taken in a phase; see runs.record."""
 
     def ended(self, result: PhaseResult) -> None:
-        """A phase that is over."""
+        """A phase ended."""
 
 
 def parameters(module: ModuleType, size: SizeClass, over: Mapping[str, Any]) -> Value:
-    """A workload's parameters for a size, some of them given otherwise. Raises InputError."""
+    """A workload's parameters for a size, with `over` applied. Raises InputError."""
     name = Path(module.__file__ or "").stem
     if size not in module.PARAMS:
         raise InputError(f"workload {name} has no size {size}: it has {', '.join(module.PARAMS)}")
@@ -112,8 +114,8 @@ def run(
 ) -> tuple[Run, Path]:
     """Run a workload to its end. Returns the Run and its folder.
 
-    A phase that fails, a kernel that warns, a lost guest or a passed limit raises, after the folder was
-    written with the error in it and the console log beside: evidence stays, but never half a result.
+    A phase that fails, a kernel warning, a lost guest or a passed deadline raises, after the folder was
+    written with the error and the console log: evidence is kept, but never half a result.
     """
     module, options = load(workload), options or Options()
     params = parameters(module, size, options.params)
@@ -137,7 +139,7 @@ def run(
     told = 0
     with state.making(state.folder("runs") / result.id) as folder:
         try:
-            with contextlib.suppress(LabError):  # the run itself will tell
+            with contextlib.suppress(LabError):  # the run will raise the same error
                 told = guest.console_size()
             result = result.model_copy(update=_prepare(guest, folder, deadline))
             give_files(guest, module, params, deadline)
@@ -147,12 +149,12 @@ def run(
                 result = result.model_copy(update={"phases": (*result.phases, done)})
                 if watcher:
                     watcher.ended(done)
-            guest.watch(last=True)  # a program's end comes before the next look at the console
+            guest.watch(last=True)  # the program may end before the next look at the console
             if said := [line for piece in guest.console_pieces(told) for line in console.findings(piece)]:
                 raise GuestError(
                     f"guest {guest.name}: its kernel says: {said[0].strip()}", evidence="\n".join(said)
                 )
-        except BaseException as broke:  # Ctrl-C too: an interrupted run is no result either, but evidence
+        except BaseException as broke:  # Ctrl-C too: an interrupted run is evidence, but no result
             error = broke
         result = result.model_copy(
             update={"error": "" if error is None else str(error) or type(error).__name__}
@@ -170,16 +172,19 @@ def run(
                     f"{folder}: the run cannot be kept: {full.strerror}: make room, then run it again"
                 ) from full
             note(f"{folder}: the run cannot be kept: {full.strerror}")
-            raise error from full  # why it broke matters more
+            raise error from full  # the first error matters more
     if error is not None:
         raise error
     return result, state.folder("runs") / result.id
 
 
 def _keep_console(guest: Guest, target: Path) -> tuple[str, ...]:
-    """Copy the console log; returns its lines that belong to the evidence."""
+    """Copy the console log; returns the lines that are evidence."""
     seen: list[str] = []
-    with target.open("w") as copy, contextlib.suppress(LabError):  # a machine that is gone must not hide why
+    with (
+        target.open("w") as copy,
+        contextlib.suppress(LabError),
+    ):  # a lost machine must not hide the first error
         for piece in guest.console_pieces():
             copy.write(piece)
             seen += console.warnings(piece)
@@ -187,13 +192,13 @@ def _keep_console(guest: Guest, target: Path) -> tuple[str, ...]:
 
 
 def give_files(guest: Guest, module: ModuleType, params: Value, deadline: Deadline) -> None:
-    """Copy what a workload needs of the host into the guest."""
+    """Copy the workload's files from the host into the guest."""
     for target, source in (module.files(params) if hasattr(module, "files") else {}).items():
         guest.ssh.copy(source=str(source), target=f"guest:{target}", deadline=deadline)
 
 
 def _inputs(workload: str) -> dict[str, str]:
-    """The workload's files and those that every workload uses -> SHA-256."""
+    """The workload's files, and those that every workload uses -> SHA-256."""
     own = {path.name: path for path in sorted((paths.ROOT / paths.WORKLOADS).glob(f"{workload}.*"))}
     shared = {AGENT_INPUT: paths.AGENT, WORKLOAD_INPUT: paths.WORKLOAD_MODULE}
     return {
@@ -204,15 +209,15 @@ def _inputs(workload: str) -> dict[str, str]:
 
 
 def _prepare(guest: Guest, folder: Path, deadline: Deadline) -> dict[str, str]:
-    """Put the guest-side runner there; ask who the guest is. GuestError when it runs another kernel than its
-    record says."""
+    """Copy the agent into the guest and collect facts. GuestError when it runs another kernel than its record
+    says."""
     source = paths.AGENT.read_bytes()
     ssh.succeed(guest, f"cat > {INSIDE}", deadline=deadline, input=source)
     (folder / "topology.txt").write_text(verification.layout_table(guest.verify(deadline)) + "\n")
     release, _, cmdline = (
         ssh.succeed(guest, "uname -r; cat /proc/cmdline", deadline=deadline).strip().partition("\n")
     )
-    check_release(guest.record, release)  # a guest that is up may have been restarted into another
+    check_release(guest.record, release)  # a running guest may have been rebooted into another
     return {"release": release, "cmdline": cmdline}
 
 
@@ -225,7 +230,7 @@ def _phase(
     deadline: Deadline,
     watcher: Watcher | None,
 ) -> PhaseResult:
-    """One phase, measured in the guest; GuestError when its command fails or outlives its limit."""
+    """Measure one phase in the guest. GuestError when its command fails or exceeds its limit."""
     about = {
         "command": phase.command,
         "files": counters.FILES,
@@ -241,11 +246,11 @@ def _phase(
         nonlocal room
         try:
             sample = json.loads(line)
-        except ValueError:  # something else that was said there
+        except ValueError:  # other output on standard error
             return
         if isinstance(sample, dict):
             room -= len(line)
-            if room >= 0:  # the guest decides how many come
+            if room >= 0:  # bounded: the guest could send any number
                 samples.append(line)
             if watcher:
                 watcher.moving(phase.name, sample)
@@ -303,8 +308,7 @@ def _phase(
 
 
 def _host(guest: Guest, deadline: Deadline) -> dict[str, str]:
-    """The machine that runs the guest: what must be alike between runs that are compared, and what helps to
-    doubt one."""
+    """Facts about the hypervisor: those that compared runs must share, and those that help to doubt a run."""
     return {
         **machine.about(guest.host.where, deadline),
         "qemu": accelerator.qemu_version(deadline, guest.host.where),

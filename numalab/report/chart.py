@@ -71,7 +71,7 @@ def joined(rows: Sequence[Sequence[str]], form: str) -> str:
 
 
 def note(y: float, text: str) -> dict[str, Any]:
-    """A label over the plot, at the left of a row. It takes no width from the axis."""
+    """A label above a row, at the left of the plot. It takes no width from the axis."""
     cut = text if len(text) <= LABEL else f"{text[: LABEL - 1]}…"
     return {
         "x": 0,

@@ -43,7 +43,7 @@ GROUPS = (
         ),
     ),
 )
-"""Metrics of every section, in the seeds' order. Other derived ones and those of only some runs follow."""
+"""Metrics of every section, in the seeds' order. Other derived metrics and the runs' own numbers follow."""
 WATCHED = (
     "numa_pte_updates",
     "numa_hint_faults",
