@@ -21,7 +21,7 @@ APT := python3 python3-venv \
 # shellcheck: make lint;  make to git: kernels are built (kmod: depmod of their modules), from sources that
 # apt-get download or git brings
 
-# Of tests/browser alone: the HTML report on screen and on paper.
+# For tests/browser alone: the HTML report on screen and on paper.
 BROWSER := chromium chromium-driver poppler-utils
 
 YAMLLINT := {extends: default, rules: {line-length: {max: 160}, document-start: disable, comments: {min-spaces-from-content: 1}, braces: {max-spaces-inside: 0}, truthy: {check-keys: false}}}

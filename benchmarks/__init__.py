@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""How long things take and how often they err: measured, for the numbers in the documentation."""
+"""Measurements for the numbers in the documentation: how long things take, and how often verdicts err."""

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-only
-"""How often the judge is wrong, and how often it sees what is there: simulated boots, the same every time.
+"""Error rates of verdicts, and how often they detect known effects: simulated boots, the same every time.
 
-Three tables: effects claimed where nothing changed, for boots that scatter in many ways; the known effects
-(issue 4's table, KNOWN) found again; and the same cases with "before" passed off as "after". In percent.
+Three tables, in percent: effects claimed where nothing changed, for several distributions; the known effects
+(issue 4's table, KNOWN) detected; and the same cases with "before" passed off as "after".
 
     .venv/bin/python benchmarks/judge.py [--tries 2000]
 """
@@ -40,11 +40,11 @@ class Known:
     before: tuple[float, ...]
     after: tuple[float, ...]
     by: float
-    """A threshold that a case may set: well below the effect. The issue names none."""
+    """A threshold that a case may set, well below the effect. The issue names none."""
     to: float | None = None
 
     def wish(self) -> Expectation:
-        """What a case would expect of it."""
+        """A case's expectation of it."""
         return Expectation(metric=self.metric, phase="*", direction=Direction.FALLS, by=self.by, to=self.to)
 
 
@@ -86,24 +86,24 @@ def _drawn(values: npt.ArrayLike, digits: int = 12) -> list[float]:
 
 
 def _scattered(mean: float, sd: float, digits: int = 12) -> Draw:
-    """Log-normal boots."""
+    """Boots with a log-normal distribution."""
     return lambda rng, boots: _drawn(np.exp(rng.normal(mean, sd, boots)), digits)
 
 
 def _modes(sd: float, apart: float, share: float) -> Draw:
-    """Boots that fall into one of two modes by luck."""
+    """Boots with one of two modes, at random."""
     return lambda rng, boots: _drawn(
         np.exp(8 + rng.normal(0, sd, boots) + apart * (rng.random(boots) < share))
     )
 
 
 def _zeros(sd: float, share: float) -> Draw:
-    """Boots of which a share counts anything."""
+    """Boots of which only a share counts anything."""
     return lambda rng, boots: _drawn(np.exp(rng.normal(9, sd, boots)) * (rng.random(boots) < share), 0)
 
 
 UNCHANGED: dict[str, tuple[Kind, Draw]] = {
-    "log-normal": (RATIO, _scattered(8, 0.5)),  # of any width: tests of logs do not see it
+    "log-normal": (RATIO, _scattered(8, 0.5)),  # the width does not matter: the tests use logs
     "exponential": (RATIO, lambda rng, boots: _drawn(rng.exponential(1, boots))),
     "counts, log-normal by 4.5": (COUNT, _scattered(4, 1.5, 0)),
     "counts, Poisson, mean 1": (COUNT, lambda rng, boots: _drawn(rng.poisson(1, boots))),
@@ -128,7 +128,7 @@ def one(
     after: Sequence[float],
     alpha: float = expectation.ALPHA,
 ) -> Finding:
-    """A finding of drawn boots."""
+    """A finding from drawn boots."""
     return expectation.alone(wish, before, after, kind=kind, alpha=alpha)
 
 
@@ -155,7 +155,7 @@ def auto(wish: Expectation, kind: Kind, before: Draw, after: Draw, tries: int, *
 
 
 def like(row: Known, values: Sequence[float]) -> Draw:
-    """Boots with the geometric mean and the scatter of three that were seen; such as were all 0 stay so."""
+    """Boots with the geometric mean and the spread of three observed ones; if all were 0, zeros."""
     if not any(values):
         return lambda rng, boots: [0.0] * boots
     logs = [math.log(value) for value in values]
@@ -163,7 +163,7 @@ def like(row: Known, values: Sequence[float]) -> Draw:
 
 
 def show_unchanged(tries: int) -> None:
-    """Effects that are claimed where there are none."""
+    """Print how often effects are claimed where there are none."""
     print(f"nothing changed: `falls` held, % of {tries} tries ({50 * expectation.ALPHA:.3g} are allowed)")
     print(
         f"{'boots of each kernel':28}"
@@ -181,7 +181,7 @@ def show_unchanged(tries: int) -> None:
 
 
 def show_known(tries: int) -> None:
-    """Effects that are there."""
+    """Print how often real effects are detected."""
     print("\nknown effects, boots drawn to scatter as the three that were seen: holds, %")
     print(f"{'':50}{'by':>6}" + "".join(f"{boots:>7}" for boots in BOOTS) + f"{'auto':>7}  of the three seen")
     for row in KNOWN:
@@ -198,7 +198,7 @@ def show_known(tries: int) -> None:
 
 
 def show_planted(tries: int) -> None:
-    """Regressions that are passed off as fixed."""
+    """Print how often planted regressions are detected."""
     print("\nthe same with before passed off as after: does not hold, % (held, %)")
     for row in KNOWN:
         before = like(row, row.before)
@@ -208,8 +208,8 @@ def show_planted(tries: int) -> None:
 
 
 def two_boots(tries: int) -> float:
-    """Effects claimed from two boots of each kernel where nothing changed: why LEAST_BOOTS is 3. In
-    percent."""
+    """Effects claimed from two boots of each kernel where nothing changed, in percent: why LEAST_BOOTS is
+    3."""
     rng, draw, held = np.random.default_rng(6), UNCHANGED["two modes, even"][1], 0
     for _ in range(tries):
         found = effect.compare(draw(rng, 2), draw(rng, 2), counts=False)

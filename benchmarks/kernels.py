@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-only
-"""How long a kernel variant and a known kernel take, against a full build in the same run and on the same
+"""The time that a kernel variant and a known kernel take, against a full build in the same run on the same
 machine.
 
 Builds in a state directory of its own, so it takes as long as a first build does (7 minutes on two quiet
@@ -24,7 +24,7 @@ VARIANT_SECONDS, KNOWN_SECONDS = 20.0, 1.0
 
 
 def timed(name: str, environment: dict[str, str]) -> float:
-    """Seconds that `lab.py kernel build NAME` takes, from a person's point of view."""
+    """Seconds that `lab.py kernel build NAME` takes."""
     begin = time.monotonic()
     subprocess.run(
         [ROOT / "lab.py", "kernel", "build", name], env=environment, check=True, stdout=subprocess.DEVNULL
@@ -33,7 +33,7 @@ def timed(name: str, environment: dict[str, str]) -> float:
 
 
 def main() -> int:
-    """Build, and print a line for each."""
+    """Build, and print a line for each kernel."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--stock", default="6.1")
     parser.add_argument(

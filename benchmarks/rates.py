@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""How often the lab is right about boots whose truth is known: every (before, before, after, after)
-experiment of the store.
+"""Error rates of the lab on recorded boots whose truth is known: all (before, before, after, after)
+experiments here.
 
     .venv/bin/python benchmarks/rates.py          # made by: .venv/bin/pytest testcases --rates
 
-A line a trial: what was said of before against after (an effect), of before passed off as after (must not
-hold), of after against itself (nothing may be claimed). Then the rates. Judged anew, without a guest.
+Prints a line for each trial: the verdicts on before against after (an effect), on before passed off as after
+(must not hold), and on after against itself (nothing may be claimed). Then the rates. Judged from the runs,
+without a guest.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from numalab.runs import record
 
 
 def stored() -> Iterator[Run]:
-    """The runs of experiments in the state directory that did not break; damaged ones are passed over."""
+    """Unbroken runs of experiments in the state directory; damaged ones are skipped."""
     for folder in sorted(state.folder("runs").iterdir()):
         try:
             run = record.read(folder)
@@ -34,7 +35,7 @@ def stored() -> Iterator[Run]:
 
 
 def trials(runs: Iterable[Run]) -> Iterator[tuple[str, int, Trial]]:
-    """(case, rounds, what the judge says) of every whole experiment over (before, before, after, after)."""
+    """(case, rounds, verdicts) of every complete experiment over (before, before, after, after)."""
     groups: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
         if run.place:
@@ -42,7 +43,7 @@ def trials(runs: Iterable[Run]) -> Iterator[tuple[str, int, Trial]]:
     for _, group in sorted(groups.items()):
         sides = error_rates.sides(group, 4)
         names = [{run.kernel for run in side} for side in sides]
-        # Two kernels alone, over an even number of rounds, make four sides too: before, after, after, before.
+        # Two kernels over an even number of rounds have four sides too: before, after, after, before.
         if (
             len({len(side) for side in sides}) == 1
             and [len(one) for one in names] == [1] * 4
@@ -53,7 +54,7 @@ def trials(runs: Iterable[Run]) -> Iterator[tuple[str, int, Trial]]:
 
 
 def rates(found: Iterable[Trial]) -> dict[str, tuple[int, int]]:
-    """What happened -> how often, of how many trials."""
+    """Outcome -> (how often, number of trials)."""
     outcomes: dict[str, list[bool]] = defaultdict(list)
     for one in found:
         outcomes["effect seen"].append(one.effect.answer is Answer.HOLDS)

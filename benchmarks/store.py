@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-only
-"""How long it takes to index, list and compare runs when there are ten thousand of them.
+"""The time that indexing, listing and comparing take with ten thousand runs.
 
-The runs are made up, in a state directory of their own: a run.json of four phases each, as large as a real
-one of that many, without raw snapshots, which neither the index nor compare reads. Exits with 1 when a
-listing or a comparison of one experiment takes more than 2 s, Python's own start not counted.
+The runs are generated in a state directory of their own: a run.json of four phases each, as large as a real
+one, without raw snapshots, which neither the index nor compare reads. Exits with 1 when a listing or a
+comparison of one experiment takes more than 2 s, without Python's start.
 
     .venv/bin/python benchmarks/store.py [--runs 10000]
 """
@@ -40,7 +40,7 @@ KERNELS = {Arm.BEFORE: "6.1-slowscan-before", Arm.AFTER: "6.1"}
 
 
 def templates() -> list[str]:
-    """A run.json of each arm, with words in capitals where runs differ."""
+    """A run.json of each arm, with capitals for the parts that differ between runs."""
     found = []
     for arm, kernel in KERNELS.items():
         vmstat = {
@@ -63,7 +63,7 @@ def templates() -> list[str]:
 
 
 def make(runs: Path, count: int) -> None:
-    """Experiments of PER_EXPERIMENT runs, the arms in turn, ten minutes from run to run."""
+    """Write experiments of PER_EXPERIMENT runs, with the arms in turn, ten minutes apart."""
     texts = templates()
     for number in range(count):
         started = time.strftime("%Y%m%dT%H%M%S", time.gmtime(1.7e9 + 600 * number))
@@ -82,7 +82,7 @@ def make(runs: Path, count: int) -> None:
 
 
 def timed(what: str, call: Callable[[], object]) -> float:
-    """Run it, print a line, return the seconds that a person waits."""
+    """Call it, print its time, and return that in seconds."""
     begin, cpu = time.monotonic(), time.process_time()
     found = call()
     seconds = time.monotonic() - begin
@@ -91,14 +91,14 @@ def timed(what: str, call: Callable[[], object]) -> float:
 
 
 def compared(folders: list[Path]) -> str:
-    """What compare does with chosen runs."""
+    """Compare the chosen runs, as `compare` does."""
     runs = [record.summary(folder) for folder in folders]
     assert not compatibility.differences(runs)
     return f"{len(runs)} runs, {sum(len(block.rows) for block in comparison.compare(comparison.columns(runs)))} rows"
 
 
 def command(*words: str) -> str:
-    """A command as a person types it, with Python's start."""
+    """Run a command as a process of its own, with Python's start."""
     done = subprocess.run([ROOT / "lab.py", *words], check=True, capture_output=True, text=True)
     return f"{len(done.stdout.splitlines())} lines"
 

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The lab's own error rates: a regression that is passed off as fixed must be seen, and no change must not be
-claimed.
+"""The lab's own error rates: a planted regression must be detected, and no change must not be claimed.
 
-Each test boots (before, before, after, after) in turn; benchmarks/rates.py prints what all such experiments
-found. Long: `pytest testcases --rates`.
+Each test boots (before, before, after, after) in turn; benchmarks/rates.py prints the results of all such
+experiments. Long: `pytest testcases --rates`.
 """
 
 from __future__ import annotations

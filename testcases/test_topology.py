@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Every topology boots, and is from inside what was asked for."""
+"""Every topology boots, and the guest shows the expected layout."""
 
 from __future__ import annotations
 

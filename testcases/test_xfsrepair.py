@@ -18,8 +18,8 @@ from numalab.model.values import SizeClass
 @pytest.mark.minutes(30)
 @pytest.mark.topology("4socket", memory="4G", vcpus=4)
 def test_repair_migrates_pages(guest: Guest, run: Callable[[str], Run], deadline: Deadline) -> None:
-    # With the kernel's own knobs so short a repair is not scanned at all under emulation: 0 PTE updates in
-    # all four.
+    # With the kernel's default knobs a repair this short is not scanned at all under emulation: 0 PTE updates
+    # in all four.
     provision.tune(
         guest, provision.Order(knobs=catalog.case("xfsrepair").sizes[SizeClass.QUICK].knobs), deadline
     )

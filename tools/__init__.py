@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Programs of make targets; no part of the package."""
+"""Programs that make targets run; not part of the package."""

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Print lab.py(1), made from the help texts: `make man`.
 
-click-man does this for click; it does not know the copy of click that typer brings.
+click-man does this for click, but does not support the copy of click in typer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numalab.cli.main import app
 from numalab.core.paths import ROOT
 
 Command = Any
-"""A command of typer's own copy of click, which has no public name."""
+"""A command of typer's copy of click, which has no public name."""
 
 
 def page() -> str:
@@ -58,7 +58,7 @@ def _commands(group: Command, context: Any) -> Iterator[str]:
 
 
 def _parameters(command: Command, context: Any) -> Iterator[str]:
-    """Arguments and options that have a help text; --help of each command would say nothing."""
+    """Arguments and options that have a help text, without each command's --help."""
     records = (
         parameter.get_help_record(context)
         for parameter in command.get_params(context)
@@ -78,7 +78,7 @@ def _statuses() -> Iterator[str]:
 
 
 def _text(text: str | None) -> str:
-    """One line that roff prints as it is: its paragraphs joined, nothing in it an escape or a macro."""
+    """One line of roff that prints the text literally, with its paragraphs joined."""
     line = (
         " ".join((text or "").split())
         .replace("\\", r"\e")
@@ -86,9 +86,8 @@ def _text(text: str | None) -> str:
         .replace("^", r"\(ha")
         .replace("~", r"\(ti")
     )
-    line = "".join(
-        char if char.isascii() else rf"\[u{ord(char):04X}]" for char in line
-    )  # troff reads Latin-1
+    # troff reads Latin-1
+    line = "".join(char if char.isascii() else rf"\[u{ord(char):04X}]" for char in line)
     return rf"\&{line}" if line.startswith((".", "'")) else line
 
 

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Write docs/report.png, the picture of a report in the README: `make picture`.
 
-The report is made from recorded runs (tests/recorded/runs), by lab.py itself, so that no guest is needed. The
-picture goes from the top of the page to the end of its first interval plot.
+lab.py makes the report from recorded runs (tests/recorded/runs), without a guest. The picture shows the top
+of the page, down to the end of its first interval plot.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from selenium.webdriver.support.wait import WebDriverWait
 ROOT = Path(__file__).resolve().parents[1]
 RECORDED = ROOT / "tests/recorded/runs/1dc3791.tar.xz"
 EXPERIMENTS = ("holds", "cannot-tell")
-"""A verdict with a doubt, and one that cannot tell. A third would make the file larger than a README should
-load."""
+"""A verdict with a doubt, and one that cannot tell. A third would make the file too large for a README."""
 WIDTH = 1280
 """In pixels."""
 MARGIN = 2
@@ -36,7 +35,7 @@ return Math.ceil(plot.bottom + scrollY);
 
 
 def report(place: Path) -> Path:
-    """A report's first page, made in a folder."""
+    """The first page of a report, made in a folder."""
     with tarfile.open(RECORDED) as archive:
         archive.extractall(place)
     environment = {**os.environ, "LAB_STATE": str(place / "state"), "PYTHONPATH": str(ROOT)}
@@ -54,7 +53,7 @@ def picture(page: Path) -> bytes:
     driver = webdriver.Chrome(options=options, service=Service("/usr/bin/chromedriver"))
     try:
         driver.set_script_timeout(60)
-        # A window that is higher than the part that is shown: plots are drawn when they come into view.
+        # A window higher than the picture: plots are drawn when they come into view.
         driver.execute_cdp_cmd(
             "Emulation.setDeviceMetricsOverride",
             {"width": WIDTH, "height": 3000, "deviceScaleFactor": 1, "mobile": False},

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A real Chromium, headless, and a report in it with all that one can have."""
+"""A headless Chromium, and a report that has every kind of content."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from numalab.report import html
 from tests.unit import reports
 
 CHROMIUM, DRIVER = "/usr/bin/chromium", "/usr/bin/chromedriver"
-"""Debian's packages chromium and chromium-driver."""
+"""From Debian's packages chromium and chromium-driver."""
 
 
 class Page:
@@ -27,7 +27,7 @@ class Page:
         self.driver, self.report = driver, report
 
     def show(self, *, scheme: str = "light", width: int = 1280, phone: bool = False) -> None:
-        """Load it anew, in a window of this size."""
+        """Load the page in a window of this size."""
         self.cdp(
             "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=phone
         )
@@ -35,10 +35,9 @@ class Page:
         self.driver.get((self.report / "index.html").as_uri())
 
     def draw(self) -> None:
-        """Scroll through all of it, as a reader would, until each plot was seen.
+        """Scroll through the whole page, as a reader would, until every plot has been drawn.
 
-        Once in a great many pages headless Chromium makes no frame at all until its window comes to the front
-        again.
+        Rarely, headless Chromium draws no frame at all until its window is brought to the front again.
         """
         try:
             self._scroll()
@@ -56,15 +55,15 @@ class Page:
             })();""")
 
     def js(self, script: str, *arguments: object) -> Any:
-        """What a function's body returns."""
+        """The return value of a function with this body."""
         return self.driver.execute_script(script, *arguments)
 
     def cdp(self, command: str, **parameters: object) -> Any:
-        """A command of the DevTools protocol."""
+        """Call a command of the DevTools protocol."""
         return self.driver.execute_cdp_cmd(command, parameters)
 
     def requests(self) -> list[str]:
-        """URLs that were asked for since the last call."""
+        """URLs requested since the last call."""
         messages = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
         return [
             message["params"]["request"]["url"]
@@ -73,7 +72,7 @@ class Page:
         ]
 
     def complaints(self) -> list[str]:
-        """What the console got since the last call: errors, warnings, whatever a script printed."""
+        """Console messages since the last call: errors, warnings, output of scripts."""
         return [entry["message"] for entry in self.driver.get_log("browser")]
 
 
@@ -81,7 +80,7 @@ class Page:
 def driver() -> Iterator[webdriver.Chrome]:
     options = webdriver.ChromeOptions()
     options.binary_location = CHROMIUM
-    # Chromium's sandbox is not for root, and CI is. Frames come for a window that is taken for hidden, too.
+    # Chromium's sandbox does not work for root, which CI is. Hidden windows must be drawn too.
     frames = ("--disable-backgrounding-occluded-windows", "--disable-renderer-backgrounding")
     for argument in ("--headless=new", "--no-sandbox", "--hide-scrollbars", *frames):
         options.add_argument(argument)

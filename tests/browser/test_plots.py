@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""No text of a plot or drawing is cut off, on a screen of 1280 and of 390 pixels and on paper, and no number
-stands on a mark."""
+"""No text of a plot or drawing is cut off, on screens of 1280 and 390 pixels and on paper, or overlaps a
+mark."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.unit import reports
 from tests.unit.makers import RECORDED
 
 MEDIA = (("screen", 1280), ("screen", 390), ("print", 680))
-"""CSS pixels; A4 without report.css's margins has 680."""
+"""CSS pixels; A4 has 680 within report.css's margins."""
 CUT = """
 return [...document.querySelectorAll(".plot, .machine svg")].flatMap((plot) => [...plot.querySelectorAll("text")].map((text) => {
   const {left, right, top, bottom, width} = text.getBoundingClientRect();
@@ -31,7 +31,8 @@ return [...document.querySelectorAll(".plot, .machine svg")].flatMap((plot) => [
   const out = Math.max(...around.flatMap((one) => [one.left - left, right - one.right, one.top - top, bottom - one.bottom]));
   return {plot: plot.id || plot.getAttribute("aria-labelledby"), text: text.textContent, out: width ? out : 0};
 })).filter((text) => text.out > 0.5);"""
-"""Texts that leave their plot, their SVG, or the box that they are the label of; half a pixel is rounding."""
+"""Texts that exceed their plot, their SVG, or the box that they label, by more than half a pixel of
+rounding."""
 ON_MARKS = """
 return [...document.querySelectorAll(".plot")].flatMap((plot) => {
   const marks = [...plot.querySelectorAll(".point, .js-line")].map((one) => one.getBoundingClientRect());
@@ -40,11 +41,11 @@ return [...document.querySelectorAll(".plot")].flatMap((plot) => {
     return marks.some((mark) => one.left < mark.right && mark.left < one.right && one.top < mark.bottom && mark.top < one.bottom);
   }).map((text) => ({plot: plot.id, text: text.textContent}));
 });"""
-"""Numbers beside a plot that stand on something that was measured."""
+"""Numbers beside a plot that overlap a mark."""
 
 
 def recorded(place: Path) -> Path:
-    """Of the runs in tests/recorded."""
+    """A report of the runs in tests/recorded."""
     with tarfile.open(RECORDED / "runs" / "1dc3791.tar.xz") as archive:
         archive.extractall(place)
     with pytest.MonkeyPatch.context() as patch:
@@ -62,7 +63,8 @@ def recorded(place: Path) -> Path:
 
 
 def long(place: Path) -> Path:
-    """Of runs with long labels: small ratios, large and negative values, many nodes, lists of CPUs."""
+    """A report of runs with long labels: small ratios, large and negative values, many nodes, long CPU
+    lists."""
     arms = (Arm.BEFORE, Arm.AFTER, Arm.AFTER, Arm.BEFORE)
     of = reports.case(
         more=[
@@ -123,7 +125,7 @@ def long(place: Path) -> Path:
 
 @pytest.fixture(scope="module", params=[recorded, long], ids=lambda made: str(made.__name__))
 def report(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """In place of conftest's; test_report looks at that one."""
+    """Replaces conftest's report, which test_report looks at."""
     made: Path = request.param(tmp_path_factory.mktemp("plots"))
     return made
 

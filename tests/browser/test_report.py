@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The report in a real browser: nothing missing, no error, no request out of its folder; light, dark,
-telephone, print."""
+"""The report in a real browser: complete, without errors and without requests out of its folder, on all
+media."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from numalab.report import section_charts
 from tests.browser.conftest import Page
 
 WINDOWS = (("light", 1280, False), ("dark", 390, True), ("light", 320, True))
-"""Scheme, width in CSS pixels, whether it is a telephone."""
+"""Colour scheme, width in CSS pixels, whether it is a telephone."""
 INK = "return getComputedStyle(document.body).color"
 PAPER = "return getComputedStyle(document.body).backgroundColor"
 NARROW = """
@@ -25,7 +25,7 @@ return [...document.querySelectorAll("body *")].filter((element) => {
   const {right, width} = element.getBoundingClientRect();
   return width && right > innerWidth + 1 && !element.closest(".scroll, .plot, .unseen, svg");
 }).map((element) => element.outerHTML.slice(0, 100));"""
-"""Elements that stick out of the window, but for those that scroll in themselves."""
+"""Elements wider than the window, except those that scroll by themselves."""
 PLOTS = """
 return [...document.querySelectorAll(".plot")].map((plot) => {
   const box = plot.getBoundingClientRect(), svg = plot.querySelector(".main-svg");
@@ -45,7 +45,7 @@ def dark(colour: str) -> bool:
 
 
 def printed(page: Page, target: Path) -> Path:
-    """The page as PDF; as a browser prints it, without backgrounds."""
+    """The page as PDF, as a browser prints it, without backgrounds."""
     target.write_bytes(base64.b64decode(page.cdp("Page.printToPDF", printBackground=False)["data"]))
     return target
 
@@ -93,7 +93,7 @@ def test_no_request_leaves_the_folder(page: Page, report: Path) -> None:
 
 
 def test_links_to_raw_data_open_as_text(page: Page) -> None:
-    """A workload that prints HTML does not become a page."""
+    """A workload's output that is HTML is not rendered as a page."""
     page.show()
     links = page.js(
         "return [...document.querySelectorAll('.runs a')].map((link) => link.href).filter((link) => !link.endsWith('.gz'))"
@@ -119,7 +119,7 @@ def test_colours_follow_the_readers_scheme_without_a_reload(page: Page) -> None:
 
 
 def test_print_is_light_and_whole(page: Page, tmp_path: Path) -> None:
-    """From a dark screen, never scrolled: beforeprint draws what nobody has seen yet."""
+    """From a dark screen that was never scrolled: beforeprint draws the plots that were not in view."""
     page.show(scheme="dark")
     paper = printed(page, tmp_path / "report.pdf")
     text = subprocess.run(
@@ -157,7 +157,7 @@ def test_plots_fit_the_screen_again_after_printing(page: Page, tmp_path: Path) -
 
 
 def test_hostile_text_runs_nothing(page: Page) -> None:
-    """An alert would be an exception of the driver here; what it was is shown as text."""
+    """An alert would raise in the driver; the hostile text is shown as text."""
     page.show()
     page.draw()
     assert page.js("return document.images.length") == 0
@@ -205,11 +205,10 @@ def test_numbers_are_there_without_scripts(page: Page) -> None:
 
 @pytest.mark.parametrize(("scheme", "width", "phone"), WINDOWS[:2])
 def test_accessibility_rules(page: Page, scheme: str, width: int, phone: bool) -> None:
-    """axe-core's rules, contrast among them. What stands in a plot is a picture with words beside it."""
+    """axe-core's rules, including contrast. Plots are excluded: they are pictures with a text alternative."""
     page.show(scheme=scheme, width=width, phone=phone)
-    page.js(
-        "document.querySelectorAll('#s2, #s4, #s5').forEach((one) => one.remove())"
-    )  # More of the same; axe is slow.
+    # These sections have nothing new for axe, which is slow.
+    page.js("document.querySelectorAll('#s2, #s4, #s5').forEach((one) => one.remove())")
     page.js("document.querySelectorAll('#s1 details').forEach((one) => { one.open = true })")
     found: dict[str, Any] = Axe().run(page.driver, context={"exclude": [[".plot"]]})
     told = [

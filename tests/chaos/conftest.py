@@ -11,11 +11,11 @@ import pytest
 
 @pytest.fixture(scope="session")
 def seed() -> int:
-    """SEED, or a fresh one: a round that failed comes again with it."""
+    """SEED, or a random one: the same seed repeats the rounds."""
     return int(os.environ.get("SEED") or random.SystemRandom().randrange(1 << 32))
 
 
 @pytest.fixture(scope="session")
 def rounds() -> int:
-    """ROUNDS."""
+    """The number of rounds: ROUNDS."""
     return int(os.environ.get("ROUNDS") or 20)

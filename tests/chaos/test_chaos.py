@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Two labs on one libvirt, and one of them is always being killed.
 
-Each round picks a lab, a command and a fault by a printed seed. The fault comes at a random moment of the
-command: a signal to lab.py, a full disk, a libvirtd that is stopped or killed. Then `gc` mends what a kill
-left, and:
+Each round picks a lab, a command and a fault from a printed seed. The fault happens at a random moment of the
+command: a signal to lab.py, a full disk, a libvirtd that is stopped or killed. Then `gc` cleans up after a
+kill, and:
 
-* no guest, process, scratch file or lock of that lab is there that nobody owns;
-* nothing of the other lab has changed, its running guest least of all;
-* every run that has a run.json is whole.
+* that lab has no guest, process, scratch file or lock that nobody owns;
+* nothing of the other lab has changed, in particular its running guest;
+* every run that has a run.json is complete.
 
-`make chaos` runs 200 rounds; CI a few. SEED and ROUNDS choose.
+`make chaos` runs 200 rounds; CI a few. SEED and ROUNDS select them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tests.vm.conftest import PATIENCE, Command, until
 SMALL = ("--topology", "uma-2g", "--memory", "512M", "--vcpus", "1", "--accel", "tcg")
 LEAN = (*SMALL, "--kernel", "6.1")
 DISK_GIB = 6
-"""The size of a lab's own disk (a tmpfs), so that it can be full without anybody else's being so."""
+"""The size of a lab's own disk (a tmpfs), which can be full without affecting others."""
 NAMES = ("one", "two")
 CASE = """description: threads on one CPU, for the chaos test
 source: ours
@@ -60,7 +60,7 @@ expect:
 
 @dataclass
 class Lab:
-    """A state directory on a disk of its own, and what is known of it."""
+    """A state directory on a disk of its own."""
 
     name: str
     run: Command
@@ -73,7 +73,7 @@ class Lab:
         return self.run.state
 
     def fill(self) -> None:
-        """Leave nothing free on its disk."""
+        """Use up all space on its disk."""
         path = self.place / "ballast"
         self.ballast.append(path)
         with contextlib.suppress(OSError), path.open("wb") as handle:
@@ -84,12 +84,12 @@ class Lab:
                 handle.flush()
 
     def empty(self) -> None:
-        """Take that back."""
+        """Free that space again."""
         while self.ballast:
             self.ballast.pop().unlink(missing_ok=True)
 
     def marks(self) -> dict[str, str]:
-        """UUIDs of the running domains whose folder is in this lab -> guest."""
+        """UUIDs of the running domains with a folder in this lab -> guest."""
         return {
             found.uuid: found.name
             for found in connect(None, Deadline.after(60)).marks()
@@ -97,7 +97,7 @@ class Lab:
         }
 
     def fingerprint(self) -> dict[str, object]:
-        """All that must not change while another lab works; a running guest writes to its disks and
+        """Everything that must not change while the other lab works. A running guest writes to its disks and
         console."""
         files: dict[str, object] = {}
         for folder, _, names in os.walk(self.place):
@@ -112,7 +112,7 @@ class Lab:
         return files | {"domains": self.marks()}
 
     def wrong(self) -> list[str]:
-        """What is there that nobody owns, and runs that are not whole."""
+        """Everything without an owner, and incomplete runs."""
         with environment(LAB_STATE=str(self.place)):
             host = connect(None, Deadline.after(60))
             known, unknown = guests.records()
@@ -144,8 +144,7 @@ class Lab:
         return lines
 
     def strays(self) -> list[str]:
-        """Processes that work on this lab, but for QEMU and the shared SSH connections of guests that are
-        up."""
+        """Processes that work on this lab, except QEMU and the shared SSH connections of running guests."""
         allowed = [f"{self.place}/guests/{name}/" for name in set(self.marks().values())]
         lines = []
         for process in Path("/proc").glob("[0-9]*"):
@@ -187,10 +186,10 @@ def environment(**variables: str) -> Iterator[None]:
 
 @pytest.fixture
 def labs(tmp_path: Path) -> Iterator[list[Lab]]:
-    """Two of them; their guests end with the test."""
+    """Two labs; their guests are ended with the test."""
     real, made = state.directory(), []
-    # Under nohup(1) SIGHUP is ignored, by lab.py too. What is handled here is the default again in a program
-    # that we start.
+    # Under nohup(1) SIGHUP is ignored, by lab.py too. A signal that is handled here has its default action again
+    # in the programs that we start.
     hang_up = signal.signal(signal.SIGHUP, lambda *_: None)
     try:
         for name in ("a", "b"):
@@ -246,8 +245,7 @@ def commands(dice: random.Random, lab: Lab) -> list[str]:
 
 
 def libvirtd() -> int | None:
-    """The libvirtd that the lab started by itself, where there is no init to do so; a person's is left
-    alone."""
+    """The libvirtd that the lab started itself, where no init does; a person's libvirtd is left alone."""
     if Path("/run/systemd/system").exists() or os.geteuid() != 0:
         return None
     with contextlib.suppress(OSError, ValueError):
@@ -262,7 +260,7 @@ def signal_to(kind: signal.Signals) -> Callable[[Lab, subprocess.Popen[str]], No
 
 
 def stop_libvirtd(lab: Lab, child: subprocess.Popen[str]) -> None:
-    """It answers nobody for a while."""
+    """Stop libvirtd for a while: it does not answer."""
     if pid := libvirtd():
         os.kill(pid, signal.SIGSTOP)
         try:
@@ -273,14 +271,14 @@ def stop_libvirtd(lab: Lab, child: subprocess.Popen[str]) -> None:
 
 
 def kill_libvirtd(lab: Lab, child: subprocess.Popen[str]) -> None:
-    """It is gone; the next lab.py starts it again. Its guests live on."""
+    """Kill libvirtd; the next lab.py starts it again. Its guests keep running."""
     if pid := libvirtd():
         os.kill(pid, signal.SIGKILL)
         until(lambda: not Path(f"/proc/{pid}").exists(), "libvirtd is gone")
 
 
 def fill_disk(lab: Lab, child: subprocess.Popen[str]) -> None:
-    """Fill this lab's disk; where it has none of its own, nothing."""
+    """Fill this lab's disk, if it has one of its own."""
     if lab.place.is_mount():
         lab.fill()
 
@@ -297,10 +295,10 @@ FAULTS: dict[str, Callable[[Lab, subprocess.Popen[str]], None]] = {
 }
 WEIGHTS = [3, 6, 3, 3, 2, 3, 1, 2]
 MOMENTS = {"up": 14.0, "down": 1.5, "gc": 1.5, "run": 45.0, "kernel": 25.0, "image": 30.0}
-"""Within so many seconds the fault comes: about as long as the command takes, so that it meets each part of
+"""The fault happens within so many seconds: about as long as the command takes, so that it hits any part of
 it."""
 ENDLESS = {"kernel", "image"}
-"""Never left to end by itself: that takes minutes, and other tests do it."""
+"""Always interrupted: they take minutes, and other tests run them to their end."""
 
 
 def test_chaos(labs: list[Lab], seed: int, rounds: int, capsys: pytest.CaptureFixture[str]) -> None:
@@ -337,11 +335,8 @@ def test_chaos(labs: list[Lab], seed: int, rounds: int, capsys: pytest.CaptureFi
             assert mended.returncode == 0, f"{line}: {mended.stderr}"
             assert not wrong, f"{line}: {wrong}\n{said}"
             assert other.fingerprint() == before, f"{line}: the other lab is not as it was\n{said}"
-            early = [
-                -signal.SIGINT,
-                -signal.SIGTERM,
-                -signal.SIGHUP,
-            ]  # before lab.py was there to take it: Python's own answer
+            # Python's own exit statuses, before lab.py handles signals.
+            early = [-signal.SIGINT, -signal.SIGTERM, -signal.SIGHUP]
             assert code in early or "Traceback" not in said, f"{line}: {said}"
             assert code in (0, 2, 3, 130, -signal.SIGKILL, *early), f"{line}: exit {code}\n{said}"
             if "keeper" not in guests_of(lab):  # it was part of `down --all`
@@ -351,7 +346,7 @@ def test_chaos(labs: list[Lab], seed: int, rounds: int, capsys: pytest.CaptureFi
 
 
 def ended(lab: Lab, line: str) -> None:
-    """Wait until what the command ran has ended."""
+    """Wait until everything that the command started has ended."""
     until(lambda: not lab.strays(), f"{line}: all programs of its have ended", 60)
 
 
@@ -362,7 +357,7 @@ def guests_of(lab: Lab) -> set[str]:
 def one(
     lab: Lab, words: list[str], fault: Callable[[Lab, subprocess.Popen[str]], None], moment: float
 ) -> tuple[int, str]:
-    """Run a command, let the fault happen, and wait for its end; its exit status and standard error."""
+    """Run a command, cause the fault, wait for the end; returns exit status and standard error."""
     child = lab.run.start(*words)
     lab.run.started.remove(child)
     try:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Make a small state directory of recorded runs by the present code: python -m tests.recorded.make_runs NAME.
+"""Make a small state directory of recorded runs with the present code: python -m tests.recorded.make_runs
+NAME.
 
-It goes to tests/recorded/runs/NAME.tar.xz. measure.run, Guest.save and so on write the files; only the guest
+It goes to tests/recorded/runs/NAME.tar.xz. runner.run, Guest.save and so on write the files; only the guest
 is a fake. See runs/README.md.
 """
 
@@ -70,7 +71,7 @@ CASES: Mapping[str, Mapping[Arm, Sequence[int]]] = {
     "broken": {Arm.BEFORE: (9000, 9100, 8950), Arm.AFTER: (1000, 1010, 990)},
     "hung": {Arm.BEFORE: (9000, 9100, 8950), Arm.AFTER: (1000, 1010, 990)},
 }
-"""An experiment's name -> the differences of numa_pte_updates, in the order of the boots."""
+"""An experiment's name -> the differences of numa_pte_updates, in boot order."""
 FACTS = {
     "machine": "big",
     "machine id": "0123456789abcdef0123456789abcdef",
@@ -104,7 +105,7 @@ def case(name: str) -> Case:
 
 
 def answer(updates: int, *, status: int = 0) -> dict[str, Any]:
-    """What the runner in the guest prints for a phase."""
+    """The output of the agent for a phase."""
     return {
         "before": {
             "/proc/vmstat": "numa_pte_updates 500\npgfault 100\n",
@@ -177,7 +178,7 @@ def maker(folder: Path) -> None:
 
 
 def one_experiment(name: str) -> list[Run]:
-    """All boots of an experiment, interleaved, without those that broke."""
+    """All unbroken boots of an experiment, interleaved."""
     values = CASES[name]
     runs: list[Run | None] = []
     rounds = len(values[Arm.BEFORE])
@@ -207,13 +208,13 @@ def one_experiment(name: str) -> list[Run]:
 
 
 def planned(boots: int) -> dict[str, int]:
-    """What the present code keeps in a run's place."""
+    """What the present code records in a run's place."""
     return {"planned": boots}
 
 
 def manifests() -> None:
-    """An image, a kernel, checksums and the probe of the accelerator, as their modules write them, with next
-    to no content."""
+    """An image, a kernel, checksums and the accelerator's probe, as their modules write them, nearly
+    empty."""
     place = state.folder("images", "debian12", "0" * 16)
     built_image = image.Image(
         name="debian12",
@@ -244,12 +245,12 @@ def manifests() -> None:
 
 
 def checksums(path: Path) -> None:
-    """Remember a file's checksum."""
+    """Cache a file's checksum."""
     checksum.sha256(path)
 
 
 def make(folder: Path) -> None:
-    """Everything, into a state directory."""
+    """Write everything into a state directory."""
     checkout = folder / "checkout"
     (checkout / "testcases" / "workloads").mkdir(parents=True)
     (checkout / "testcases" / "workloads" / "work.py").write_text(WORKLOAD)
@@ -273,7 +274,7 @@ def make(folder: Path) -> None:
 
 
 def patches(digits: random.Random, checkout: Path) -> list[tuple[Any, str, object]]:
-    """What differs between two machines or two times."""
+    """Replacements for what differs between machines or times."""
     return [
         (paths, "ROOT", checkout),
         (accelerator, "qemu_version", lambda *_: "7.2.22"),
@@ -287,7 +288,7 @@ def patches(digits: random.Random, checkout: Path) -> list[tuple[Any, str, objec
 
 
 def pack(folder: Path, target: Path) -> None:
-    """A state directory as a tar, with neither times nor users in it."""
+    """A state directory as a tar, without times and users."""
 
     def plain(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
         member.mtime, member.uid, member.gid, member.uname, member.gname = 0, 0, 0, "", ""

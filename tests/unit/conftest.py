@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""No unit test sees the user's state directory, and none is random."""
+"""No unit test uses the user's state directory, and none is random."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def lab_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Path]:
-    """program(NAME, SCRIPT): a shell script that is found on PATH before any real program of that name."""
+    """program(NAME, SCRIPT): a shell script that precedes any real program of that name on PATH."""
     place = tmp_path / "bin"
     place.mkdir()
     monkeypatch.setenv("PATH", str(place), prepend=":")

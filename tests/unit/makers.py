@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Values and fakes that several tests need."""
+"""Values and fakes that several tests use."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BOOT = Boot(
 
 
 def recorded(name: str) -> str:
-    """A text that a kernel once printed; tests/recorded/README.md says which."""
+    """A recorded text of a kernel; tests/recorded/README.md says of which one."""
     return (RECORDED / name).read_text()
 
 
@@ -45,7 +45,7 @@ def spec(
     owner: tuple[int, int] | None = None,
     directory: str = "/lab/guests/golden",
 ) -> GuestSpec:
-    """A guest of a topology, the same every time."""
+    """A guest's specification, the same every time."""
     shape = catalog.topology(topology) if isinstance(topology, str) else topology
     root = DiskFile(path=f"{directory}/root.qcow2", format="qcow2", serial="root", direct=True)
     data = [
@@ -84,7 +84,7 @@ def record_of(
     accel_reason: str = "asked for",
     hung: int = 0,
 ) -> GuestRecord:
-    """The record of a guest that was made so."""
+    """The record of a guest with this specification."""
     return GuestRecord(
         spec=made,
         uri=uri,
@@ -101,7 +101,7 @@ def record_of(
 def record(
     name: str, *, ready: bool = True, uri: str = "test:///fake", image_id: str = "0" * 16
 ) -> GuestRecord:
-    """The record of a guest whose folder is in the test's state directory."""
+    """The record of a guest with a folder in the test's state directory."""
     made = spec(name=name, directory=str(state.folder("guests") / name)).model_copy(
         update={"lab": state.identity(), "uuid": f"uuid of {name}"}
     )
@@ -109,7 +109,7 @@ def record(
 
 
 class FakeShell:
-    """A guest that answers as a function says: command -> (status, stdout, stderr)."""
+    """A guest whose answers are a function: command -> (status, stdout, stderr)."""
 
     def __init__(self, says: Callable[[str, bytes | None], tuple[int, str, str]]) -> None:
         self.says = says
@@ -130,7 +130,7 @@ class FakeShell:
 
 
 class FakeHost:
-    """A hypervisor that starts nothing: domains are names with marks. As libvirt's, each name is there
+    """A hypervisor that starts nothing: domains are names with marks. As in libvirt, each name exists
     once."""
 
     uri = "test:///fake"
@@ -146,22 +146,22 @@ class FakeHost:
 
     @property
     def names(self) -> list[str]:
-        """The names of guests that run, whoever's they are."""
+        """The names of running guests of all labs."""
         return sorted(mark.name for mark in self.domains.values())
 
     def add(self, mark: Mark) -> None:
-        """A domain that is there."""
+        """Add a running domain."""
         self.domains[domain_name(mark)] = mark
 
     def owner(self, deadline: Deadline) -> None:
-        """As under a session."""
+        """None, as under a session."""
 
     def marks(self) -> list[Mark]:
         """The domains of all labs."""
         return list(self.domains.values())
 
     def create(self, xml: str, deadline: Deadline) -> None:
-        """Start one, or refuse."""
+        """Start a domain, or refuse."""
         if self.refuses:
             raise self.refuses
         mark = read_mark(xml)
@@ -173,23 +173,23 @@ class FakeHost:
         self.add(mark)
 
     def running(self, guest: Mark) -> bool:
-        """Whether it is there."""
+        """Whether the domain runs."""
         return guest in self.domains.values()
 
     def paused_by(self, guest: Mark) -> str | None:
-        """The file that there was no room for."""
+        """The file that could not be written because the disk is full."""
         return self.full if self.running(guest) else None
 
     def qemu(self, guest: Mark) -> int | None:
-        """Its process, where libvirt has forgotten it."""
+        """The process of a guest that libvirt has forgotten."""
         return self.forgotten.get(guest.uuid)
 
     def cpu_seconds(self, guest: Mark) -> float:
-        """Next to nothing: it hangs."""
+        """Next to nothing, as of a guest that hangs."""
         return 3.0
 
     def stop(self, guest: Mark, deadline: Deadline, *, grace: float = 0.0) -> None:
-        """End it."""
+        """End the domain."""
         if self.running(guest):
             self.stopped.append(guest.name)
             self.domains = {name: mark for name, mark in self.domains.items() if mark != guest}
@@ -199,16 +199,16 @@ class FakeHost:
         return self.free
 
     def version(self) -> str:
-        """As libvirt's."""
+        """A version as libvirt's."""
         return "9.0.0"
 
     def real(self) -> Host:
-        """For the type checker, a Host."""
+        """This, typed as a Host."""
         return cast(Host, self)
 
 
 def running(process: int) -> bool:
-    """Whether a process runs; one that has ended and waits for its parent (a zombie) does not."""
+    """Whether a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -216,7 +216,7 @@ def running(process: int) -> bool:
 
 
 def until(condition: Callable[[], object]) -> None:
-    """Wait for what another process does: a killed one, on a busy machine, is not gone at once."""
+    """Wait for something that another process does: on a busy machine a killed one takes time to end."""
     end = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < end

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Runs as they would have been, for the report's tests: values as in issue 4's table of what emulation shows.
+"""Runs for the report's tests, with values from issue 4's table of what emulation shows.
 
-`everything` is a report with all that one can have; `put` lays a boot on disk as measure does. Deterministic.
+`everything` is a report with every kind of content; `put` writes a boot to disk as runner does.
+Deterministic.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ PAGES = 262144
 """The pages of a node of 1 GiB."""
 
 Values = Mapping[str, Sequence[float]]
-"""By counter of /proc/vmstat a value for each boot."""
+"""Counter of /proc/vmstat -> a value for each boot."""
 
 
 def case(
@@ -77,8 +78,8 @@ def run(
     error: str = "",
     warnings: tuple[str, ...] = (),
 ) -> Run:
-    """A run whose measured phases counted these in /proc/vmstat; `output:NAME` and `trace:S:E` too. `arm`
-    None: of no experiment."""
+    """A run whose measured phases have these counters of /proc/vmstat, `output:NAME` and `trace:S:E`. `arm`
+    None: a run of no experiment."""
     results = [
         PhaseResult(
             phase=Phase(name="prepare", command="true", limit_seconds=60, measured=False),
@@ -186,7 +187,7 @@ def finding(
     answer: Answer,
     ratio: tuple[float, float, float] | None,
 ) -> Finding:
-    """A judged expectation; ratio, low, high as given."""
+    """A judged expectation; `ratio` is (ratio, low, high)."""
     middle, low, high = ratio or (None, None, None)
     return Finding(
         expectation=of.expect[index],
@@ -210,7 +211,7 @@ def finding(
 
 
 def verdict(runs: Sequence[Run], findings: Sequence[Finding], answer: Answer, *doubts: str) -> Verdict:
-    """A verdict of an experiment's runs."""
+    """A verdict for an experiment's runs."""
     place, guest = runs[0].place, runs[0].guest.spec
     assert place
     whole = [item.place.arm for item in runs if item.place and not item.error]
@@ -232,7 +233,7 @@ def verdict(runs: Sequence[Run], findings: Sequence[Finding], answer: Answer, *d
 def samples(
     end: Mapping[str, float], *, nodes: int = 4, seconds: float = 12.0, seed: int = 0
 ) -> list[Sample]:
-    """A phase's moments: counters rise to `end`, pages wander from the last node to node 0."""
+    """Samples of a phase: counters rise to `end`, pages move from the last node to node 0."""
     dice = random.Random(seed)
     found: list[Sample] = []
     bend = 0.6 + 0.4 * dice.random()
@@ -293,7 +294,7 @@ def put(
     folded: Mapping[str, str] | None = None,
     console: str = "",
 ) -> Path:
-    """A run's folder under ROOT, as measure leaves it."""
+    """Write a run's folder under `root`, as runner does."""
     folder = root / item.id
     folder.mkdir(parents=True)
     for index, result in enumerate(item.phases):
@@ -318,8 +319,8 @@ def _lines(values: Mapping[str, int], edge: str) -> str:
 
 
 def everything(root: Path) -> tuple[list[tuple[Run, Path]], list[Verdict]]:
-    """Runs on disk under ROOT and their verdicts: each answer, each kind of machine, broken and single boots,
-    hostile text."""
+    """Runs on disk and their verdicts: each answer, each kind of machine, broken and single boots, hostile
+    text."""
     found: list[tuple[Run, Path]] = []
     verdicts = []
     for runs, judged in (_migratefail(), _xfsrepair(), _writeback(), _kernels(), _alone()):

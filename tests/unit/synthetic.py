@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Runs that nobody booted: a kernel, an arm, phases with the numbers that a test wants."""
+"""Runs without boots: a kernel, an arm, phases with the numbers that a test needs."""
 
 from __future__ import annotations
 

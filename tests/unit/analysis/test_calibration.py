@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A against A: the spread worked out by hand, kept for one site and no other, and thresholds that lie inside
-it."""
+"""A against A: the spread computed by hand, kept for one site only, and thresholds within it."""
 
 from __future__ import annotations
 
@@ -67,8 +66,8 @@ def test_zeros_have_a_spread_too() -> None:
 
 
 def test_thresholds_inside_the_spread() -> None:
-    """100 110 105 95 ± 6.3 %: t(3) 3.182, with 3 boots of each a factor of 1.18 is chance, with 20 one of
-    1.07."""
+    """100 110 105 95 ± 6.3 %: t(3) is 3.182; a factor of 1.18 is chance with 3 boots of each, 1.07 with
+    20."""
     known = calibration.of(experiment((100, 110), (105, 95), of=SAME))
     tight, fit = FALLING.model_copy(update={"by": 1.1}), FALLING.model_copy(update={"by": 1.3})
     ((refused, limit),) = calibration.inside(case(tight, fit), 3, known)
@@ -144,8 +143,8 @@ def test_kept_and_found_again() -> None:
 
 
 def test_planned_before_there_is_a_run() -> None:
-    """What a runner asks for before the first boot is what the runs have after the last; thresholds and words
-    are no part of it."""
+    """The site before the first boot equals the site of the runs; thresholds and descriptions are no part of
+    it."""
     shape = spec("4socket").topology
     asked = case(FALLING.model_copy(update={"by": 9.0}), notes="other words")
     for run in experiment((100,), (105,)):
@@ -195,7 +194,7 @@ def test_a_file_that_is_broken(damage: bytes) -> None:
 
 
 def test_a_case_is_kept_as_data() -> None:
-    """Numbers and sizes of a case survive the way to disk: a site read back is the same site."""
+    """Numbers and sizes of a case survive storage: a site that is read back is the same site."""
     odd: Case = case(disks=({"name": "data", "size": "3GiB"},), before="6.1", after="6.1")
     known = calibration.of(experiment((100, 110), (105, 95), of=odd))
     calibration.save(known)
@@ -205,7 +204,7 @@ def test_a_case_is_kept_as_data() -> None:
 
 
 def of_machine(ident: str | None) -> list[Run]:
-    """An experiment on the machine of this id; None: by a lab that did not record it."""
+    """An experiment on the machine with this id; None: recorded by a lab without machine ids."""
     runs = experiment((100, 110), (105, 95), of=SAME)
     return [
         run.model_copy(update={"host": {**run.host, **({} if ident is None else {"machine id": ident})}})

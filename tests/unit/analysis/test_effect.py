@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The statistics against numbers worked out by hand, against scipy's own test, and against what must always
-be so."""
+"""The statistics against numbers computed by hand, against scipy's own test, and against invariants."""
 
 from __future__ import annotations
 
@@ -36,8 +35,10 @@ def width(found: Effect) -> float:
 
 
 def test_welch_by_hand() -> None:
-    """Logs 0 1 2 and 3 4 5: difference 3, standard error √(1/3 + 1/3), 4 degrees of freedom, t = 3.674; t(4,
-    97.5 %) = 2.776."""
+    """Logs 0 1 2 and 3 4 5: difference 3, standard error √(1/3 + 1/3), 4 degrees of freedom, t = 3.674.
+
+    t(4, 97.5 %) is 2.776.
+    """
     found = compare([1, e, e**2], [e**3, e**4, e**5], counts=False)
     assert found.log == pytest.approx(3)
     assert found.error == pytest.approx(math.sqrt(2 / 3))
@@ -59,9 +60,8 @@ def test_satterthwaite_by_hand() -> None:
 
 @given(SIDE, SIDE)
 def test_as_scipy_has_it(before: list[float], after: list[float]) -> None:
-    assume(
-        min(np.std(np.log(before)), np.std(np.log(after))) > 1e-6
-    )  # scipy warns of values that differ by no more than rounding
+    # scipy warns of values that differ by no more than rounding
+    assume(min(np.std(np.log(before)), np.std(np.log(after))) > 1e-6)
     found = compare(before, after, counts=False)
     theirs = stats.ttest_ind(np.log(after), np.log(before), equal_var=False)
     ends = theirs.confidence_interval(0.95)
@@ -135,7 +135,7 @@ def test_always_a_number(before: list[float], after: list[float]) -> None:
 
 
 def test_counts_scatter_at_least_as_independent_events_do() -> None:
-    """7 7 7 and 3 3 3 have no spread of their own; as Poisson counts the logs have the variances 1/7 and
+    """7 7 7 and 3 3 3 have no spread of their own; as Poisson counts, their logs have variances 1/7 and
     1/3."""
     found = compare([7, 7, 7], [3, 3, 3], counts=True)
     assert list(found.variances) == pytest.approx([1 / 7, 1 / 3])
@@ -147,7 +147,7 @@ def test_counts_scatter_at_least_as_independent_events_do() -> None:
 
 
 def test_ratios_without_spread() -> None:
-    """Nothing to estimate a spread from: the chance that two modes fall apart by kernel, 2 (1/2)^6."""
+    """No spread to estimate: the chance that two modes split exactly by kernel, 2 (1/2)^6."""
     apart, alike = compare([7.5] * 3, [3.5] * 3, counts=False), compare([7.1] * 3, [7.1] * 4, counts=False)
     assert p_none(apart) == 1 / 32
     assert effect.interval(apart, 0.05) == (effect.ratio(apart), effect.ratio(apart))
@@ -177,7 +177,7 @@ def test_two_modes_is_barnards_test() -> None:
 
 
 def test_two_boots_would_be_fooled_and_three_are_not() -> None:
-    """Why LEAST_BOOTS is 3, at the usual 5 %."""
+    """Why LEAST_BOOTS is 3, at an error of 5 %."""
     assert (
         effect.two_modes((effect.LEAST_BOOTS - 1,) * 2) > 0.05 >= effect.two_modes((effect.LEAST_BOOTS,) * 2)
     )
@@ -222,7 +222,7 @@ def scattered(boots: int, *variances: float) -> Effect:
 
 
 def power(planned: Effect, log: float, tries: int = 4000) -> float:
-    """How often an effect is found when boots are drawn with that spread."""
+    """How often an effect is detected in boots drawn with that spread."""
     drawn = (
         np.random.default_rng(1).normal(0, 1, (tries, 2, planned.boots[0]))
         * np.sqrt(planned.variances)[None, :, None]
@@ -244,7 +244,7 @@ def test_detectable_has_the_power_that_it_says(boots: int, variances: tuple[floa
 
 @pytest.mark.parametrize("factor", [1.3, 2, 10])
 def test_boots_needed_are_the_fewest(factor: float) -> None:
-    """At the answer the factor is detectable, and not one boot earlier."""
+    """With this many boots the factor is detectable, and with one boot less it is not."""
     found = compare([10, 14, 9, 20], [11, 19, 13], counts=False)
     needed = effect.boots_needed(found, factor, 0.05)
     assert needed is not None

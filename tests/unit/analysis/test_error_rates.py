@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Boots whose truth is known, and what the judge makes of them."""
+"""Verdicts on boots whose truth is known."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_sides_of_a_run_by_itself() -> None:
 
 
 def test_against() -> None:
-    """Sides are chosen anew, and nothing else about the runs."""
+    """Only the arms of the runs change."""
     one, other = synthetic.run("a", boot=0, arm=Arm.BEFORE), synthetic.run("a", boot=1, arm=Arm.BEFORE)
     found = error_rates.against([one], [other])
     assert [run.place.arm for run in found if run.place] == [Arm.BEFORE, Arm.AFTER]
@@ -63,7 +63,7 @@ def four(values: Sequence[Sequence[int]], rounds: int = 3) -> list[Run]:
 
 
 def test_trial() -> None:
-    """What is true is said: the effect is seen, before is not taken for after, after is as after."""
+    """Correct verdicts: an effect; before is not accepted as after; after equals after."""
     found = error_rates.of(four([(1500, 1600, 1550), (1580, 1490, 1610), (100, 105, 98), (99, 101, 104)]))
     assert (found.effect.answer, found.effect.boots, found.effect.before, found.effect.after) == (
         Answer.HOLDS,
@@ -82,7 +82,7 @@ def test_trial() -> None:
 
 
 def test_trial_of_a_lab_that_errs() -> None:
-    """Boots that say otherwise than the truth, such as luck may bring: red and green are both lost."""
+    """Boots that by chance contradict the truth: neither red nor green."""
     found = error_rates.of(four([(1500, 1600, 1550), (100, 105, 98), (1580, 1490, 1610), (99, 101, 104)]))
     assert not found.red
     assert not found.green

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Expectations answered: changes, none, noise, zeros, too few boots; wrong as seldom as it says; issue 4's
-known effects."""
+"""Answers for changes, none, noise, zeros and too few boots; the stated error rates; issue 4's known
+effects."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_cannot_tell_says_what_it_would_take() -> None:
 
 
 def test_by_1_is_any_change() -> None:
-    """It can be shown, and it can go the other way; no change at all it cannot exclude."""
+    """It can hold, and it can fail by a change in the other direction; it cannot exclude an effect."""
     assert judged([100, 101, 99], [95, 94, 95.5], by=1).answer is HOLDS
     assert judged([95, 94, 95.5], [100, 101, 99], by=1).answer is DOES_NOT
     assert judged([100, 101, 99], [100.5, 101, 99], by=1).answer is CANNOT
@@ -152,7 +152,7 @@ def test_values_that_are_all_alike(
 
 
 def test_a_kind_that_counts_but_not_whole_numbers_is_no_count() -> None:
-    """A workload may tell rates: 7.5 is not seven and a half events."""
+    """A workload's number may be a rate: 7.5 is not seven and a half events."""
     assert judged([7.5] * 3, [3.5] * 3, kind=Kind.COUNT).answer is HOLDS
 
 
@@ -166,7 +166,7 @@ def test_a_kind_that_counts_but_not_whole_numbers_is_no_count() -> None:
     ],
 )
 def test_to_is_met_in_every_boot(after: list[float], answer: Answer) -> None:
-    """One boot that misses it decides nothing, two do."""
+    """One boot that misses `to` decides nothing, two do."""
     found = judged([11413, 12957, 947], after, by=10, to=0, kind=Kind.COUNT)
     assert found.answer is answer
     assert ("not at 0" in found.reason) == any(after)
@@ -212,8 +212,8 @@ def test_falling_is_rising_the_other_way_round(before: list[float], after: list[
 
 
 def test_correction_over_a_case() -> None:
-    """p of 0.033 (t = 2.6 √1.5): alone it is enough, as the smaller of two it is not (q = 2 × 0.033); beside
-    one that is sure it is."""
+    """p = 0.033 (t = 2.6 √1.5): significant alone, not as the smaller of two (q = 2 × 0.033), and again
+    beside a certain one."""
     e = math.e
     weak, sure = ([e**2.6, e**3.6, e**4.6], [1, e, e**2]), ([1000, 1010, 990], [10, 11, 9.5])
     none = ([1, e, e**2], [e, 1, e**2.2])
@@ -260,7 +260,8 @@ KNOWN_ANSWERS = {
 
 @pytest.mark.parametrize("row", simulation.KNOWN, ids=lambda row: f"{row.name} {row.metric}")
 def test_known_effects(row: simulation.Known) -> None:
-    """Issue 4's three boots of each kernel; what cannot be told from them says how many boots it takes."""
+    """Issue 4's three boots of each kernel; an answer `cannot tell` comes with the number of boots that it
+    takes."""
     found = simulation.one(row.wish(), row.kind, row.before, row.after)
     assert found.answer is KNOWN_ANSWERS.get((row.name, row.metric), HOLDS)
     if found.answer is CANNOT:
@@ -273,8 +274,7 @@ def test_known_effects(row: simulation.Known) -> None:
 
 @pytest.mark.parametrize("model", sorted(simulation.UNCHANGED))
 def test_effects_are_seldom_claimed_where_there_is_none(model: str) -> None:
-    """Allowed are 2.5 %; of 300 tries (the same every time) that is 7.5, and 15 would be too many to be
-    luck."""
+    """Allowed are 2.5 %: of 300 tries (the same every time) 7.5; 15 or more would not be chance."""
     kind, draw = simulation.UNCHANGED[model]
     found = simulation.rates(simulation.ANY, kind, draw, draw, 3, 300)
     assert found[HOLDS] < 5
@@ -288,7 +288,7 @@ def test_effects_are_found() -> None:
 
 
 def test_looking_again_is_paid_for() -> None:
-    """--boots auto on boots of one kernel: within the error when it is shared out, beyond it when it is
+    """--boots auto on boots of one kernel: within the error when it is divided by the looks, above it when
     not."""
     kind, draw = simulation.UNCHANGED["log-normal"]
     shared, unshared = (

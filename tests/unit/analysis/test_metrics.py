@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Each metric against numbers worked out by hand; absent is absent; a name that can be none is told."""
+"""Each metric against numbers computed by hand; absent values; names that cannot be a metric."""
 
 from __future__ import annotations
 
@@ -126,8 +126,8 @@ def test_every_derived_metric_was_worked_out() -> None:
 
 @pytest.mark.parametrize("name", [row[0] for row in BY_HAND if row[1] is RECLAIM])
 def test_counters_by_zone(name: str) -> None:
-    """Kernels before 4.8 count reclaim by zone; the sum says the same. The count of throttled tasks is no
-    zone."""
+    """Kernels before 4.8 count reclaim by zone; the sum is the same metric. The throttle count is no
+    zone's."""
     old, new = (
         metrics.value(run(phase("a", {"vmstat": vmstat})), name, "a") for vmstat in (RECLAIM_3_19, RECLAIM)
     )
@@ -136,7 +136,7 @@ def test_counters_by_zone(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(DERIVED))
 def test_nothing_below_the_line_and_nothing_at_all(name: str) -> None:
-    """Counters that are there and 0: what has a divisor is absent. Counters that are not there: all is."""
+    """With counters of 0, a metric with a divisor is absent. Without the counters, every metric is."""
     zeros = dict.fromkeys([*BALANCING, *RECLAIM, *FAIR], 0)
     idle = phase("a", {"vmstat": zeros}).model_copy(update={"user": 0.0, "system": 0.0})
     reclaim = {"kswapd_scanned", "kswapd_reclaimed", "direct_scanned", "direct_reclaimed"}
@@ -162,8 +162,8 @@ def test_a_part_that_is_absent_is_not_0() -> None:
 
 
 def test_published_cost() -> None:
-    """mmtests' own, as published for 5.3-rc2 (5948 updates, 4639 faults, 1528 pages: 23.27), and the copying
-    that it leaves out."""
+    """mmtests' own cost, as published for 5.3-rc2 (5948 updates, 4639 faults, 1528 pages: 23.27), without
+    page copies."""
     vmstat = {"numa_pte_updates": 5948, "numa_hint_faults": 4639, "numa_pages_migrated": 1528}
     ours = metrics.value(run(phase("a", {"vmstat": vmstat})), "autonuma_cost", "a")
     assert ours is not None

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Synthetic experiments judged: changes and none, boots that broke, runs that are unlike, what a reader is
-told to doubt."""
+"""Verdicts on synthetic experiments: changes and none, broken boots, runs that differ, and doubts."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ FALLING = Expectation(metric="numa_pte_updates", phase="work-*", direction=Direc
 QUICK = CaseSize(source="here", machines=(Machine(topology="4socket"),), minutes=3)
 MANY, FEW = (1557000, 1721000, 1590000), (98000, 98000, 98000)
 INTERLEAVED = (0, 3, 4, 7, 8, 11, 12, 15), (1, 2, 5, 6, 9, 10, 13, 14)
-"""ABBA ABBA …"""
+"""Boot numbers of each arm: ABBA ABBA …"""
 
 
 def case(*expect: Expectation, **more: Any) -> Case:
@@ -92,12 +91,12 @@ def boot(
 
 
 def share(count: int, part: int) -> int:
-    """The count of one of two phases, which add up to it."""
+    """A count split over two phases, which add up to it."""
     return count // 4 if part == 0 else count - count // 4
 
 
 def experiment(before: Sequence[int], after: Sequence[int], **more: Any) -> list[Run]:
-    """Boots in turn, with so many PTE updates each."""
+    """Boots in turn, with these numbers of PTE updates."""
     sides = [(Arm.BEFORE, before, INTERLEAVED[0]), (Arm.AFTER, after, INTERLEAVED[1])]
     return [
         boot(arm, index, {"numa_pte_updates": count}, **more)
@@ -107,7 +106,7 @@ def experiment(before: Sequence[int], after: Sequence[int], **more: Any) -> list
 
 
 def told(runs: Sequence[Run], **more: Any) -> tuple[str, ...]:
-    """The doubts, without the one that nothing was calibrated."""
+    """The doubts, except that nothing was calibrated."""
     return tuple(doubt for doubt in judge.verdict(runs, **more).doubts if "calibrated" not in doubt)
 
 
@@ -150,7 +149,7 @@ def test_what_a_verdict_says() -> None:
 
 
 def test_a_run_that_broke_is_named_and_never_counted() -> None:
-    """Its counters are the best evidence against the expectation; they must not be seen."""
+    """Its counters would contradict the expectation most; they must not count."""
     broken = boot(Arm.AFTER, 9, {"numa_pte_updates": 1700000}, error="phase work-1: exit status 1\nand more")
     found = judge.verdict([*experiment(MANY, FEW), broken])
     assert found.answer is Answer.HOLDS
@@ -163,7 +162,7 @@ def test_a_run_that_broke_is_named_and_never_counted() -> None:
 
 
 def test_boots_that_were_begun_again_are_doubted() -> None:
-    """Under emulation a boot that hangs is begun again; who judges its kernel should know."""
+    """A boot that hung under emulation was repeated; the verdict names it."""
     first, *others = experiment(MANY, FEW)
     runs = [first.model_copy(update={"guest": first.guest.model_copy(update={"hung": 2})}), *others]
     assert told(runs) == (
@@ -223,7 +222,7 @@ def test_a_metric_that_can_be_none() -> None:
 
 
 def test_times_are_no_evidence_under_emulation() -> None:
-    """System time that falls to a tenth in every boot: shown, and under KVM it decides."""
+    """System time that falls to a tenth in every boot is shown under emulation; under KVM it decides."""
     timed = case(FALLING.model_copy(update={"metric": "system"}))
     for accel, answer in ((Accel.TCG, Answer.CANNOT_TELL), (Accel.KVM, Answer.HOLDS)):
         runs = [
@@ -305,7 +304,7 @@ def test_nothing_decides() -> None:
     ],
 )
 def test_unlike_runs_are_refused(changes: dict[str, Any], words: str) -> None:
-    """Unless it is forced, and then it is told."""
+    """Unless forced; then it is a doubt."""
     runs = [
         boot(Arm.AFTER, 1, {"numa_pte_updates": 98000}, experiment="other", **changes),
         *experiment(MANY, FEW[1:]),
@@ -326,7 +325,7 @@ def test_another_image_is_refused() -> None:
 
 
 def test_inputs_whose_imports_alone_changed_are_one() -> None:
-    """A run of before the package had rooms, beside one of after it."""
+    """A run from before the package had rooms may be judged with one from after."""
     both = next(iter(judge.MOVED.items()))
     runs = [
         run.model_copy(update={"inputs": {"workload.py": both[number % 2]}})
@@ -336,7 +335,7 @@ def test_inputs_whose_imports_alone_changed_are_one() -> None:
 
 
 def test_moved_inputs_are_those_of_today() -> None:
-    """An entry whose file has changed since is dead."""
+    """An entry whose file has changed since is useless."""
     files = [paths.WORKLOAD_MODULE, *(paths.ROOT / paths.WORKLOADS).glob("*.py")]
     assert set(judge.MOVED.values()) <= {hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
@@ -405,7 +404,7 @@ def test_looks(boots: int, most: int, plan: tuple[int, ...]) -> None:
 
 
 def test_the_looks_of_an_experiment_share_its_error() -> None:
-    """p is 0.028 here: enough for one look, not for one of three."""
+    """p is 0.028: significant for one look, not for one of three."""
     weak = (100, 137, 82), (50, 66, 40)
     for looks, answer in ((1, Answer.HOLDS), (3, Answer.CANNOT_TELL)):
         found = judge.verdict(experiment(*weak, of=case(FALLING.model_copy(update={"by": 1.5})), looks=looks))

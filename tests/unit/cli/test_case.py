@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""lab.py cases, run, verdict, calibrate, repro, watch: what they print, and with which status they end."""
+"""lab.py cases, run, verdict, calibrate, repro, watch: output and exit statuses."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ AFTERS = {
     "does not hold": (1_500_000, 1_690_000, 1_580_000),
     "cannot tell": (900_000, 200_000, 1_800_000),
 }
-"""numa_pte_updates of three boots of each kernel, and what they say."""
+"""numa_pte_updates of three boots of each kernel -> the answer."""
 CASE = """
 description: what failed migrations do to the scanner
 source: slowscan-lkml-2015.txt
@@ -100,7 +100,7 @@ def boots(asked: Plan, after: Sequence[int]) -> list[Run]:
 
 @pytest.fixture
 def conducted(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What experiment.conduct was asked; "after" and "error" say what comes of it."""
+    """The arguments of experiment.run.conduct; "after" and "error" set its result."""
     seen: dict[str, Any] = {"after": AFTERS["holds"], "error": None}
 
     def conduct(
@@ -141,7 +141,7 @@ def test_run(lab: Lab, case: str, conducted: dict[str, Any], answer: str, status
     ],
 )
 def test_run_breaks(lab: Lab, case: str, conducted: dict[str, Any], error: Exception, status: int) -> None:
-    """Without a verdict; an oops is the kernel's, all else is ours."""
+    """No verdict. An oops is the kernel's; everything else is the lab's."""
     conducted["error"] = error
     code, out, err = lab("run", case)
     assert (code, out) == (status, "")
@@ -258,7 +258,7 @@ def test_verdict(
 def keep(
     asked: Plan, answer: str, name: str, *, count: int = 6, planned: int | None = 6, **changes: Any
 ) -> list[Run]:
-    """The first boots of an experiment, in the store."""
+    """Store the first boots of an experiment."""
     found = []
     for run in boots(asked, AFTERS[answer])[:count]:
         assert run.place
@@ -292,8 +292,7 @@ def doubts(out: str) -> list[str]:
 
 
 def test_verdict_of_an_experiment_that_was_repeated(lab: Lab, case: str) -> None:
-    """Until it fitted, or only once more; on another machine, with another kernel or size it is no
-    repetition."""
+    """Repeated until it fitted, or once more; another machine, kernel or size is no repetition."""
     asked = make_plan(case, SizeClass.QUICK)
     keep(asked, "holds", "20261122T12")
     assert doubts(lab("verdict", "mine")[1]) == []
@@ -388,7 +387,7 @@ def test_a_calibration_has_an_end(lab: Lab, case: str, conducted: dict[str, Any]
 
 
 class Prepared(FakeShell):
-    """A guest that repro brought up."""
+    """A guest prepared by repro."""
 
     def __init__(self, says: Callable[[str, bytes | None], tuple[int, str, str]]) -> None:
         super().__init__(self.answer)
@@ -396,13 +395,13 @@ class Prepared(FakeShell):
         self.name, self.ended, self.kept = "", 0, b""
 
     def answer(self, command: str, given: bytes | None) -> tuple[int, str, str]:
-        """As asked; keeps the script."""
+        """Answers as requested; keeps the script."""
         if command.startswith("cat > "):
             self.kept = given or b""
         return self.reply(command, given)
 
     def down(self, deadline: Deadline) -> None:
-        """It ends."""
+        """End it."""
         self.ended += 1
 
 
@@ -420,7 +419,7 @@ def prepared(monkeypatch: pytest.MonkeyPatch) -> Prepared:
 
 
 def test_repro(lab: Lab, case: str, prepared: Prepared) -> None:
-    """All done up to the phase that matters, which is a script there; the guest stays."""
+    """Everything before the interesting phase is done; that phase is a script in the guest, which stays."""
     code, out, _ = lab("repro", case, "--no-shell")
     assert code == 0
     assert [command.split()[0] for command in prepared.asked] == ["gcc", "cat"]
@@ -477,7 +476,7 @@ class Watched(FakeShell):
         self.looks = 0
 
     def counters(self, command: str, _: bytes | None) -> tuple[int, str, str]:
-        """100 PTE updates a second; a look takes half of one."""
+        """100 PTE updates a second; reading them takes half a second."""
         assert command == "cat /proc/vmstat"
         self.looks += 1
         self.now += 0.5
@@ -498,7 +497,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
 
 
 def test_watch(lab: Lab, watched: Watched) -> None:
-    """By the clock: what moved since the watch began, and a second."""
+    """By the clock: changes since the watch began, and per second."""
     code, out, _ = lab("watch", "g", "--count", "2", "--every", "1.5")
     assert code == 0
     rows = [line.split() for line in out.splitlines()]
@@ -530,7 +529,7 @@ def test_watch_ends_with_ctrl_c(lab: Lab, watched: Watched, monkeypatch: pytest.
 
 
 def test_what_nobody_expected_is_a_lab_error(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python leaves with 1 by itself, and here that is "does not hold"."""
+    """Python's own exit status would be 1, which means "does not hold"."""
 
     def broken(_: object) -> None:
         raise KeyError("spec")

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Each row of the table of exit statuses in docs/verdicts.md, from the command line down to guests that
-nobody boots."""
+"""Each row of the table of exit statuses in docs/verdicts.md, from the command line down to fake guests."""
 
 from __future__ import annotations
 
@@ -86,8 +85,7 @@ def test_a_verdict(
 def test_a_crash_names_its_arm(
     lab_py: Call, case: str, fake_lab: FakeLab, where: str, boot: int, arm: str, kernel: str
 ) -> None:
-    """The arm may be either: a kernel "before" that panics is no regression, and "does not hold" would say
-    so."""
+    """For either arm: a kernel "before" that panics is no regression, and must not end as "does not hold"."""
     fake_lab.breaks[f"{where} {boot}"] = OOPS
     code, out, err = lab_py("run", case)
     assert (code, out) == (4, "")
@@ -157,7 +155,7 @@ def test_the_table_has_them_all() -> None:
 
 
 def test_a_lab_that_is_not_set_up(tmp_path: Path) -> None:
-    """Before numalab is imported too: Python's own status for an error is 1."""
+    """Also before numalab is imported: Python's own status for an error is 1."""
     script = tmp_path / "lab.py"
     script.write_bytes((paths.ROOT / "lab.py").read_bytes())
 
@@ -177,7 +175,7 @@ def test_a_lab_that_is_not_set_up(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("words", [("down", "nosuch"), ("verdict", "nosuch"), ("--nonsense",)])
 def test_an_error_that_cannot_be_printed(words: tuple[str, ...]) -> None:
-    """A full disk under standard error: 1 would say "does not hold"."""
+    """Standard error on a full disk: a status of 1 would mean "does not hold"."""
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [sys.executable, "-c", "from numalab.cli.main import main; main()", *words],
@@ -189,7 +187,7 @@ def test_an_error_that_cannot_be_printed(words: tuple[str, ...]) -> None:
 
 
 def test_exec_without_an_output(lab_py: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    """2 would be the command's own."""
+    """A status of 2 could be the command's own."""
 
     class Guest:
         def stream(self, command: str, **_: Any) -> Result:
@@ -264,14 +262,13 @@ def test_the_gravest_of_several_errors_decides(errors: tuple[LabError, ...], gra
 
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_while_lab_py_loads(kind: signal.Signals) -> None:
-    """It waits until lab.py can take it, and `cases` waits for nothing that it could end. Python's own answer
-    is a status of 1."""
+    """The signal waits until lab.py handles it, and `cases` has no wait to end. Python's own status would be
+    1."""
     with subprocess.Popen(
         [paths.ROOT / "lab.py", "cases"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     ) as child:
-        while (
-            b".venv/bin/python" not in Path(f"/proc/{child.pid}/cmdline").read_bytes()
-        ):  # it has found its environment, and loads
+        # Until it runs in its environment, and imports.
+        while b".venv/bin/python" not in Path(f"/proc/{child.pid}/cmdline").read_bytes():
             assert child.poll() is None
         child.send_signal(kind)
         _, err = child.communicate(timeout=60)

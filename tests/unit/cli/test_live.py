@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""An experiment as a person sees it: plain lines in a pipe; on a terminal, what moves under the step."""
+"""An experiment's progress: plain lines in a pipe; on a terminal, live counters below the step."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def boot(number: int) -> ExperimentBoot:
 
 
 def test_boots(plan: Plan, clock: list[float], said: pytest.LogCaptureFixture) -> None:
-    """Which of how many, and how long yet; what kernels took to be built is no part of it."""
+    """The number of boots and the remaining time, without the time that kernels took to build."""
     view = live.View(plan, 3)
     for number in range(6):
         clock[0] += 120 if number else 9999
@@ -68,7 +68,7 @@ def test_boots(plan: Plan, clock: list[float], said: pytest.LogCaptureFixture) -
 
 
 def test_boots_of_auto(plan: Plan, said: pytest.LogCaptureFixture) -> None:
-    """Nobody knows how many there will be."""
+    """The number of boots is not known."""
     view = live.View(plan, None)
     view.began(boot(0))
     view.began(boot(7))
@@ -79,7 +79,7 @@ def test_boots_of_auto(plan: Plan, said: pytest.LogCaptureFixture) -> None:
 
 
 def test_phases(plan: Plan, said: pytest.LogCaptureFixture) -> None:
-    """Those that are measured; what they counted, if anything."""
+    """Measured phases, with what they counted."""
     view = live.View(plan, 3)
     view.ended(synthetic.phase("mkfs", measured=False, vmstat={"numa_pte_updates": 5}))
     view.ended(
@@ -114,7 +114,7 @@ def test_so_far(plan: Plan, said: pytest.LogCaptureFixture) -> None:
 
 
 def test_what_moves_is_of_this_phase_of_this_boot(plan: Plan, said: pytest.LogCaptureFixture) -> None:
-    """The same phase of the boot before stood at other counts."""
+    """The same phase of the previous boot had other counts."""
     view = live.View(plan, 3)
     view.began(boot(0))
     view.moving("touch", {"t": 2.0, "vmstat": {"numa_pte_updates": 100, "nr_dirty": 1}})
@@ -131,7 +131,7 @@ def test_what_moves_is_of_this_phase_of_this_boot(plan: Plan, said: pytest.LogCa
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_on_a_terminal_and_in_a_pipe(terminal: bool, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Boots, phases and what they say so far are lines in both; what moves is for eyes only."""
+    """Boots, phases and results so far are lines in both; live counters are only on a terminal."""
     out = io.StringIO()
     monkeypatch.setattr(
         progress, "Console", lambda **_: Console(file=out, force_terminal=terminal, width=120)
@@ -156,7 +156,7 @@ def test_on_a_terminal_and_in_a_pipe(terminal: bool, plan: Plan, monkeypatch: py
 
 
 def test_the_logger_is_as_it_was() -> None:
-    """Whoever logs after it in the same process is heard as before."""
+    """Later log records in the same process appear as before."""
     logger = logging.getLogger("numalab")
     before = (logger.level, logger.propagate, list(logger.handlers))
     with progress.Progress():
@@ -165,7 +165,7 @@ def test_the_logger_is_as_it_was() -> None:
 
 
 def test_watched_table() -> None:
-    """A counter that came up meanwhile has not moved yet."""
+    """A counter that appeared meanwhile has not changed yet."""
     first, before = (
         {"numa_hit": 100, "pgscan_kswapd": 0},
         {"numa_hit": 160, "pgscan_kswapd": 10, "nr_dirty": 5},
@@ -179,7 +179,7 @@ def test_watched_table() -> None:
 
 
 def test_what_is_watched_is_sampled() -> None:
-    """What the guest-side runner leaves out of its samples cannot be shown."""
+    """Counters that the agent leaves out of its samples cannot be shown."""
     from numalab.measure import agent
 
     assert all(name.startswith(agent.MOVING) for name in live.WATCHED)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""lab.py(1) has every command, option and exit status, in roff that says no more than the help texts."""
+"""lab.py(1) has every command, option and exit status, with the help texts as valid roff."""
 
 from __future__ import annotations
 

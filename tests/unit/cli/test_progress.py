@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Steps on a terminal: drawn live from several threads, and no drawing waits for another."""
+"""Steps on a terminal, from several threads: drawing takes no lock that another drawing waits for."""
 
 from __future__ import annotations
 

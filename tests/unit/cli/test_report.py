@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""lab.py compare and runs, as a person types them: what is printed, and one clear line for what is wrong."""
+"""lab.py compare and runs: output, and one clear line for each error."""
 
 from __future__ import annotations
 
@@ -107,8 +107,10 @@ def test_any_baseline(six: list[Run], capsys: pytest.CaptureFixture[str]) -> Non
 def test_published_whatever_the_baseline(
     baseline: str, six: list[Run], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """From before to after, as there, whichever column is first: the cube root of 1000 × 1100 × 950 / (3000 ×
-    3300 × 2900) is 0.3314."""
+    """From before to after, as published, whichever column is first.
+
+    The cube root of 1000 × 1100 × 950 / (3000 × 3300 × 2900) is 0.3314.
+    """
     text = good(capsys, "compare", "xfsrepair", "--published", "--baseline", baseline)
     assert "here:      6.1-slowscan-before -> 6.1" in text
     (line,) = (line for line in text.splitlines() if line.startswith("NUMA base PTE updates") and "%" in line)

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What reaches a terminal, a reader that goes away, and signals: of lab.py as a process of its own, where
-they are real."""
+"""Terminals, readers that go away, and signals, with lab.py as a process of its own."""
 
 from __future__ import annotations
 
@@ -50,7 +49,7 @@ def test_visible(text: str, shown: str) -> None:
 
 
 def kept(case_name: str = "mine", **changes: object) -> None:
-    """An experiment in the state directory, whose verdict holds."""
+    """Store an experiment whose verdict holds."""
     for number, (arm, count) in enumerate(
         zip(
             [Arm.BEFORE, Arm.AFTER, Arm.AFTER, Arm.BEFORE, Arm.BEFORE, Arm.AFTER],
@@ -103,7 +102,7 @@ def test_steps(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_a_console_log(lab_py: Call, monkeypatch: pytest.MonkeyPatch, is_terminal: bool) -> None:
-    """To a file it goes as it is."""
+    """A file gets the log unchanged."""
 
     class Guest:
         def console_pieces(self) -> list[str]:
@@ -115,7 +114,7 @@ def test_a_console_log(lab_py: Call, monkeypatch: pytest.MonkeyPatch, is_termina
 
 
 def process(script: str, **streams: object) -> subprocess.Popen[str]:
-    """A Python of its own, as lab.py is one."""
+    """A Python process, as lab.py is one."""
     return subprocess.Popen([sys.executable, "-c", script], text=True, **streams)  # type: ignore[call-overload, no-any-return]
 
 
@@ -137,7 +136,7 @@ def nobody() -> Iterator[int]:
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr", "both"])
 def test_a_verdict_that_nobody_reads(stream: str) -> None:
-    """Its status is that of the verdict: `lab.py verdict CASE | true`."""
+    """`lab.py verdict CASE | true` exits with the verdict's status."""
     kept()
     with nobody() as pipe:
         streams = {name: pipe for name in ("stdout", "stderr") if stream in (name, "both")}
@@ -176,7 +175,7 @@ main.main()
 
 
 def test_an_experiment_goes_on_without_a_reader(tmp_path: Path) -> None:
-    """`run 2>&1 | head -1`: both streams are one pipe, whose reader leaves after a line."""
+    """`run 2>&1 | head -1`: both streams are one pipe, whose reader exits after a line."""
     with process(STEPS, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=tmp_path) as child:
         assert child.stdout
         child.stdout.readline()
@@ -186,7 +185,7 @@ def test_an_experiment_goes_on_without_a_reader(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_an_error_of_ours() -> None:
-    """Not Python's own 120 at its exit, and not a command that is done."""
+    """Neither Python's own 120 at its exit, nor success."""
     with Path("/dev/full").open("w") as full:
         child = process(lab("cases"), stdout=full, stderr=subprocess.PIPE)
         _, err = child.communicate(timeout=60)
@@ -255,8 +254,7 @@ def test_a_second_signal_changes_nothing(
 
 
 def in_a_terminal(argv: list[str], place: Path, ready: Path) -> int:
-    """Run a program in a terminal that is closed once `ready` is there: hang-up, and EIO for whatever it then
-    writes."""
+    """Run a program in a terminal that is closed once `ready` exists: SIGHUP, and EIO for later writes."""
     child, master = os.forkpty()
     if not child:
         os.chdir(place)

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""lab.py up: what is asked for becomes one request for each guest, or one clear error before anything is
-made."""
+"""lab.py up: options become one request for each guest, or one clear error before anything is made."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Checksums are remembered, and only for as long as a file does not change."""
+"""Checksums are cached until a file changes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_remembered(lab_state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_change_whose_time_was_set_back(lab_state: Path, tmp_path: Path) -> None:
-    """As cp -p, or rsync --inplace -t: same size, inode and time of the content."""
+    """As by cp -p, or rsync --inplace -t: same size, inode and mtime."""
     path = tmp_path / "file"
     path.write_bytes(b"one")
     about = path.stat()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Steps: begun, and done or failed, with whose they are; whoever shows them decides how."""
+"""Steps: begin, end or failure, and the guest; the handler decides how they look."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Where the package's own files are, and that only `paths` works it out."""
+"""The package's own files, whose places only `paths` computes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Programs on the host: run to their end, however that comes, with nothing left of them."""
+"""Programs on the host: run to their end, however they end, with nothing left of them."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from numalab.core.process import Deadline, need, run
 from numalab.core.state import alive
 
 FAMILY = "echo $$ >> pids; sh -c 'echo $$ >> pids; exec sleep 1000' & wait"
-"""A shell with a child; both note their ids."""
+"""A shell with a child; both write their ids."""
 STUBBORN = "echo $$ >> pids; sh -c 'trap \"\" TERM; echo $$ >> pids; exec sleep 1000' & wait"
-"""The same, with a child that does not mind being asked to end."""
+"""The same, with a child that ignores SIGTERM."""
 
 
 class Stop(Exception):
-    """What a watch of ours raises."""
+    """Raised by the tests' watches."""
 
 
 def gone(place: Path) -> bool:
-    """Whether the two processes that wrote their ids have ended, at the latest in a moment."""
+    """Whether the two processes that wrote their ids have ended, or do so shortly."""
     pids = [int(word) for word in (place / "pids").read_text().split()]
     assert len(pids) == 2
     end = time.monotonic() + 5
@@ -46,7 +46,7 @@ def gone(place: Path) -> bool:
 
 
 def until_both(place: Path, then: Callable[[], None]) -> Callable[[], None]:
-    """A watch that acts once both processes are there."""
+    """A watch that acts once both processes run."""
 
     def watch() -> None:
         if (place / "pids").exists() and len((place / "pids").read_text().split()) == 2:
@@ -101,7 +101,7 @@ def test_input_environment_and_folder(tmp_path: Path, deadline: Deadline) -> Non
 
 
 def test_much_output(deadline: Deadline) -> None:
-    """More than any pipe holds, on both streams at once; and what is no UTF-8 is still text."""
+    """More than a pipe holds, on both streams at once; invalid UTF-8 is still text."""
     script = "import sys; [(sys.stdout.write('o' * 9999), sys.stderr.write('e' * 9999)) for _ in range(300)]; sys.stdout.buffer.write(b'\\xff')"
     result = run([sys.executable, "-c", script], deadline=deadline)
     assert (len(result.stdout), len(result.stderr)) == (2999701, 2999700)
@@ -130,7 +130,7 @@ def test_the_end_of_what_is_too_much_is_kept(deadline: Deadline) -> None:
 
 
 def test_what_never_ends_is_watched_and_takes_no_memory(deadline: Deadline) -> None:
-    """The program is never out of words, so nothing but the clock makes us look at the watch."""
+    """The program prints all the time, so only the clock triggers the watch."""
 
     def most() -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -171,7 +171,7 @@ def test_a_buffer_gets_a_stream_too(deadline: Deadline) -> None:
 
 @pytest.fixture
 def pipe() -> Iterator[tuple[int, IO[bytes]]]:
-    """Both ends of a pipe: the one to read from, and the other as a file."""
+    """Both ends of a pipe: a descriptor to read, a file to write."""
     ours, theirs = os.pipe()
     with os.fdopen(theirs, "wb", buffering=0) as writer:
         yield ours, writer
@@ -187,7 +187,7 @@ def test_who_reads_slowly_does_not_hold_up_the_deadline(pipe: tuple[int, IO[byte
 def test_a_reader_that_goes_away_is_the_programs_to_mind(
     pipe: tuple[int, IO[bytes]], deadline: Deadline
 ) -> None:
-    """As in a pipeline: SIGPIPE for who goes on writing, and who does not ends with a status of its own."""
+    """As in a pipeline: SIGPIPE for a program that goes on writing; another ends with its own status."""
     os.close(pipe[0])
     assert run(["cat", "/dev/zero"], deadline=deadline, out=pipe[1], check=False).status == -signal.SIGPIPE
     assert run(["sh", "-c", "echo out; exit 3"], deadline=deadline, out=pipe[1], check=False).status == 3
@@ -207,7 +207,7 @@ def test_a_line_without_an_end_is_told_in_parts(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_what_the_background_prints_is_not_waited_for(tmp_path: Path, deadline: Deadline) -> None:
-    """It holds the program's pipes, and writes into them for ever."""
+    """It holds the program's pipes and writes to them for ever."""
     result = run(["sh", "-c", "yes & echo $! > pid; echo first"], deadline=deadline, cwd=tmp_path)
     assert "first" in result.stdout.splitlines()
     until = time.monotonic() + 10
@@ -267,7 +267,7 @@ def test_the_deadline_ends_all(tmp_path: Path) -> None:
 
 
 def test_what_an_ended_program_left_in_the_background_stays(tmp_path: Path, deadline: Deadline) -> None:
-    """ssh's shared connection (ControlPersist) is such, and nobody waits for it."""
+    """ssh's shared connection (ControlPersist) is such a process; nobody waits for it."""
     run(["sh", "-c", "sleep 1000 & echo $! > pid"], deadline=deadline, cwd=tmp_path)
     pid = int((tmp_path / "pid").read_text())
     try:
@@ -310,7 +310,7 @@ def test_cancel_is_shared() -> None:
 
 
 def test_lines_are_told_while_the_program_runs(tmp_path: Path, deadline: Deadline) -> None:
-    """The program waits for what we do once a line is there, so it cannot have ended before."""
+    """The program waits for what we do after a line, so it cannot have ended before."""
     seen: list[str] = []
 
     def tell(line: str) -> None:
@@ -339,7 +339,7 @@ def test_who_is_told_may_stop_it(tmp_path: Path, deadline: Deadline) -> None:
 
     with pytest.raises(Stop):
         run(["sh", "-c", f"echo go >&2; {FAMILY}"], deadline=deadline, cwd=tmp_path, tell=tell)
-    # It may have been ended before it had both children.
+    # It may have been ended before both children ran.
     pids = (
         [int(word) for word in (tmp_path / "pids").read_text().split()]
         if (tmp_path / "pids").exists()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The state directory: where it is, who may write to it, and what half-made things become."""
+"""The state directory: its place, its permissions, its locks, and half-made things."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_a_process_is_told_from_every_other() -> None:
 
 
 def test_a_lock_is_its_threads_own(lab_state: Path) -> None:
-    """Taken again at once by whoever holds it, by another thread not before it is released."""
+    """The holder may take it again at once; another thread gets it only after its release."""
 
     def taken() -> bool:
         try:
@@ -200,7 +200,7 @@ def test_a_lock_is_its_threads_own(lab_state: Path) -> None:
 
 
 def test_a_machine_has_one_lock(lab_state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the state directory."""
+    """Independent of the state directory."""
     with state.machine_lock(f"test-{os.getpid()}", Deadline.after(60)):
         monkeypatch.setenv("LAB_STATE", str(tmp_path / "other"))
         with (
@@ -213,7 +213,7 @@ def test_a_machine_has_one_lock(lab_state: Path, tmp_path: Path, monkeypatch: py
 
 
 def test_what_is_needed_is_not_discarded(lab_state: Path) -> None:
-    """It is asked when nobody can begin to use it any more."""
+    """`needed` is called when nobody can start to use the folder any more."""
     place = state.folder("images", "x")
 
     def needed() -> bool:
@@ -244,7 +244,7 @@ def test_what_is_used_is_not_discarded(lab_state: Path) -> None:
 def test_an_identity_is_of_one_state_directory(
     lab_state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same each time; another for an empty folder in its place, and for a copy."""
+    """Stable; different for an empty folder in its place, and for a copy."""
     first = state.identity()
     assert state.identity() == first
     shutil.copytree(lab_state, tmp_path / "copy")
@@ -280,7 +280,7 @@ def test_ssh_key_is_made_once(
 def test_sockets_without_a_runtime_folder(
     runtime: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """sudo -E and containers leave XDG_RUNTIME_DIR set to a folder that nobody made."""
+    """sudo -E and containers leave XDG_RUNTIME_DIR set to a folder that does not exist."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert state.sockets() == tmp_path / f"numalab-{os.getuid()}"
@@ -300,7 +300,7 @@ def test_stamp() -> None:
 
 
 def test_many_write_one_file(tmp_path: Path) -> None:
-    """Threads of one process too: each whole, the last one stays, no scratch is left."""
+    """Also threads of one process: every write is complete, the last one stays, no scratch file is left."""
     target = tmp_path / "memory.json"
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda number: state.write(target, f"{number}" * 5000), range(8)))
@@ -313,7 +313,7 @@ def test_many_write_one_file(tmp_path: Path) -> None:
 def test_what_is_written_is_on_the_disk_before_it_has_its_name(
     lab_state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a power cut a renamed file that was not synced is there, and empty."""
+    """After a power cut, a renamed file that was not synced would exist and be empty."""
     target, place = lab_state / "memory.json", lab_state / "kernels/k"
     seen: list[tuple[int, bool, bool]] = []
     real = os.fsync

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The version, of the package and of a checkout; the ways to start the command line; completion in bash."""
+"""The version of package and checkout; the ways to start the command line; completion in bash."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def git(place: Path, *words: str) -> str:
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A git repository in the place of ours, with one commit."""
+    """A git repository in place of ours, with one commit."""
     monkeypatch.setattr(paths, "ROOT", tmp_path)
     (tmp_path / "file").write_text("1")
     git(tmp_path, "init", "-q")

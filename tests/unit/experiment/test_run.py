@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Experiments over guests that nobody boots: who is booted when, what stays when one breaks, and when it is
-enough."""
+"""Experiments with fake guests: the order of boots, what remains when one breaks, and when to stop."""
 
 from __future__ import annotations
 
@@ -64,9 +63,9 @@ expect:
 """
 BEFORE, AFTER = "6.1-slowscan-before", "6.1"
 CLEAR = {BEFORE: [1_557_000, 1_721_000, 1_590_000], AFTER: [98_000, 98_100, 98_500]}
-"""numa_pte_updates of each kernel's boots, in turn: an effect that three boots show."""
+"""numa_pte_updates of each kernel's boots, in order: an effect that three boots show."""
 NOISE = {BEFORE: [100_000, 40_000, 90_000, 350_000], AFTER: [60_000, 30_000, 170_000, 20_000]}
-"""Maybe there is one."""
+"""Values that do not show whether there is an effect."""
 
 
 @pytest.fixture
@@ -82,7 +81,7 @@ def asked(case: Path) -> Plan:
 
 
 class Lab:
-    """settle and measure without a guest: `values` by kernel; `breaks` at a boot, in one place or another."""
+    """Replaces provision and runner: `values` by kernel; `breaks` at a boot, in one place or another."""
 
     def __init__(self, values: Mapping[str, Sequence[int]] = CLEAR) -> None:
         self.values = values
@@ -95,7 +94,7 @@ class Lab:
         self.up_now = 0
 
     def up(self, request: GuestRequest, host: object, deadline: Deadline) -> Any:
-        """settle.up."""
+        """See provision.up."""
         self._maybe("up")
         self.requests.append(request)
         self.up_now += 1
@@ -112,7 +111,7 @@ class Lab:
         return Guest()
 
     def tune(self, guest: object, order: provision.Order, deadline: Deadline) -> None:
-        """settle.tune."""
+        """See provision.tune."""
         self._maybe("tune")
         self.orders.append(order)
 
@@ -126,7 +125,7 @@ class Lab:
         *,
         watcher: runner.Watcher | None = None,
     ) -> tuple[Run, Path]:
-        """measure.run."""
+        """See runner.run."""
         assert self.up_now == 1, "one guest at a time"
         self._maybe("measure")
         self.options.append(options)
@@ -170,26 +169,26 @@ def lab(monkeypatch: pytest.MonkeyPatch) -> Lab:
 
 
 class Seen:
-    """An experiment.View that remembers."""
+    """An experiment.run.Observer that records its calls."""
 
     def __init__(self) -> None:
         self.boots: list[ExperimentBoot] = []
         self.verdicts: list[Verdict] = []
 
     def began(self, boot: ExperimentBoot) -> Seen:
-        """See experiment.View."""
+        """See Observer."""
         self.boots.append(boot)
         return self
 
     def so_far(self, verdict: Verdict) -> None:
-        """See experiment.View."""
+        """See Observer."""
         self.verdicts.append(verdict)
 
     def moving(self, phase: str, sample: Mapping[str, Any]) -> None:
-        """See measure.Watcher."""
+        """See runner.Watcher."""
 
     def ended(self, result: object) -> None:
-        """See measure.Watcher."""
+        """See runner.Watcher."""
 
 
 def conduct(asked: Plan, boots: int | None, seen: Seen | None = None) -> experiment.Outcome:
@@ -197,7 +196,7 @@ def conduct(asked: Plan, boots: int | None, seen: Seen | None = None) -> experim
 
 
 def test_an_experiment_keeps_what_it_stands_on(lab: Lab, asked: Plan) -> None:
-    """All boots use one build of the image, and nobody may remove it from the first to the last."""
+    """All boots use one build of the image, which nobody may remove from the first to the last."""
     place = state.folder("images", "e" * 16)
 
     class Remover(Seen):
@@ -214,7 +213,7 @@ def test_an_experiment_keeps_what_it_stands_on(lab: Lab, asked: Plan) -> None:
 
 
 def test_a_name_that_another_experiment_takes(lab: Lab, asked: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between our look and our claim."""
+    """It is taken between our check and our claim."""
     lab.breaks = {"up 0": NameTaken("a guest called mine-0 is there")}
     up = lab.up
 
@@ -229,7 +228,7 @@ def test_a_name_that_another_experiment_takes(lab: Lab, asked: Plan, monkeypatch
 
 
 def test_order() -> None:
-    """Forwards, then backwards: what drifts on the host falls on all kernels alike."""
+    """Forwards, then backwards: a drift of the host affects all kernels alike."""
     assert boot_order("ab", 4) == [(0, 0), (1, 1), (2, 1), (3, 0), (4, 0), (5, 1), (6, 1), (7, 0)]
     assert [index for _, index in boot_order("abc", 2)] == [0, 1, 2, 2, 1, 0]
     assert [index for _, index in boot_order("abcd", 3)] == [0, 1, 2, 3, 3, 2, 1, 0, 0, 1, 2, 3]
@@ -238,8 +237,7 @@ def test_order() -> None:
 @pytest.mark.parametrize("kernels", ["ab", "abc", "abcd", "aabb"])
 @pytest.mark.parametrize(("first", "rounds"), [(0, 1), (0, 4), (0, 5), (1, 3), (3, 4)])
 def test_order_goes_on_where_it_was(kernels: str, first: int, rounds: int) -> None:
-    """Each kernel has one boot a round; rounds that are added later follow as if they had been asked for at
-    once."""
+    """Each kernel has one boot a round; rounds added later continue the order."""
     found = boot_order(kernels, rounds, first=first)
     assert found == boot_order(kernels, rounds)[first * len(kernels) :]
     assert sorted(index for _, index in found) == sorted([*range(len(kernels))] * (rounds - first))
@@ -258,7 +256,7 @@ def test_plan(asked: Plan) -> None:
         ({"topology_name": "cpus2of4"}, ("cpus2of4", 2 * GIB, None)),
         ({"topology_name": "cpus2of4", "vcpus": 2}, ("cpus2of4", 2 * GIB, 2)),
         ({"memory": 8 * GIB}, ("4socket", 8 * GIB, 8)),
-        # What the case does not name is no larger than the case's first, nor than its own size.
+        # A topology that the case does not name is no larger than the case's first, nor than its own size.
         ({"topology_name": "fakenuma"}, ("fakenuma", 4 * GIB, 8)),
         ({"topology_name": "uma-2g"}, ("uma-2g", 2 * GIB, 4)),
         ({"topology_name": "uma-2g", "memory": GIB}, ("uma-2g", GIB, 4)),
@@ -279,7 +277,7 @@ def test_a_machine_has_a_cpu_for_each_node_that_has_some(tmp_path: Path) -> None
 
 
 def test_shape_has_the_cases_disks(asked: Plan) -> None:
-    """In place of the topology's own of that name, or beside them."""
+    """A disk replaces the topology's disk of its name, or is added."""
     assert {disk.name: disk.size for disk in catalog.topology("4socket").disks} == {"500TB": 500 << 40}
     assert {disk.name: disk.size for disk in scaled_topology(asked).disks} == {
         "500TB": 2 * GIB,
@@ -323,7 +321,7 @@ def test_what_was_chosen_is_checked(case: Path, words: dict[str, Any], said: str
     ],
 )
 def test_what_the_case_says_is_checked(case: Path, old: str, new: str, said: str) -> None:
-    """Before anything is booted, or built."""
+    """Before anything is booted or built."""
     assert old in CASE
     case.write_text(CASE.replace(old, new))
     with pytest.raises(InputError, match=said):
@@ -335,7 +333,7 @@ def test_interesting(asked: Plan) -> None:
 
 
 def test_prelude(asked: Plan, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
-    """All that comes before the phase that matters; that one is the person's."""
+    """All phases before the interesting one, which is left to the person."""
     shell = FakeShell(lambda *_: (0, "", ""))
     shell.name = "g"  # type: ignore[attr-defined]
     experiment.prelude(asked, shell, deadline)  # type: ignore[arg-type]
@@ -347,7 +345,7 @@ def test_prelude(asked: Plan, monkeypatch: pytest.MonkeyPatch, deadline: Deadlin
 
 
 def test_prepare(asked: Plan, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
-    """Kernels of ours are built, each once; the distribution's is there."""
+    """Kernels with a recipe are built, each once; the distribution's exists."""
     built: list[str] = []
     monkeypatch.setattr(image, "existing", lambda *_: None)
     monkeypatch.setattr(build, "build", lambda name, *_: built.append(name))
@@ -414,7 +412,7 @@ def test_a_guest_without_settings_is_not_tuned(asked: Plan, lab: Lab) -> None:
 @pytest.mark.parametrize("where", ["up", "tune", "measure"])
 @pytest.mark.parametrize("error", [GuestError("the kernel warned"), KeyboardInterrupt()])
 def test_a_boot_that_breaks_ends_it(asked: Plan, lab: Lab, where: str, error: BaseException) -> None:
-    """Earlier runs are there, no later guest is booted, and the one that broke is down."""
+    """Earlier runs stay, no later guest is booted, and the broken one is down."""
     lab.breaks[f"{where} 2"] = error
     found: list[tuple[Run, Path]] = []
     with pytest.raises(type(error)):
@@ -425,7 +423,7 @@ def test_a_boot_that_breaks_ends_it(asked: Plan, lab: Lab, where: str, error: Ba
 
 
 def test_no_guest_is_up_while_a_run_is_looked_at(asked: Plan, lab: Lab) -> None:
-    """Who takes the run may raise, and then nobody would end the guest."""
+    """The caller may raise, and then nobody would end the guest."""
     for _ in experiment.run(asked, FakeHost().real(), 1, experiment="e", limit=Deadline.after):
         assert lab.up_now == 0
 
@@ -470,8 +468,7 @@ def test_auto_goes_on_until_the_budget_is_spent(asked: Plan, lab: Lab) -> None:
 
 
 def test_an_experiment_that_is_cut_short_is_doubted(asked: Plan, lab: Lab) -> None:
-    """In a look, and between two looks of --boots auto; one that ended because it is clear was not cut
-    short."""
+    """Interrupted within a look, and between two looks of --boots auto; one that is clear has ended."""
 
     def unfinished(runs: Sequence[Run]) -> list[str]:
         return [doubt for doubt in experiment.verdicts(runs)[0].doubts if "unfinished" in doubt]
@@ -506,7 +503,7 @@ def test_an_error_ends_an_experiment_without_a_verdict(asked: Plan, lab: Lab) ->
 
 
 def calibrated(lab: Lab, asked: Plan, values: Sequence[int]) -> None:
-    """Keep a calibration of this very case and machine."""
+    """Store a calibration of this case and machine."""
     lab.values = {AFTER: values}
     outcome = conduct(asked.model_copy(update={"kernels": (AFTER, AFTER)}), 3)
     calibration.save(calibration.of([run for run, _ in outcome.runs]))
@@ -515,7 +512,7 @@ def calibrated(lab: Lab, asked: Plan, values: Sequence[int]) -> None:
 
 
 def test_thresholds_inside_the_spread_are_refused(asked: Plan, lab: Lab) -> None:
-    """After the first boot, which says what the machine is; and its guest is down."""
+    """After the first boot, which determines the machine; its guest is down."""
     calibrated(lab, asked, [100_000, 300_000, 900_000, 50_000])
     lab.values = CLEAR
     with pytest.raises(
@@ -525,7 +522,7 @@ def test_thresholds_inside_the_spread_are_refused(asked: Plan, lab: Lab) -> None
         conduct(asked, 3)
     assert lab.happened == [f"0 {BEFORE} before", "down"]
     assert lab.up_now == 0
-    # Calibrating again must not be refused by the last one.
+    # The existing calibration must not refuse a new one.
     lab.values = {AFTER: [98_000]}
     conduct(asked.model_copy(update={"kernels": (AFTER, AFTER)}), 3)
 

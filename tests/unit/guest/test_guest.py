@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A guest's life on a hypervisor that starts nothing: all of it or none of it, and gc touches only what is
-nobody's."""
+"""A guest's life on a fake hypervisor: complete or not at all; gc removes only what nobody owns."""
 
 from __future__ import annotations
 
@@ -131,7 +130,7 @@ def test_up_and_down(host: FakeHost, deadline: Deadline) -> None:
 def test_a_guest_there_boots_what_was_pushed(
     host: FakeHost, deadline: Deadline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A kernel of a person's tree has another path there: at its own, somebody may have his tree."""
+    """A kernel from a person's tree has another path there: at its own path somebody may have a tree."""
     host.where = Where("there")
     overlays: list[Path] = []
     overlay = disks.overlay
@@ -232,8 +231,7 @@ OOPSED = """[ 1.4] sched_clock: Marking stable
 
 
 def boots(monkeypatch: pytest.MonkeyPatch, *outcomes: str) -> list[str]:
-    """Boots that one after the other print this and then nothing: 'up' answers, 'hang' is watched until it is
-    given up."""
+    """Boots that print this and nothing more: 'up' answers; 'hang' is watched until it is given up."""
     left = list(outcomes)
 
     def wait(self: ssh.Ssh, _: Deadline) -> None:
@@ -283,8 +281,8 @@ def test_a_breakpoint_that_is_not_in_memory(
     deadline: Deadline,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The emulator's fault, and begun again; one that is in memory is the kernel's, and so is all that
-    happens under KVM."""
+    """The emulator's fault, so the boot is repeated. A breakpoint in memory is the kernel's, and so is any
+    under KVM."""
     left = boots(monkeypatch, outcome, "up")
     monkeypatch.setattr(guest, "OOPS_SECONDS", 0.0)
     monkeypatch.setattr(
@@ -305,7 +303,7 @@ def test_a_breakpoint_that_is_not_in_memory(
 def test_a_breakpoint_that_is_not_in_memory_later(
     host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline
 ) -> None:
-    """In a guest that is up it is an error of the lab, with its evidence, and no finding about the kernel."""
+    """In a running guest it is an error of the lab, with its evidence, and says nothing about the kernel."""
     boots(monkeypatch, "up")
     monkeypatch.setattr(guest, "OOPS_SECONDS", 0.0)
     made = launch.up(request(), host.real(), deadline)
@@ -330,7 +328,7 @@ def test_a_boot_that_always_hangs(
 def test_a_quiet_boot_is_no_hung_one(
     why: str, host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline
 ) -> None:
-    """Under KVM a hang is the kernel's; and who prints nothing cannot stop printing."""
+    """Under KVM a hang is the kernel's; and a kernel that prints nothing cannot stop printing."""
     boots(monkeypatch, "silent" if why == "silent" else "hang")
     if why == "kvm":
         monkeypatch.setattr(
@@ -375,7 +373,7 @@ def test_another_machine_than_asked_for(host: FakeHost, deadline: Deadline) -> N
 def test_why_up_failed_is_said_even_if_cleaning_up_fails(
     host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline
 ) -> None:
-    """A libvirt that died takes the guest with it: the first error is the news. gc does the rest."""
+    """A libvirtd that died takes the guest with it: the first error is reported. gc does the rest."""
     monkeypatch.setattr(ssh.Ssh, "wait", raises(GuestLost("its domain is gone")))
     monkeypatch.setattr(FakeHost, "stop", raises(HostError("libvirt does not answer")))
     with pytest.raises(LabError, match="its domain is gone"):
@@ -431,8 +429,7 @@ def test_watch(host: FakeHost, deadline: Deadline) -> None:
 
 
 def test_a_guest_that_a_full_disk_paused(host: FakeHost, deadline: Deadline) -> None:
-    """It is no lost SSH, which is what its silence would look like 20 s later; and an oops that came before
-    goes before."""
+    """Not reported as lost SSH, which would follow 20 s later. An earlier oops takes precedence."""
     made = launch.up(request(), host.real(), deadline)
     host.full = "/lab/guests/g/root.qcow2"
     with pytest.raises(
@@ -500,7 +497,7 @@ def test_read(lab_state: Path) -> None:
 def test_two_labs_on_one_host(
     host: FakeHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deadline: Deadline
 ) -> None:
-    """Guests called alike, in two state directories: each lab sees, stops and removes its own alone."""
+    """Guests of one name in two state directories: each lab sees, stops and removes only its own."""
     mine = launch.up(request(), host.real(), deadline)
     monkeypatch.setenv("LAB_STATE", str(tmp_path / "other"))
     (state.folder("ssh") / "id_ed25519.pub").write_text("public\n")
@@ -519,7 +516,7 @@ def test_two_labs_on_one_host(
 def test_a_failed_up_leaves_another_labs_domain_alone(
     host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline
 ) -> None:
-    """Even where the other lab's domain has the very name that ours wants."""
+    """Even when the other lab's domain has the name that ours needs."""
     monkeypatch.setattr(domain, "domain_name", lambda of: f"numalab-{of.name}")
     monkeypatch.setattr(makers, "domain_name", lambda of: f"numalab-{of.name}")
     other = Mark(uuid="theirs", name="g", lab="another", directory="/another/lab/guests/g")
@@ -530,7 +527,7 @@ def test_a_failed_up_leaves_another_labs_domain_alone(
 
 
 def test_down_of_a_guest_that_was_made_again(host: FakeHost, deadline: Deadline) -> None:
-    """Whoever still has the first guest in hand must not end the second of its name."""
+    """A Guest object of the first guest must not end the second one of its name."""
     first = launch.up(request(), host.real(), deadline)
     guest.Guest(guest.read("g"), host.real()).down(deadline)
     second = launch.up(request(), host.real(), deadline)
@@ -541,7 +538,7 @@ def test_down_of_a_guest_that_was_made_again(host: FakeHost, deadline: Deadline)
 def test_ending(
     host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Down at the end, whatever happens; the first error is the news, even if libvirt died of it."""
+    """Down at the end of the block in any case; the first error is raised, even if libvirt died of it."""
     with guest.ending(launch.up(request(), host.real(), deadline)):
         assert host.names == ["g"]
     assert host.names == []
@@ -560,8 +557,7 @@ def test_ending(
 
 
 def test_a_guest_that_another_process_works_on(host: FakeHost, deadline: Deadline) -> None:
-    """`down` waits for its lock, and says so when it does not get it; `up` of the same name says at once that
-    it is there."""
+    """`down` waits for its lock until the deadline; `up` of the same name fails at once."""
     made = launch.up(request(), host.real(), deadline)
     with held("guest-g"):
         with pytest.raises(DeadlinePassed, match=r"waiting for another lab.py that holds .*/locks/guest-g"):
@@ -573,7 +569,7 @@ def test_a_guest_that_another_process_works_on(host: FakeHost, deadline: Deadlin
 
 @contextlib.contextmanager
 def held(name: str) -> Iterator[None]:
-    """A lock that another process holds."""
+    """A guest's lock, held by another process."""
     script = "import fcntl, sys; f = open(sys.argv[1], 'a'); fcntl.flock(f, fcntl.LOCK_EX); print('held', flush=True); sys.stdin.read()"
     words = [sys.executable, "-c", script, str(state.folder("locks") / name)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
@@ -583,7 +579,7 @@ def held(name: str) -> Iterator[None]:
 
 
 def test_a_record_of_an_earlier_lab(lab_state: Path) -> None:
-    """Without a format number, and with its maker in it, as labs before 2026-11 wrote."""
+    """Without a format number, and with its maker in it, as labs before 2026-11 wrote it."""
     place = lab_state / "guests" / "old"
     place.mkdir(parents=True)
     (place / "maker").write_text(f"{os.getpid()} {state.started(os.getpid())}")
@@ -607,7 +603,7 @@ def test_a_record_of_a_later_lab(lab_state: Path) -> None:
 
 
 def test_a_guest_of_another_machine(lab_state: Path) -> None:
-    """One state directory on two machines: each has a libvirt at qemu:///system."""
+    """One state directory on two machines, each with a libvirt at qemu:///system."""
     place = lab_state / "guests" / "far"
     place.mkdir(parents=True)
     (place / "guest.json").write_text(json.dumps(jsonable(record("far"))))
@@ -622,7 +618,7 @@ def test_a_guest_of_another_machine(lab_state: Path) -> None:
 def test_down_all_goes_on(
     host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One half-made guest and one that cannot be read keep none of the others up."""
+    """A half-made guest and one with an unreadable record do not keep others up."""
     for name in ("a", "m", "z"):
         launch.up(request(name), host.real(), deadline)
     (state.folder("guests") / "m" / "guest.json").write_text('{"format": 99}')
@@ -637,7 +633,7 @@ def test_down_all_goes_on(
 
 
 def test_down_of_a_guest_that_a_newer_lab_made_again(host: FakeHost, deadline: Deadline) -> None:
-    """What cannot be read is not removed."""
+    """A record that cannot be read is not removed."""
     first = launch.up(request(), host.real(), deadline)
     (first.directory / "guest.json").write_text('{"format": 99}')
     with pytest.raises(HostError, match="a newer numalab wrote it"):
@@ -646,7 +642,7 @@ def test_down_of_a_guest_that_a_newer_lab_made_again(host: FakeHost, deadline: D
 
 
 def test_down_of_a_guest_that_libvirt_has_forgotten(host: FakeHost, deadline: Deadline) -> None:
-    """Its disks are not removed under a QEMU that writes to them."""
+    """Its disks are not removed while its QEMU writes to them."""
     made = launch.up(request(), host.real(), deadline)
     host.domains.clear()
     host.forgotten = {made.record.spec.uuid: 77}
@@ -672,7 +668,7 @@ def test_files_that_cannot_be_removed(
 
 
 def test_a_pinned_kernel(host: FakeHost, deadline: Deadline) -> None:
-    """The build that an experiment began with, though its recipe leads to another one by now, or to none."""
+    """The build with which the experiment began, even if its recipe has changed or is gone."""
     boot = Boot(name="gone", kernel=str(state.directory() / "bzImage"), release="")
     Path(str(boot.kernel)).write_text("kernel")
     made = launch.up(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The accelerator is tried: here on a QEMU of ours that works, hangs, fails or ends without a word."""
+"""The accelerator's test boot, with a fake QEMU that works, hangs, fails or ends without the word."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_it_fails(script: str, reason: str, kernel: Path, program: Program, dead
 def test_it_hangs(
     kernel: Path, program: Program, monkeypatch: pytest.MonkeyPatch, deadline: Deadline
 ) -> None:
-    """As a KVM in software does."""
+    """As under a KVM in software."""
     program("qemu-system-x86_64", HANGS)
     monkeypatch.setattr(accelerator, "PROBE_SECONDS", 0.3)
     kind, reason = accelerator.try_kvm(kernel, deadline)
@@ -100,7 +100,7 @@ def test_a_kernel_that_was_pushed_is_tried(
 
 
 def test_no_time_left_is_not_tcg(kernel: Path, program: Program) -> None:
-    """Only a kernel that had its full time and did not come up speaks against KVM."""
+    """Only a kernel that had its full time is evidence against KVM."""
     program("qemu-system-x86_64", HANGS)
     with pytest.raises(DeadlinePassed):
         accelerator.choose("auto", kernel, Deadline.after(0.5))
@@ -118,7 +118,7 @@ def test_cancelled_is_not_tcg(kernel: Path, program: Program, deadline: Deadline
 def test_a_lack_is_not_kept(
     kernel: Path, program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deadline: Deadline
 ) -> None:
-    """Without busybox nothing can be said about KVM; once it is installed, something can."""
+    """Without busybox nothing is known about KVM; once it is installed, the probe runs."""
     program("qemu-system-x86_64", WORKS)
     program("uname", "echo 6.1")
     (tmp_path / "bin" / "busybox").unlink()
@@ -189,7 +189,7 @@ def test_qemu_version(text: str, program: Program, deadline: Deadline) -> None:
 
 
 def members(archive: bytes) -> dict[str, tuple[int, int, bytes]]:
-    """A newc archive's members: name -> (mode, device, content), read as the kernel does
+    """A newc archive's members: name -> (mode, device, content), parsed as the kernel does
     (init/initramfs.c)."""
     found: dict[str, tuple[int, int, bytes]] = {}
     at = 0
@@ -243,7 +243,7 @@ def test_a_damaged_cache_is_made_anew(
     caplog: pytest.LogCaptureFixture,
     damage: bytes,
 ) -> None:
-    """An empty accel.json, as a power cut leaves it, made every `up` a traceback."""
+    """An empty accel.json, as a power cut leaves it, once made every `up` end in a traceback."""
     qemu = program("qemu-system-x86_64", WORKS)
     accelerator.choose("auto", kernel, deadline)
     cache = lab_state / "cache/accel.json"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The inventory that Ansible reads: every ready guest, reached with the very options that lab.py uses."""
+"""Ansible's inventory: every ready guest, reached with the same options as lab.py uses."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def hosts(path: Path) -> dict[str, Any]:
 
 
 def read(text: str) -> dict[str, Any]:
-    """YAML, with Ansible's tag for a text that is no template."""
+    """Parse YAML with Ansible's tag for a text that is no template."""
     yaml = YAML(typ="safe", pure=True)
     yaml.constructor.add_constructor("!unsafe", lambda constructor, node: constructor.construct_scalar(node))
     found: dict[str, Any] = yaml.load(text)
@@ -55,7 +55,7 @@ def test_inventory(via: str, tmp_path: Path, program: Callable[[str, str], Path]
         2002,
         "root",
     )
-    # Ansible splits them as a shell would (ansible.plugins.connection.ssh: shlex).
+    # Ansible splits them with shlex (ansible.plugins.connection.ssh).
     assert shlex.split(found["b"]["ansible_ssh_common_args"]) == guests[1].options()
     assert not path.with_suffix(".new").exists()
 
@@ -92,8 +92,8 @@ ansible.playbook("wait.yml", inventories=[], limit="localhost", variables={{}}, 
 
 
 def test_a_play_ends_with_a_lab_that_is_killed(tmp_path: Path) -> None:
-    """Nobody can clean up after kill -9: ansible-playbook, its worker and the program (make) that it runs
-    must end by themselves."""
+    """After kill -9 nobody cleans up: ansible-playbook, its worker and its program (make) must end
+    themselves."""
     (tmp_path / "playbooks").mkdir()
     pid = tmp_path / "pid"
     (tmp_path / "playbooks" / "wait.yml").write_text(WAIT.format(pid=pid))
@@ -184,8 +184,8 @@ PLAY = """- hosts: all
 def test_nothing_is_ever_a_template(
     tmp_path: Path, deadline: Deadline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ansible itself runs the tuning role, whose script here notes its arguments; each text would make a
-    file, were it evaluated."""
+    """Ansible runs the tuning role, with a script that records its arguments; a text that is evaluated makes
+    a file."""
     lure, keys, out, words = tmp_path / "lure", tmp_path / "keys", tmp_path / "out", tmp_path / "words"
     template = f"{{{{ lookup('pipe', 'touch {lure}') }}}}"
     key_template = f"{{{{ lookup('pipe', 'touch {keys}') }}}}"
@@ -230,8 +230,7 @@ def test_nothing_is_ever_a_template(
 
 
 def test_who_runs_ansible() -> None:
-    """All variables go through `literals`: who runs one of Ansible's programs is known here, and looked
-    at."""
+    """Only these modules run Ansible's programs, and all their variables go through `literals`."""
     users = {
         str(path.relative_to(paths.PACKAGE))
         for path in paths.PACKAGE.rglob("*.py")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The kernel's word on its console: what ends a run, what only belongs to its evidence, and nothing missed in
-between."""
+"""The kernel's console: lines that end a run, lines that are only evidence, and nothing missed between
+reads."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ PLAIN = [
     "[    5.000000] EXT4-fs (vda2): mounted filesystem with ordered data mode.",
     "[    5.000001] systemd[1]: Started Debugging.",
     "[    6.000000] XFS (vdb): Mounting V5 Filesystem",
-    # A user's program, not the kernel: arch/x86/kernel/traps.c, show_signal().
+    # A user program's fault, not the kernel's: arch/x86/kernel/traps.c, show_signal().
     "[    7.000000] traps: stress-ng[1234] general protection fault ip:7f0000001234 sp:7ffe00000000 error:0 in libc.so.6[7f0000000000+155000]",
     "[    7.000001] traps: stress-ng[1234] trap invalid opcode ip:55d5 sp:7ffe error:0",
     "[    7.000002] xfs_repair[1234]: segfault at 8 ip 000055d5 sp 00007ffe error 4 in xfs_repair[55d5+1000]",
@@ -64,7 +64,7 @@ def test_oopses(line: str) -> None:
 @pytest.mark.parametrize("line", WARNINGS)
 def test_warnings(line: str) -> None:
     assert not OOPS.search(line)
-    # A vCPU that waits for a host core looks like a lockup: told, but no end of a run.
+    # A vCPU that waits for a host core looks like a lockup: a warning, but no end of a run.
     spoils = WARNINGS.index(line) >= 4
     assert console.findings(line) == ([line.splitlines()[-1]] if spoils else [])
     assert console.warnings(f"{PLAIN[0]}\n{line}\n{PLAIN[1]}\n") == [line.splitlines()[-1]]
@@ -77,7 +77,7 @@ def test_plain_lines(line: str) -> None:
 
 
 class Log:
-    """A console log that grows, and the watch on it."""
+    """A growing console log and its watch."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -138,13 +138,13 @@ def test_watch_reads_on_from_the_last_whole_line(tmp_path: Path) -> None:
 
 
 def bounded(path: Path) -> Callable[[int], bytes]:
-    """As a guest reads its log: CHUNK bytes at most."""
+    """A reader of at most CHUNK bytes, as a guest's."""
     return lambda offset: HERE.read(path, offset, Deadline.after(60), CHUNK)
 
 
 @pytest.mark.parametrize("size", [CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK])
 def test_an_oops_behind_much(size: int, tmp_path: Path) -> None:
-    """One look sees all of it, CHUNK bytes at a time, and the evidence is what stands around the oops."""
+    """One call searches all of it, CHUNK bytes at a time; the evidence is what surrounds the oops."""
     path = tmp_path / "console.log"
     line = "[   10.000000] noise noise noise\r\n"
     path.write_text((line * (size // len(line) + 1))[:size] + f"\n{OOPSES[5]}\n{PLAIN[0]}\n")
@@ -197,7 +197,7 @@ def test_an_oops_in_two_halves(line: str, tmp_path: Path) -> None:
 
 
 def test_a_warning_in_two_halves(tmp_path: Path) -> None:
-    """ "BUG: " may be the first half of "BUG: soft lockup", which is none."""
+    """'BUG: ' may be the first half of 'BUG: soft lockup', which is no oops."""
     for cut in range(len(WARNINGS[0])):
         log = Log(tmp_path / f"{cut}.log")
         for half in (WARNINGS[0][:cut], f"{WARNINGS[0][cut:]}\n"):
@@ -205,7 +205,7 @@ def test_a_warning_in_two_halves(tmp_path: Path) -> None:
 
 
 def test_noise_on_the_line_hides_nothing(log: Log) -> None:
-    """Bytes that are no UTF-8, whole or cut in two, must not put the watch past what it has read."""
+    """Invalid UTF-8, whole or cut in two, must not shift the watch's offset."""
     log.grows(b"\xff\xfe\x80" * 50 + b"\n")
     log.grows(b"\xe2\x82")
     log.grows(b"\xac\n")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Disks on the host: which form a size takes on which file system, and that sparse ones are."""
+"""Disks on the host: the form for each size and file system; sparse files; the pool."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from numalab.model.units import GIB, MIB, TIB
 from tests.unit.guest.test_guest import held
 
 EXT4, XFS = 16 * TIB - MIB, (1 << 63) - MIB
-"""What the largest file is on either, to the MiB."""
+"""The largest file on either, to the MiB."""
 
 
 def disk(size: str, name: str = "data") -> Disk:
@@ -152,7 +152,7 @@ def test_room(free: int, enough: bool, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_guest_drops_its_own_pool_disks_only(monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
-    """`up` names a second guest of a topology NAME-2, so a guest's name may begin with another's."""
+    """`up` names a second guest of a topology NAME-2, so one guest's name may be a prefix of another's."""
     monkeypatch.setattr(disks, "pool", lambda _: state.folder("pool"))
     made = {
         guest: Path(disks.create(disk("1G"), state.folder("guests", guest), DiskForm.POOL, deadline).path)
@@ -168,8 +168,7 @@ OWN = "pool-OWN"
 
 @pytest.fixture
 def mounted(program: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """The names of folders that are mount points; mount(8) and mkfs are fakes, and `mount -o loop FILE PLACE`
-    adds to them."""
+    """The names of mount points; mount(8) and mkfs are fakes, and `mount -o loop FILE PLACE` adds one."""
     names: set[str] = set()
     monkeypatch.setattr(state, "this_machine", lambda: "OWN")
     monkeypatch.setattr(Path, "is_mount", lambda path: path.name in names or (path / ".mounted").exists())
@@ -189,7 +188,7 @@ def unmounted() -> list[str]:
 def test_each_machine_has_a_pool_of_its_own(
     mounted: set[str], deadline: Deadline, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One state directory on two machines: the pool of an earlier lab may be mounted on the other."""
+    """One state directory on two machines: an earlier lab's pool may be mounted on the other."""
     earlier = state.directory() / "pool.xfs"
     earlier.write_text("of another machine")
     assert disks.pool(deadline) == state.directory() / OWN
@@ -220,7 +219,7 @@ def test_the_pool_of_an_earlier_lab_is_used_where_it_is_mounted(
 def test_a_pool_is_not_released_while_a_disk_is_made(
     mounted: set[str], monkeypatch: pytest.MonkeyPatch, deadline: Deadline
 ) -> None:
-    """Between the pool and the guest's folder in it, the pool is empty."""
+    """The pool is empty until the guest's folder is made in it."""
     mounted.add(OWN)
     state.folder(OWN)
     with held("pool"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Domain XML against golden files: what a change of the package does to it is seen in their diff."""
+"""Domain XML against golden files, whose diff shows the effect of a change."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from numalab.model.topology import Disk, Topology
 from numalab.model.values import Accel
 from tests.unit.makers import BOOT, GOLDEN, spec
 
-# Emulated ones are a session's, the others the system instance's, which is told whose files they are.
+# Emulated guests are a session's; the others are the system instance's, with an owner for their files.
 CASES = {
     f"{name}-{accel}": spec(name, accel=accel, owner=(1000, 1001) if accel is Accel.KVM else None)
     for name in catalog.names("topologies")
@@ -82,8 +82,7 @@ def test_tiers() -> None:
 
 
 def test_two_initiators() -> None:
-    """libvirt refuses both directions of a link: nodes with CPUs tell of themselves, others of all that reach
-    them."""
+    """libvirt refuses links in both directions: nodes with CPUs are their own initiators, others have all."""
     about = {"latency_ns": 80, "bandwidth_mibs": 1024, "memory": "1GiB"}
     shape = Topology.model_validate(
         {
@@ -129,7 +128,7 @@ def test_guests_reach_nobody_unless_they_are_to(network: bool, restrict: str) ->
 
 
 def test_qemu_appends_to_the_console_log_itself() -> None:
-    """virtlogd, through which libvirt would have it written, removes all but the last megabytes."""
+    """Through virtlogd, libvirt's default, all but the last megabytes would be removed."""
     given = CASES["4socket-tcg"]
     words = [found["value"] for found in find(given, "{*}commandline/{*}arg")]
     assert ("-set", f"chardev.charserial0.path={given.directory}/console.log") in pairwise(words)
@@ -143,7 +142,7 @@ def test_qemu_appends_to_the_console_log_itself() -> None:
     ("machine", "place"), [("pc", "bus=pci.0,addr=0x1f"), ("q35", "bus=pcie.0,addr=0x1c")]
 )
 def test_the_card_is_on_a_slot_that_no_disk_gets(machine: str, place: str) -> None:
-    """With 25 disks libvirt gave 0x1c of pc to one, and QEMU ended."""
+    """With 25 disks libvirt assigned slot 0x1c of pc to one, and QEMU failed."""
     assert place in domain_xml(spec(catalog.topology("uma-2g").model_copy(update={"machine": machine})))
 
 

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The hypervisor's edge on a connection of ours: only what carries the lab's mark is seen, and silence is an
-error."""
+"""The hypervisor over a fake connection: only domains with the lab's mark are seen; silence is an error."""
 
 from __future__ import annotations
 
@@ -53,14 +52,14 @@ class Domain:
 
 
 class NoDomain(libvirt.libvirtError):  # type: ignore[misc]
-    """As libvirt says that there is none."""
+    """libvirt's error for a missing domain."""
 
     def get_error_code(self) -> int:
         return int(libvirt.VIR_ERR_NO_DOMAIN)
 
 
 class Connection:
-    """libvirt's, as far as Host asks."""
+    """The part of libvirt's connection that Host uses."""
 
     def __init__(self, *domains: Domain) -> None:
         self.domains = list(domains)
@@ -135,7 +134,7 @@ def test_stop_asks_first(deadline: Deadline) -> None:
 def test_what_is_not_this_very_guests_is_not_stopped(
     other: dict[str, str] | None, deadline: Deadline
 ) -> None:
-    """The same name is not enough: UUID, lab and directory must be those of the record."""
+    """An equal name is not enough: UUID, lab and directory must be those of the record."""
     xml = (
         "<domain><uuid>uuid-of-a</uuid></domain>"
         if other is None
@@ -165,7 +164,7 @@ def test_full_disk() -> None:
 def test_libvirts_errors_are_the_hosts(
     call: str, monkeypatch: pytest.MonkeyPatch, deadline: Deadline
 ) -> None:
-    """A raw error in a clean-up would hide what it cleans up after."""
+    """A raw libvirtError in a clean-up would hide the error before it."""
 
     def broken(_: Domain) -> None:
         raise libvirt.libvirtError("Connection reset by peer")
@@ -185,15 +184,15 @@ def test_stop_has_a_deadline(call: str, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_free_memory(deadline: Deadline) -> None:
-    """12 GiB free or to be freed; a guest of 4 GiB that has touched 1 still has 3 to come, a foreign one is
-    its owner's."""
+    """12 GiB free or reclaimable; a guest of 4 GiB that uses 1 may still take 3; domains of others do not
+    count."""
     assert host().free_memory(deadline) == 12 * GIB - HEADROOM
     assert host(ours("a", rss=GIB), Domain("web", "<domain/>")).free_memory(deadline) == 9 * GIB - HEADROOM
     assert host(*(ours(name) for name in "abcd")).free_memory(deadline) == 0
 
 
 def test_free_memory_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is asked for under the lock that all who start a guest wait for."""
+    """It runs under the lock that every start of a guest waits for."""
     never = threading.Event()
     monkeypatch.setattr(Domain, "memoryStats", lambda _: never.wait())
     with pytest.raises(DeadlinePassed, match="waiting for libvirt at test:///fake"):

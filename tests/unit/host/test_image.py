@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Images are found by their inputs, used whole or not at all, and every lack names its mend."""
+"""Images are found by their inputs and used complete or not at all; every lack comes with its remedy."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def built(deadline: Deadline, base: Path | None = None) -> Path:
-    """A whole image with the inputs of now, as a build leaves it. Its folder."""
+    """A complete image with the current inputs, as a build leaves it; returns its folder."""
     found = image.inputs(NAME, base, deadline)
     place = state.folder("images", NAME, uuid.uuid4().hex[:16])
     for name, body in FILES.items():
@@ -125,7 +125,7 @@ def test_base(tmp_path: Path, deadline: Deadline) -> None:
 
 
 def test_the_base_of_another_image_stays(monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
-    """An image may be called as another one, and more: NAME-lean."""
+    """An image's name may be the beginning of another's: NAME-lean."""
     monkeypatch.setattr(image, "_base_disk", lambda what, scratch, deadline: (scratch / "base.qcow2").touch())
     monkeypatch.setattr(image, "_overlay_files", lambda _: {})
     mine, lean = (state.folder("bases", f"{name}-{'0' * 16}") for name in (NAME, f"{NAME}-lean"))
@@ -176,7 +176,7 @@ def test_a_broken_image_names_its_mend(harm: str, deadline: Deadline) -> None:
 
 @pytest.mark.parametrize("manifest", ["", "{}", "[]", '{"inputs": 3}', '{"format": 99}'])
 def test_another_images_manifest_does_no_harm(manifest: str, deadline: Deadline) -> None:
-    """What another checkout's lab, an older or a newer one, has left there is no image of these inputs."""
+    """An older or newer lab's manifest is no image of these inputs."""
     old = built(deadline)
     (old / "manifest.json").write_text(manifest)
     assert image.existing(NAME, deadline) is None
@@ -204,7 +204,7 @@ def test_a_build_that_fails_leaves_nothing(monkeypatch: pytest.MonkeyPatch, dead
 
 
 def packer(_name: str, _what: object, _disk: object, scratch: Path, *_: object) -> None:
-    """What Packer leaves."""
+    """Leaves what Packer would."""
     (scratch / "disk.qcow2").write_bytes(b"disk")
     for name in ("vmlinuz", "initrd.img", "host_key.pub", "root"):
         (scratch / name).write_bytes(b"x")
@@ -225,8 +225,7 @@ def test_a_build_is_done_once(monkeypatch: pytest.MonkeyPatch, deadline: Deadlin
 
 
 def test_an_id_names_one_build_for_ever(monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
-    """--force makes another image, which is used from now on; who stands on the first has it still, until
-    gc."""
+    """--force makes another image, which is used from then on; users of the first keep it until gc."""
     monkeypatch.setattr(image, "_base", lambda *_: state.folder("bases"))
     monkeypatch.setattr(image, "_packer", packer)
     first = image.build(NAME, accelerator="tcg", deadline=deadline)
@@ -265,8 +264,7 @@ def test_a_playbook_that_is_not_there(checkout: Path) -> None:
 def test_packers_ansible_gets_literals(
     tmp_path: Path, program: Callable[[str, str], Path], deadline: Deadline
 ) -> None:
-    """Nothing of an image's recipe is a template of Ansible's; what Packer would take for one of its own is
-    refused."""
+    """No text of an image's recipe is a template to Ansible; one that Packer would evaluate is refused."""
     scratch, seen = tmp_path / "scratch", tmp_path / "seen"
     scratch.mkdir()
     program("packer", f'cp "$4" {seen}; mkdir {scratch}/packer; : > {scratch}/packer/disk.qcow2')

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The machine that runs a guest tells what it is: this one by itself, another one over a fake ssh."""
+"""The facts of the machine that runs a guest: this one, or another over a fake ssh."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ THERE = Where("me@there")
 
 
 def test_this_machine(deadline: Deadline) -> None:
-    """As labs before this one recorded it, so that older runs stay comparable."""
+    """As earlier labs recorded them, so that older runs stay comparable."""
     facts = machine.about(HERE, deadline)
     models = [
         line.split(":")[1].strip()
@@ -37,7 +37,7 @@ def test_this_machine(deadline: Deadline) -> None:
 
 
 def test_a_machine_elsewhere(program: Callable[[str, str], Path], tmp_path: Path, deadline: Deadline) -> None:
-    """Its own facts, in one round trip, by programs that are on that machine alone."""
+    """The machine's own facts, in one round trip, from programs on that machine."""
     there = tmp_path / "there"
     there.mkdir()
     for name, script in {

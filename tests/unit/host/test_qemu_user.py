@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Who QEMU runs as: libvirt's own user where that may enter the state directory, and what is opened to it
-then."""
+"""The user that QEMU runs as: libvirt's own where it may enter the state directory, and what it may read."""
 
 from __future__ import annotations
 
@@ -29,25 +28,25 @@ from tests.unit.makers import FakeHost
 host = test_guest.host
 ME = (os.getuid(), os.getgid())
 OTHER = (ME[0] + 4711, ME[1] + 4711)
-"""libvirt's user; only root can give files away, so chown is noted and not done."""
+"""libvirt's user. Only root can give files away, so chown is recorded and not done."""
 GROUP = 4712
 TRY = 'while [ "$1" != -- ]; do shift; done; shift; exec "$@"'
-"""setpriv for who is not root: the program runs as the same user."""
+"""A setpriv that runs the program as the same user."""
 
 
 class RootHost(FakeHost):
     """The system instance of this machine, used by root."""
 
     def owner(self, deadline: Deadline) -> tuple[int, int]:  # type: ignore[override]
-        """As it is under the system instance."""
+        """The owner, as under the system instance."""
         return 0, 0
 
 
 class Given(dict[Path, tuple[int, int]]):
-    """What chown gave away."""
+    """Recorded calls of chown."""
 
     def mode(self, path: Path) -> tuple[int | None, str]:
-        """The group that a path was given to, and its mode."""
+        """A path's new group, and its mode."""
         return self.get(path, (0, None))[1], f"{path.stat().st_mode & 0o777:o}"
 
 
@@ -106,7 +105,7 @@ def test_libvirts_user_is_taken(given: Given, deadline: Deadline) -> None:
 
 
 def test_a_disk_in_the_pool_is_handed_over(given: Given) -> None:
-    """The pool's folder has the machine's name in it."""
+    """The pool's folder contains the machine's name."""
     place = state.folder(f"pool-{state.this_machine()}", "g")
     disk = place / "500TB.raw"
     disk.touch()
@@ -159,7 +158,7 @@ def test_a_persons_own_kernel_stays_as_it_is(
     program: Callable[[str, str], Path],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Also when it lies in the state directory, or a link leads there from the lab's folders."""
+    """Also when it is in the state directory, or linked from the lab's folders."""
     disk, _ = files()
     outside, inside = tmp_path / "bzImage", state.directory() / "mine"
     for path in (outside, inside):
@@ -192,7 +191,7 @@ def test_a_file_system_without_owners(
 
 
 class Elsewhere(RootHost):
-    """The same of another machine."""
+    """The same on another machine."""
 
     where = Where("root@there")
 
@@ -219,7 +218,7 @@ def test_what_a_guest_writes_is_given_to_its_qemu(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its disks and its console's log; the record and the inventory that Ansible reads as root stay the
+    """Its disks and console log; the record and the inventory, which Ansible reads as root, stay the
     lab's."""
     at = RootHost()
     made = launch.up(request(), at.real(), deadline)

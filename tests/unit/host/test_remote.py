@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Here or there: what runs on a hypervisor that is reached by SSH, on a fake ssh."""
+"""Commands and files on a hypervisor that is reached by SSH, with a fake ssh."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from numalab.host.remote import HERE, Where, of_uri
 Program = Callable[[str, str], Path]
 THERE = Where("me@there:2022")
 ASIDE = 'for word; do last=$word; done; exec sh -c "$last"'
-"""An ssh that runs the command here."""
+"""An ssh that runs the command on this machine."""
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_run(program: Program, deadline: Deadline) -> None:
 def test_what_outlives_ssh_ends_there_too(
     program: Program, tmp_path: Path, deadline: Deadline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As sshd leaves it: the client is gone, the program goes on in a session of its own."""
+    """As sshd leaves it: the client is gone, the program goes on in its own session."""
     monkeypatch.setattr(remote, "GRACE_SECONDS", 0)
     program("ssh", 'for word; do last=$word; done; setsid sh -c "$last" & exec sleep 60')
     with pytest.raises(DeadlinePassed):
@@ -92,7 +92,7 @@ def test_not_reached(program: Program, deadline: Deadline) -> None:
 @pytest.mark.parametrize("place", [HERE, THERE], ids=["here", "there"])
 @pytest.mark.parametrize("body", [b"", b"one\ntwo\n", b"\xff\xfe\nthree\n"])
 def test_read(place: Where, body: bytes, tmp_path: Path, program: Program, deadline: Deadline) -> None:
-    """Bytes as they are: the console watch counts them."""
+    """Exact bytes: the console watch counts them."""
     program("ssh", ASIDE)
     path = tmp_path / "log"
     assert (place.read(path, 0, deadline, 100), place.size(path, deadline)) == (b"", 0)
@@ -116,7 +116,7 @@ def test_touch(place: Where, tmp_path: Path, program: Program, deadline: Deadlin
 
 @pytest.fixture
 def other(program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A hypervisor in a folder: what is at /here/…, our state directory, is at /there/… on that one."""
+    """A hypervisor in a folder: our state directory at /here/… is /there/… on it."""
     monkeypatch.setenv("LAB_STATE", str(tmp_path / "here"))
     move = f"s#{tmp_path}/here#{tmp_path}/there#g"
     program(
@@ -133,7 +133,7 @@ def other(program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def copied(tmp_path: Path) -> list[str]:
-    """The files that scp was to send, in their order."""
+    """The files that scp was called with, in order."""
     log = tmp_path / "copied"
     return [line.split()[-2] for line in log.read_text().splitlines()] if log.exists() else []
 
@@ -153,7 +153,8 @@ def test_push(other: Path, tmp_path: Path, deadline: Deadline) -> None:
 
 
 def test_push_leaves_a_persons_files_alone(other: Path, tmp_path: Path, deadline: Deadline) -> None:
-    """`kernel import` of a bzImage in a kernel tree: at that path there, somebody builds his own."""
+    """`kernel import` of a bzImage in a kernel tree: at that path on the other machine may be another
+    person's."""
     theirs, ours = tmp_path / "tree/bzImage", tmp_path / "tree/bzImage of mine"
     theirs.parent.mkdir()
     for path in (theirs, ours):
@@ -175,10 +176,10 @@ def test_push_leaves_a_persons_files_alone(other: Path, tmp_path: Path, deadline
 def test_push_sees_a_change_whose_time_was_set_back(
     other: Path, tmp_path: Path, deadline: Deadline, side: str
 ) -> None:
-    """As cp -p, or rsync --inplace -t: same size, inode and time of the content."""
+    """As by cp -p, or rsync --inplace -t: same size, inode and mtime."""
     path = tmp_path / "here/file"
     path.write_bytes(b"one")
-    for _ in range(2):  # the second remembers the checksum of what arrived
+    for _ in range(2):  # the second call has the checksum cached
         THERE.push([path], deadline)
     changed = tmp_path / side / "file"
     about = changed.stat()
@@ -189,7 +190,7 @@ def test_push_sees_a_change_whose_time_was_set_back(
 
 
 def test_push_that_is_cancelled_leaves_nothing(other: Path, tmp_path: Path, program: Program) -> None:
-    """Ctrl-C while a disk is sent: the caller's deadline ends every wait from then on."""
+    """Ctrl-C while a disk is sent: from then on the caller's deadline ends every wait."""
     path = tmp_path / "here/file"
     path.write_bytes(b"one")
     program("scp", f"touch {tmp_path}/sending; exec sleep 60")
@@ -199,7 +200,7 @@ def test_push_that_is_cancelled_leaves_nothing(other: Path, tmp_path: Path, prog
         while not (tmp_path / "sending").exists():
             time.sleep(0.02)
         assert list(other.glob(".part-*"))
-        ssh = tmp_path / "bin/ssh"  # slower from now on than a wait looks at its deadline
+        ssh = tmp_path / "bin/ssh"  # from now on slower than the interval at which waits check their deadline
         ssh.write_text(ssh.read_text().replace("\n", f"\nsleep {4 * core_process.POLL_SECONDS}\n", 1))
         deadline.cancel.set()
 
@@ -212,7 +213,7 @@ def test_push_that_is_cancelled_leaves_nothing(other: Path, tmp_path: Path, prog
 
 
 def test_sweep(other: Path, tmp_path: Path, deadline: Deadline) -> None:
-    """What a killed push or claim left there goes after a day; what is another lab's, or whole, stays."""
+    """What a killed push or claim left there is removed after a day; complete files and other labs' stay."""
     ours = remote.part_prefix()
     old = [
         f"images/debian12/{'0' * 16}/{ours}aaaaaaaa-disk.qcow2",
@@ -238,7 +239,7 @@ def test_sweep(other: Path, tmp_path: Path, deadline: Deadline) -> None:
 
 @pytest.mark.parametrize("there", [b"two", b"", b"longer"])
 def test_push_compares_content(other: Path, tmp_path: Path, deadline: Deadline, there: bytes) -> None:
-    """A kernel that was built again has the size that it had before."""
+    """A rebuilt kernel may have the same size."""
     path = tmp_path / "here/file"
     path.write_bytes(b"one")
     THERE.push([path], deadline)
@@ -271,7 +272,7 @@ def test_push_of_many_at_once(other: Path, tmp_path: Path, deadline: Deadline) -
 
 
 def test_push_that_is_cut_short(other: Path, tmp_path: Path, program: Program, deadline: Deadline) -> None:
-    """A full disk, or a file that somebody writes meanwhile: the old one stays."""
+    """A full disk, or a file that changes meanwhile: the old one stays."""
     path = tmp_path / "here/file"
     path.write_bytes(b"one")
     THERE.push([path], deadline)
@@ -284,7 +285,7 @@ def test_push_that_is_cut_short(other: Path, tmp_path: Path, program: Program, d
 
 
 def claimed(tmp_path: Path) -> Path:
-    """A guest's folder here, with its maker in it."""
+    """A guest's folder on this machine, with its maker."""
     place = tmp_path / "here/guests/g"
     place.mkdir(parents=True)
     (place / "maker").write_text('{"process": "aaaaaa.bbbbbb.1.2"}')
@@ -292,7 +293,7 @@ def claimed(tmp_path: Path) -> Path:
 
 
 def test_claim_of_a_folder_that_both_machines_share(other: Path, tmp_path: Path, deadline: Deadline) -> None:
-    """It is there already, and is ours where it has our claim."""
+    """The folder exists already, and is ours when it has our claim."""
     place, there = claimed(tmp_path), other / "guests/g"
     there.mkdir(parents=True)
     (there / "maker").write_text((place / "maker").read_text())

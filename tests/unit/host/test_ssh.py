@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Commands in a guest: the thin layers on a fake, and SSH's words and endings on a fake ssh."""
+"""Commands in a guest: the functions over a fake Shell, and Ssh's arguments and results with a fake ssh."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from numalab.host.ssh import Ssh, quote, succeed
 from tests.unit.makers import FakeShell
 
 SOCKET_PATH = 107
-"""unix(7): sun_path, less its terminating zero."""
+"""unix(7): sun_path without its terminating zero."""
 SSH_SUFFIX = len(".") + 16
 """What OpenSSH appends while it makes the socket (mux.c: muxserver_listen)."""
 Program = Callable[[str, str], Path]
@@ -115,7 +115,7 @@ def test_a_status_is_the_commands_own(status: int, ssh: Ssh, program: Program, d
 
 @pytest.mark.parametrize("status", [124, 137])
 def test_the_guests_timeout_ended_it(status: int, ssh: Ssh, program: Program) -> None:
-    """124 from timeout(1), or 137 when the command minded only its SIGKILL (-k)."""
+    """124 from timeout(1), or 137 when the command only reacted to SIGKILL (-k)."""
     program("ssh", f"exit {status}")
     with pytest.raises(DeadlinePassed, match="guest g: sleep 9: the time limit passed"):
         ssh.execute("sleep 9", deadline=Deadline.after(0))
@@ -128,7 +128,7 @@ def test_ssh_is_lost(ssh: Ssh, program: Program, deadline: Deadline) -> None:
 
 
 def test_ssh_is_lost_from_a_command_that_tells(ssh: Ssh, program: Program, deadline: Deadline) -> None:
-    """Samples go to standard error: they are no reason."""
+    """Samples on standard error are not taken for ssh's reason."""
     program("ssh", "echo '{\"t\": 2.0}' >&2; exit 255")
     told: list[str] = []
     with pytest.raises(GuestLost, match=r"guest g: SSH is lost: the connection ended$"):
@@ -200,16 +200,14 @@ def test_disconnect(ssh: Ssh, program: Program, tmp_path: Path, deadline: Deadli
     [(b"SSH-2.0-OpenSSH_9.2p1\r\n", True), (b"HTTP/1.1 400\r\n", False), (b"", False)],
 )
 def test_wait_is_for_the_greeting(greeting: bytes, answers: bool, tmp_path: Path, program: Program) -> None:
-    """That the port takes a connection says nothing: QEMU does, long before there is an sshd."""
+    """That the port accepts a connection means nothing: QEMU does so long before there is an sshd."""
     program("ssh", "exit 0")
     with socket.create_server(("127.0.0.1", 0)) as server:
         waiting = Ssh(guest="g", port=server.getsockname()[1], key=tmp_path, known_hosts=tmp_path)
 
         def greet() -> None:
-            with (
-                suppress(OSError),
-                server.accept()[0] as connection,
-            ):  # who asked may have left, on a busy host
+            # On a busy host the client may have left.
+            with suppress(OSError), server.accept()[0] as connection:
                 server.close()
                 connection.sendall(greeting)
 
@@ -245,10 +243,8 @@ def test_wait_when_sshd_turns_the_first_away(
 
         def greet() -> None:
             for _ in range(2):
-                with (
-                    suppress(OSError),
-                    server.accept()[0] as connection,
-                ):  # a refusal is asked once, then the server is closed
+                # A refusal accepts only once; then the server is closed.
+                with suppress(OSError), server.accept()[0] as connection:
                     connection.sendall(b"SSH-2.0-OpenSSH_9.2p1\r\n")
 
         threading.Thread(target=greet, daemon=True).start()
