@@ -23,7 +23,7 @@ from numalab.runs.samples import Sample
 from tests.unit.makers import record_of, spec
 
 HOSTILE = "<script>alert(1)</script><img src=http://example.invalid/x onerror=alert(2)>"
-"""What a kernel's name, a console line or a workload's output may be."""
+"""Possible contents of a kernel's name, a console line or a workload's output."""
 HOST = {
     "machine": "vm",
     "kernel": "6.18.44",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""README.md and docs/ say what is so: files that they show in full, commands that they tell people to type,
+"""README.md and docs/ are true: files that they show in full, commands that they tell people to type,
 links."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ROOT = paths.ROOT
 PAGES = ("README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md")))
 LINKED = (*PAGES, "CONTRIBUTING.md", "kernels/patches/README.md")
 MOST_WORDS = 900
-"""Of the README: as much as a newcomer reads to the end."""
+"""The most words of the README: as many as a newcomer reads to the end."""
 SHOWN = re.compile(r"[Tt]his is\s+all of `([^`]+)`[^\n]*:\n\n((?:    [^\n]*\n|\n+(?=    ))+)")
 FILES = (
     "kernels/6.1-slowscan-before.yml",
@@ -29,7 +29,7 @@ FILES = (
     "testcases/threads.yml",
 )
 PLACEHOLDER = re.compile(r"NAME|SET|LAB_|CASE|HOST|^[~/]|[*…]")
-"""In the path of a file that a reader is to replace, or that is not the checkout's."""
+"""In a path: a part that a reader is to replace, or a path outside of the checkout."""
 
 
 def read(page: str) -> str:
@@ -56,7 +56,7 @@ def test_files_shown_in_full(name: str, pytestconfig: pytest.Config) -> None:
 
 
 def test_no_other_file_is_shown_in_full() -> None:
-    """Else it would not be compared."""
+    """A file that is missing in the list would not be compared."""
     assert sorted(match[1] for page in PAGES for match in SHOWN.finditer(read(page))) == sorted(FILES)
     assert sum(len(re.findall(r"\ball\s+of\s+`", read(page))) for page in PAGES) == len(FILES)
 
@@ -70,7 +70,7 @@ def test_the_picture_is_small() -> None:
 
 
 def commands(text: str) -> Iterator[str]:
-    """Each `./lab.py …` of a page: of indented code, and between backticks."""
+    """Each `./lab.py …` of a page, in indented code and between backticks."""
     for line in text.splitlines():
         for piece in [line] if line.startswith("    ") else re.findall(r"`([^`]*)`", line):
             for words in re.findall(r"\./lab\.py ([^;#|\n]*)", piece):
@@ -85,10 +85,9 @@ COMMANDS = [
 
 
 def parse(words: list[str]) -> None:
-    """As lab.py would, short of doing it. An option that there is not, or an argument too many or too few, is
-    an error.
+    """Parse as lab.py would, without running. An unknown option, or a wrong number of arguments, is an error.
 
-    A command by its bare name is one that a sentence speaks of.
+    A bare name of a command is one that a sentence mentions.
     """
     command: Any = typer.main.get_command(app)
     while hasattr(command, "commands") and words[0] != "--help":
@@ -140,13 +139,13 @@ def test_targets() -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """Of a page's headings, as GitHub makes them."""
+    """Anchors of a page's headings, as GitHub makes them."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def broken(page: str, text: str) -> list[str]:
-    """The links of a page to files and headings that there are not."""
+    """The links of a page to files and headings that do not exist."""
     bad = []
     for link in re.findall(r"\]\(([^)\s]+)\)", text):
         if re.match(r"[a-z]+:", link):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The house: imports go only downwards, the edges stay at the edge, and only the front door speaks."""
+"""The layers: imports go down only, the edges stay at the edge, and only the command line prints."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Layer(NamedTuple):
     lower: str
     """The layers that it may import; its own modules may import each other."""
     members: set[str]
-    """Modules (kernel), or folders with all that is in them: kernel, kernel.build."""
+    """Modules (kernel), or folders with everything in them: kernel, kernel.build."""
 
 
 LAYERS = (
@@ -55,11 +55,11 @@ LAYERS = (
     ),
 )
 ALONE = {"measure.agent"}
-"""Runs in the guest, where numalab is not."""
+"""Modules that run in the guest, where numalab is absent."""
 
 
 def modules_of(package: Path) -> list[str]:
-    """All modules below a package by dotted name (host, cli.guest); a folder by its own: its __init__."""
+    """All modules below a package by dotted name (host, cli.guest); a folder stands for its __init__."""
     files = [path.relative_to(package).with_suffix("").parts for path in package.rglob("*.py")]
     return sorted(
         filter(None, (".".join(parts).removesuffix("__init__").removesuffix(".") for parts in files))
@@ -85,7 +85,7 @@ def tree(module: str) -> ast.Module:
 
 
 def imports(module: str, package: Path = PACKAGE) -> set[str]:
-    """Everything that a module imports, by its full name; inside functions too."""
+    """Everything that a module imports, by full name, also inside functions."""
     names: set[str] = set()
     for node in ast.walk(source(package, module)):
         if isinstance(node, ast.Import):
@@ -106,19 +106,19 @@ def ours(module: str, package: Path = PACKAGE) -> set[str]:
 
 
 def _nearest(name: str, known: AbstractSet[str]) -> str:
-    """The longest beginning of a dotted name that is known: guest.launch for guest.launch.up; '' for none."""
+    """The longest known prefix of a dotted name: guest.launch for guest.launch.up; '' for none."""
     parts = name.split(".")
     return next((start for end in range(len(parts), 0, -1) if (start := ".".join(parts[:end])) in known), "")
 
 
 def layer_of(module: str, layers: Sequence[Layer] = LAYERS) -> Layer | None:
-    """The layer that a module is in, by its own name or by its folder's."""
+    """The layer of a module, by its own name or its folder's."""
     owners = {member: layer for layer in layers for member in layer.members}
     return owners.get(_nearest(module, owners.keys()))
 
 
 def trespasses(module: str, layers: Sequence[Layer] = LAYERS, package: Path = PACKAGE) -> list[str]:
-    """The modules that a module imports and may not."""
+    """The modules that a module must not import, but does."""
     here = layer_of(module, layers)
     assert here, f"{module}: place it in LAYERS"
     there = {name: layer_of(name, layers) for name in ours(module, package)}
@@ -148,7 +148,7 @@ def test_imports_go_downwards(module: str) -> None:
 
 
 def test_layers_may_be_folders(tmp_path: Path) -> None:
-    """Two wings on one floor, which do not know each other; a folder's members are placed by it."""
+    """Two independent rooms in one layer; a folder places its members."""
     files = {
         "__init__": "",
         "core/__init__": "",
@@ -227,7 +227,7 @@ FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 
 
 def flags_in_errors(source: ast.Module) -> list[str]:
-    """The texts with a command line's flag in what is raised, and in what an exception of ours is made of."""
+    """Texts with a command-line flag in what is raised, and in arguments of the lab's exceptions."""
     made = [node.exc for node in ast.walk(source) if isinstance(node, ast.Raise) and node.exc]
     made += [
         node
@@ -247,8 +247,7 @@ def flags_in_errors(source: ast.Module) -> list[str]:
     "module", [module for module in MODULES if module.split(".")[0] not in ("cli", "pytest_plugin")]
 )
 def test_errors_below_the_command_line_name_no_flags(module: str) -> None:
-    """They name the field (LabError.field); the command line and the plugin have options of different names
-    for it."""
+    """They name the field (LabError.field): the command line and the plugin have different options for it."""
     assert flags_in_errors(tree(module)) == []
 
 
@@ -263,11 +262,11 @@ def test_flags_in_errors_are_found() -> None:
 
 
 PROVIDERS = {"ruamel": "ruamel.yaml", "libvirt": "libvirt-python", "axe_core_python": "axe-core-python"}
-"""Modules whose package has another name."""
+"""Modules -> packages of another name."""
 
 
 def imported(*places: str) -> set[str]:
-    """The packages that the Python files of these places import, ours and Python's own left out."""
+    """The packages that the Python files of these places import, without ours and the standard library's."""
     files = [
         file
         for place in places
@@ -285,7 +284,8 @@ def imported(*places: str) -> set[str]:
 
 
 def test_every_import_is_declared() -> None:
-    """What another package happens to bring may go with its next release: click did with typer's."""
+    """A package that another one happens to bring may disappear with its next release: click did with
+    typer's."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     needed, extra = (
         {re.split("[<>=]", line)[0] for line in lines}
@@ -297,7 +297,7 @@ def test_every_import_is_declared() -> None:
 
 @pytest.mark.parametrize("module", COMMANDS)
 def test_the_command_line_prints_by_echo_alone(module: str) -> None:
-    """terminal.echo makes control characters visible, which may be a guest's."""
+    """terminal.echo makes control characters, which may come from a guest, visible."""
     calls = {ast.unparse(node.func) for node in ast.walk(tree(module)) if isinstance(node, ast.Call)}
     assert not calls & {
         "print",

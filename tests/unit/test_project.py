@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What every file of the project has: a licence line; what a checkout has beside the package."""
+"""What every file of the project has: a licence line; and what a checkout has beside the package."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ HASHED = (
     "numalab/measure/agent.py",
     "numalab/workload.py",
 )
-"""An image, a kernel or a stored run is known by the hash of these: a line more would make each of them
-another one."""
+"""The hash of these files identifies images, kernels or stored runs: one more line would make them different
+ones."""
 
 
 def sources() -> list[str]:

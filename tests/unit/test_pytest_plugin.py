@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The pytest plugin as a user's tests and cases see it: in a pytest of its own, where no guest is asked
-for."""
+"""The pytest plugin as a user's tests and cases see it: in a pytest of its own, without a real guest."""
 
 from __future__ import annotations
 
@@ -74,7 +73,7 @@ def run(place: Path, *words: str) -> str:
 
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_guests_too(kind: signal.Signals, tmp_path: Path) -> None:
-    """Ctrl-C and kill(1) alike: what a test made is removed before pytest is gone."""
+    """Ctrl-C and kill(1): what a test made is removed before pytest exits."""
     (tmp_path / "test_mine.py").write_text("""
 import contextlib, pathlib, time
 
@@ -103,7 +102,7 @@ def test_waits():
         str(tmp_path),
         "test_mine.py",
     ]
-    # A shell's background job ignores SIGINT, and so would its child.
+    # A shell's background job ignores SIGINT, and its children inherit that.
     heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     with subprocess.Popen(argv, cwd=tmp_path, stdout=subprocess.PIPE, text=True, preexec_fn=heed) as child:
         assert child.stdout
@@ -152,7 +151,7 @@ def test_which_tests(words: list[str], tests: list[str], tmp_path: Path) -> None
 
 
 def test_options_have_a_prefix(tmp_path: Path) -> None:
-    """Each is taken with it and, until 0.2, without; both fill the same place."""
+    """Each option works with the prefix and, until 0.2, without; both set the same value."""
     words = {
         "topology": "tiers",
         "size": "full",
@@ -222,7 +221,7 @@ BEFORE, CLEAR, SAME, NOISE = (
 
 
 class Cases:
-    """A checkout with cases of ours, and experiments that only remember what was asked of them."""
+    """A checkout with cases of the test's own, and experiments that only record their arguments."""
 
     def __init__(self, pytester: pytest.Pytester) -> None:
         self.pytester = pytester
@@ -236,11 +235,11 @@ class Cases:
         self.write("mine", CASE)
 
     def write(self, name: str, text: str) -> None:
-        """A case's file."""
+        """Write a case's file."""
         (self.pytester.path / "testcases" / f"{name}.yml").write_text(text)
 
     def conduct(self, asked: Plan, host: object, boots: int | None, **_: object) -> Outcome:
-        """experiment.conduct."""
+        """See experiment.run.conduct."""
         self.asked.append((asked, boots))
         if self.breaks:
             raise self.breaks
@@ -262,15 +261,14 @@ class Cases:
         return Outcome("e", tuple((run, Path("/runs") / run.id) for run in runs), experiment.verdicts(runs))
 
     def run(self, *words: str) -> pytest.RunResult:
-        """A pytest of its own over testcases/."""
-        # numalab is imported already in this process; what pytest has to say about that is no outcome of a
-        # case.
+        """Run a pytest over testcases/."""
+        # numalab is already imported in this process; pytest's warning about that is no outcome of a case.
         return self.pytester.runpytest_inprocess(
             "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning", *words, "testcases"
         )
 
     def properties(self) -> dict[str, str]:
-        """The properties of the one test in the JUnit XML."""
+        """The properties of the only test in the JUnit XML."""
         assert self.run("--junitxml=j.xml", "-o", "junit_family=xunit1")
         tests = ElementTree.parse(self.pytester.path / "j.xml").findall(".//testcase")
         assert len(tests) == 1
@@ -316,7 +314,7 @@ def test_a_case_that_does_not_hold_fails_with_its_verdict(cases: Cases) -> None:
 
 
 def test_cannot_tell_is_an_outcome_of_its_own(cases: Cases) -> None:
-    """Neither passed nor failed nor skipped; and why it cannot be told is on the screen."""
+    """Neither passed nor failed nor skipped; the reason is printed."""
     cases.after = NOISE
     result = cases.run("-v", "-ra")
     assert result.ret == 0
@@ -333,7 +331,7 @@ def test_cannot_tell_is_an_outcome_of_its_own(cases: Cases) -> None:
 
 
 def test_a_test_of_ones_own_may_not_tell_either(cases: Cases) -> None:
-    """Such as one of the lab's own error rates; a skipped one beside it stays skipped."""
+    """Such as a test of the lab's own error rates; a skipped test beside it stays skipped."""
     (cases.pytester.path / "testcases" / "mine.yml").unlink()
     cases.pytester.makepyfile(
         **{
@@ -374,7 +372,7 @@ def test_what_nobody_expects_brings_its_traceback(cases: Cases) -> None:
 
 
 def test_metrics_are_in_the_junit_xml(cases: Cases) -> None:
-    """Each by kernel, phase and name; what there is no number for is absent."""
+    """Each by kernel, phase and name; absent values are left out."""
     found = cases.properties()
     name = "6.1.touch.numa_pte_updates"
     assert json.loads(found[f"{name}.before"]) == list(BEFORE)
@@ -436,7 +434,7 @@ def test_options_choose(cases: Cases) -> None:
 
 
 def test_series(cases: Cases) -> None:
-    """The case's own kernels there; a case that lacks one of them there is left out."""
+    """The case's own kernels in that series; a case that lacks one of them is left out."""
     cases.write(
         "policy",
         CASE.replace("6.1-slowscan-before", "6.1-fairzone-before").replace('"6.1"', "6.1-fairzone-after"),
@@ -465,12 +463,12 @@ def test_series(cases: Cases) -> None:
     ],
 )
 def test_deselected(cases: Cases, words: list[str], left: bool) -> None:
-    """By what all its boots may take, and by its name."""
+    """By the time limits of all its boots, and by name."""
     assert cases.run(*words).parseoutcomes() == ({"passed": 1} if left else {"deselected": 1})
 
 
 def test_which_files_are_cases(cases: Cases) -> None:
-    """Those that stand in testcases/, in a size that they have."""
+    """Files in testcases/ that have the requested size."""
     cases.pytester.mkdir("testcases/data")
     cases.write("data/no", "a: 1")
     cases.write("long", CASE.replace("quick", "full"))
@@ -519,7 +517,7 @@ def test_bad_cases_and_options(
 def test_the_labs_own_testcases_are_collected(
     words: list[str], names: list[str], pytester: pytest.Pytester
 ) -> None:
-    """All of them, on every topology or on those that were chosen."""
+    """All of them, on every topology or on the selected ones."""
     argv = [
         "--collect-only",
         "-q",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The lab's error rates: which experiments of the store are trials, and how they are counted."""
+"""The lab's error rates: which stored experiments are trials, and how they are counted."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ VALUES = {BEFORE: (1_557_000, 1_721_000, 1_590_000, 1_602_000), AFTER: (98_000, 
 
 
 def boots(name: str, kernels: Sequence[str], rounds: int, *, honest: bool = True) -> list[Run]:
-    """An experiment; when not honest, with one kernel's values under the other's name in all of its second
-    side."""
+    """An experiment; `honest` false gives its second side one kernel's values under the other's name."""
     found = []
     for number, index in boot_order(kernels, rounds):
         of = kernels[index] if honest or index != 1 else AFTER
@@ -39,8 +38,8 @@ def boots(name: str, kernels: Sequence[str], rounds: int, *, honest: bool = True
 
 
 def test_trials() -> None:
-    """Only those over before, before, after, after; two kernels alone make four sides too, over an even
-    number of rounds."""
+    """Only experiments over before, before, after, after; two kernels over an even number of rounds look
+    alike."""
     runs = boots("a", (BEFORE, BEFORE, AFTER, AFTER), 3)
     found = list(
         rates.trials(
@@ -60,7 +59,7 @@ def test_trials() -> None:
 
 
 def test_rates() -> None:
-    """A lab that is right in one trial of two."""
+    """One correct trial of two."""
     found = [
         one
         for *_, one in rates.trials(

@@ -2,9 +2,10 @@
 """No text of a case, topology, kernel recipe, era, container or image recipe is ever a template to Ansible or
 Packer.
 
-Each text field of each kind of file gets lures, one at a time. The file is then refused with one line, or all
-that it makes the lab hand to Ansible and Packer has the lure as a literal. Fields come from the models, so a
-new one is looked at by itself. That Ansible takes literals for literals is test_provision's.
+Each text field of each kind of file gets lures, one at a time. Then either the file is refused with one line,
+or everything that the lab passes to Ansible and Packer has the lure as a literal. Fields come from the
+models, so a new one is tested without an edit. That Ansible does not evaluate literals is tested in
+host/test_ansible.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ LURES = ("{{ lookup('pipe', 'id') }}", "{{ 7 * 191 }}", "{{7*191}}", "{%raw%}")
 TEMPLATE = re.compile(r"\{\{|\{%|\{#")
 LITERAL = re.compile(r'!unsafe "(?:[^"\\]|\\.)*"')
 KEY, ANY = "(a key)", "(any)"
-"""Steps of a place in a file: a mapping's key itself; the value of any key."""
+"""Steps of a path in a file: a mapping's key itself; the value of any key."""
 EMPTY = hashlib.sha256(b"").hexdigest()
 
 DISK = {"name": "d", "size": "1GiB", "bus": "virtio", "mibs_per_second": 5}
@@ -162,14 +163,12 @@ REACHED = {
     (KernelRecipe, "source.prebuilt.modules"),
     (Era, "append"),
 }
-"""Fields whose texts reach Ansible as they are; of the others a file with a lure is refused, or they go
-elsewhere."""
+"""Fields whose texts reach Ansible as they are. Other fields refuse lures, or are used elsewhere."""
 Place = tuple[str | int, ...]
 
 
 def places(kind: Any) -> Iterator[Place]:
-    """All places of a type at which a file may have a text, or something else than a text and gets one
-    here."""
+    """All paths in a type where a file may have a text, or where this test puts one."""
     origin, inner = get_origin(kind), get_args(kind)
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         for name, field in kind.model_fields.items():
@@ -191,7 +190,7 @@ def places(kind: Any) -> Iterator[Place]:
 
 
 def lured(sample: dict[str, Any], place: Place, lure: str, *, behind: bool) -> dict[str, Any] | None:
-    """The sample with a lure at a place, or behind what is there; None when it has no such place."""
+    """The sample with a lure at a path, or appended to what is there; None without such a path."""
     data = copy.deepcopy(sample)
     inside: Any = data
     for step in place[:-1]:
@@ -219,7 +218,7 @@ class Handed:
         self.plain: list[str] = []
 
     def play(self, argv: Sequence[str | Path], *, log: Path, **_: object) -> Result:
-        """As ansible-playbook."""
+        """Replaces ansible-playbook."""
         words = [str(word) for word in argv]
         self.words += words
         for option, value in itertools.pairwise(words):
@@ -231,7 +230,7 @@ class Handed:
         return Result(tuple(words), 0, "", "", 0.0)
 
     def packer(self, argv: Sequence[str | Path], **_: object) -> Result:
-        """As packer."""
+        """Replaces packer."""
         self.words += [str(word) for word in argv]
         scratch = next(Path(word).parent for word in argv if Path(word).name == "vars.pkrvars.json")
         self.plain.append((scratch / "vars.pkrvars.json").read_text())
@@ -242,11 +241,11 @@ class Handed:
 
     @property
     def literals(self) -> list[str]:
-        """The texts that are no templates to Ansible."""
+        """The texts that are literals to Ansible."""
         return [text for yaml in self.yaml for text in LITERAL.findall(yaml)]
 
     def check(self) -> None:
-        """No template is left once the literals are taken away."""
+        """Assert that no template is left when the literals are removed."""
         assert self.yaml, "nothing was handed over"
         for text in (*(LITERAL.sub("", yaml) for yaml in self.yaml), *self.plain, *self.words):
             assert not TEMPLATE.search(text), text
@@ -254,7 +253,7 @@ class Handed:
 
 @pytest.fixture
 def handed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: Callable[[str, str], Path]) -> Handed:
-    """A lab in which nothing is downloaded, built or played; a person's files with odd names are there."""
+    """A lab in which nothing is downloaded, built or played; files with hostile names exist."""
     handed = Handed()
     program("packer", "exit 1")
     monkeypatch.chdir(tmp_path)
@@ -303,7 +302,7 @@ def handed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: Callable[[s
 def play_guest(
     deadline: Deadline, boot: Boot, shape: Topology | None = None, order: provision.Order | None = None
 ) -> None:
-    """The plays of a guest: its own kernel in its GRUB, sysctls and knobs."""
+    """Run the plays of a guest: its own kernel in its GRUB, sysctls and knobs."""
     about = makers.record("g")
     spec = about.spec.model_copy(
         update={"boot": boot.model_copy(update={"kernel": None}), "topology": shape or about.spec.topology}
@@ -316,7 +315,7 @@ def play_guest(
 
 
 def use_case(path: Path, deadline: Deadline) -> None:
-    """As experiment.up."""
+    """Use a case as experiment.run.up does."""
     case = catalog.load(Case, path)
     about = next(iter(case.sizes.values()))
     play_guest(
@@ -327,12 +326,12 @@ def use_case(path: Path, deadline: Deadline) -> None:
 
 
 def use_topology(path: Path, deadline: Deadline) -> None:
-    """As up."""
+    """Use a topology as `up` does."""
     play_guest(deadline, Boot(name="debian"), catalog.topology(str(path)))
 
 
 def use_kernel(path: Path, deadline: Deadline) -> None:
-    """As kernel build, and then as up --boot grub."""
+    """Use a kernel as `kernel build` and then `up --boot grub` do."""
     what = recipe.recipe(str(path))
     if what.built:
         plan = build.make_plan(str(path), None, deadline, fetch=True)
@@ -350,7 +349,7 @@ def sample_kernel(path: Path) -> Path:
 
 
 def use_era(path: Path, deadline: Deadline) -> None:
-    """In a kernel that has it."""
+    """Use an era through a kernel that names it."""
     found = catalog.load(Era, path)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recipe, "era", lambda _: found)
@@ -358,7 +357,7 @@ def use_era(path: Path, deadline: Deadline) -> None:
 
 
 def use_container(path: Path, deadline: Deadline) -> None:
-    """In a kernel whose era has it."""
+    """Use a container through a kernel whose era names it."""
     found = catalog.load(Container, path)
     with pytest.MonkeyPatch.context() as patch:
         for module in (era, source):
@@ -367,7 +366,7 @@ def use_container(path: Path, deadline: Deadline) -> None:
 
 
 def use_image(path: Path, deadline: Deadline) -> None:
-    """As image build, from the base disk on."""
+    """Use an image as `image build` does, from the base disk on."""
     scratch = path.with_name("scratch")
     scratch.mkdir()
     image._packer("debian12", image.recipe(str(path)), path, scratch, "tcg", [], deadline)
@@ -384,7 +383,7 @@ USES: dict[type[BaseModel], Callable[[Path, Deadline], None]] = {
 
 
 def refusal(kind: type[BaseModel], path: Path, deadline: Deadline) -> str:
-    """Use a file; why it is refused, or ''."""
+    """Use a file; returns the error that refuses it, or ''."""
     try:
         USES[kind](path, deadline)
     except InputError as error:
@@ -401,7 +400,7 @@ ALL = [
 
 @pytest.mark.parametrize("kind", SAMPLES)
 def test_samples_are_taken(kind: type[BaseModel], handed: Handed, deadline: Deadline, tmp_path: Path) -> None:
-    """Else a lure might be refused for another reason than itself."""
+    """Otherwise a lure might be refused for another reason."""
     for index, sample in enumerate(SAMPLES[kind]):
         path = tmp_path / str(index) / "file.yml"
         path.parent.mkdir()

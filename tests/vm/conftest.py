@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Tests that use a real libvirt: each in a state directory of its own that borrows the built images."""
+"""Tests with a real libvirt, each in a state directory of its own that links the built images."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from numalab.core.process import Deadline
 from numalab.host.hypervisor import connect
 
 PATIENCE = 240.0
-"""Seconds after which a test of ours gives up; nothing here is expected to come near it."""
+"""Seconds after which a test gives up; none should take nearly as long."""
 
 
 @dataclass
 class Command:
-    """lab.py as a user types it, with this test's state."""
+    """lab.py as a user types it, with this test's state directory."""
 
     state: Path
     started: list[subprocess.Popen[str]] = field(default_factory=list)
@@ -52,16 +52,16 @@ class Command:
         return child
 
     def guests(self) -> set[str]:
-        """Folders of guests in this test's state."""
+        """Guests that have a folder in this test's state."""
         return {path.name for path in (self.state / "guests").glob("*")}
 
     def domains(self) -> set[str]:
-        """Running domains whose folder is in this test's state."""
+        """Running domains with a folder in this test's state."""
         marks = connect(None, Deadline.after(60)).marks()
         return {mark.name for mark in marks if Path(mark.directory).is_relative_to(self.state)}
 
     def processes(self) -> list[str]:
-        """Command lines of QEMU and build tools that name this test's state."""
+        """Command lines of QEMU and build tools that contain this test's state directory."""
         found = []
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             try:
@@ -75,14 +75,13 @@ class Command:
         return found
 
     def left(self) -> list[str]:
-        """What is left of a guest: folders, domains, processes."""
+        """Whatever is left of guests: folders, domains, processes."""
         return [*self.guests(), *self.domains(), *self.processes()]
 
 
 @pytest.fixture(scope="session")
 def probes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the accelerator's probe has found, handed on from test to test: where KVM hangs, each look takes
-    15 s."""
+    """The accelerator's probes, passed on from test to test: where KVM hangs, each takes 15 s."""
     memory = tmp_path_factory.mktemp("probes") / "accel.json"
     known = state.directory() / "cache" / "accel.json"
     if known.exists():
@@ -92,14 +91,14 @@ def probes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def lab_py(tmp_path: Path, probes: Path) -> Iterator[Command]:
-    """lab.py with a fresh state directory; whatever a failed test left running is ended afterwards."""
+    """lab.py with a fresh state directory; guests left by a failed test are ended afterwards."""
     real = state.directory()
     place = tmp_path / "state"
     place.mkdir()
     for shared in ("ssh", "bases", "kernels", "downloads"):
         if (real / shared).exists():
             (place / shared).symlink_to(real / shared)
-    # Images one by one: this state's gc must not clear the real one of images that another checkout uses.
+    # Images one by one: gc in this state must not remove images of the real one that another checkout uses.
     for image in (real / "images").glob("*/[!.]*"):
         (place / "images" / image.parent.name).mkdir(parents=True, exist_ok=True)
         (place / "images" / image.parent.name / image.name).symlink_to(image)
@@ -128,7 +127,7 @@ def until(condition: Callable[[], object], what: str, seconds: float = PATIENCE)
 
 
 def interrupt(child: subprocess.Popen[str], kind: signal.Signals) -> tuple[int, str]:
-    """Send a signal; the status and standard error of what follows."""
+    """Send a signal; returns exit status and standard error."""
     child.send_signal(kind)
     _, said = child.communicate(timeout=PATIENCE)
     return child.returncode, said

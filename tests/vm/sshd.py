@@ -15,14 +15,14 @@ import asyncssh
 
 
 class Server(asyncssh.SSHServer):
-    """Whoever has the key may do what we may."""
+    """Whoever has the key may do what this user may."""
 
     def connection_requested(self, dest_host: str, dest_port: int, orig_host: str, orig_port: int) -> bool:
         return dest_host == "127.0.0.1"
 
 
 async def pump(source: Any, sink: Any) -> None:
-    """Bytes from one stream to the other until the first ends."""
+    """Copy bytes from one stream to the other until the first ends."""
     while data := await source.read(65536):
         sink.write(data)
         await sink.drain()
@@ -41,8 +41,7 @@ async def command(process: asyncssh.SSHServerProcess[bytes]) -> None:
         child.stdin.close()
 
     feeding = asyncio.create_task(feed())
-    # A client that has gone away meanwhile is no reason to end the connection, which others share; asyncssh
-    # does so on any error.
+    # asyncssh ends the connection, which others share, on any error, such as a client that has gone away.
     with contextlib.suppress(OSError, asyncssh.Error):
         await asyncio.gather(pump(child.stdout, process.stdout), pump(child.stderr, process.stderr))
     status = await child.wait()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Bad input and lacking hosts: one clear line, a non-zero status, nothing left behind."""
+"""Bad input and lacks of the host: one clear line, a non-zero status, nothing left behind."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GOOD = f"description: two nodes\nvcpus: 4\nmemory: 2GiB\n{NODES}"
 
 
 def refused(lab_py: Command, result: subprocess.CompletedProcess[str], *words: str) -> None:
-    """Exit status 2, one line that names the words, no traceback, and nothing there afterwards."""
+    """Exit status 2, one line that contains the words, no traceback, and nothing left."""
     assert result.returncode == 2, (result.returncode, result.stderr)
     lines = [line for line in result.stderr.splitlines() if line.startswith("lab.py: error: ")]
     assert len(lines) == 1, result.stderr

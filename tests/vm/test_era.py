@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A tree of another time, built in a container by the compiler of its time, booted; and a kernel that hangs
-without a word."""
+"""An old tree, built in a container by its compiler, and booted; and a kernel that hangs without output."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ SMALL = topology.scale(catalog.topology("2socket"), memory=1 << 30, vcpus=2).mod
 
 @pytest.mark.minutes(60)
 def test_5_10_from_bullseye(lab: Lab, deadline: Deadline) -> None:
-    """Source package, container and era; automatic NUMA balancing with the sysctls of before 5.13."""
+    """Source package, container and era; automatic NUMA balancing with the sysctls before 5.13."""
     about = kernel_recipe.recipe("5.10")
     built = build.build("5.10", None, Deadline.after(40 * 60))
     assert built.compiler.startswith("gcc (Debian 10.2.1")
@@ -55,8 +54,8 @@ def test_5_10_from_bullseye(lab: Lab, deadline: Deadline) -> None:
 
 @pytest.mark.minutes(50)
 def test_a_git_source_made_from_the_package(tmp_path: Path) -> None:
-    """So much of the tree as configuring takes, committed: the git path comes to the configuration that the
-    package's has."""
+    """The part of the tree that configuring needs, committed: it gives the same configuration as the
+    package."""
     built = build.build("5.10", None, Deadline.after(40 * 60))
     place = tmp_path / "linux"
     place.mkdir()
@@ -66,7 +65,7 @@ def test_a_git_source_made_from_the_package(tmp_path: Path) -> None:
         shell=True,
         check=True,
     )
-    # The same commit each time, so that the state directory gets one such source and not one for each run.
+    # The same commit each time, so that the state directory gets only one such source.
     fixed = {
         f"GIT_{who}_{what}": value
         for who in ("AUTHOR", "COMMITTER")
@@ -104,8 +103,7 @@ def test_a_git_source_made_from_the_package(tmp_path: Path) -> None:
 
 
 def test_a_silent_boot(lab_py: Command, tmp_path: Path) -> None:
-    """A kernel whose first instruction after the boot sector's code halts for ever: no output, no processor
-    time."""
+    """A kernel whose first instruction after the boot sector halts for ever: no output, no processor time."""
     vmlinuz = next((lab_py.state / "images").glob("*/*/vmlinuz"))
     image = bytearray(vmlinuz.read_bytes())
     start = (image[0x1F1] + 1) * 512  # setup_sects: Documentation/arch/x86/boot.rst

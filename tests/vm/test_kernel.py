@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Kernels built here, booted: what was asked for is what runs, provisioned once, and a patch's effect is
-seen."""
+"""Kernels built here and booted: the requested one runs, is provisioned once, and a patch's effect is
+measured."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ORDER = provision.Order(
 
 
 def built(name: str) -> build.Built:
-    """A kernel; the first one of a series takes minutes."""
+    """A kernel; the first of a series takes minutes."""
     return build.build(name, None, Deadline.after(40 * 60))
 
 
@@ -80,7 +80,7 @@ def test_the_lean_kernel_and_a_guest_in_order(lab: Lab, deadline: Deadline) -> N
 
 @pytest.mark.minutes(60)
 def test_modules_that_depmod_has_not_seen(lab: Lab, deadline: Deadline, tmp_path: Path) -> None:
-    """modprobe finds them all the same, by direct boot and by GRUB, and a second run changes nothing."""
+    """modprobe finds them, by direct boot and by GRUB, and a second run changes nothing."""
     asked = built("6.1")
     (tmp_path / "modules/kernel").mkdir(parents=True)
     for name in ("modules.order", "modules.builtin"):
@@ -118,8 +118,7 @@ def test_fairzone_counts(lab: Lab, deadline: Deadline) -> None:
 
 @pytest.mark.minutes(40)
 def test_slowscan(lab: Lab, deadline: Deadline) -> None:
-    """Failed migrations slow the scanner of the stock kernel, and only its: seen by hand, a factor of 7 to
-    16."""
+    """Failed migrations slow down only the stock kernel's scanner: by a factor of 7 to 16 in manual runs."""
     updates = {}
     for name in ("6.1", "6.1-slowscan-before"):
         built(name)

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Builds by Ansible, from a tree that is no Linux but has its make targets: fast, and every way to break
-it."""
+"""Builds by Ansible of a tiny tree with Linux's make targets, and every way to interrupt or break them."""
 
 from __future__ import annotations
 
@@ -66,7 +65,7 @@ HEADER = "Subject: s\nSet: {0}\nMirrors: nothing\nMoves: pgfault up\n\n"
 
 
 def change(old: str, new: str) -> str:
-    """A patch of mm/a.c's second line."""
+    """A patch to mm/a.c's second line."""
     return f"--- a/mm/a.c\n+++ b/mm/a.c\n@@ -1,3 +1,3 @@\n one\n-{old}\n+{new}\n three\n"
 
 
@@ -82,8 +81,7 @@ PATCHES = {
 
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """lab(NAME, apply=…, config=…) writes a recipe and builds it, in a state and a checkout of the test's
-    own."""
+    """lab(NAME, apply=…, config=…) writes a recipe and builds it, in the test's own state and checkout."""
     monkeypatch.setenv("LAB_STATE", str(tmp_path / "state"))
     (tmp_path / "playbooks").symlink_to(paths.ROOT / "playbooks")
     monkeypatch.setattr(paths, "ROOT", tmp_path)
@@ -155,7 +153,7 @@ def test_stock_and_variants(lab: Callable[..., kernel_build.Built], monkeypatch:
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small disk: needs root")
 @pytest.mark.parametrize("apply", [("more",), ("fills",)], ids=["before make", "in make"])
 def test_a_full_disk(lab: Callable[..., kernel_build.Built], tmp_path: Path, apply: tuple[str, ...]) -> None:
-    """On a disk of its own that fills up, by somebody else before the build or by the build itself."""
+    """On a disk of its own, filled by somebody else before the build or by the build itself."""
     place = tmp_path / "state"
     place.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", place], check=True)
@@ -207,8 +205,8 @@ def test_a_compiler_error(lab: Callable[..., kernel_build.Built]) -> None:
 
 
 def test_a_killed_build(lab: Callable[..., kernel_build.Built]) -> None:
-    """kill -9 of whatever runs in the build tree: journal and half-made objects stay, and the next build
-    mends it."""
+    """kill -9 of everything in the build tree leaves journal and half-made objects; the next build repairs
+    them."""
     lab("stock")
     cancel = threading.Event()
     with ThreadPoolExecutor(1) as pool:
@@ -226,7 +224,7 @@ def test_a_killed_build(lab: Callable[..., kernel_build.Built]) -> None:
 
 
 def test_ctrl_c(lab: Callable[..., kernel_build.Built]) -> None:
-    """Nothing goes on compiling behind the user's back."""
+    """Nothing goes on compiling in the background."""
     cancel = threading.Event()
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(lab, "victim", "hangs", cancel=cancel)
@@ -235,7 +233,7 @@ def test_ctrl_c(lab: Callable[..., kernel_build.Built]) -> None:
         with pytest.raises(Cancelled):
             future.result()
     until(lambda: not _in_tree(""), "make has ended", 60)
-    # Ended hard, the builder leaves its journal, and the next build puts the tree in order.
+    # A killed builder leaves its journal, and the next build repairs the tree.
     assert lab("good", "more").file("bzImage").read_bytes().endswith(b"one\nTWO\nthree\nb\n")
     assert tree() == TREE
 
@@ -249,7 +247,7 @@ def test_two_at_once(lab: Callable[..., kernel_build.Built]) -> None:
 
 
 def test_git(lab: Callable[..., kernel_build.Built], tmp_path: Path) -> None:
-    """A tag builds; commits are applied and reverted by name; a moved tag is told."""
+    """A tag builds; commits are applied and reverted by name; a moved tag is an error."""
     place = tmp_path / "linux"
 
     def git(*words: str) -> str:
@@ -292,8 +290,7 @@ def test_a_url(lab: Callable[..., kernel_build.Built], tmp_path: Path) -> None:
 
 
 def test_a_builder_elsewhere(lab: Callable[..., kernel_build.Built], tmp_path: Path) -> None:
-    """Over SSH, into a folder of its own: source, configuration and patches go there, the kernel comes
-    back."""
+    """Over SSH, in a folder of its own: source, configuration and patches go there, the kernel comes back."""
     with _farm(tmp_path):
         built = lab("far", "more")
     assert built.file("bzImage").read_bytes().endswith(b"one\nTWO\nthree\nb\n")
@@ -328,7 +325,7 @@ def _farm(tmp_path: Path) -> Iterator[None]:
 
 
 def test_two_labs_on_one_builder(lab: Callable[..., kernel_build.Built], tmp_path: Path) -> None:
-    """Both have sent their job to the same build tree when the first of them gets to build: each gets its own
+    """Both have sent their job to one build tree before the first of them builds: each gets its own
     kernel."""
     with _farm(tmp_path):
         lab("stock")  # the tree is there and configured
@@ -337,7 +334,7 @@ def test_two_labs_on_one_builder(lab: Callable[..., kernel_build.Built], tmp_pat
             fcntl.flock(held, fcntl.LOCK_EX)
             labs = [_another_lab(lab, tmp_path / name, name) for name in ("more", "adds")]
             until(lambda: _waiting_for(lock) == 2, "two labs wait for the tree", 120)
-            fcntl.flock(held, fcntl.LOCK_UN)  # closing would not do: both processes have the file too
+            fcntl.flock(held, fcntl.LOCK_UN)  # closing is not enough: both processes have it open
         for other in labs:
             other.join(120)
     assert (tmp_path / "more/kernel").read_bytes().endswith(b"TWO\nthree\nb\n")
@@ -346,7 +343,7 @@ def test_two_labs_on_one_builder(lab: Callable[..., kernel_build.Built], tmp_pat
 
 
 def _another_lab(lab: Callable[..., kernel_build.Built], place: Path, patch: str) -> BaseProcess:
-    """A process with a state directory of its own, that builds a kernel and leaves it in place/kernel."""
+    """A process with its own state directory that builds a kernel and copies it to place/kernel."""
 
     def build() -> None:
         os.environ["LAB_STATE"] = str(place)
@@ -359,7 +356,7 @@ def _another_lab(lab: Callable[..., kernel_build.Built], place: Path, patch: str
 
 
 def _waiting_for(lock: Path) -> int:
-    """How many flock(1) wait for this file."""
+    """How many flock(1) processes wait for this file."""
     commands = [
         path.read_bytes().split(b"\0") for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()
     ]
@@ -376,8 +373,7 @@ def test_two_labs_unpack_at_once(lab: Callable[..., kernel_build.Built], tmp_pat
 
 
 def test_configured_after_a_kill(lab: Callable[..., kernel_build.Built], tmp_path: Path) -> None:
-    """A configuration is kept for long: that of a tree in which a killed build left its patches would be
-    wrong for all."""
+    """A configuration is cached: one from a tree with a killed build's patches would be wrong for all."""
     lab("stock")
     (place,) = (path for path in state.folder("sources").iterdir() if path.is_dir())
     journal = place.with_name(f"{place.name}.applied")
@@ -392,7 +388,7 @@ def test_configured_after_a_kill(lab: Callable[..., kernel_build.Built], tmp_pat
 
 
 def _in_tree(program: str) -> list[int]:
-    """Processes of a program whose working directory is in this test's state."""
+    """Processes of a program with their working directory in this test's state."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:

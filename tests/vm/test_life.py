@@ -22,7 +22,7 @@ from tests.vm.conftest import PATIENCE, Command, interrupt, until
 
 SMALL = ("--topology", "uma-2g", "--memory", "512M", "--vcpus", "1")
 LEAN = (*SMALL, "--kernel", "6.1")
-"""The same with a kernel that boots faster, where it does not matter which."""
+"""The same with a kernel that boots faster, for tests of any kernel."""
 
 
 def up(lab_py: Command, name: str) -> None:
@@ -71,7 +71,7 @@ def test_used_as_a_person_would(lab_py: Command, tmp_path: Path) -> None:
 
 
 def test_streams_pass_through(lab_py: Command) -> None:
-    """However much a command prints: the reader has it as it comes, may leave, and the time limit stays."""
+    """With any amount of output: it arrives as it comes, the reader may leave, and the time limit holds."""
     up(lab_py, "one")
     child = subprocess.Popen(
         [ROOT / "lab.py", "exec", "one", "--", "sh", "-c", "echo first; exec sleep 1000"],
@@ -102,13 +102,12 @@ def interrupt_quietly(child: subprocess.Popen[bytes]) -> None:
 
 
 REACH = "import socket, sys; socket.create_connection(('10.0.2.2', int(sys.argv[1])), 10)"
-"""Run in a guest: connect to a port of the host's loopback, as QEMU's user network shows it."""
+"""Runs in a guest: connects to a port of the host's loopback, through QEMU's user network."""
 
 
 @pytest.mark.parametrize("network", [False, True])
 def test_network(lab_py: Command, network: bool) -> None:
-    """A guest reaches a service on the host's loopback only when a person wants that; SSH works in any
-    case."""
+    """A guest reaches services on the host's loopback only on request; SSH always works."""
     result = lab_py("up", *LEAN, "--name", "one", *(["--network"] if network else []))
     assert result.returncode == 0, result.stderr
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -151,7 +150,7 @@ def test_killed_up_is_mended_by_gc(lab_py: Command) -> None:
 
 @pytest.mark.parametrize(("kind", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
 def test_ended_image_build_leaves_nothing(lab_py: Command, kind: signal.Signals, code: int) -> None:
-    """Ctrl-C cleans up by itself; after a kill -9 the tools end too, and gc removes what they made."""
+    """Ctrl-C cleans up; after a kill -9 the tools end too, and gc removes what they made."""
     shutil.rmtree(lab_py.state / "images")
     (lab_py.state / "bases").unlink(missing_ok=True)
     child = lab_py.start("image", "build")
@@ -183,7 +182,7 @@ def test_panic_is_a_finding_with_the_console(lab_py: Command) -> None:
 
 
 def test_panic_after_much_on_the_console(lab_py: Command) -> None:
-    """3 MB are more than libvirt's log daemon keeps in one file: the whole console is kept, and the panic is
+    """3 MB are more than libvirt's log daemon keeps in a file: the whole console is kept, and the panic is
     seen."""
     up(lab_py, "one")
     begin = time.monotonic()
@@ -233,7 +232,7 @@ def test_hung_guest_is_lost(lab_py: Command) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small disk: needs root")
 def test_full_disk_of_the_host(lab_py: Command) -> None:
-    """QEMU pauses a guest whose disk there is no more room for: told as that, and soon."""
+    """QEMU pauses a guest whose disk cannot grow: reported as that, and soon."""
     place = lab_py.state / "guests"
     place.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3g", "tmpfs", place], check=True)
@@ -259,7 +258,7 @@ def test_full_disk_of_the_host(lab_py: Command) -> None:
 
 
 def test_wrong_topology_fails_up(lab_py: Command) -> None:
-    """mem=256M hides memory that was asked for: up must see that from inside, and show both sides."""
+    """mem=256M hides memory: `up` must detect that in the guest, and show both sides."""
     result = lab_py("up", *LEAN, "--name", "one", "--append", "mem=256M")
     assert result.returncode == 2
     assert "not the topology that was asked for: node 0 memory" in result.stderr
@@ -268,7 +267,7 @@ def test_wrong_topology_fails_up(lab_py: Command) -> None:
 
 
 def test_kernel_that_panics_at_boot(lab_py: Command) -> None:
-    """No root: the panic ends `up` at once, as a finding with the console's end."""
+    """Without a root the kernel panics: `up` ends at once, with the end of the console."""
     result = lab_py("up", *LEAN, "--name", "one", "--append", "root=/dev/nowhere")
     assert result.returncode == 4, result.stderr
     assert "Kernel panic" in result.stderr
@@ -284,7 +283,7 @@ def test_guest_that_never_answers(lab_py: Command) -> None:
 
 
 def test_console_is_a_login_on_hvc0(lab_py: Command) -> None:
-    """Typed at a terminal: a prompt without a password, a command, and Ctrl-] to leave."""
+    """In a terminal: a prompt without a password, a command, and Ctrl-] to leave."""
     up(lab_py, "one")
     ours, theirs = os.openpty()
     child = subprocess.Popen(
@@ -320,7 +319,7 @@ def test_console_is_a_login_on_hvc0(lab_py: Command) -> None:
 
 
 def _qemu(lab_py: Command) -> int:
-    """The process of the test's one guest."""
+    """The QEMU process of the test's only guest."""
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = path.read_bytes()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Run by root, with a state directory that libvirt's user may enter: QEMU is that user."""
+"""Run by root, with a state directory that libvirt's user may enter: QEMU runs as that user."""
 
 from __future__ import annotations
 
@@ -39,8 +39,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="QEMU is the user's ow
 
 @pytest.fixture
 def lab_py() -> Iterator[Command]:
-    """lab.py with copies of image and kernel in a state directory that is open; pytest's folders are
-    closed."""
+    """lab.py with copies of image and kernel in an open state directory; pytest's folders are closed."""
     place = Path(tempfile.mkdtemp(prefix="numalab-", dir="/var/tmp"))
     place.chmod(0o711)
     used = image.require("debian12", Deadline.after(60))
@@ -59,8 +58,7 @@ def lab_py() -> Iterator[Command]:
 
 
 def qemu_uids(place: Path) -> list[int]:
-    """The users of the QEMU processes whose files are in a state directory: real, effective, saved and of its
-    files."""
+    """The uids of the QEMU processes with files in a state directory: real, effective, saved, file system."""
     for path in Path("/proc").glob("[0-9]*"):
         try:
             if (
@@ -88,7 +86,7 @@ def test_qemu_is_not_root(lab_py: Command, tmp_path: Path) -> None:
     assert lab_py("put", "one", str(tmp_path / "to"), "/root/to").returncode == 0
     script = "cat /root/to; dd if=/root/to of=/dev/disk/by-id/virtio-500TB oflag=sync"
     assert lab_py("exec", "one", "--", "sh", "-c", script).stdout == "there and back"
-    # What the guest prints, QEMU writes to a file that is its own.
+    # QEMU writes the guest's console to a file that belongs to its user.
     assert lab_py("exec", "one", "--", "sh", "-c", "echo from the guest >/dev/kmsg").returncode == 0
     assert "from the guest" in lab_py("console", "one", "--log").stdout
 

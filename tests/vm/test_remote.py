@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A guest on another hypervisor: the other one is this machine again, but reached by SSH alone."""
+"""A guest on another hypervisor, which is this machine, reached only by SSH."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Remote(Command):
 
 @pytest.fixture
 def uri(lab_py: Command, tmp_path: Path) -> Iterator[str]:
-    """A URI of an SSH server that runs commands here; its client side stands in tmp_path/bin."""
+    """The URI of an SSH server that runs commands here; its client configuration is in tmp_path/bin."""
     keygen = ["ssh-keygen", "-q", "-t", "ed25519", "-N", ""]
     for name in ("host", "user"):
         subprocess.run([*keygen, "-f", tmp_path / name], check=True)

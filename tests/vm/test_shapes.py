@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Topologies that nobody thought of: each is refused with one line, or libvirt and QEMU take it.
+"""Generated topologies: each is refused with one line, or libvirt and QEMU accept it.
 
-`make shapes` does it with 1,000 of a random seed, all started, and boots 30; this is the short form, the same
-every time. Numbers of the long form come from the environment: SEED, COUNT, STARTS, BOOTS.
+`make shapes` uses 1,000 from a random seed, starts all that are possible, and boots 30; this is the short
+form, with fixed seeds. Numbers of the long form come from the environment: SEED, COUNT, STARTS, BOOTS.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from tests.vm.conftest import Command
 SEED = os.environ.get("SEED", "1")
 COUNT = int(os.environ.get("COUNT", "60"))
 STARTS = int(os.environ.get("STARTS", "10"))
-"""How many of those that are possible start in QEMU, paused."""
+"""How many of the possible ones are started in QEMU, paused."""
 BOOTS = int(os.environ.get("BOOTS", "1"))
-"""How many of those that are small boot and are verified from inside."""
+"""How many of the small ones are booted and verified."""
 SCHEMA = Path("/usr/share/libvirt/schemas/domain.rng")
 SMALL_VCPUS, SMALL_MEMORY = 8, 6 * GIB
-"""What boots under emulation in a minute."""
+"""The largest machine that boots under emulation in a minute."""
 REFUSED = re.compile(
     rf"[^\n]*/made\.yml:[1-9]\d*: ({'|'.join(Topology.model_fields)}|colour)(\.[\w.]+)?: [^\n]+"
 )
@@ -55,8 +55,7 @@ SCALING_REFUSED = re.compile(r"(memory|vcpus|this topology cannot be scaled)[^\n
 
 @dataclass(frozen=True)
 class Made:
-    """One file, what --memory and --vcpus ask of it, and what became of it: a topology, or the line that
-    refuses it."""
+    """One file, values of --memory and --vcpus, and the result: a topology, or the line that refuses it."""
 
     text: str
     mib: int | None
@@ -67,8 +66,8 @@ class Made:
 
 @pytest.fixture(scope="session")
 def made() -> list[Made]:
-    """COUNT different ones; in blocks of their own seed, for hypothesis varies what it has in a longer
-    row."""
+    """COUNT different ones, in blocks with their own seeds: hypothesis only varies its examples in a longer
+    series."""
     texts: dict[tuple[str, int | None, int | None], None] = {}
     for block in range(COUNT):
 
@@ -92,7 +91,7 @@ def made() -> list[Made]:
 
 
 def load(text: str, mib: int | None, vcpus: int | None) -> Made:
-    """The way of a person's file into the lab."""
+    """Load a file as the lab does."""
     with tempfile.TemporaryDirectory() as place:
         path = Path(place) / "made.yml"
         path.write_text(text)
@@ -135,7 +134,7 @@ def test_each_is_refused_with_one_line_or_valid(made: list[Made]) -> None:
     [("", "", True), ("<uuid>6e", "<uuid>xx", False), ('value="21"', 'value="9"', False)],
 )
 def test_the_schema_is_what_virt_xml_validate_uses(tmp_path: Path, old: str, new: str, valid: bool) -> None:
-    """Which costs a process for each."""
+    """virt-xml-validate itself would take a process for each."""
     text = (GOLDEN / "4socket-tcg.xml").read_text()
     assert old in text
     (tmp_path / "one.xml").write_text(text.replace(old, new))
@@ -147,7 +146,7 @@ def test_the_schema_is_what_virt_xml_validate_uses(tmp_path: Path, old: str, new
 
 
 def test_qemu_takes_them(made: list[Made], tmp_path: Path) -> None:
-    """Started paused: the machine is built, no instruction runs, and memory is not touched."""
+    """Started paused: the machine is built, no instruction runs, and no memory is touched."""
     at = hypervisor.connect(None, Deadline.after(60))
     subprocess.run(
         ["qemu-img", "create", "-q", "-f", "qcow2", tmp_path / "root.qcow2", "1M"], check=True, timeout=60
@@ -164,7 +163,7 @@ def test_qemu_takes_them(made: list[Made], tmp_path: Path) -> None:
 
 
 def fitted(shape: Topology, at: hypervisor.Host, place: Path) -> GuestSpec:
-    """A guest that has no kernel, and small disks."""
+    """A guest without a kernel, and with small disks."""
     given = spec(
         shape,
         name=f"shape-{os.getpid()}",
@@ -179,7 +178,7 @@ def fitted(shape: Topology, at: hypervisor.Host, place: Path) -> GuestSpec:
 
 
 def start(at: hypervisor.Host, given: GuestSpec) -> None:
-    """Start one, paused, and end it; libvirt ends it when this process does."""
+    """Start one, paused, and end it; libvirt ends it if this process dies."""
     xml = domain_xml(given)
     flags = libvirt.VIR_DOMAIN_START_PAUSED | libvirt.VIR_DOMAIN_START_AUTODESTROY
     domain: Any = hypervisor.answer(at.uri, lambda: at.connection.createXML(xml, flags), Deadline.after(600))

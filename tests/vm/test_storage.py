@@ -22,24 +22,23 @@ MKFS = "mkfs.xfs -q -f -K -m crc=1,finobt=1 /dev/disk/by-id/virtio-500TB && bloc
 
 
 def pool(lab_py: Command) -> Path:
-    """Where this machine's pool is mounted."""
+    """The mount point of this machine's pool."""
     return lab_py.state / f"pool-{state.this_machine()}"
 
 
 def space(folder: Path) -> int:
-    """Bytes that a folder's files really take."""
+    """Bytes that a folder's files occupy."""
     return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
 
 
 def check_500tb(lab_py: Command, form: str) -> None:
-    """Up with a 500 TB disk of this form; a file system on it; little space taken; nothing left."""
+    """Up with a 500 TB disk of this form and a file system on it; little space used, nothing left."""
     result = lab_py("up", *SMALL, "--disk", "500TB=500T", "--storage", form)
     assert result.returncode == 0, result.stderr
     made = lab_py("exec", "one", "--", "sh", "-c", MKFS)
     assert made.returncode == 0, made.stderr
     assert int(made.stdout) == 500 * TIB
-    # mkfs zeroes a log of 2 GiB, which a raw file keeps as unwritten extents, and writes to each of 500
-    # groups.
+    # mkfs zeroes a log of 2 GiB, which a raw file keeps as unwritten extents, and writes to each of 500 groups.
     assert space(lab_py.state / "guests") + space(pool(lab_py)) < 4 << 30
     assert lab_py("down", "one").returncode == 0
     assert not lab_py.left()

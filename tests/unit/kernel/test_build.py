@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Kernels by name: what boots from where, and what is said when it cannot."""
+"""Kernels by name: the files that boot, and the error when they are missing."""
 
 from __future__ import annotations
 

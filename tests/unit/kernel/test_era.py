@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Eras: what trees of another time are built with, what they lack, what their guests get."""
+"""Eras: the tools for old trees, options that they lack, and what their guests get."""
 
 from __future__ import annotations
 
@@ -174,7 +174,8 @@ TOLD = "farm | CHANGED | rc=0 >>\n" + "\n".join([GCC9, *BINUTILS, ""])
 
 @pytest.fixture
 def farm(lab_state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """A builder elsewhere that tells its tools; the list has a line for each time that it was asked."""
+    """A builder on another machine that prints its tools; the list has a line for each time that it was
+    asked."""
     (tmp_path / "inventory.ini").write_text("[builders]\nfarm\n")
     monkeypatch.setattr(ansible, "INVENTORY", tmp_path / "inventory.ini")
     asked: list[str] = []
@@ -227,7 +228,7 @@ def test_a_memory_of_tools_of_another_format_is_not_read(
 
 
 def test_a_play_that_was_ended_leaves_nothing(lab_state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither folders nor files (a container's tar), and what is another's stays."""
+    """Neither folders nor files (a container's tar) are left; other plays' stay."""
 
     def playbook(name: str, *, variables: dict[str, object], **_: object) -> None:
         for place in ("builds/{}tree", "containers/{}bullseye"):
@@ -417,7 +418,7 @@ def test_a_git_tree_is_said_once(linux: Path, lab_state: Path, monkeypatch: pyte
 def test_a_source_package_of_another_suite(
     lab_state: Path, program: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """From lists of its own: the host's sources.list is not asked, and stays as it is."""
+    """From package lists of its own: the host's sources.list is not used or changed."""
     monkeypatch.setattr(source, "USR_SRC", tmp_path / "none")
     asked = tmp_path / "asked"
     program(
@@ -545,7 +546,7 @@ def test_source_is_for_git_kernels(linux: Path, lab_state: Path) -> None:
 
 
 def test_prune(lab_state: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What a recipe leads to stays, and so does what one may lead to whose source is not at hand."""
+    """What a recipe leads to stays, and so does what it may lead to when its source is not available."""
     now = BuildPlan(
         name="6.1",
         tree=source.Tree(id=f"debian-6.1-{'a' * 16}", tarball="/usr/src/x", series="6.1"),
@@ -631,7 +632,7 @@ def test_prune_leaves_what_is_in_use(lab_state: Path, monkeypatch: pytest.Monkey
 
 
 def test_prune_and_a_guest_that_cannot_be_read(lab_state: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Half a guest stands on no kernel; one whose record another checkout wrote may stand on any."""
+    """Half a guest needs no kernel; one whose record another checkout wrote may need any."""
     gone = state.folder("kernels", "mine-1")
     half = state.folder("guests", "half")
     assert prune.candidates(None, Deadline.after(60)) == [gone]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Kernel recipes, configurations, patch headers and content keys; bad ones are told by name."""
+"""Kernel recipes, configurations, patch headers and keys; errors that name the bad one."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ FILES = sorted((paths.ROOT / "kernels/patches").rglob("*.patch"))
 
 @pytest.fixture
 def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
-    """kernels(NAME, text=…, **{path: text}): files of a checkout of the test's own."""
+    """kernels(NAME, text=…, **{path: text}): writes files into a checkout of the test's own."""
     monkeypatch.setattr(paths, "ROOT", tmp_path)
 
     def write(**files: str) -> Path:
@@ -83,7 +83,7 @@ def test_shipped_recipes_lead_to_files(name: str) -> None:
     )
     for item in (*what.apply, *what.revert):
         if not (what.source.git and recipe.COMMIT.fullmatch(item)):
-            # Without either a git tree's Makefile says it, as its tag does here.
+            # Without either, a git tree's Makefile has the series, here its tag.
             series = (
                 what.of_series or re.findall(r"\d+\.\d+", str(what.source.git and what.source.git.rev))[0]
             )
@@ -289,8 +289,8 @@ def test_the_roles_scripts_are_in_the_key(
     inside: bool,
     outside: bool,
 ) -> None:
-    """A changed command makes another kernel; a comment does not; a build without a container does not use
-    inside.sh."""
+    """A changed command makes another kernel; a comment does not; without a container inside.sh is not in the
+    key."""
     shutil.copytree(era.SCRIPTS, tmp_path / "files")
     monkeypatch.setattr(era, "SCRIPTS", tmp_path / "files")
 
@@ -326,7 +326,7 @@ def test_which_disk_is_full(
     monkeypatch: pytest.MonkeyPatch,
     deadline: Deadline,
 ) -> None:
-    """A full disk here explains nothing about a builder elsewhere."""
+    """A full disk on this machine explains nothing about a builder on another."""
 
     def play(*_: object) -> None:
         raise CommandFailed("make failed", evidence=words)
@@ -342,7 +342,7 @@ def test_which_disk_is_full(
 
 
 def kept(tmp_path: Path, text: str) -> build.Built:
-    """What kernelbuild keeps of a result whose bzImage carries this text."""
+    """What build keeps of a result whose bzImage contains this text."""
     bzimage(tmp_path / "bzImage", "", about=text)
     with tarfile.open(tmp_path / "result.tar", "w") as archive:
         archive.add(tmp_path / "bzImage", "bzImage")
@@ -350,7 +350,7 @@ def kept(tmp_path: Path, text: str) -> build.Built:
 
 
 def test_a_kernel_with_another_key_is_refused(lab_state: Path, tmp_path: Path) -> None:
-    """Another lab's result, or an old one: same name, same release, other content."""
+    """A result of another or an older lab: same name, same release, other content."""
     key = plan().key
     assert kept(tmp_path, f"6.1.2-numalab-k ({key}@numalab) #1").release == "6.1.2-numalab-k"
     for text in (

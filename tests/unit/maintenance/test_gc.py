@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""gc: what nobody owns goes; all that somebody may own, here or on another machine, stays."""
+"""gc: what nobody owns is removed; what somebody may own, here or on another machine, stays."""
 
 from __future__ import annotations
 
@@ -34,8 +34,7 @@ def put(
     uri: str = FakeHost.uri,
     written: bool = True,
 ) -> Path:
-    """The folder of a guest as its maker (a dead process, unless given) left it; with a host, its domain
-    too."""
+    """A guest's folder as its maker (by default a dead process) left it; with a host, its domain too."""
     place = state.folder("guests") / name
     place.mkdir()
     known = guest.Maker(process=maker or gone_process(), node="iron", uri=uri)
@@ -49,7 +48,7 @@ def put(
 
 
 def gone_process() -> str:
-    """A process of this machine and boot that is gone."""
+    """A process of this machine and boot that has ended."""
     child = subprocess.Popen(["true"])
     child.wait()
     here = str(state.this_process()).split(".")
@@ -69,7 +68,7 @@ def test_what_a_dead_maker_left_goes(lab_state: Path, deadline: Deadline) -> Non
     (lab_state / f".making-{gone_process()}-77-pool.xfs").touch()
     earlier = lab_state / "runs" / f".making-{gone_process().split('.')[2]}-20150307T152000-a"
     claim = lab_state / "guests" / ".claim-abc"
-    for path in (earlier, claim):  # labs before 2026-11, which did not say on which machine
+    for path in (earlier, claim):  # of labs before 2026-11, which did not record the machine
         path.mkdir(parents=True)
         os.utime(path, (time.time() - 2 * state.DAY,) * 2)
     removed = gc.collect(host.real(), deadline)
@@ -105,7 +104,7 @@ def test_nothing_else_is_touched(lab_state: Path, tmp_path: Path, deadline: Dead
     host, me = FakeHost(), str(state.this_process())
     put("up", host=host)
     put("made-now", maker=me, ready=False, host=host)
-    put("lost-but-in-use", maker=me)  # by an experiment, which has yet to read its console
+    put("lost-but-in-use", maker=me)  # by an experiment, which still has to read its console
     put("claimed-now", maker=me, written=False)
     put("elsewhere", uri="qemu+ssh://other/system")
     host.add(
@@ -158,7 +157,7 @@ def test_a_guest_whose_record_cannot_be_read_stays(
 
 
 def test_a_guest_of_another_machine_stays(deadline: Deadline, caplog: pytest.LogCaptureFixture) -> None:
-    """One state directory on two machines: there is no domain of this guest here, and no process either."""
+    """One state directory on two machines: this one has neither the guest's domain nor its maker."""
     place = put("g", maker="aaaaaa.bbbbbb.1.2")
     assert gc.collect(FakeHost().real(), deadline) == []
     assert place.exists()
@@ -172,7 +171,7 @@ def test_a_guest_of_another_machine_stays(deadline: Deadline, caplog: pytest.Log
 def test_a_guest_whose_maker_cannot_be_read_stays(
     text: str, deadline: Deadline, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It may live, and on another machine."""
+    """The maker may run, and on another machine."""
     host = FakeHost()
     place = put("g", host=host, ready=False)
     (place / "maker").write_text(text)
@@ -184,7 +183,7 @@ def test_a_guest_whose_maker_cannot_be_read_stays(
 
 
 def test_a_guest_of_an_earlier_lab(deadline: Deadline, caplog: pytest.LogCaptureFixture) -> None:
-    """It did not say on which machine it was made: where its domain is not, it may be another one's."""
+    """Its maker's machine is not recorded: without a domain here, it may be another machine's."""
     host = FakeHost()
     place = put("g")
     (place / "maker").write_text("77 88")
@@ -196,7 +195,7 @@ def test_a_guest_of_an_earlier_lab(deadline: Deadline, caplog: pytest.LogCapture
 def test_a_guest_that_libvirt_has_forgotten_stays(
     deadline: Deadline, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A session's libvirtd is another one where XDG_RUNTIME_DIR is."""
+    """A session has another libvirtd where XDG_RUNTIME_DIR differs."""
     host = FakeHost()
     place = put("g")
     host.forgotten = {record("g").spec.uuid: 77}
@@ -209,8 +208,7 @@ def test_a_guest_that_libvirt_has_forgotten_stays(
 
 
 def test_a_second_domain_of_a_guest_goes(deadline: Deadline) -> None:
-    """A start that libvirt was too slow for may take effect after its `up` has failed, and another has
-    succeeded."""
+    """A start that libvirt was too slow for may take effect after its `up` failed and another succeeded."""
     host = FakeHost()
     place = put("g", host=host)
     late = Mark(uuid="late", name="g", directory=str(place), lab=state.identity())
@@ -221,8 +219,7 @@ def test_a_second_domain_of_a_guest_goes(deadline: Deadline) -> None:
 
 @pytest.mark.parametrize("part", ["boot", "started"])
 def test_a_maker_is_known_by_more_than_its_number(part: str, deadline: Deadline) -> None:
-    """A process id that has been given to somebody else since, or before the machine was restarted, is no
-    maker of ours."""
+    """A process id that was reused, or is from before the machine's restart, is not the maker's."""
     words = str(state.this_process()).split(".")
     words[1 if part == "boot" else 3] = "abcdef" if part == "boot" else "1"
     put("g", maker=".".join(words), ready=False)
@@ -231,7 +228,7 @@ def test_a_maker_is_known_by_more_than_its_number(part: str, deadline: Deadline)
 
 @pytest.mark.parametrize("maker_lives", [True, False])
 def test_an_experiments_guest_ends_with_the_experiment(maker_lives: bool, deadline: Deadline) -> None:
-    """After a kill -9 of `run` nobody would end it; one of `up` is a person's."""
+    """After a kill -9 of `run` nobody else would end it; a guest of `up` belongs to a person."""
     host = FakeHost()
     place = put("g", host=host, maker=str(state.this_process()) if maker_lives else None)
     (place / "guest.json").write_text(json.dumps(jsonable(record("g").model_copy(update={"kept": False}))))
@@ -241,7 +238,7 @@ def test_an_experiments_guest_ends_with_the_experiment(maker_lives: bool, deadli
 
 
 def test_a_guest_that_somebody_works_on_stays(deadline: Deadline, caplog: pytest.LogCaptureFixture) -> None:
-    """`provision --boot grub` restarts it: for a moment its record is ready and its domain is not there."""
+    """`provision --boot grub` restarts it: for a moment its record is ready and its domain does not exist."""
     place, host = put("g"), FakeHost()
     host.add(Mark(uuid="another", name="g", directory=str(place), lab=state.identity()))
     with held("guest-g"):
@@ -255,7 +252,7 @@ def test_a_guest_that_somebody_works_on_stays(deadline: Deadline, caplog: pytest
 def test_a_libvirt_that_does_not_answer_in_time_is_told(
     stray: bool, monkeypatch: pytest.MonkeyPatch, deadline: Deadline
 ) -> None:
-    """Only the wait for a guest's lock may pass in silence."""
+    """Only a busy guest's lock may time out silently."""
 
     def slow(*_: object, **__: object) -> None:
         raise DeadlinePassed("stopping g: libvirt did not answer in time")
@@ -295,7 +292,8 @@ def test_a_domain_of_the_same_name_in_another_folder_stays(deadline: Deadline) -
 
 
 def test_a_state_directory_that_is_not_mounted_owns_nothing(lab_state: Path, deadline: Deadline) -> None:
-    """In its place is an empty folder: all guests' folders are gone, and none of their domains may go."""
+    """An empty folder in its place: all guests' folders are missing, and none of their domains may be
+    ended."""
     host = FakeHost()
     put("g", host=host)
     away = lab_state.rename(lab_state.with_name("unmounted"))
@@ -305,7 +303,7 @@ def test_a_state_directory_that_is_not_mounted_owns_nothing(lab_state: Path, dea
 
 
 def images(monkeypatch: pytest.MonkeyPatch, *ids: str) -> Path:
-    """Finished images of these ids, of which the first is that of today's inputs."""
+    """Finished images with these ids; the first is that of the current inputs."""
     monkeypatch.setattr(image, "inputs", lambda *_: {"recipe": ids[0]})
     folder = state.folder("images", "debian12")
     for id in ids:
@@ -320,7 +318,7 @@ def test_images_that_are_used_stay(monkeypatch: pytest.MonkeyPatch, deadline: De
     put("g", host=host)
     folder = images(monkeypatch, "f" * 16, record("g").image_id, "e" * 16, "d" * 16)
     (folder / ".making-aaaaaa.bbbbbb.1.2-7-x").mkdir()
-    with state.using(folder / ("d" * 16)):  # an experiment's, of another checkout, between two boots
+    with state.using(folder / ("d" * 16)):  # an experiment's of another checkout, between two boots
         assert gc.collect(host.real(), deadline) == [
             f"image debian12/{'e' * 16}: no longer current, and nobody uses it"
         ]
@@ -348,8 +346,7 @@ def test_an_image_that_cannot_be_read_stays(
 
 
 def test_a_run_without_its_record(lab_state: Path, deadline: Deadline) -> None:
-    """A lab before 2026-11 that was killed left such a folder; another machine may just be copying one
-    here."""
+    """Left by a lab before 2026-11 that was killed, or just being copied here by another machine."""
     old, fresh, whole = (
         state.folder("runs", name)
         for name in ("20150307T152000-old", "20150307T152000-fresh", "20150307T152000-whole")

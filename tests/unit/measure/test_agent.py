@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The runner that goes into the guest, run for real on this host."""
+"""The agent, which runs in the guest, executed on this host."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_this_hosts_own_counters() -> None:
 
 
 def test_time_limit(tmp_path: Path) -> None:
-    """The command and its children end; what it said until then comes back."""
+    """The command and its children end; their output so far is returned."""
     told = inside(f"echo said; sh -c 'echo $$ > {tmp_path}/pid; exec sleep 1000' & wait", limit=0.5)
     assert (told["timed_out"], told["status"], told["stdout"]) == (True, -9, "said\n")
     pid = (tmp_path / "pid").read_text().strip()
@@ -126,8 +126,8 @@ def test_times_are_the_commands() -> None:
 
 
 def test_samples() -> None:
-    """On standard error as they are taken, what moves of the machine and of each node; nothing of them in the
-    answer."""
+    """Samples go to standard error as they are taken, with the machine's and each node's counters; not into
+    the result."""
     done = ran({"command": "sleep 1; echo said >&2", "sample": 0.2})
     samples = [json.loads(line) for line in done.stderr.splitlines()]
     times = [sample["t"] for sample in samples]
@@ -174,14 +174,14 @@ def test_long_phases_are_sampled_more_rarely(
     assert capsys.readouterr().err == '{"t": 5.0}\n' * 7
 
 
-# tracefs in a mount namespace of its own, so that nothing is left mounted here; its instances are the
-# kernel's all the same.
+# tracefs is mounted in a mount namespace of its own, so that no mount is left here; its instances belong to the
+# kernel all the same.
 ALONE = ("unshare", "--mount", "--propagation", "private")
 TRACEFS = "/sys/kernel/tracing"
 
 
 def in_tracefs(command: str) -> str:
-    """What a command prints with tracefs mounted; '' where that is not allowed."""
+    """The output of a command with tracefs mounted; '' where mounting is not allowed."""
     words = [*ALONE, "sh", "-c", f"[ -e {TRACEFS}/events ] || mount -t tracefs none {TRACEFS}; {command}"]
     return (
         subprocess.run(words, capture_output=True, text=True, timeout=60, check=False).stdout
@@ -202,7 +202,7 @@ def instances() -> str:
 
 @traces
 def test_tracepoints() -> None:
-    """Counted from edge to edge; an event that the kernel lacks is absent, never 0."""
+    """Counted between the snapshots; an event that the kernel lacks is absent, never 0."""
     before = instances()
     done = ran(
         {
@@ -222,7 +222,7 @@ def test_tracepoints() -> None:
 
 @traces
 def test_the_task_switch_is_not_probed() -> None:
-    """While events are counted no names are recorded; afterwards as before."""
+    """While events are counted no task names are recorded; afterwards they are, as before."""
     before = in_tracefs(f"cat {TRACEFS}/options/record-cmd")
     done = ran(
         {"command": f"cat {TRACEFS}/options/record-cmd", "trace": ["sched:sched_process_exec"]}, *ALONE
@@ -233,7 +233,7 @@ def test_the_task_switch_is_not_probed() -> None:
 
 @traces
 def test_more_events_than_a_ring_holds() -> None:
-    """What is overwritten was counted."""
+    """Overwritten events are counted."""
     done = ran(
         {
             "command": "i=0; while [ $i -lt 2000 ]; do /bin/true; i=$((i+1)); done",
@@ -264,7 +264,7 @@ def test_no_tracing_is_left_behind(about: dict[str, Any]) -> None:
 
 @traces
 def test_no_tracing_is_left_behind_when_time_is_up() -> None:
-    """timeout(1) asks the runner to end: the command ends with it."""
+    """timeout(1) sends SIGTERM to the agent, and the command ends with it."""
     before = instances()
     start = time.monotonic()
     done = ran(
@@ -301,7 +301,7 @@ def test_where_nothing_can_be_traced_the_count_is_absent(tmp_path: Path) -> None
 
 
 def test_the_command_ends_with_the_runner(tmp_path: Path) -> None:
-    """It is in a session of its own, where a signal to the runner's group does not reach it."""
+    """The command is in its own session, out of reach of a signal to the agent's group."""
     about = json.dumps({"command": f"echo $$ > {tmp_path}/pid; exec sleep 1000", "files": [], "limit": 600})
     with subprocess.Popen(
         [sys.executable, "-I", "-S", SCRIPT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -336,7 +336,7 @@ TOLD = f"{FLUSH}{FLUSH}kworker/0:1 ev \n\tffffffff81c [unknown]\n\n"
 
 @pytest.fixture
 def perf(program: Callable[[str, str], Path], tmp_path: Path) -> Path:
-    """A runner whose perf is a script, and where it keeps its profile."""
+    """An agent whose perf is a script, and the file of its profile."""
     program("perf", PERF.replace("{place}", str(tmp_path)))
     (tmp_path / "told").write_text(TOLD)
     script = tmp_path / "inside.py"
@@ -345,7 +345,7 @@ def perf(program: Callable[[str, str], Path], tmp_path: Path) -> Path:
 
 
 def test_a_profile_is_folded(perf: Path, tmp_path: Path) -> None:
-    """A line a stack, outermost first, as flame graphs take them; the ; between frames is nobody else's."""
+    """A line for each stack, outermost first, as flame graphs take them; ; occurs only between frames."""
     told = json.loads(ran({"command": "echo out; exit 4", "profile": 99}, script=perf).stdout)
     assert told["profile"].splitlines() == [
         "kworker/0:1 ev;[unknown] 1",
@@ -362,7 +362,7 @@ def test_no_profile_unless_asked(perf: Path, tmp_path: Path) -> None:
 
 
 def test_a_guest_without_perf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No answer at all, and the last line says why."""
+    """No result at all, and the last line has the reason."""
     monkeypatch.setenv("PATH", str(tmp_path))
     done = ran({"command": "true", "profile": 99}, check=False)
     assert (done.returncode, done.stdout) == (1, "")

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Workloads measured on a guest that is a function: the whole record when it ends well, the evidence when it
-does not."""
+"""Workloads measured on a fake guest: the whole record when they end well, evidence when they do not."""
 
 from __future__ import annotations
 
@@ -46,7 +45,7 @@ Says = Callable[[dict[str, Any]], str]
 
 
 class Seen:
-    """A Watcher that remembers, or breaks."""
+    """A Watcher that records its calls, or raises."""
 
     def __init__(self, breaks: BaseException | None = None) -> None:
         self.results: list[PhaseResult] = []
@@ -54,18 +53,18 @@ class Seen:
         self.breaks = breaks
 
     def moving(self, phase: str, sample: Mapping[str, Any]) -> None:
-        """See measure.Watcher."""
+        """See runner.Watcher."""
         self.moments.append((phase, sample))
 
     def ended(self, result: PhaseResult) -> None:
-        """See measure.Watcher."""
+        """See runner.Watcher."""
         if self.breaks:
             raise self.breaks
         self.results.append(result)
 
 
 class FakeGuest(FakeShell):
-    """A guest that is up; `says` gives the runner's output for a phase's request."""
+    """A guest that is up; `says` returns the agent's output for a phase's request."""
 
     def __init__(self, says: Says) -> None:
         super().__init__(self.answer)
@@ -90,7 +89,7 @@ class FakeGuest(FakeShell):
         input: bytes | None = None,
         tell: Callable[[str], None] | None = None,
     ) -> Result:
-        """See FakeShell; notes how long one would wait for it, and tells `stderr` of each phase."""
+        """See FakeShell; records the time limit, and passes on `stderr` of each phase."""
         self.patience.append(deadline.remaining())
         for line in self.stderr if tell else []:
             assert tell
@@ -98,7 +97,7 @@ class FakeGuest(FakeShell):
         return super().execute(command, deadline=deadline, input=input)
 
     def answer(self, command: str, input: bytes | None) -> tuple[int, str, str]:
-        """What each command of measure prints."""
+        """The output of each command that runner uses."""
         if command.startswith("cat > "):
             assert input == paths.AGENT.read_bytes()
             return 0, "", ""
@@ -109,7 +108,7 @@ class FakeGuest(FakeShell):
         return 0, self.runner(self.sent[-1]), ""
 
     def copy(self, *, source: str, target: str, deadline: Deadline) -> None:
-        """See shell.Ssh."""
+        """See ssh.Ssh."""
         self.copied.append((source, target))
 
     def watch(self, *, last: bool = False) -> None:
@@ -117,7 +116,7 @@ class FakeGuest(FakeShell):
         console.Watch(self.console_log, self.name)(last=last)
 
     def verify(self, deadline: Deadline) -> list[verification.LayoutRow]:
-        """As it should be."""
+        """Always as expected."""
         return [verification.LayoutRow("nodes", "0-3", "0-3", True)]
 
     def console_size(self) -> int:
@@ -129,7 +128,7 @@ class FakeGuest(FakeShell):
         yield self.console_log.read_bytes()[offset:].decode()
 
     def real(self) -> Guest:
-        """For the type checker, a Guest."""
+        """This, typed as a Guest."""
         return cast(Guest, self)
 
 
@@ -142,7 +141,7 @@ def qemu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def only_run() -> Path:
-    """The folder of the one run there is."""
+    """The folder of the only run."""
     folders = list(state.folder("runs").iterdir())
     assert len(folders) == 1
     return folders[0]
@@ -154,8 +153,7 @@ def test_there_are_workloads() -> None:
 
 @pytest.mark.parametrize("name", runner.workloads())
 def test_workloads_load(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # What test_specjbb has of a copy that nobody named; here it is named, so that its phases are looked at
-    # too.
+    # test_specjbb tests SPECjbb without a copy; here it has one, so that its phases are checked too.
     (tmp_path / "specjbb.tar").touch()
     monkeypatch.setenv("LAB_SPECJBB", str(tmp_path / "specjbb.tar"))
     module = runner.load(name)
@@ -213,7 +211,7 @@ def test_xfs_repair(size: SizeClass) -> None:
         "repair-bhash",
         "repair-agstride-bhash",
     ]
-    # -vv: its cache's own statistics, which the seed shows too; they are read from the log afterwards.
+    # -vv: the statistics of its cache, as in the seed, which are read from the log afterwards.
     assert [
         found[f"repair-{name}"].command.partition(" > ")[0].split()
         for name in ("defaults", "agstride", "bhash", "agstride-bhash")
@@ -223,7 +221,7 @@ def test_xfs_repair(size: SizeClass) -> None:
         ["xfs_repair", "-vv", "-o", "bhash=101073", disk],
         ["xfs_repair", "-vv", "-o", "ag_stride=-1,bhash=101073", disk],
     ]
-    # The seed's options, unless the kernel's era has its own.
+    # The seed's options, unless the kernel's era has others.
     assert found["mkfs"].command.startswith(f"mkfs.xfs -f ${{LAB_MKFS_XFS:--m crc=1,finobt=1}} -K {disk} ")
     assert "umount /mnt/scratch" in found["umount"].command
     order = list(found)
@@ -297,7 +295,7 @@ def test_run(deadline: Deadline) -> None:
 def test_a_file_that_moves_keeps_its_name_in_the_inputs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or no run of before the move could be judged with one of after it."""
+    """Otherwise a run from before the move could not be judged with one from after it."""
     stored = runner._inputs("xfsrepair")
     assert {"inside.py", "workload.py", "xfsrepair.py"} == set(stored), (
         "these names are in the runs that people have"
@@ -330,7 +328,7 @@ def lost(_: dict[str, Any]) -> str:
 
 
 def breaks_at(name: str, says: Says) -> Says:
-    """All well until the phase `name`."""
+    """Correct until the phase `name`."""
     command = commands(SizeClass.QUICK)[name].command
     return lambda about: says(about) if about["command"] == command else json.dumps(TOLD)
 
@@ -358,7 +356,7 @@ def breaks_at(name: str, says: Says) -> Says:
 def test_a_run_that_breaks_is_evidence(
     says: Says, kind: type[Exception], reason: str, deadline: Deadline
 ) -> None:
-    """Whatever ends it early, run.json says so: nothing unexpected may look like a result."""
+    """Whatever ends the run early is in run.json: nothing unexpected may look like a result."""
     guest = FakeGuest(breaks_at("fsmark", says))
     with pytest.raises(kind, match=reason) as caught:
         runner.run(guest.real(), "xfsrepair", SizeClass.QUICK, deadline)
@@ -382,8 +380,7 @@ def test_the_raw_side_of_a_failed_phase_is_kept(deadline: Deadline) -> None:
 def test_a_guest_whose_machine_is_gone_leaves_a_record_too(
     monkeypatch: pytest.MonkeyPatch, deadline: Deadline
 ) -> None:
-    """With a hypervisor elsewhere, its console log goes when it goes; why the run broke must be written all
-    the same."""
+    """The console log on another hypervisor is lost with it; the error must be recorded all the same."""
     guest = FakeGuest(breaks_at("fsmark", lost))
 
     def not_reached(*_: object) -> str:
@@ -418,7 +415,8 @@ def test_why_a_run_broke_matters_more_than_that_it_cannot_be_kept(
 
 
 def test_a_guest_that_runs_another_kernel_is_refused(deadline: Deadline) -> None:
-    """One that is up (--on) may have been restarted; what it counts would have the recorded kernel's name."""
+    """A running guest (--on) may have been rebooted; its counts would be attributed to the recorded
+    kernel."""
     guest = FakeGuest(lambda _: json.dumps(TOLD))
     spec = guest.record.spec
     boot = spec.boot.model_copy(update={"release": "6.1.0-numalab-6.1"})
@@ -445,7 +443,7 @@ def test_an_interrupted_run_is_no_result(deadline: Deadline) -> None:
 def test_a_new_workload_is_one_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deadline: Deadline
 ) -> None:
-    """No edit of the package: a file in testcases/workloads is all."""
+    """A file in testcases/workloads, without an edit of the package."""
     guest = FakeGuest(lambda _: json.dumps(TOLD))
     monkeypatch.setattr(paths, "ROOT", tmp_path)
     (tmp_path / paths.WORKLOADS).mkdir(parents=True)
@@ -477,7 +475,7 @@ def phases(params):
 
 @pytest.fixture
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeGuest:
-    """A guest, and a workload of two phases that brings a file."""
+    """A guest, and a workload of two phases with a file of the host."""
     guest = FakeGuest(lambda _: json.dumps(TOLD))
     monkeypatch.setattr(paths, "ROOT", tmp_path)
     (tmp_path / paths.WORKLOADS).mkdir(parents=True)
@@ -524,7 +522,7 @@ def test_a_profile_is_of_measured_phases(mine: FakeGuest) -> None:
 
 
 def test_counts_of_tracepoints(mine: FakeGuest) -> None:
-    """As counters of a source of their own; what the guest's kernel cannot count is not there."""
+    """Counters of a source of their own; events that the guest's kernel cannot count are absent."""
     before, after = (
         {**TOLD[edge], "trace": f"migrate:mm_migrate_pages {count}\n"}  # type: ignore[dict-item]
         for edge, count in (("before", 5), ("after", 12))
@@ -550,7 +548,7 @@ def test_what_the_workload_says_of_itself(mine: FakeGuest) -> None:
     ],
 )
 def test_bad_parameters(mine: FakeGuest, params: dict[str, Any], said: str) -> None:
-    """Found before anything is written."""
+    """Refused before anything is written."""
     with pytest.raises(InputError, match=said):
         ran(mine, params=params)
     assert not list(state.folder("runs").iterdir())
@@ -562,7 +560,7 @@ def test_a_size_that_the_workload_lacks(mine: FakeGuest) -> None:
 
 
 def test_files_of_the_host(mine: FakeGuest) -> None:
-    """They are there before the first phase."""
+    """The files are in the guest before the first phase."""
 
     def says(_: dict[str, Any]) -> str:
         assert mine.copied == [("/host/mine", "guest:/root/file")]
@@ -573,7 +571,7 @@ def test_files_of_the_host(mine: FakeGuest) -> None:
 
 
 def test_samples(mine: FakeGuest) -> None:
-    """Kept as they came, and shown at once; what else is on standard error is neither."""
+    """Stored as they came, and passed on at once; other output on standard error is neither."""
     lines = [
         '{"t": 2.0, "vmstat": {"numa_pte_updates": 5}}',
         "perf: warning",
@@ -623,7 +621,7 @@ def test_a_kernel_that_complains_makes_no_result(mine: FakeGuest, line: str) -> 
 
 
 def test_an_oops_in_the_last_moment_is_a_crash(deadline: Deadline) -> None:
-    """The program ends before anybody looks at the console again."""
+    """The program ends before the next look at the console."""
 
     def oops(_: Any) -> str:
         with guest.console_log.open("a") as log:

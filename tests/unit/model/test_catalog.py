@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Files that a person wrote: all of ours load, and every mistake is named with its file, line, key and
-reason."""
+"""Files that people write: all of ours load, and every error names file, line, key and reason."""
 
 from __future__ import annotations
 

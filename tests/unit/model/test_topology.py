@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Scaling keeps the shape; what a guest must show is worked out by hand; what one showed is on record."""
+"""Scaling keeps the shape; expected layouts are computed by hand; an observed one is a recorded text."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def make(nodes: list[tuple[int, int]]) -> Topology:
 
 @st.composite
 def shapes(draw: st.DrawFn) -> Topology:
-    """Up to six nodes, some without CPUs or without memory, of very unlike sizes."""
+    """Up to six nodes of very different sizes, some without CPUs or without memory."""
     mibs = st.one_of(st.just(0), st.integers(LEAST, 300), st.integers(300, 100_000))
     nodes = draw(st.lists(st.tuples(st.integers(0, 40), mibs).filter(any), min_size=1, max_size=6))
     return make(sorted([(1, 256), *nodes], key=lambda node: not node[0]))  # those without CPUs last
@@ -62,7 +62,7 @@ def test_scaling_keeps_the_shape(shape: Topology, more_mib: int, more_cpus: int)
 
 @given(shapes(), st.integers(0, 20_000))
 def test_scaling_keeps_the_order(shape: Topology, more_mib: int) -> None:
-    """A node is never made smaller than one that was smaller; nodes that were alike stay so, to the MiB."""
+    """A node stays at least as large as one that was smaller; equal nodes stay equal, to the MiB."""
     got = scale(
         shape, memory=(max(256, LEAST * sum(bool(node.memory) for node in shape.nodes)) + more_mib) * MIB
     )
@@ -247,7 +247,7 @@ def test_distances_that_no_table_gives() -> None:
 
 
 def the_guest() -> tuple[NumaLayout, NumaLayout]:
-    """Asked and found of the guest whose probe is on record: 4socket at 4 GiB and 8 vCPUs."""
+    """Expected and observed layout of the guest whose probe is recorded: 4socket at 4 GiB and 8 vCPUs."""
     return expected_layout(scale(catalog.topology("4socket"), memory=4 * GIB, vcpus=8)), observed_layout(
         recorded(PROBED)
     )
@@ -318,8 +318,7 @@ def test_a_further_node_is_seen() -> None:
 
 
 def test_another_table_is_a_mismatch_and_no_crash() -> None:
-    """A kernel with other nodes online than its distance tables tell of is a finding; the lab must get to say
-    so."""
+    """A kernel whose distance tables do not match its online nodes differs; verification must not raise."""
     text = recorded(PROBED).replace("online:0-3", "online:0-2")
     assert any(not row.agrees for row in compare_layouts(the_guest()[0], observed_layout(text)))
 
@@ -335,7 +334,7 @@ def test_tolerance(mib: int, agrees: bool) -> None:
 
 
 def test_a_nul_after_online(tmp_path: Path) -> None:
-    """As kernels before 3.3 print it: no reason to take the file for binary."""
+    """Kernels before 3.3 print one; grep must not take the file for binary."""
     (tmp_path / "online").write_bytes(b"0-3\n\0")
     for node in range(4):
         (tmp_path / f"node{node}").mkdir()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Sizes, CPU lists, names, and what no topology can be."""
+"""Sizes, CPU lists, names, and impossible topologies."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_cpu_lists_come_back(cpus: set[int]) -> None:
 
 
 def test_cpu_lists_are_sets() -> None:
-    """The kernel prints them sorted, so ours must be too, or verification compares unlike with unlike."""
+    """The kernel prints them sorted, so ours must be too, or verification compares different texts."""
     assert parse_cpus("2-3,0-1") == (0, 1, 2, 3)
 
 
@@ -247,7 +247,7 @@ def test_an_asymmetric_full_table_is_possible() -> None:
 
 @pytest.mark.parametrize("text", ["a\x01b", "a\x00b", "a\ufffeb"])
 def test_a_description_fits_into_xml(text: str) -> None:
-    """It goes into the domain's <description>, where control characters cannot stand."""
+    """It goes into the domain's <description>, where control characters are not allowed."""
     with pytest.raises(ValueError, match="description"):
         Topology.model_validate(UMA | {"description": text})
 

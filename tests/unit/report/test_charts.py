@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What is drawn: dots, means and intervals by hand, effects at the edges, absent values, escaping."""
+"""Plots: dots, means and intervals by hand, effects at the edges, absent values, escaping."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def boots(*values: float) -> list[tuple[str, float]]:
 
 
 def drawn(found: Plot | None) -> list[dict[str, Any]]:
-    """Traces."""
+    """The traces of a plot."""
     assert found
     traces: list[dict[str, Any]] = found.figure["data"]
     return traces
@@ -94,7 +94,7 @@ def test_the_axis_holds_every_dot_and_nothing(values: tuple[float, ...]) -> None
 
 
 def test_wide_intervals_do_not_dwarf_the_dots() -> None:
-    """Two boots: t is 12.7, and the interval many times as wide as what it is about."""
+    """Two boots: t is 12.7, and the interval many times as wide as the distance of the dots."""
     found = charts.dots("x", "", {"p": {"before": boots(10, 20)}}, KERNELS)
     assert found
     assert found.figure["layout"]["xaxis"]["range"][1] < 2 * 20
@@ -194,7 +194,8 @@ def brightness(colour: str, factor: float = 1.0) -> float:
 
 @pytest.mark.parametrize("colour", [*charts.COLOURS, *charts.ANSWER_COLOURS.values(), charts.RULE])
 def test_colours_are_seen_on_white_and_on_dark(colour: str) -> None:
-    """3:1, as WCAG asks of graphics; report.css makes them brighter by 1.4 on its dark paper, #15171a."""
+    """3:1, as WCAG requires for graphics; report.css brightens them by 1.4 on its dark background,
+    #15171a."""
     assert 1.05 / (brightness(colour) + 0.05) >= 3
     assert (brightness(colour, 1.4) + 0.05) / (brightness("#15171a") + 0.05) >= 3
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Runs -> tables: columns, statistics by hand, counters by their formulas; the seed's boots give the seed's
+"""Runs -> tables: columns, statistics by hand, counters by their formulas; the seed's boots give its
 table."""
 
 from __future__ import annotations
@@ -39,8 +39,7 @@ def printed(name: str) -> list[Decimal]:
 
 
 def boots_of(what: str, column: int) -> list[Decimal]:
-    """The seed's three boots: its Min and Max are two of them, and three times its Amean less these is the
-    third."""
+    """The seed's three boots: Min, Max, and three times Amean less these."""
     low, mean, high = (printed(f"{operation} {what}")[column] for operation in ("Min", "Amean", "Max"))
     return [low, 3 * mean - low - high, high]
 
@@ -48,7 +47,7 @@ def boots_of(what: str, column: int) -> list[Decimal]:
 @pytest.mark.parametrize("what", ["real-fsmark", "syst-fsmark", "real-xfsrepair", "syst-xfsrepair"])
 @pytest.mark.parametrize("column", range(3))
 def test_the_seed_had_three_boots_and_divides_by_n(what: str, column: int) -> None:
-    """Its Stddev is that of these three values, not that of a sample; ours is larger by the root of 3/2."""
+    """Its Stddev is that of these three values, not of a sample; ours is larger by the root of 3/2."""
     boots = boots_of(what, column)
     theirs = printed(f"Stddev {what}")[column]
     assert float(statistics.pstdev(boots)) == pytest.approx(float(theirs), abs=0.02), (
@@ -78,7 +77,7 @@ def seed_runs() -> list[Run]:
 
 
 def test_the_seeds_boots_give_the_seeds_table() -> None:
-    """Headings, and the lines of Min, Amean and Max, to the letter."""
+    """Headings, and the lines of Min, Amean and Max, letter by letter."""
     ours = [
         line
         for line in text(comparison.times(comparison.columns(seed_runs()))).splitlines()
@@ -91,7 +90,7 @@ def test_the_seeds_boots_give_the_seeds_table() -> None:
 
 
 def test_any_column_can_be_the_baseline() -> None:
-    """What Ingo Molnar asks for on March 8: 3.19 first. The table of March 12 has -156.19%."""
+    """As Ingo Molnar asks on March 8: 3.19 first. The table of March 12 has -156.19%."""
     found = comparison.times(comparison.columns(seed_runs(), "3.19.0-vanilla"))
     assert found.columns == ("3.19.0-vanilla", *KERNELS[:2])
     assert cells(found, "Amean", "syst-xfsrepair") == [(202.93, 0), (519.88, -156.19), (281.63, -38.78)]
@@ -162,7 +161,7 @@ def test_rates_by_hand() -> None:
 
 
 def test_what_workloads_tell_is_sorted_by_name() -> None:
-    """A time is a cost, a rate a good, of other numbers nobody knows: those have no gain."""
+    """Less of a time is better, more of a rate; other numbers have no known direction, and no gain."""
     told = {"seconds": 3.5, "files_per_second": 100.0, "passes": 7.0, "hit_ratio": 54.35}
     found = comparison.columns(
         [run("a", phase("p", output=told)), run("b", phase("p", output={**told, "passes": 8.0}), boot=1)]
@@ -188,7 +187,7 @@ def test_one_boot_has_no_spread() -> None:
 
 
 def test_what_was_not_measured_is_absent() -> None:
-    """A phase that only the second kernel has: no base, so no gain either."""
+    """A phase that only the second kernel has: without a base there is no gain."""
     block = comparison.times(
         comparison.columns([run("a", phase("p")), run("b", phase("p"), phase("q", system=3), boot=1)])
     )
@@ -222,8 +221,10 @@ def counted(kernel: str, vmstat: dict[str, int], number: int = 0) -> Run:
 
 
 def test_counters_are_means_and_ratios_are_of_sums() -> None:
-    """10 of 100 local and 90 of 300: 100 of 400, not the mean of 10 % and 30 %. Ranges: (1000 + 2000)/2 + 512
-    × (1 + 2)/2."""
+    """10 of 100 local and 90 of 300: 100 of 400, not the mean of 10 % and 30 %.
+
+    Ranges: (1000 + 2000)/2 + 512 × (1 + 2)/2.
+    """
     base = {
         "numa_pte_updates": 1000,
         "numa_huge_pte_updates": 1,
@@ -246,8 +247,8 @@ def test_counters_are_means_and_ratios_are_of_sums() -> None:
 
 
 def test_autonuma_cost_by_hand() -> None:
-    """7 × 1000000 PTEs + 5000 × 2000 faults + 1316.5 × 4000 pages = 22.266 million; the last term is the one
-    that mmtests loses."""
+    """7 × 1000000 PTEs + 5000 × 2000 faults + 1316.5 × 4000 pages = 22.266 million; mmtests drops the last
+    term."""
     vmstat = {"numa_pte_updates": 1_000_000, "numa_hint_faults": 2000, "numa_pages_migrated": 4000}
     assert cells(
         comparison.counted(comparison.columns([counted("a", vmstat), counted("a", vmstat, 1)])),
@@ -282,7 +283,7 @@ def test_reclaim_by_hand() -> None:
 
 
 def test_zones_are_added_up() -> None:
-    """Before 4.8 these counters are kept by zone; the last zone is not the sum."""
+    """Before 4.8 these counters are kept by zone; one zone is not the sum."""
     vmstat = {
         "pgscan_kswapd_dma": 1,
         "pgscan_kswapd_dma32": 20,

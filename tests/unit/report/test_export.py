@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""JSON and CSV: what a program reads is what the runs say, under names that do not change."""
+"""JSON and CSV: programs read what the runs contain, under names that do not change."""
 
 from __future__ import annotations
 
@@ -124,8 +124,7 @@ def resolve(schema: dict[str, object], top: dict[str, object]) -> dict[str, obje
 
 
 def test_schema_names_every_field() -> None:
-    """Each field of a comparison, and of what it holds, is in the schema and required where it is always
-    there."""
+    """The schema has each field of a comparison and of its parts, required where it is always present."""
     schema = export.schema()
     told = jsonable(comparison(made()))
     assert set(schema["properties"]) == set(told)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The report on disk: one folder, whole or not at all, nothing of it from a run unescaped, no path but from a
-run's id."""
+"""The report on disk: one folder, complete or not at all; everything of a run escaped, and no path from it
+but its id."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TOUCH = {"touch": {"numa_pte_updates": 1000.0}}
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A report with all that one can have."""
+    """A report with every kind of content."""
     place = tmp_path_factory.mktemp("report")
     runs, verdicts = reports.everything(place / "state")
     html.write(runs, verdicts, place / "out")
@@ -63,7 +63,7 @@ def test_every_link_leads_somewhere_inside(whole: Path) -> None:
 
 
 def test_nothing_of_a_run_becomes_html(whole: Path) -> None:
-    """A kernel's name, an error and a console line say <script>: they are shown, and run nothing."""
+    """A kernel's name, an error and a console line contain <script>: they are shown as text."""
     found = tree(whole)
     assert not found.xpath("//img")
     assert {script.get("src") or script.get("type") for script in found.iter("script")} == {
@@ -229,7 +229,7 @@ def test_what_breaks_leaves_the_old_report(tmp_path: Path) -> None:
 
 
 def test_counts_begin_with_the_phase(tmp_path: Path) -> None:
-    """The first sample comes seconds later: the snapshots before and after are moments too."""
+    """The first sample is seconds later, so the snapshots at the edges are samples too."""
     item = run("6.1", {"touch": {"pgfault": 500.0}})
     folder = put(item, tmp_path / "state", sampled={"touch": [{"t": 2.0, "vmstat": {"pgfault": 1100}}]})
     html.write([(item, folder)], [], tmp_path / "out")
@@ -258,7 +258,7 @@ def test_kernels_of_this_checkout(name: str) -> None:
 
 
 def test_the_package_has_its_templates() -> None:
-    """An installed numalab writes reports too."""
+    """An installed numalab can write reports too."""
     patterns = tomllib.loads((paths.ROOT / "pyproject.toml").read_text())["tool"]["setuptools"][
         "package-data"
     ]["numalab.report"]
@@ -268,7 +268,7 @@ def test_the_package_has_its_templates() -> None:
 
 
 def test_command(tmp_path: Path, lab_state: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """By id and by folder; the experiment is judged."""
+    """By id and by folder, with the experiment's verdict."""
     runs = [
         run(kernel, TOUCH, boot=index, arm=arm)
         for index, (arm, kernel) in enumerate([(Arm.BEFORE, "6.1-slowscan-before"), (Arm.AFTER, "6.1")])

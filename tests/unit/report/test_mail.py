@@ -21,7 +21,7 @@ REFERENCES = {"slowscan-xfsrepair": reference.load("slowscan-xfsrepair")}
 
 
 def runs(accel: Accel = Accel.TCG) -> list[Run]:
-    """Three boots of each, in turn; a third as many PTE updates after."""
+    """Three boots of each kernel in turn, with a third as many PTE updates after."""
 
     def one(kernel: str, arm: Arm, updates: int, boot: int) -> Run:
         counted = phase(

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The seeds' tables as data: every percentage that they print follows from the values beside it, or is named
-here as one that cannot."""
+"""The seeds' tables as data: every printed percentage follows from the values, or is named here as one that
+cannot."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def values(of: PublishedRow) -> list[Decimal]:
 
 
 def half(printed: str) -> Decimal:
-    """Half a unit of the last printed digit: how far the value itself may be from what was printed."""
+    """Half a unit of the last printed digit: the rounding error of a printed value."""
     return Decimal(1).scaleb(-len(printed.partition(".")[2])) / 2
 
 
@@ -83,8 +83,8 @@ def test_no_gain_is_left_out() -> None:
     ids=lambda part: part if isinstance(part, str) else getattr(part, "name", ""),
 )
 def test_gains(name: str, table: PublishedTable, of: PublishedRow) -> None:
-    """To the last digit from the printed values; or, where `unrounded` says so, within what their rounding
-    leaves open, and not to the last digit."""
+    """Exact from the printed values; where `unrounded` says so, within their rounding errors but not
+    exact."""
     first = values(of)[0]
     for column, printed in enumerate(of.gains):
         assert printed is not None
@@ -103,15 +103,15 @@ def test_gains(name: str, table: PublishedTable, of: PublishedRow) -> None:
 
 
 def test_only_spreads_were_computed_from_more_digits() -> None:
-    """The 16 gains of Stddev and CoeffVar in the xfsrepair table: of small numbers, two printed digits are
-    too few."""
+    """The 16 gains of Stddev and CoeffVar in the xfsrepair table: small numbers with only two printed
+    digits."""
     found = [row.name for _, _, row in rows() for _ in row.unrounded]
     assert len(found) == 16
     assert {name.split()[0] for name in found} == {"Stddev", "CoeffVar"}
 
 
 def test_variation_is_deviation_over_mean() -> None:
-    """CoeffVar = 100 × Stddev / Amean, as far as printed digits tell."""
+    """CoeffVar = 100 × Stddev / Amean, within the printed digits."""
     checked = 0
     for what in ("real-fsmark", "syst-fsmark", "real-xfsrepair", "syst-xfsrepair"):
         mean, deviation, variation = (
@@ -130,7 +130,7 @@ def test_variation_is_deviation_over_mean() -> None:
 
 
 def blocks() -> list[tuple[str, dict[str, int]]]:
-    """Each column of a NUMA block: its file and number, and the counters behind its rows."""
+    """Each column of a NUMA block: file, number, and the counters behind its rows."""
     keys = dict(NUMA_ROWS)
     found = []
     for name, result in ALL.items():
@@ -154,15 +154,15 @@ def test_numa_blocks_are_whole() -> None:
 
 @pytest.mark.parametrize(("title", "column"), blocks(), ids=[title for title, _ in blocks()])
 def test_numa_blocks(title: str, column: dict[str, int]) -> None:
-    """The seeds' ranges are base + 512 × huge to the last digit; their percentages are cut off, not rounded
-    (37.73 is 37)."""
+    """The seeds' ranges are exactly base + 512 × huge; their percentages are cut off, not rounded (37.73 is
+    37)."""
     ours = derived({key: value for key, value in column.items() if key.startswith("numa_")})
     assert ours["page_range_updates"] == column["page_range_updates"]
     assert int(ours["hint_local_percent"]) == column["hint_local_percent"]
 
 
 def test_recorded_vmstat_is_the_same_transcription() -> None:
-    """tests/recorded has Dave Chinner's counters as text of a kernel."""
+    """tests/recorded has Dave Chinner's counters as a kernel's text."""
     result = ALL["repair-vmstat"]
     (table,) = result.tables
     for column, name in enumerate(("3.19", "4.0-rc1", "4.0-rc4", "3.19-ptedirty")):
@@ -175,8 +175,8 @@ def test_recorded_vmstat_is_the_same_transcription() -> None:
 
 
 def test_perf_stat() -> None:
-    """Rates are of the task clock, IPC of the cycles, CPUs of the elapsed time; branch-misses are a share of
-    the branches."""
+    """Rates are by task clock, IPC by cycles, CPUs by elapsed time; branch-misses are a share of the
+    branches."""
     (table,) = (table for table in ALL["perzonedirty-usb"].tables if table.title == "perf stat")
     count = {row.name: values(row) for row in table.rows}
     clock = [value / 1000 for value in count["task-clock-msecs"]]
@@ -220,8 +220,8 @@ def test_cache_shares() -> None:
 
 
 def test_shares_of_a_whole() -> None:
-    """What top and perf printed as % has no counts beside it, but adds up: eight states of a CPU; the callers
-    of one function."""
+    """Percentages of top and perf lack counts, but have a sum: eight CPU states; the callers of one
+    function."""
     for of in ALL["repair-cpus"].tables[0].rows:
         assert abs(sum(values(of), Decimal(-100))) <= 8 * half("0.0") + Decimal("0.05"), of.name
     callers = [row("repair-profile", name).values[1] for name in ("flush_tlb_page", "flush_tlb_mm_range")]
@@ -237,8 +237,8 @@ def test_shares_of_a_whole() -> None:
 
 
 def test_percent_of_a_cpu() -> None:
-    """time(1)'s %P is (user + system) / elapsed without its fraction; in two of twelve cells it is one less
-    than the printed times say."""
+    """time(1)'s %P is (user + system) / elapsed, cut off; two of twelve cells are one less than the printed
+    times give."""
     less = []
     for bench in ("NUMA01", "NUMA01_THEADLOCAL", "NUMA02", "NUMA02_SMT"):
         user, system, elapsed, cpu = (
@@ -264,8 +264,8 @@ CLAIMS = [(name, claim) for name, result in ALL.items() for claim in result.clai
 
 @pytest.mark.parametrize(("name", "claim"), CLAIMS, ids=[f"{name}-{claim.percent}" for name, claim in CLAIMS])
 def test_claims(name: str, claim: reference.Claim) -> None:
-    """A sentence's percentage is the table's, cut off or rounded; or it is marked as one that is not, and
-    why."""
+    """A sentence's percentage is the table's, cut off or rounded; or it is marked as different, with the
+    reason."""
     assert claim.recomputes or claim.note
     if claim.row is None:
         return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What stands together in a report: 1, 2 and 4 kernels, one boot, broken runs, no samples, other machines."""
+"""Sections of a report: 1, 2 and 4 kernels, one boot, broken runs, no samples, different machines."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_what_cannot_stand_together_does_not() -> None:
 
 @pytest.mark.parametrize("kernels", [1, 4, 9])
 def test_any_number_of_kernels(kernels: int) -> None:
-    """More kernels than colours: they begin again."""
+    """With more kernels than colours, the colours repeat."""
     (section,) = build(*(boot(run(f"6.{index}", TOUCH, arm=None, boot=index)) for index in range(kernels)))
     assert [key.name for key in section.keys] == [f"6.{index}" for index in range(kernels)]
     assert len(section.metrics.groups[0].plots[0].table.rows) == kernels
@@ -192,7 +192,7 @@ def test_no_samples_no_section() -> None:
 
 
 def test_samples_without_nodes() -> None:
-    """A kernel without nodeN/vmstat has lines and no map."""
+    """A kernel without nodeN/vmstat has lines over time, but no memory by node."""
     found = [
         {key: value for key, value in sample.items() if not key.startswith("node")}
         for sample in samples({"pgfault": 50})

@@ -96,8 +96,8 @@ Elapsed      1236.87     1328.61     1039.88"""
     [
         (block("slowscan-autonuma", "the standard autonuma benchmark"), AUTONUMA),
         (block("slowscan-xfsrepair", "xfsrepair"), XFSREPAIR),
-        # In these two the seed has a second blank before slowscan-v2, which sets its last heading off by one:
-        # edited by hand.
+        # In these two the seed was edited by hand: a second blank before slowscan-v2 moves the last heading by
+        # one.
         (block("slowscan-xfsrepair", "NUMA balancing", COUNTER_LABEL), NUMA),
         (block("slowscan-autonuma", "totals", TOTAL_LABEL), TOTALS),
     ],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Runs and verdicts as text: absent is "-", emulation and breakage are said, ratios are the seeds'."""
+"""Runs and verdicts as text: absent is "-", emulation and errors are shown, ratios are the seeds'."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ PHASES: tuple[tuple[str, bool, dict[str, dict[str, int]]], ...] = (
 
 
 def run(accel: Accel = Accel.TCG, *, error: str = "", warnings: tuple[str, ...] = ()) -> Run:
-    """A run with one phase that counted as the seed's slowscan-v2 did, one that counted little, one that is
-    no result."""
+    """A run of a phase with the seed's slowscan-v2 counters, one with small counters, and one that is not
+    measured."""
     phases = [
         PhaseResult(
             phase=Phase(name=name, command="true", limit_seconds=60, measured=measured),
@@ -86,7 +86,7 @@ def test_absent_is_a_dash_and_zero_is_zero() -> None:
 
 
 def test_percent_as_published() -> None:
-    """The seed has 37 for 37.73: its tool cuts off, and ours stands beside it in one table."""
+    """The seed has 37 for 37.73: its tool cuts off, and ours is compared with it in one table."""
     assert rows(report_text.summary(run()))["NUMA hint local percent"] == ["37", "-", "-"]
 
 
@@ -182,8 +182,7 @@ def judged(accel: Accel = Accel.TCG) -> Verdict:
 
 
 def test_verdict() -> None:
-    """As a person reads it: the answer first, then what decides, with each boot's value, then what does not,
-    then doubts."""
+    """The answer first, then deciding findings with each boot's value, then the others, then doubts."""
     assert (
         report_text.verdict(judged())
         == """\
@@ -216,7 +215,7 @@ xfsrepair (quick) on 4socket, tcg: 6.1-slowscan-before against 6.1, 3 and 3 boot
 
 
 def test_verdict_without_emulation() -> None:
-    """Times decide, and nothing is said of emulation."""
+    """Times decide, and emulation is not mentioned."""
     text = report_text.verdict(judged(Accel.KVM))
     assert "emulated" not in text
     assert "\n  system, repair-*: falls: holds, ×0.91\n" in text
@@ -224,7 +223,7 @@ def test_verdict_without_emulation() -> None:
 
 
 def test_verdict_where_one_side_lacks_boots() -> None:
-    """Values in columns, as many as each side has."""
+    """Values are in columns, as many as each side has."""
     found = judged()
     first = found.findings[0].model_copy(update={"after": (98_000.0,)})
     text = report_text.verdict(found.model_copy(update={"findings": (first,)}))
@@ -232,7 +231,7 @@ def test_verdict_where_one_side_lacks_boots() -> None:
 
 
 def test_repro() -> None:
-    """Everything can be typed as it stands: what is counted there, not what is worked out from it."""
+    """Commands can be typed as shown, with the counters behind derived metrics."""
     case = synthetic.CASE.model_copy(update={"expect": WISHES, "tracepoints": ("migrate:mm_migrate_pages",)})
     phase = Phase(name="repair-defaults", command="xfs_repair -vv /dev/vdb\nmore", limit_seconds=9)
     assert (
@@ -281,7 +280,7 @@ def test_repro_greps_for_what_is_there(metric: str, counters: str | None) -> Non
 
 
 def test_spread() -> None:
-    """In columns; what is emulated is called so."""
+    """In columns; an emulated machine is marked."""
     runs = [
         synthetic.run(
             "6.1",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Topologies drawn: every one that there is, and shapes that there are not yet."""
+"""Topologies drawn: all in topologies/, and shapes that no file has yet."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numalab.report import topology_diagram
 from numalab.report.topology_diagram import BOX, Drawing
 
 MOST_WIDE = 366
-"""CSS pixels between the margins of a telephone that has 390."""
+"""CSS pixels between the margins on a telephone of 390."""
 
 
 def ring(count: int) -> Topology:
@@ -24,7 +24,7 @@ def ring(count: int) -> Topology:
 
 
 def overlap(found: Drawing) -> list[tuple[int, int]]:
-    """Pairs of nodes whose boxes touch, or leave no room for the distance on the line between them."""
+    """Pairs of nodes whose boxes touch, or leave no room for the distance label between them."""
     room = 20 if found.lines else 1
     return [
         (a.node, b.node)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Runs differ in nothing but their kernel, or it is told in what."""
+"""Runs that differ only in their kernel may be compared; other differences are listed."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_all_that_differs_is_told() -> None:
 
 
 def on(ident: str | None, name: str = "vm") -> Run:
-    """A run of a machine; None: from a lab that did not record the machine's id."""
+    """A run on a machine; None: from a lab that did not record the machine's id."""
     return run(
         host={"machine": name, "cpu": "EPYC", "cpus": "2", **({} if ident is None else {"machine id": ident})}
     )

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Text of kernels from 3.19 to 6.18 -> counters, and what is derived from them (test_published: as the seeds
-have it)."""
+"""Text of kernels from 3.19 to 6.18 -> counters, and the derived ratios (test_reference has the seeds'
+tables)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_other_lines_are_passed_over(text: str, counters: dict[str, int]) -> Non
 
 
 def test_absent_is_absent() -> None:
-    """A counter that only one side has (a module came or went) has no difference, and is not 0."""
+    """A counter in only one snapshot (a module came or went) has no difference; it is not 0."""
     assert difference({"a": 1, "gone": 5}, {"a": 4, "new": 7}) == {"a": 3}
     assert difference({"level": 9}, {"level": 2}) == {"level": -7}
     assert (
@@ -144,7 +144,7 @@ def test_what_is_derived_from_the_absent_is_absent(vmstat: dict[str, int], keys:
     [("3.19", 26.4184), ("4.0-rc1", 26.6419), ("4.0-rc4", 28.0359), ("3.19-ptedirty", 26.9884)],
 )
 def test_posted(kernel: str, percent: float) -> None:
-    """Dave Chinner's counters: no huge pages, every migrated page a NUMA one."""
+    """Dave Chinner's counters: no huge pages, and every migrated page is a NUMA migration."""
     found = parse(recorded(f"vmstat-{kernel}.txt"))
     assert derived(found)["page_range_updates"] == found["numa_pte_updates"]
     assert derived(found)["hint_local_percent"] == pytest.approx(percent, abs=1e-4)

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The store: runs are folders, the index follows them; damage, concurrency and visitors from other
-machines."""
+"""Runs are folders, and the index follows them: damage, concurrency, and runs from other machines."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ EDGES = {"before": {"/proc/vmstat": "numa_hit 5\n"}, "after": {"/proc/vmstat": "
 
 
 def keep(made: Run, under: Path | None = None) -> Path:
-    """A run as a folder, whole."""
+    """Write a run as a complete folder."""
     folder = (under or state.folder("runs")) / made.id
     folder.mkdir(parents=True)
     for index, result in enumerate(made.phases):
@@ -44,7 +43,7 @@ def made(kernel: str = AFTER, boot: int = 0, arm: Arm = Arm.AFTER, **changes: An
 
 @pytest.fixture
 def four() -> list[Run]:
-    """Two experiments of xfsrepair and a run by itself; the newer experiment has two boots."""
+    """Two experiments of xfsrepair and a single run; the newer experiment has two boots."""
     runs = [
         made(BEFORE, 1, Arm.BEFORE, experiment="old"),
         made(AFTER, 12, experiment="new"),
@@ -151,8 +150,8 @@ def test_an_index_that_cannot_be_written_is_an_error(four: list[Run]) -> None:
 
 
 def test_who_only_looks_waits_for_nobody(four: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another process writes: what is up to date is read all the same, and what is not waits, and says for
-    what."""
+    """While another process writes, an index that is up to date is read; an outdated one waits, with a
+    message."""
     run_index.find()
     monkeypatch.setattr(run_index, "WAIT_SECONDS", 0.1)
     with closing(sqlite3.connect(index_file(), isolation_level=None)) as other:
@@ -170,7 +169,7 @@ def _count(number: int) -> int:
 
 
 def test_many_at_once(four: list[Run]) -> None:
-    """Eight processes and no index yet: each finds all runs."""
+    """Eight processes without an index: each finds all runs."""
     with ProcessPoolExecutor(8) as pool:
         assert list(pool.map(_count, range(24))) == [4] * 24
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Folded stacks: what a profile says, and what is not one."""
+"""Folded stacks: shares and frames of a profile, and texts that are none."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Runs on disk: what was written is read again, counters made anew from the raw snapshots."""
+"""Runs on disk: what was written is read back, with differences computed from the raw snapshots."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_a_broken_folder_is_no_run(harm: object, run: Run, tmp_path: Path) -> No
     ],
 )
 def test_a_guest_that_is_none(change: dict[str, object], why: str, run: Run, tmp_path: Path) -> None:
-    """One line tells the file and the field; the file stays as it is."""
+    """One line names the file and the field; the file stays unchanged."""
     about = json.loads((tmp_path / "run.json").read_text())
     text = json.dumps({**about, "guest": {**about["guest"], **change}})
     (tmp_path / "run.json").write_text(text)

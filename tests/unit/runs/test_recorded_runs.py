@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""State directories that earlier code wrote: everything in them is read, and their runs are judged as ever.
+"""State directories that earlier code wrote: everything in them can be read, and their runs have the same
+verdicts.
 
 tests/recorded/runs/README.md says how they were made.
 """
@@ -45,7 +46,7 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=COMMITS)
 def commit(request: pytest.FixtureRequest, unpacked: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A commit whose state directory is that of this test."""
+    """A commit whose state directory is this test's."""
     name = str(request.param)
     monkeypatch.setenv("LAB_STATE", str(unpacked / name / "state"))
     return name
@@ -57,7 +58,7 @@ def runs_of(case: str) -> list[Run]:
 
 
 def rounded(text: str) -> str:
-    """JSON whose numbers have 9 digits: another release of scipy may compute another last one."""
+    """JSON with numbers rounded to 9 digits: another release of scipy may differ in the last one."""
     return json.dumps(json.loads(text, parse_float=lambda number: float(f"{float(number):.9g}")))
 
 
@@ -97,7 +98,7 @@ def test_every_run_is_listed_and_whole(commit: str) -> None:
 
 
 def test_the_guest_of_a_run_is_its_record(commit: str) -> None:
-    """Every fact is as it was stored, and one that was not has the record's default."""
+    """Every stored fact is unchanged; a missing one has the record's default."""
     later = {"1844388": ({"format": 2, "kept": True}, {"network": False})}.get(commit, ({}, {}))
     for entry in run_index.find():
         stored = json.loads((entry.folder / "run.json").read_text())["guest"]
@@ -120,7 +121,7 @@ def test_a_run_of_no_case(commit: str) -> None:
 
 
 def test_two_ages_of_one_machine_and_input_may_be_judged_together(commit: str) -> None:
-    """What a record gained since (machine id, format, planned) does not set it apart from an older one."""
+    """Fields added to the record since (machine id, format, planned) do not make an older run different."""
     runs = runs_of("holds")
     newer = [
         run.model_copy(
@@ -159,7 +160,7 @@ def test_manifests(commit: str) -> None:
     )
 
     class Asked:
-        """A plan, as far as `existing` looks at it."""
+        """The part of a plan that `existing` uses."""
 
         name, key = "6.1", ONES
 
@@ -181,13 +182,13 @@ def test_calibration(commit: str) -> None:
 
 
 def test_accelerator(commit: str) -> None:
-    """The probe that was made is not made again."""
+    """The recorded probe is not made again."""
     probes = accelerator._read(state.folder("cache") / "accel.json")
     assert [(probe.accel, probe.reason) for probe in probes.values()] == [(Accel.TCG, "there is no /dev/kvm")]
 
 
 def test_a_record_of_a_newer_lab_is_refused(commit: str, tmp_path: Path) -> None:
-    """The checks above would be none if anything were read."""
+    """Otherwise the tests above would prove nothing."""
     folder = shutil.copytree(run_index.find(case="holds")[0].folder, tmp_path / "run")
     known = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps({**known, "format": 99}))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Samples over time: levels and counts, pages by node, absent moments."""
+"""Samples over time: levels and counts, pages by node, absent values."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The matrix: every case of testcases/ names what there is, and says of what it was made."""
+"""The matrix: every case of testcases/ refers to existing things, and names its source."""
 
 from __future__ import annotations
 
@@ -33,8 +33,7 @@ MATRIX = {
     "fairzone",
     "writeback-node",
 }
-"""The matrix that was asked for, and the recipe that shows today what writeback-usb and writeback-fsmark
-showed."""
+"""The matrix of the issue, and the recipe that shows today what writeback-usb and writeback-fsmark showed."""
 COUNTERS = parse(recorded("vmstat-6.1.txt")).keys()
 """The counters of a 6.1 without the patches that add some (fairzone_*)."""
 EACH = [(name, size) for name in CASES for size in SizeClass]
@@ -42,7 +41,7 @@ EACH = [(name, size) for name in CASES for size in SizeClass]
 
 @pytest.fixture(autouse=True)
 def nothing_of_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No tarball that happens to be named here."""
+    """No tarball from the user's environment."""
     monkeypatch.delenv("LAB_NPB", raising=False)
     monkeypatch.delenv("LAB_SPECJBB", raising=False)
 
@@ -53,8 +52,7 @@ def test_the_matrix_is_there() -> None:
 
 @pytest.mark.parametrize(("name", "size"), EACH)
 def test_a_plan_can_be_made_on_every_machine(name: str, size: SizeClass) -> None:
-    """Kernels, workload, parameters, phases, metrics and the scaled topology: experiment.plan checks them
-    all."""
+    """experiment.plan checks kernels, workload, parameters, phases, metrics and the scaled topology."""
     case = catalog.case(name)
     for machine in case.sizes[size].machines:
         made = make_plan(name, size, topology_name=machine.topology)
@@ -94,7 +92,7 @@ def test_settings_have_their_names(name: str, size: SizeClass) -> None:
 
 
 def counters_of(case: Case) -> list[str]:
-    """Metrics that are counters of /proc/vmstat as they stand."""
+    """Metrics that are plain counters of /proc/vmstat."""
     return [
         wanted.metric
         for wanted in case.expect
@@ -106,7 +104,7 @@ def counters_of(case: Case) -> list[str]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_metrics_are_some_that_there_are(name: str) -> None:
-    """metrics.known takes any name that could be a counter's; here are those of 6.1 and of the fairzone
+    """metrics.known accepts any name of a counter's form; this checks for counters of 6.1 and of the fairzone
     patches."""
     case = catalog.case(name)
     for counter in counters_of(case):
@@ -124,7 +122,7 @@ def test_metrics_are_some_that_there_are(name: str) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_something_decides_today(name: str) -> None:
-    """By a count or a ratio, which emulation does not spoil, and on the kernel that the case compares."""
+    """A count or a ratio, which is valid under emulation, on the kernel that the case compares."""
     case = catalog.case(name)
     deciding = [
         one
@@ -136,6 +134,6 @@ def test_something_decides_today(name: str) -> None:
 
 
 def test_a_time_of_numa01_never_decides() -> None:
-    """Adverse on four nodes: slowscan-lkml-2015.txt, Mel Gorman, March 7, 5:37 p.m."""
+    """It is adverse on four nodes: slowscan-lkml-2015.txt, Mel Gorman, March 7, 5:37 p.m."""
     judged = [one for one in catalog.case("autonuma").expect if one.decides and one.metric == "elapsed"]
     assert not [one for one in judged if one.phase in ("*", "numa*", "numa01")]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Our NAS kernels verify, and do not when something is wrong; a user's NPB is built and its own words are
-believed."""
+"""Our NAS kernels verify their results, and fail on wrong ones; a user's NPB is built, and its own verdict is
+used."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OURS = ("cg", "ep", "is", "mg")
 
 
 def built(program: str, place: Path, *, change: tuple[str, str] | None = None) -> Path:
-    """A kernel compiled as in the guest, perhaps with one pattern of its sources replaced."""
+    """A kernel compiled as in the guest, optionally with one pattern of its sources replaced."""
     texts = {name: (SOURCES / name).read_text() for name in (f"nas.{program}.c", "nas.h", "lab.h")}
     if change:
         changed = {name: re.sub(*change, text) for name, text in texts.items()}
@@ -42,7 +42,7 @@ def built(program: str, place: Path, *, change: tuple[str, str] | None = None) -
 
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with all four, as they are."""
+    """A folder with all four, unchanged."""
     place = tmp_path_factory.mktemp("kernels")
     for program in OURS:
         built(program, place)
@@ -50,7 +50,7 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def ran(*words: object, threads: int = 2) -> subprocess.CompletedProcess[str]:
-    """One of them run to its end."""
+    """Run one of them to its end."""
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive"}
     return subprocess.run(
         [str(word) for word in words],
@@ -86,7 +86,7 @@ def test_class_s_verifies(program: str, kernels: Path, tmp_path: Path) -> None:
     ids=lambda text: re.sub(r"\W+", "-", text),
 )
 def test_a_wrong_result_ends_with_a_status(program: str, pattern: str, wrong: str, tmp_path: Path) -> None:
-    """Published values that are not met, and random numbers that are not those of the report."""
+    """Published values that are not met, and random numbers that differ from the report's."""
     done = ran(built(program, tmp_path, change=(pattern, wrong)), "S", 0)
     assert done.returncode == 1
     assert "Verification FAILED" in done.stdout
@@ -105,7 +105,7 @@ def test_wrong_words(words: tuple[object, ...], kernels: Path) -> None:
 
 
 def load(monkeypatch: pytest.MonkeyPatch, tarball: Path | None) -> ModuleType:
-    """The workload as it is with a tarball named, or with none."""
+    """The workload with this tarball in the environment, or with none."""
     if tarball:
         monkeypatch.setenv("LAB_NPB", str(tarball))
     else:
@@ -154,8 +154,7 @@ def test_a_users_npb(
     says: str,
     status: int,
 ) -> None:
-    """A tarball that is laid out as NPB's, whose program says what we like: NPB's own source is in no
-    registry."""
+    """A tarball with NPB's layout and a fake program: NPB's own source is in no registry."""
     program("gfortran", "exit 1")
     source = tmp_path / "NPB3.4.2" / "NPB3.4-OMP"
     (source / "config").mkdir(parents=True)

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The workloads' C programs: they compile without a warning, do what they say, and end with a status when
-they cannot."""
+"""The workloads' C programs: they compile without warnings, do their work, and fail with an exit status."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ WORDS = {
     "dirtymap": ("FILE", "4", "1"),
     "autonuma": ("2", "2", "own", "4", "3", "0"),
 }
-"""Each one's command line, small."""
+"""A small command line for each."""
 
 
 @pytest.fixture(scope="module")

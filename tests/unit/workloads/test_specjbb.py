@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The user's own SPECjbb: absent when it is not named, run with a Java that stands in for it when it is."""
+"""The user's own SPECjbb: no phases without a copy; with one, run by a fake Java."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from numalab.runs import counters
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
-    """What a user would name, with nothing licensed in it."""
+    """A user's archive, without anything licensed in it."""
     (tmp_path / "SPECjbb.props").write_text("input.sequence_of_number_of_warehouses=1 2\n")
     with tarfile.open(tmp_path / "mine.tar", "w") as tar:
         tar.add(tmp_path / "SPECjbb.props", "SPECjbb2005/SPECjbb.props")
@@ -26,7 +26,7 @@ def archive(tmp_path: Path) -> Path:
 
 
 def done(params: object, tmp_path: Path) -> subprocess.CompletedProcess[str]:
-    """All phases, run here."""
+    """Run all phases on this machine."""
     module = runner.load("specjbb")
     for target, source in module.files(params).items():
         (tmp_path / Path(target).name).write_bytes(source.read_bytes())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What workloads share: a C file goes into the guest inside the command that compiles it."""
+"""Shared helpers of workloads: a C file is part of the command that compiles it in the guest."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What xfs_repair says of its cache becomes the workload's own numbers."""
+"""xfs_repair's cache statistics become the workload's own numbers."""
 
 from __future__ import annotations
 
