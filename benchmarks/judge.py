@@ -143,7 +143,7 @@ def rates(
 
 
 def auto(wish: Expectation, kind: Kind, before: Draw, after: Draw, tries: int, *, shared: bool) -> float:
-    """How often --boots auto ends with `holds`, in percent; `shared`: the error is divided by the number of
+    """How often --boots auto ends with `holds`, in percent; `shared` divides the error by the number of
     looks."""
     rng, held = np.random.default_rng(5), 0
     alpha = expectation.ALPHA / len(AUTO) if shared else expectation.ALPHA
@@ -208,8 +208,7 @@ def show_planted(tries: int) -> None:
 
 
 def two_boots(tries: int) -> float:
-    """Effects claimed from two boots of each kernel where nothing changed, in percent: why LEAST_BOOTS is
-    3."""
+    """Effects claimed from two boots of each kernel without a change, in percent: why LEAST_BOOTS is 3."""
     rng, draw, held = np.random.default_rng(6), UNCHANGED["two modes, even"][1], 0
     for _ in range(tries):
         found = effect.compare(draw(rng, 2), draw(rng, 2), counts=False)

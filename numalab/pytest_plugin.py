@@ -128,8 +128,7 @@ def _interrupt() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """--at-most deselects what may take longer; --rates selects tests of the lab instead of tests of
-    kernels."""
+    """--at-most deselects what may take longer; --rates selects tests of the lab instead of kernels."""
     most, rates = config.getoption("--at-most"), config.getoption("--rates")
     out = {
         item
@@ -165,8 +164,8 @@ class CaseFile(pytest.File):
                 )
 
     def _kernels(self, case: Case) -> Sequence[str] | None:
-        """The kernels of --kernels; () for the case's own; with --series its counterparts there, None when
-        one is missing."""
+        """The kernels of --kernels; () for the case's; with --series theirs there, None when one is
+        missing."""
         from numalab.kernel import recipe
 
         kernels, series = self.config.getoption("--kernels"), self.config.getoption("--series")
@@ -297,8 +296,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add the evidence of a lab error or an oops (the console's tail, both sides of a mismatch) to the
-    report."""
+    """Add a lab error's or oops's evidence (the console's tail, both sides of a mismatch) to the report."""
     made = yield
     error = call.excinfo.value if call.excinfo else None
     if isinstance(error, CannotTell):
@@ -374,8 +372,7 @@ def deadline(request: pytest.FixtureRequest) -> Deadline:
 
 @pytest.fixture
 def guest(request: pytest.FixtureRequest, lab: Lab, deadline: Deadline) -> Iterator[Guest]:
-    """A fresh guest of the test's topology. The test is skipped, with the reason, when the host cannot hold
-    it."""
+    """A fresh guest of the test's topology. Skips the test, with the reason, when the host cannot hold it."""
     from numalab.guest.launch import admit
     from numalab.model import catalog, topology
 
@@ -405,7 +402,7 @@ def run(
     deadline: Deadline,
     record_property: Callable[[str, object], None],
 ) -> Callable[[str], Run]:
-    """run(WORKLOAD) -> Run, in the test's guest, at the session's size. Every counter goes into the JUnit
+    """run(WORKLOAD) -> Run, in the test's guest, at the session's size. All counters go into the JUnit
     XML."""
     from numalab.measure import runner
 

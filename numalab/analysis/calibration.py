@@ -36,8 +36,7 @@ SIZE_PARTS = ("params", "sysctls", "knobs")
 
 
 class Site(Value):
-    """What a calibration is valid for: another case, size, topology, accelerator or host has another
-    spread."""
+    """What a calibration is valid for: another case, size, topology, accelerator or host has its own."""
 
     case_name: str
     size: SizeClass

@@ -33,8 +33,7 @@ def sides(runs: Sequence[Run], kernels: int) -> list[list[Run]]:
 
 
 def against(before: Sequence[Run], after: Sequence[Run]) -> list[Run]:
-    """Runs with new arms, whatever their kernels: to pass one kernel off as the other, or compare it with
-    itself."""
+    """Runs with new arms: to pass one kernel off as the other, or to compare it with itself."""
     return [
         run.model_copy(update={"place": run.place.model_copy(update={"arm": arm})})
         for arm, side in ((Arm.BEFORE, before), (Arm.AFTER, after))

@@ -103,8 +103,7 @@ def _ratio(top: Term, bottom: Term, scale: float = 1) -> Term:
 
 
 def _zones(name: str) -> Term:
-    """A counter that newer kernels have once (pgscan_kswapd), and kernels before 4.8 for each zone
-    (pgscan_kswapd_dma32)."""
+    """A counter (pgscan_kswapd) that kernels before 4.8 have for each zone (pgscan_kswapd_dma32)."""
 
     def over(sums: Sums) -> float | None:
         found = [
@@ -309,8 +308,7 @@ DERIVED = {
         _per_1000_pages(_counter("fairzone_zones_reset")),
     ),
 }
-"""Formulas over counters of /proc/vmstat and times. kernels/patches/fairzone-* add the fairzone_*
-counters."""
+"""Formulas over counters of /proc/vmstat and times. fairzone_* are from kernels/patches/fairzone-*."""
 
 
 def merged(run: Run, pattern: str) -> Sums | None:

@@ -209,8 +209,7 @@ def _asked(expected: Expectation, sides: Sides) -> expectation.Asked:
 
 
 def _about_runs(every: Sequence[Run], sides: Sides) -> list[str]:
-    """Doubts about boots that broke, warned or were repeated, and about experiments that were not
-    interleaved."""
+    """Doubts about boots that broke, warned or were repeated, and experiments that were not interleaved."""
     lines = [f"run {run.id} broke and is not counted: {run.error}" for run in every if run.error]
     if again := hung(every):
         lines.append(

@@ -95,8 +95,7 @@ class View:
 def watched_table(
     first: Mapping[str, int], before: Mapping[str, int], now: Mapping[str, int], seconds: float
 ) -> list[tuple[str, str, str]]:
-    """Rows of `lab.py watch`: counter, its change since `first`, and its rate over the `seconds` from
-    `before` to `now`."""
+    """Rows of `lab.py watch`: counter, change since `first`, rate from `before` to `now`."""
     names = [
         name
         for name in now

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What several commands of lab.py share: options, opening a guest by its name, the inventory, showing
-errors."""
+"""What several commands of lab.py share: options, opening a guest by name, the inventory, showing errors."""
 
 from __future__ import annotations
 
@@ -50,8 +49,7 @@ VcpusOption = Annotated[
 
 
 def open_guest(name: str) -> Guest:
-    """A guest by name, running or not. HostError for one on another machine that shares the state
-    directory."""
+    """A guest by name, running or not. HostError for one on another machine with our state directory."""
     record = guests.read(name)
     if node := guests.elsewhere(record):
         raise HostError(
@@ -126,8 +124,7 @@ def show_error(error: BaseException) -> None:
 
 
 def fail_with(errors: Sequence[BaseException]) -> None:
-    """Show all errors but one, and raise that: a cancellation, else a kernel's crash, else the first. No-op
-    without errors."""
+    """Show all errors but one, which is raised: a cancellation, else a kernel's crash, else the first."""
     if not errors:
         return
     gravest = next(

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""How steps look: a live line for each running step on a terminal, plain lines in a pipe. The steps
-themselves come from core.log."""
+"""How steps look: a live line for each running step on a terminal, plain lines in a pipe. core.log emits
+them."""
 
 from __future__ import annotations
 

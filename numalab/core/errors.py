@@ -83,7 +83,6 @@ class TopologyMismatch(GuestError):
 
 
 class KernelOops(LabError):
-    """The guest's kernel panicked or oopsed: no lab error and no verdict, since a kernel "before" can
-    crash."""
+    """The guest's kernel panicked or oopsed: no lab error, no verdict, since a kernel "before" can crash."""
 
     status = Exit.KERNEL_CRASHED

@@ -318,8 +318,7 @@ def alive(pid: int) -> bool:
 
 
 def started(pid: int) -> int:
-    """A process's start in clock ticks since boot, which tells it from others of its id; 0 when it is
-    gone."""
+    """A process's start in clock ticks since boot, to tell it from others of its id; 0 when it is gone."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     except OSError:

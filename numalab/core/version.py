@@ -15,8 +15,7 @@ GIT_SECONDS = 10.0
 
 
 def version() -> str:
-    """`0.1`; in a checkout `0.1 (commit 1dc3791bc0de)`, or -dirty after the commit when files differ from
-    it."""
+    """`0.1`; in a checkout `0.1 (commit 1dc3791bc0de)`, with -dirty when files differ from it."""
     package = metadata.version("numalab")
     commit = _commit(paths.ROOT)
     return f"{package} (commit {commit})" if commit else package

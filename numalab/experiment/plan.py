@@ -37,8 +37,8 @@ class Plan(Value):
     size: SizeClass
     machine: Machine
     kernels: tuple[str, ...]
-    """Recipes, by name or path. The first is "before", all others are "after". The same kernel twice is a
-    calibration."""
+    """Recipes, by name or path. The first is "before", the others are "after". One kernel twice
+    calibrates."""
     accel: str = "auto"
     profile_hz: int = 0
     image: str = "debian12"
@@ -92,8 +92,7 @@ def make_plan(
 
 
 def _like(first: Machine, name: str) -> Machine:
-    """A topology that the case does not name, no larger than the case's first machine: quick has to stay
-    quick."""
+    """A topology that the case does not name, no larger than the case's first machine: quick stays quick."""
     own = catalog.topology(name)
     least = sum(bool(node.cpus) for node in own.nodes)
     return first.model_copy(
@@ -147,8 +146,7 @@ def build_kernels(plan: Plan, deadline: Deadline) -> None:
 
 
 def pin_builds(plan: Plan, deadline: Deadline) -> tuple[Plan, set[Path]]:
-    """The plan with fixed builds of its image and kernels, and the folders that must stay until its last
-    boot."""
+    """The plan with fixed builds of its image and kernels, and the folders that its boots need."""
     base = image.require(plan.image, deadline)
     boots = {name: kernel_boot.resolve(name, base) for name in plan.kernels}
     return plan.model_copy(update={"image_id": base.id, "pinned": boots}), launch.folders(

@@ -48,8 +48,7 @@ from numalab.runs import index as run_index
 from numalab.runs import record
 
 PREPARE_SECONDS = 6 * 3600.0
-"""Time limit for kernels that must be built first; a distribution's configuration under emulation is the
-slowest."""
+"""Time limit for kernels that must be built first; slowest is a distribution's, emulated."""
 SPARE_SECONDS = 60.0
 """Added to a boot's limit, for ending the guest."""
 
@@ -164,8 +163,7 @@ def up(plan: Plan, host: Host, kernel: str, name: str, deadline: Deadline, *, ke
 
 
 def prelude(plan: Plan, guest: Guest, deadline: Deadline) -> None:
-    """Run everything before the interesting phase in a guest: make file systems, create files, drop
-    caches."""
+    """Run everything before the interesting phase in a guest: make file systems and files, drop caches."""
     module = runner.load(plan.case.workload)
     runner.give_files(guest, module, runner.parameters(module, plan.size, plan.about.params), deadline)
     last = interesting_phase(plan)
@@ -178,8 +176,7 @@ def prelude(plan: Plan, guest: Guest, deadline: Deadline) -> None:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of an experiment: its runs with their folders, and a verdict for each kernel but the
-    first."""
+    """The result of an experiment: runs with their folders, and a verdict for each kernel but the first."""
 
     experiment: str
     runs: tuple[tuple[Run, Path], ...]
@@ -257,8 +254,7 @@ def _refuse(plan: Plan, run: Run, boots: int) -> None:
 
 
 def verdicts(runs: Sequence[Run], *, force: bool = False) -> tuple[Verdict, ...]:
-    """A verdict for each kernel but the first. All runs are of one experiment, finished or not. Raises
-    InputError."""
+    """A verdict for each kernel but the first. The runs are one experiment's. Raises InputError."""
     before = [run for run in runs if run.place and run.place.arm is Arm.BEFORE]
     after = [run for run in runs if run.place and run.place.arm is Arm.AFTER]
     known = calibration.load(calibration.site(runs[0])) if after else None
@@ -302,8 +298,7 @@ def among_others(judged: Verdict, runs: Sequence[Run]) -> Verdict:
 
 
 def _others(judged: Verdict, runs: Sequence[Run]) -> list[tuple[str, str]]:
-    """(start, answer) of each other experiment like the judged one, including those without a boot "after"
-    yet."""
+    """(start, answer) of each other experiment like the judged one, even without a boot "after" yet."""
     own, machine = {run.place.experiment for run in runs if run.place}, runs[0].host.get("machine")
     experiments: dict[str, list[run_index.Entry]] = {}
     for entry in run_index.find(

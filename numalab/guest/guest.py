@@ -186,8 +186,7 @@ class Guest:
             )
 
     def _check_oops(self, error: KernelOops) -> None:
-        """Raise BootHung (in a boot, which can be repeated) or GuestError for an oops that the emulator
-        caused."""
+        """Raise BootHung (in a boot, which can be repeated) or GuestError for the emulator's oops."""
         time.sleep(OOPS_SECONDS)
         if console.stale_breakpoint(self._more_console(self._console.seen).decode(errors="replace")):
             raise (BootHung if self._booting else GuestError)(
@@ -259,8 +258,7 @@ class Guest:
         return rows
 
     def reach(self, deadline: Deadline) -> None:
-        """Wait until a command runs over SSH, then check the kernel's release. GuestError when it is
-        another."""
+        """Wait until a command runs over SSH, then check the kernel. GuestError when it is another."""
         self._console.grew, self._booting = time.monotonic(), True
         try:
             self.ssh.wait(deadline)
@@ -289,8 +287,7 @@ class Guest:
             remove(self.directory, self.host, deadline.grace(20))
 
     def _replaced(self) -> bool:
-        """Whether somebody ended this guest and made another one of its name. HostError when that is
-        unknown."""
+        """Whether somebody ended this guest and made another one of its name. HostError if unknown."""
         try:
             return read(self.name).spec.uuid != self.record.spec.uuid
         except InputError:  # no folder, or half of one: remove what is left of this guest
@@ -367,8 +364,7 @@ def read(name: str) -> GuestRecord:
 
 
 def records() -> tuple[list[GuestRecord], list[str]]:
-    """The records of all guests, and the names of guests with an unreadable record. Half-made guests have no
-    record."""
+    """All guests' records, and the names of guests with an unreadable one. Half-made guests have none."""
     known, unknown = [], []
     for name in names():
         try:
@@ -381,8 +377,7 @@ def records() -> tuple[list[GuestRecord], list[str]]:
 
 
 def maker(name: str) -> Maker | None:
-    """The maker of a guest; None when the file is absent. HostError when it cannot be read: a newer lab may
-    have written it."""
+    """The maker of a guest; None when the file is absent. HostError when it cannot be read."""
     path = state.folder("guests") / name / "maker"
     try:
         text = path.read_text()
@@ -409,8 +404,7 @@ def made_by_us() -> list[str]:
 
 
 def elsewhere(record: GuestRecord) -> str:
-    """The name of the machine that the guest runs on, when that machine shares our state directory; else
-    ''."""
+    """The name of the machine that the guest runs on, when that shares our state directory; else ''."""
     known = maker(record.spec.name)
     process = known.parsed if known else None
     return known.node if known and process and process.elsewhere and not of_uri(record.uri).ssh else ""

@@ -36,8 +36,7 @@ from numalab.model.units import MIB, show_size
 from numalab.model.values import jsonable
 
 UP_SECONDS = 300.0
-"""From nothing to verified. The slowest boot measured took 75 s: emulated on two cores, 16 vCPUs, Debian's
-kernel."""
+"""From nothing to verified. The slowest seen took 75 s: 16 vCPUs emulated on two cores, Debian's kernel."""
 PORT_TRIES = 3
 BOOT_TRIES = 3
 CLAIM = """
@@ -144,8 +143,7 @@ def folders(base: Image, *boots: Boot) -> set[Path]:
 
 
 def _claim_there(place: Path, where: Where, deadline: Deadline) -> None:
-    """Create the guest's folder on the hypervisor, with this lab's mark: another lab may have one at the same
-    path."""
+    """Create the guest's folder on the hypervisor, with this lab's mark: another lab may use the path."""
     claim = (place / "maker").read_text()
     done = where.run(
         ["sh", "-c", CLAIM, "sh", place, state.identity(), part_prefix(), claim],
@@ -255,8 +253,7 @@ def start(guest: Guest, request: GuestRequest, deadline: Deadline) -> None:
 
 
 def admit(asked: Topology, host: Host, deadline: Deadline) -> None:
-    """HostError when the host lacks memory for this topology; names the largest of its shape that would
-    fit."""
+    """HostError when the host lacks memory for this topology; names the largest of its shape that fits."""
     free = host.free_memory(deadline)
     if asked.memory > free:
         fits = topology.largest(asked, free)

@@ -30,8 +30,7 @@ OOPS = re.compile(
     r"BUG: (?!soft lockup|workqueue lockup)|invalid opcode: |int3: \d{4} \[|stack segment: |double fault: |"
     r"VFS: Unable to mount root|Attempted to kill init"
 )
-"""Lines after which no counter of the guest can be trusted (kernel: arch/x86/kernel/dumpstack.c,
-kernel/panic.c, mm/fault.c)."""
+"""Lines after which no counter can be trusted (arch/x86/kernel/dumpstack.c, mm/fault.c, kernel/panic.c)."""
 INT3 = re.compile(r"int3: \d{4} \[.*?Code: [^<\n]*\b(?P<trapped>[0-9a-f]{2}) <[0-9a-f]{2}>", re.DOTALL)
 """An oops on a breakpoint, with the instruction bytes that the kernel then reads from memory: after the trap,
 RIP is behind the breakpoint."""

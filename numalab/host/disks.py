@@ -22,8 +22,7 @@ from numalab.model.topology import Disk
 from numalab.model.units import MIB, TIB, show_size
 
 QCOW2_MOST = 2048 * TIB
-"""The limit with 64 KiB clusters: an L1 table has at most 32 MiB (QEMU's docs/interop/qcow2.txt,
-block/qcow2.h)."""
+"""With 64 KiB clusters and the largest L1 table, 32 MiB (QEMU's docs/interop/qcow2.txt, block/qcow2.h)."""
 POOL_SIZE = 2 * TIB
 """The pool's own file is sparse too; XFS on it holds files of up to 8 EiB."""
 ROOM = 2048 * MIB
@@ -99,8 +98,7 @@ def overlay(image: Path, target: Path, deadline: Deadline, where: Where = HERE) 
 
 
 def check_size(disk: Disk, folder: Path, form: DiskForm, where: Where = HERE) -> DiskForm:
-    """The form that this disk will have, with AUTO resolved. InputError when that form cannot hold its
-    size."""
+    """The disk's form, with AUTO resolved. InputError when that form cannot hold its size."""
     most = largest_file(folder, where) if form in (DiskForm.AUTO, DiskForm.RAW) else 0
     if form is DiskForm.AUTO:
         form = DiskForm.RAW if disk.size <= most else DiskForm.QCOW2

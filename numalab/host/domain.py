@@ -44,8 +44,7 @@ Element = etree._Element
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """Identifies a domain of the lab. It is a guest's domain when every field equals that of the guest's
-    record."""
+    """Identifies a domain of the lab: a guest's, when every field equals the guest's record."""
 
     uuid: str
     name: str

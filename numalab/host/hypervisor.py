@@ -58,8 +58,7 @@ class Host:
         return of_uri(self.uri)
 
     def owner(self, deadline: Deadline) -> tuple[int, int] | None:
-        """uid and gid for QEMU under the system instance: those of the lab's files, which keep their
-        owner."""
+        """uid and gid for QEMU under the system instance: those of the lab's files, which keep it."""
         return self.where.owner(deadline) if urlsplit(self.uri).path == "/system" else None
 
     def marks(self) -> list[Mark]:

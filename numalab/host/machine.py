@@ -21,8 +21,7 @@ echo "cpus=$(getconf _NPROCESSORS_ONLN)"
 read -r load rest </proc/loadavg
 echo "load at start=$load"
 """
-"""sh -c. The machine id tells two machines of one name apart; machine-id(5) asks to pass on only a hash of
-it."""
+"""sh -c. The machine id tells two machines of one name apart; machine-id(5) allows to pass on only a hash."""
 NEEDED = ("machine", "kernel", "cpu", "cpus", "load at start")
 
 

@@ -50,8 +50,7 @@ for folder in cache guests images kernels pushed; do
     test ! -d "$1/$folder" || find "$1/$folder" -maxdepth 3 -name "$2*" -mmin +1440 -prune -print -exec rm -rf -- {} +
 done
 """
-"""sh -c, with the state directory and the prefix of our partial files: removes those older than a day and
-prints them."""
+"""sh -c, with the state directory and the prefix of our partial files: removes and prints those a day old."""
 
 
 @dataclass(frozen=True)
@@ -148,8 +147,7 @@ class Where:
         return targets
 
     def sweep(self, deadline: Deadline) -> list[Path]:
-        """Remove, and return, files that killed pushes and claims of this lab left there more than a day
-        ago."""
+        """Remove and return what killed pushes and claims of this lab left there more than a day ago."""
         if not self.ssh:
             return []
         done = self.run(["sh", "-c", SWEEP, "sh", state.directory(), part_prefix()], deadline=deadline)
@@ -246,8 +244,7 @@ def _target(path: Path, digest: str) -> Path:
 
 
 def of_uri(uri: str) -> Where:
-    """The machine of a libvirt URI. InputError for a remote transport other than SSH, which the guests' disks
-    need."""
+    """The machine of a libvirt URI. InputError for a remote transport other than SSH."""
     parts = urlsplit(uri)
     transport = parts.scheme.partition("+")[2]
     if not parts.hostname or transport == "unix":

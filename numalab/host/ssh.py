@@ -81,8 +81,7 @@ def succeed(
 TURNED_AWAY = re.compile(
     r"kex_exchange_identification|Connection (closed|reset) by|timed out during banner exchange"
 )
-"""ssh's errors for a server that closes the connection before authentication, or that is too busy to
-greet."""
+"""ssh's errors for a server that closes the connection before authentication, or is too busy to greet."""
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,7 @@ SEED_BYTES = 64
 
 
 def resolve(name: str, image: Image) -> Boot:
-    """The files to boot, with the command line and environment of the kernel's era. HostError when it is not
-    built."""
+    """The files to boot, with command line and environment of its era. HostError when it is not built."""
     boot, age = _files(name, image), era_of(recipe(name))
     if age is None:
         return boot
@@ -38,8 +37,7 @@ def resolve(name: str, image: Image) -> Boot:
 
 
 def fitted(name: str, shape: Topology) -> Topology:
-    """The topology on a machine type that the kernel's era supports, with fake nodes as that era makes
-    them."""
+    """The topology on a machine type that the kernel's era supports, with fake nodes as in that era."""
     age = era_of(recipe(name))
     return (
         shape.model_copy(update={"machine": age.machine or shape.machine, "deals_cpus": age.deals_cpus})
@@ -69,8 +67,7 @@ def _files(name: str, image: Image) -> Boot:
 
 
 def modules(boot: Boot, scratch: Path) -> Path | None:
-    """A tar with the folder RELEASE of a kernel's modules, or None. One that must be made goes to
-    `scratch`."""
+    """A tar with the folder RELEASE of a kernel's modules, or None. A new one goes to `scratch`."""
     given = recipe(boot.name).source.prebuilt
     if given is None:
         beside = Path(boot.kernel or "").with_name("modules.tar")

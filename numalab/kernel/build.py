@@ -128,8 +128,7 @@ class Built(Stored):
 
 
 def make_plan(name: str, image: Image | None, deadline: Deadline, *, fetch: bool) -> BuildPlan | None:
-    """Everything that building a kernel takes. None (only without `fetch`) when its source is not here
-    yet."""
+    """Everything that building a kernel takes. None (only without `fetch`) when its source is not here."""
     what = recipe(name)
     config = fragments(what, name)
     tree = source.tree(name, what, deadline, fetch=fetch)
@@ -194,8 +193,8 @@ def existing(plan: BuildPlan) -> Built | None:
 
 
 def build(name: str, image: Image | None, deadline: Deadline) -> Built:
-    """The kernel, built if it is not there. Raises InputError, HostError, CommandFailed; never keeps half of
-    one."""
+    """The kernel, built if it is not there. Raises InputError, HostError, CommandFailed, and then keeps
+    nothing."""
     if not recipe(name).built:
         raise InputError(f"kernel {name} is not built here: its source is a finished kernel")
     known = make_plan(name, image, deadline, fetch=False)

@@ -52,22 +52,18 @@ class Era(Value):
     header: Annotated[str, Field(pattern=r"^compiler-gcc\d\.h$")] | None = None
     """The header in include/linux for a compiler that is newer than every compiler-gccN.h of the tree."""
     lacks: tuple[Word, ...] = ()
-    """Options (patterns as in fnmatch) that a tree may lack though they are requested; others fail the
-    build."""
+    """Options (patterns as in fnmatch) that a tree may lack though requested; others fail the build."""
     append: Words = ""
     """Words added to the kernel command line."""
     random_seed: bool = False
-    """Whether the guest gets its first entropy on the command line: an old kernel has none at boot, and sshd
-    waits for it."""
+    """Whether the command line has entropy: an old kernel has none at boot, and sshd waits for it."""
     machine: Annotated[str, Field(pattern="^(q35|pc)$")] | None = None
-    """Replaces the topology's machine. On pc virtio devices are transitional, which kernels before 4.0
-    need."""
+    """Replaces the topology's. On pc virtio devices are transitional, which kernels before 4.0 need."""
     deals_cpus: bool = False
     """Whether numa=fake deals the CPUs out, one node after the other, at distance 20 (3.16 to 4.18). In 3.2
     and since 4.19 each fake node shows all CPUs of the node that it was cut from."""
     mkfs_xfs: Words = ""
-    """Options with which mkfs.xfs makes a file system that the kernel can mount; they replace a workload's
-    own."""
+    """Options of mkfs.xfs for a file system that the kernel can mount; they replace a workload's own."""
 
     @property
     def environment(self) -> dict[str, str]:

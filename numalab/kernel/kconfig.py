@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Kernel configurations as text: their options, and which requested ones a .config lacks. Pure; running make
-is the builder's work."""
+"""Kernel configurations as text: their options, and requested ones that are lost. Pure; the builder runs
+make."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ _UNSET = re.compile(r"^# (CONFIG_\w+) is not set$")
 
 
 def options(text: str) -> dict[str, str]:
-    """The options of a fragment or a .config -> their values ("n" for one that is not set); the last line
-    wins."""
+    """The options of a fragment or a .config -> their values ("n": is not set); the last line wins."""
     found: dict[str, str] = {}
     for line in text.splitlines():
         if match := _SET.match(line.strip()):

@@ -94,8 +94,7 @@ def touched(text: str) -> tuple[str, ...]:
 
 
 def refusal(said: str, patch: Patch) -> str | None:
-    """The file and hunk of a patch that do not apply, from the output of `git apply`; None when it names
-    none."""
+    """The file and hunk of a patch that do not apply, from `git apply`'s output; None when it names none."""
     match = re.search(r"error: patch failed: (.+):(\d+)", said)
     if match:
         path, line = match[1], int(match[2])

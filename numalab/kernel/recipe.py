@@ -177,14 +177,12 @@ def fragments(what: KernelRecipe, name: str) -> str:
 
 
 def wanted(what: KernelRecipe) -> list[tuple[bool, str]]:
-    """(whether to revert, patch set or commit), in the order of the recipe: first what is applied, then what
-    is reverted."""
+    """(whether to revert, patch set or commit): what the recipe applies, then what it reverts, in order."""
     return [(False, item) for item in what.apply] + [(True, item) for item in what.revert]
 
 
 def is_commit(item: str) -> bool:
-    """Whether an item of a git source's recipe is a commit of it. A patch set of that name takes
-    precedence."""
+    """Whether an item of a git source's recipe is a commit of it. A patch set of that name goes first."""
     return bool(COMMIT.fullmatch(item)) and not (paths.ROOT / "kernels/patches" / item).exists()
 
 

@@ -125,8 +125,7 @@ def _apt(series: str, file: str, suite: str | None, deadline: Deadline) -> Path:
 
 
 def _lists(suite: str, scratch: Path, deadline: Deadline) -> list[str]:
-    """apt-get's options for package lists of another suite, in their own folder; the host's lists stay as
-    they are."""
+    """apt-get's options for package lists of another suite, in a folder of their own."""
     for folder in ("state/lists/partial", "cache/archives/partial"):
         (scratch / folder).mkdir(parents=True)
     (scratch / "sources.list").write_text(
@@ -278,8 +277,7 @@ def _named_by_content(tarball: Path) -> bool:
 
 
 def _archive(repository: Path, commit: str, deadline: Deadline) -> Path:
-    """git archive of a commit -> downloads/git-COMMIT-CHECKSUM.tar. Warns that uncommitted changes are not in
-    it."""
+    """git archive of a commit -> downloads/git-COMMIT-CHECKSUM.tar. Warns of uncommitted changes."""
     if git(
         repository, ["status", "--porcelain", "--untracked-files=no"], deadline, check=False
     ).stdout.strip():

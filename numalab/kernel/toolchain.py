@@ -36,8 +36,7 @@ class Builder:
 BINUTILS = ("as", "ld")
 """What affects a kernel besides the compiler. The first line of both versions begins with GNU."""
 MEMORY_FORMAT = 1
-"""The format of cache/tools-* and cache/versions-*. It is in their names, so each format has its own
-files."""
+"""The format of cache/tools-* and cache/versions-*. Their names have it, so each format has its own files."""
 
 
 class Tools(Value):
@@ -76,8 +75,8 @@ def builder() -> Builder:
 
 
 def ask_tools(age: Era | None) -> str:
-    """A shell command that prints the first line of --version of an era's compiler and of BINUTILS; it fails
-    when one is missing."""
+    """A shell command for the first --version line of an era's compiler and of BINUTILS; fails without
+    one."""
     programs = " ".join((_program(age), *BINUTILS))
     return f'set -e; for tool in {programs}; do text=$($tool --version); echo "$text" | head -n 1; done'
 

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What this host can do: each fact and, for each lack, its cost and the command that mends it. Changes
-nothing."""
+"""What this host can do, and for each lack its cost and the command that mends it. Changes nothing."""
 
 from __future__ import annotations
 
@@ -24,8 +23,7 @@ LEAST_DISK = 8 * GIB
 
 @dataclass(frozen=True)
 class Fact:
-    """One fact about the host. A lack of a `needed` one makes doctor fail; other lacks only cost
-    something."""
+    """One fact about the host. A lack of a `needed` one makes doctor fail; others cost something."""
 
     what: str
     found: str

@@ -179,8 +179,7 @@ def _ours(place: Path) -> bool:
 
 
 def _broken_runs() -> list[Path]:
-    """Remove and return run folders without a run.json that have not changed for a day, left by killed labs
-    before 2026-11."""
+    """Remove and return day-old run folders without a run.json, left by killed labs before 2026-11."""
     gone = []
     for place in state.folder("runs").iterdir():
         if place.name.startswith(".") or not place.is_dir() or (place / "run.json").exists():

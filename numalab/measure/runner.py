@@ -37,8 +37,7 @@ from numalab.runs import counters, record
 
 INSIDE = "/run/numalab-inside.py"
 AGENT_INPUT, WORKLOAD_INPUT = "inside.py", "workload.py"
-"""Keys of Run.inputs. Runs are compared by them, so they stay as they are in stored runs when the files
-move."""
+"""Keys of Run.inputs. Runs are compared by them, so they stay as in stored runs when files move."""
 SAMPLE_SECONDS = 2.0
 """A sample costs an emulated vCPU about 10 ms."""
 
@@ -74,8 +73,7 @@ class Options(Value):
     sample_seconds: float = SAMPLE_SECONDS
     """Seconds between two samples of the counters; 0 takes none."""
     profile_hz: int = 0
-    """Call graphs per second in measured phases; 0 takes none. Profiling costs time: judge no times by such a
-    run."""
+    """Call graphs per second in measured phases; 0 takes none. Profiling costs time, so judge no times."""
     settings: dict[str, str] = Field(default_factory=dict)
     """Sysctls and knobs that were set and read back."""
     place: Place | None = None
@@ -209,8 +207,7 @@ def _inputs(workload: str) -> dict[str, str]:
 
 
 def _prepare(guest: Guest, folder: Path, deadline: Deadline) -> dict[str, str]:
-    """Copy the agent into the guest and collect facts. GuestError when it runs another kernel than its record
-    says."""
+    """Copy the agent into the guest and collect facts. GuestError when its kernel is not the record's."""
     source = paths.AGENT.read_bytes()
     ssh.succeed(guest, f"cat > {INSIDE}", deadline=deadline, input=source)
     (folder / "topology.txt").write_text(verification.layout_table(guest.verify(deadline)) + "\n")

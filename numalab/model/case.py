@@ -128,8 +128,7 @@ class Place(Value):
     boot: int
     """The boot's number in the experiment, from 0."""
     looks: Annotated[int, Field(ge=1)] = 1
-    """How often the experiment may be judged before it ends (--boots auto); the allowed error is shared by
-    all looks."""
+    """How often the experiment may be judged (--boots auto); these looks share the allowed error."""
     planned: Annotated[int, Field(ge=1)] | None = None
     """Boots of all kernels together that were planned when this one began; --boots auto plans from look to
     look. None in runs from before this was recorded."""

@@ -105,8 +105,7 @@ class GuestRequest(Value):
 
 
 class GuestRecord(Stored):
-    """guests/NAME/guest.json: enough to reach the guest, or to clean up after it, from another process. Each
-    run keeps its guest's record."""
+    """guests/NAME/guest.json: enough to reach or remove the guest from another process. Runs keep it."""
 
     format: int = 2
     spec: GuestSpec

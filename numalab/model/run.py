@@ -13,8 +13,7 @@ from numalab.model.values import Accel, Phase, SizeClass, Stored, Value
 
 
 class PhaseResult(Value):
-    """A phase's result. Times in seconds; `counters` are differences by source (vmstat, node0.vmstat, trace,
-    …)."""
+    """A phase's result. Times in seconds; `counters`: differences by source (vmstat, node0.vmstat, trace)."""
 
     phase: Phase
     status: int

@@ -16,11 +16,10 @@ from numalab.model.units import MIB, Cpus, Size, show_cpus, show_size
 from numalab.model.values import Line, Value, first_line, jsonable
 
 MAX_VCPUS = 255
-"""The number of xAPIC ids. More vCPUs need an interrupt-remapping IOMMU, which the lab's guests do not
-have."""
+"""The number of xAPIC ids. More vCPUs need an interrupt-remapping IOMMU, which lab guests do not have."""
 MAX_NODES = 64
-"""CONFIG_NODES_SHIFT of kernels/config/base.config. A kernel ignores nodes beyond its own limit; QEMU's limit
-is 128 nodes."""
+"""CONFIG_NODES_SHIFT of kernels/config/base.config. A kernel ignores nodes beyond its limit; QEMU's is
+128."""
 LEAST_NODE = 128 * MIB
 """The least memory of a node that has memory: an x86 memory block, and room for the kernel's own data."""
 FAKE_STEP = 32 * MIB
@@ -50,8 +49,7 @@ class Bus(StrEnum):
 
 
 class Disk(Value):
-    """A sparse data disk. In the guest it is /dev/disk/by-id/virtio-NAME, a USB stick
-    /dev/disk/by-id/usb-*_NAME-*."""
+    """A sparse data disk: in the guest /dev/disk/by-id/virtio-NAME, or usb-*_NAME-* for a USB stick."""
 
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9]{1,20}$")]  # 20: virtio-blk's serial
     size: Annotated[Size, Field(ge=MIB)]
@@ -262,8 +260,7 @@ def _apportion(total: int, shares: list[int], *, least: int) -> list[int]:
 
 
 def largest(topology: Topology, memory: int) -> Topology | None:
-    """The topology scaled to the most memory that fits into `memory` bytes; None when not even the least
-    fits."""
+    """The topology scaled to the most that fits into `memory` bytes; None when not even the least fits."""
     step = topology.fake * FAKE_STEP if topology.fake else 256 * MIB
     size = memory // step * step
     try:

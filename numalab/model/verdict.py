@@ -31,8 +31,7 @@ class Finding(Value):
     """after / before, of geometric means (for values of 0 see effect.shift); None where before is all 0."""
     low: float | None = None
     high: float | None = None
-    """Bounds of the ratio's confidence interval; None where it is open, or without two boots of each
-    kernel."""
+    """Bounds of the ratio's confidence interval; None where it is open, or without two boots each."""
     p: float | None = None
     """The two-sided p-value of "no change"."""
     q: float | None = None

@@ -33,8 +33,7 @@ class Kept(Value):
 
 
 def copy(run: Run, source: Path, target: Path) -> Kept:
-    """Copy a run's folder to TARGET/runs/ID. Raises OSError, and InputError for an id that is no plain
-    name."""
+    """Copy a run's folder to TARGET/runs/ID. Raises OSError, or InputError for an id that is no name."""
     if not _ID.fullmatch(run.id):
         raise InputError(f"{source}: run.json: id: {run.id!r} cannot name a folder")
     place = target / "runs" / run.id
@@ -71,8 +70,7 @@ def _through_link(path: Path, root: Path) -> bool:
 
 
 def _readable(run: Run, source: Path) -> dict[str, Path]:
-    """Name in the report -> file of the run, in the order in which a reader would need them, without empty
-    files."""
+    """Name in the report -> file of the run, in the order of interest, without empty files."""
     found = {
         "run.json": source / "run.json",
         "console.txt": source / "console.log",

@@ -48,8 +48,7 @@ MOMENTS = 240
 """The most points of a line: what a plot of this width can show."""
 TABLE_MOMENTS = 11
 LEAST_SHARE = 0.002
-"""The least share of a profile that is drawn: a smaller box of a flame graph would be less than two pixels
-wide."""
+"""The least share of a profile that is drawn: a smaller box would be less than two pixels wide."""
 LISTED = 25
 """The most functions in a profile's table."""
 INTERVAL = f"{CONFIDENCE:.0%} interval"

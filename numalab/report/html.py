@@ -126,8 +126,7 @@ def _edge(place: Path, t: float) -> Sample:
 
 
 def _number(run: Run, runs: Sequence[Run]) -> int:
-    """The number, from 1, of a boot in its experiment; without one, among the runs of its workload and
-    kernel."""
+    """The number, from 1, of a boot in its experiment; else among the runs of its workload and kernel."""
     alike = [other.id for other in runs if (other.workload, other.kernel) == (run.workload, run.kernel)]
     return run.place.boot + 1 if run.place else alike.index(run.id) + 1
 

@@ -36,8 +36,7 @@ def compose(
     references: Mapping[str, Published],
     verdicts: Sequence[Verdict],
 ) -> str:
-    """The text of the mail. `beside` are rows of `references`; `notes` are what a reader must know before the
-    tables."""
+    """The text of the mail. `beside` are rows of `references`; `notes` come before the tables."""
     parts = [setup(found)]
     parts += [_paragraph(note) for note in notes]
     parts += [f"{block.title}\n{table.text(block, WIDTH)}" for block in comparison.compare(found)]

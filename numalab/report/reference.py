@@ -59,8 +59,7 @@ class PublishedRow(Value):
     shares: tuple[Percent | None, ...] = ()
     """Shares of another row; the test of the table has the rule."""
     spreads: tuple[Percent | None, ...] = ()
-    """perf stat's `+-`: the standard error over repetitions in % of their mean. The repetitions were not
-    printed."""
+    """perf stat's `+-`: the standard error over repetitions in % of their mean. They were not printed."""
     scaled: tuple[Percent | None, ...] = ()
     """perf stat's `scaled from`: the share of the time in which the event was counted."""
     beside: tuple[Line | None, ...] = ()
@@ -186,8 +185,7 @@ def number(printed: str) -> Decimal:
 
 
 def effects(result: Published) -> list[PublishedEffect]:
-    """Every row that has a counterpart here, from its table's "before" to its "after". Where both are 0 there
-    is no ratio."""
+    """Every row with a counterpart here and a ratio, from its table's "before" to its "after"."""
     found = []
     for table in result.tables:
         if table.before is None or table.after is None:

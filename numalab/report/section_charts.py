@@ -110,8 +110,7 @@ class Gallery:
 
 
 def every_metric(boots: MeasuredBoots, expected: Iterable[tuple[str, str]], *, emulated: bool) -> Gallery:
-    """A plot of every metric: first the expected ones (metric, phase), even at 0, then GROUPS, then all
-    others that any boot has."""
+    """A plot of every metric: the expected ones (metric, phase), even at 0, then GROUPS, then all others."""
     kernels, measured = (
         unique(kernel for kernel, _ in boots),
         [result for _, boot in boots for result in boot.run.measured],

@@ -88,8 +88,7 @@ class Section:
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """Facts from outside the runs: kernels and published tables by name; `baseline` as in
-    comparison.columns."""
+    """Facts outside the runs: kernels and published tables by name; `baseline` as in comparison.columns."""
 
     kernels: Mapping[str, Kernel] = field(default_factory=dict)
     references: Mapping[str, Published] = field(default_factory=dict)
@@ -161,8 +160,7 @@ def _section(ident: str, boots: Sequence[MeasuredBoot], verdicts: Sequence[Verdi
 
 
 def _belongs(verdict: Verdict, runs: Sequence[Run]) -> bool:
-    """Whether a verdict is about these runs. One whose boots all broke names none, and is matched by case and
-    machine."""
+    """Whether a verdict is about these runs. One without unbroken boots is matched by case and machine."""
     if verdict.runs:
         return not {run.id for run in runs}.isdisjoint(verdict.runs)
     machine, spec = (verdict.case_name, verdict.size, verdict.topology, verdict.accel), runs[0].guest.spec
@@ -177,8 +175,7 @@ def _belongs(verdict: Verdict, runs: Sequence[Run]) -> bool:
 def _published(
     references: Mapping[str, Published], columns: comparison.Columns, case: Case | None
 ) -> list[ChartTable]:
-    """The published effects that a case reproduces, beside its boots: a table for each reference and pair of
-    kernels."""
+    """A case's published effects beside its boots: a table for each reference and pair of kernels."""
     mirrored = {name: references[name] for name in (case.published if case else ()) if name in references}
     if not mirrored or len(columns) < 2:
         return []

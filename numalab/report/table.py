@@ -99,8 +99,7 @@ def _widest(block: Block, index: int, gain: int) -> int:
 
 
 def _fitting(widths: Sequence[int], room: int) -> list[list[int]]:
-    """Column numbers of each table: the baseline and as many others as fit beside it; each alone where not
-    one does."""
+    """Columns of each table: the baseline and those that fit beside it; one alone where none fits."""
     pieces = [[0]]
     for index in range(1, len(widths)):
         if sum(widths[other] for other in pieces[-1]) + widths[index] <= room:

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Runs and verdicts -> text for a terminal. Not here: tables of several kernels (comparison), mail and
-HTML."""
+"""Runs and verdicts -> text for a terminal. Not here: tables of several kernels (comparison), mail, HTML."""
 
 from __future__ import annotations
 
@@ -74,8 +73,7 @@ def aligned(rows: Sequence[Sequence[str]], *, left: int = 1) -> list[str]:
 
 
 def verdict(found: Verdict) -> str:
-    """A verdict: the answer, then each expectation with its boots' values, effect and reason, deciding ones
-    first."""
+    """A verdict: the answer, then each finding with values, effect and reason, deciding ones first."""
     lines = [
         f"{found.case_name} ({found.size}) on {found.topology}, {found.accel}: {found.before} against {found.after}, "
         f"{found.boots[0]} and {found.boots[1]} boots: {found.answer.upper()}",
@@ -95,8 +93,7 @@ def verdict(found: Verdict) -> str:
 
 
 def _finding(one: Finding, found: Verdict) -> list[str]:
-    """A finding's lines: expectation and answer, a row of values for each kernel, the reason, and the boots
-    that an answer takes."""
+    """A finding's lines: expectation, answer, each kernel's values, reason, boots that an answer takes."""
     ratio = "" if one.ratio is None else f", ×{one.ratio:.3g}"
     rows = [
         (kernel, *(map(short, values) if values else [ABSENT]))
@@ -157,8 +154,7 @@ def _counters(metric: str) -> list[str]:
 
 
 def spread(found: Calibration) -> str:
-    """The spread of each metric of a case over boots of one kernel, and the difference of two groups by
-    chance."""
+    """Each metric's spread over boots of one kernel, and by how much two groups differ by chance."""
     about, least = found.site, effect.LEAST_BOOTS
     rows = [("METRIC", "PHASE", "MEAN", "SCATTER", f"{least} BOOTS AGAINST {least}")]
     for one in found.spreads:

@@ -37,8 +37,7 @@ class Box(Value):
 
 
 class Line(Value):
-    """A pair of nodes: both ends, the position of its distance label, and its rank (0 is nearest, 1, 2, …
-    farther)."""
+    """A pair of nodes: both ends, position of the distance label, and rank (0 nearest, 1, 2, … farther)."""
 
     x1: float
     y1: float
@@ -65,8 +64,7 @@ class Drawing(Value):
 
 
 def draw(shape: Topology) -> Drawing:
-    """The layout that a guest with this topology shows (verification.expected_layout), with UMA and numa=fake
-    as the kernel shows them."""
+    """Draw verification.expected_layout: UMA and numa=fake have the nodes that the kernel shows."""
     view = verification.expected_layout(shape)
     joined = 1 < len(view.nodes) <= MOST_JOINED and not shape.fake
     centres = _circle(len(view.nodes)) if joined else _rows(len(view.nodes))
@@ -102,8 +100,7 @@ def _lines(view: NumaLayout, node: int) -> tuple[str, ...]:
 
 
 def _fitted(cpus: str) -> str:
-    """A CPU list that fits into a box, cut after a whole number; `said`, the drawing's title, has all of
-    it."""
+    """A CPU list that fits into a box, cut after a whole number; `said`, the title, has all of it."""
     return cpus if len(cpus) <= MOST_LETTERS else f"{cpus[: cpus.rindex(',', 0, MOST_LETTERS) + 1]}…"
 
 
@@ -121,8 +118,7 @@ def _rows(count: int) -> list[tuple[float, float]]:
 
 
 def _circle(count: int) -> list[tuple[float, float]]:
-    """Centres on a ring, clockwise from the upper left, so that neighbours on a ring of sockets are
-    neighbours here."""
+    """Centres on a ring, clockwise from the upper left: neighbouring sockets are neighbours here."""
     # Half the width and height of the ring: boxes stay apart, with room for a label on the line between.
     across, down = {2: (92.0, 0.0), 3: (100.0, 80.0), 4: (125.0, 100.0)}.get(
         count, (36.0 * count, 27.0 * count)

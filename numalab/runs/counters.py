@@ -17,8 +17,7 @@ HUGE_PAGES = 512
 """Base pages of a huge page on x86-64 (2 MiB of 4 KiB)."""
 
 PROFILE = "profile_percent."
-"""Prefix, among a phase's own numbers, of a function's share of the profile: a metric for cases, but no table
-row."""
+"""Prefix, among a phase's own numbers, of a function's share of the profile: a metric, but no table row."""
 
 Counters = dict[str, int]
 
@@ -41,8 +40,7 @@ def phase(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, Coun
 
 
 def told(stdout: str) -> dict[str, float]:
-    """The workload's own numbers: `numalab: NAME VALUE` lines of its output. The last value of a name
-    counts."""
+    """The workload's own numbers: `numalab: NAME VALUE` lines of its output. The last value counts."""
     found = re.findall(r"^numalab: ([\w.-]+) (-?[\d.]+(?:e[-+]?\d+)?)$", stdout, re.MULTILINE)
     return {name: float(value) for name, value in found}
 

@@ -30,8 +30,7 @@ VERSION = 1
 WAIT_SECONDS = 60.0
 """How long to wait for another lab.py that writes the index."""
 DAMAGE = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
-"""Errors of a file that is not our index. A full disk or a lock is not among them: removing the file would
-not help."""
+"""Errors of a file that is no index of ours; not a full disk or a lock, where removing it is no help."""
 _ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._,+=@ -]{0,199}")
 _AGE = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
@@ -75,8 +74,8 @@ def find(
     topology: str | None = None,
     accel: str | None = None,
 ) -> list[Entry]:
-    """The runs that match all arguments, oldest first. For `since` see moment. Damaged runs match only a
-    query without arguments."""
+    """The runs that match all arguments, oldest first. For `since` see moment. Damaged runs match only
+    without any."""
     exact = {
         "case_name": case,
         "kernel": kernel,
@@ -128,8 +127,7 @@ def _experiment(word: str, size: str | None, topology: str | None) -> list[Entry
 
 
 def moment(text: str, now: datetime | None = None) -> str:
-    """'2026-11-21', '20261121T1430' or an age ('90m', '12h', '7d', '2w') in the form of `started`. Raises
-    InputError."""
+    """'2026-11-21', '20261121T1430' or an age (90m, 12h, 7d, 2w) as in `started`. Raises InputError."""
     if match := re.fullmatch(r"(\d{1,4})([mhdw])", text):
         then = (now or datetime.now(UTC)) - timedelta(**{_AGE[match[2]]: int(match[1])})
         return then.strftime("%Y%m%dT%H%M%S")
@@ -142,8 +140,7 @@ def moment(text: str, now: datetime | None = None) -> str:
 
 
 def add(source: Path) -> Entry:
-    """Copy a run from another machine into the state directory, unless it is there already. Raises
-    InputError."""
+    """Copy a run from another machine into the state directory, unless it is there. Raises InputError."""
     run = record.read(source)
     if not _ID.fullmatch(run.id):
         raise InputError(f"{source}: {run.id!r} is not a run's id, and no folder will be called so")

@@ -110,8 +110,7 @@ def _why(error: OSError | ValueError) -> str:
 
 
 def output(folder: Path, index: int, name: str) -> dict[str, float]:
-    """A workload's own numbers in a phase, and each function's share of its profile:
-    profile_percent.FUNCTION."""
+    """A workload's own numbers in a phase, and each function's profile share: profile_percent.FUNCTION."""
     told = counters.told((phase_folder(folder, index, name) / "stdout").read_text())
     shares = runs_profile.shares(profile(folder, index, name))
     return told | {

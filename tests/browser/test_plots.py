@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""No text of a plot or drawing is cut off, on screens of 1280 and 390 pixels and on paper, or overlaps a
-mark."""
+"""No text of a plot or drawing is cut off, on screens of 1280 and 390 pixels or paper, or overlaps a mark."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ return [...document.querySelectorAll(".plot, .machine svg")].flatMap((plot) => [
   const out = Math.max(...around.flatMap((one) => [one.left - left, right - one.right, one.top - top, bottom - one.bottom]));
   return {plot: plot.id || plot.getAttribute("aria-labelledby"), text: text.textContent, out: width ? out : 0};
 })).filter((text) => text.out > 0.5);"""
-"""Texts that exceed their plot, their SVG, or the box that they label, by more than half a pixel of
-rounding."""
+"""Texts that exceed their plot, their SVG, or the box that they label, by more than half a pixel."""
 ON_MARKS = """
 return [...document.querySelectorAll(".plot")].flatMap((plot) => {
   const marks = [...plot.querySelectorAll(".point, .js-line")].map((one) => one.getBoundingClientRect());
@@ -63,8 +61,7 @@ def recorded(place: Path) -> Path:
 
 
 def long(place: Path) -> Path:
-    """A report of runs with long labels: small ratios, large and negative values, many nodes, long CPU
-    lists."""
+    """A report of runs with long labels: small ratios, large and negative values, many nodes, CPU lists."""
     arms = (Arm.BEFORE, Arm.AFTER, Arm.AFTER, Arm.BEFORE)
     of = reports.case(
         more=[

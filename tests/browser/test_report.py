@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The report in a real browser: complete, without errors and without requests out of its folder, on all
-media."""
+"""The report in a real browser: complete, without errors or requests out of its folder, on all media."""
 
 from __future__ import annotations
 

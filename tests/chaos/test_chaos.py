@@ -97,8 +97,7 @@ class Lab:
         }
 
     def fingerprint(self) -> dict[str, object]:
-        """Everything that must not change while the other lab works. A running guest writes to its disks and
-        console."""
+        """What must not change while the other lab works. A running guest writes to disks and console."""
         files: dict[str, object] = {}
         for folder, _, names in os.walk(self.place):
             for name in names:
@@ -295,8 +294,7 @@ FAULTS: dict[str, Callable[[Lab, subprocess.Popen[str]], None]] = {
 }
 WEIGHTS = [3, 6, 3, 3, 2, 3, 1, 2]
 MOMENTS = {"up": 14.0, "down": 1.5, "gc": 1.5, "run": 45.0, "kernel": 25.0, "image": 30.0}
-"""The fault happens within so many seconds: about as long as the command takes, so that it hits any part of
-it."""
+"""The fault happens within so many seconds: about as long as the command takes, to hit any part of it."""
 ENDLESS = {"kernel", "image"}
 """Always interrupted: they take minutes, and other tests run them to their end."""
 

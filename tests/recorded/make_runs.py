@@ -213,8 +213,7 @@ def planned(boots: int) -> dict[str, int]:
 
 
 def manifests() -> None:
-    """An image, a kernel, checksums and the accelerator's probe, as their modules write them, nearly
-    empty."""
+    """An image, a kernel, checksums and the accelerator's probe, as their modules write them, but tiny."""
     place = state.folder("images", "debian12", "0" * 16)
     built_image = image.Image(
         name="debian12",

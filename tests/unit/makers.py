@@ -130,8 +130,7 @@ class FakeShell:
 
 
 class FakeHost:
-    """A hypervisor that starts nothing: domains are names with marks. As in libvirt, each name exists
-    once."""
+    """A hypervisor that starts nothing: domains are names with marks. As in libvirt, names are unique."""
 
     uri = "test:///fake"
     where = THIS_MACHINE

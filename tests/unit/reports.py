@@ -319,8 +319,7 @@ def _lines(values: Mapping[str, int], edge: str) -> str:
 
 
 def everything(root: Path) -> tuple[list[tuple[Run, Path]], list[Verdict]]:
-    """Runs on disk and their verdicts: each answer, each kind of machine, broken and single boots, hostile
-    text."""
+    """Runs on disk and their verdicts: each answer, machines, broken and single boots, hostile text."""
     found: list[tuple[Run, Path]] = []
     verdicts = []
     for runs, judged in (_migratefail(), _xfsrepair(), _writeback(), _kernels(), _alone()):

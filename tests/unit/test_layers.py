@@ -284,8 +284,7 @@ def imported(*places: str) -> set[str]:
 
 
 def test_every_import_is_declared() -> None:
-    """A package that another one happens to bring may disappear with its next release: click did with
-    typer's."""
+    """A package that another one happens to bring may go with its next release: click did with typer's."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     needed, extra = (
         {re.split("[<>=]", line)[0] for line in lines}

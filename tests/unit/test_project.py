@@ -35,8 +35,7 @@ HASHED = (
     "numalab/measure/agent.py",
     "numalab/workload.py",
 )
-"""The hash of these files identifies images, kernels or stored runs: one more line would make them different
-ones."""
+"""The hash of these files identifies images, kernels or stored runs: one more line would change them."""
 
 
 def sources() -> list[str]:

@@ -38,8 +38,7 @@ def boots(name: str, kernels: Sequence[str], rounds: int, *, honest: bool = True
 
 
 def test_trials() -> None:
-    """Only experiments over before, before, after, after; two kernels over an even number of rounds look
-    alike."""
+    """Only experiments over before, before, after, after; two kernels over even rounds look alike."""
     runs = boots("a", (BEFORE, BEFORE, AFTER, AFTER), 3)
     found = list(
         rates.trials(

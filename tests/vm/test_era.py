@@ -54,8 +54,7 @@ def test_5_10_from_bullseye(lab: Lab, deadline: Deadline) -> None:
 
 @pytest.mark.minutes(50)
 def test_a_git_source_made_from_the_package(tmp_path: Path) -> None:
-    """The part of the tree that configuring needs, committed: it gives the same configuration as the
-    package."""
+    """The part of the tree that configuring needs, committed: its configuration is the package's."""
     built = build.build("5.10", None, Deadline.after(40 * 60))
     place = tmp_path / "linux"
     place.mkdir()

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Kernels built here and booted: the requested one runs, is provisioned once, and a patch's effect is
-measured."""
+"""Kernels built here and booted: the requested one runs, is provisioned once, and shows a patch's effect."""
 
 from __future__ import annotations
 

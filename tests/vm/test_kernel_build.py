@@ -205,8 +205,7 @@ def test_a_compiler_error(lab: Callable[..., kernel_build.Built]) -> None:
 
 
 def test_a_killed_build(lab: Callable[..., kernel_build.Built]) -> None:
-    """kill -9 of everything in the build tree leaves journal and half-made objects; the next build repairs
-    them."""
+    """kill -9 in the build tree leaves journal and half-made objects; the next build repairs them."""
     lab("stock")
     cancel = threading.Event()
     with ThreadPoolExecutor(1) as pool:
@@ -325,8 +324,7 @@ def _farm(tmp_path: Path) -> Iterator[None]:
 
 
 def test_two_labs_on_one_builder(lab: Callable[..., kernel_build.Built], tmp_path: Path) -> None:
-    """Both have sent their job to one build tree before the first of them builds: each gets its own
-    kernel."""
+    """Both have sent their job to one build tree before the first builds: each gets its own kernel."""
     with _farm(tmp_path):
         lab("stock")  # the tree is there and configured
         (lock,) = (tmp_path / "far/sources").glob("*.lock")

@@ -182,8 +182,7 @@ def test_panic_is_a_finding_with_the_console(lab_py: Command) -> None:
 
 
 def test_panic_after_much_on_the_console(lab_py: Command) -> None:
-    """3 MB are more than libvirt's log daemon keeps in a file: the whole console is kept, and the panic is
-    seen."""
+    """3 MB are more than libvirt's log daemon keeps in a file: all of it is kept, and the panic is seen."""
     up(lab_py, "one")
     begin = time.monotonic()
     # printk's own limit for /dev/kmsg would drop most of it; a line of 900 bytes at a time.

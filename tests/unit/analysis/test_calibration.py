@@ -66,8 +66,7 @@ def test_zeros_have_a_spread_too() -> None:
 
 
 def test_thresholds_inside_the_spread() -> None:
-    """100 110 105 95 ± 6.3 %: t(3) is 3.182; a factor of 1.18 is chance with 3 boots of each, 1.07 with
-    20."""
+    """100 110 105 95 ± 6.3 %: t(3) = 3.182; a factor of 1.18 is chance with 3 boots of each, 1.07 with 20."""
     known = calibration.of(experiment((100, 110), (105, 95), of=SAME))
     tight, fit = FALLING.model_copy(update={"by": 1.1}), FALLING.model_copy(update={"by": 1.3})
     ((refused, limit),) = calibration.inside(case(tight, fit), 3, known)
@@ -143,8 +142,7 @@ def test_kept_and_found_again() -> None:
 
 
 def test_planned_before_there_is_a_run() -> None:
-    """The site before the first boot equals the site of the runs; thresholds and descriptions are no part of
-    it."""
+    """The site before the first boot is that of the runs; thresholds and descriptions are no part of it."""
     shape = spec("4socket").topology
     asked = case(FALLING.model_copy(update={"by": 9.0}), notes="other words")
     for run in experiment((100,), (105,)):

@@ -135,8 +135,7 @@ def test_always_a_number(before: list[float], after: list[float]) -> None:
 
 
 def test_counts_scatter_at_least_as_independent_events_do() -> None:
-    """7 7 7 and 3 3 3 have no spread of their own; as Poisson counts, their logs have variances 1/7 and
-    1/3."""
+    """7 7 7 and 3 3 3 have no spread of their own; as Poisson counts, the logs' variances are 1/7, 1/3."""
     found = compare([7, 7, 7], [3, 3, 3], counts=True)
     assert list(found.variances) == pytest.approx([1 / 7, 1 / 3])
     assert p_none(found) > 0.05

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Answers for changes, none, noise, zeros and too few boots; the stated error rates; issue 4's known
-effects."""
+"""Answers for changes, none, noise, zeros and too few boots; stated error rates; issue 4's known effects."""
 
 from __future__ import annotations
 
@@ -260,8 +259,7 @@ KNOWN_ANSWERS = {
 
 @pytest.mark.parametrize("row", simulation.KNOWN, ids=lambda row: f"{row.name} {row.metric}")
 def test_known_effects(row: simulation.Known) -> None:
-    """Issue 4's three boots of each kernel; an answer `cannot tell` comes with the number of boots that it
-    takes."""
+    """Issue 4's three boots of each kernel; `cannot tell` comes with the number of boots that it takes."""
     found = simulation.one(row.wish(), row.kind, row.before, row.after)
     assert found.answer is KNOWN_ANSWERS.get((row.name, row.metric), HOLDS)
     if found.answer is CANNOT:
@@ -288,8 +286,7 @@ def test_effects_are_found() -> None:
 
 
 def test_looking_again_is_paid_for() -> None:
-    """--boots auto on boots of one kernel: within the error when it is divided by the looks, above it when
-    not."""
+    """--boots auto on boots of one kernel: within the error if divided by the looks, above it if not."""
     kind, draw = simulation.UNCHANGED["log-normal"]
     shared, unshared = (
         simulation.auto(simulation.ANY, kind, draw, draw, 500, shared=way) for way in (True, False)

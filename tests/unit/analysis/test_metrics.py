@@ -126,8 +126,7 @@ def test_every_derived_metric_was_worked_out() -> None:
 
 @pytest.mark.parametrize("name", [row[0] for row in BY_HAND if row[1] is RECLAIM])
 def test_counters_by_zone(name: str) -> None:
-    """Kernels before 4.8 count reclaim by zone; the sum is the same metric. The throttle count is no
-    zone's."""
+    """Kernels before 4.8 count reclaim by zone; the sum is the same metric. The throttle count is none."""
     old, new = (
         metrics.value(run(phase("a", {"vmstat": vmstat})), name, "a") for vmstat in (RECLAIM_3_19, RECLAIM)
     )
@@ -162,8 +161,7 @@ def test_a_part_that_is_absent_is_not_0() -> None:
 
 
 def test_published_cost() -> None:
-    """mmtests' own cost, as published for 5.3-rc2 (5948 updates, 4639 faults, 1528 pages: 23.27), without
-    page copies."""
+    """mmtests' cost without page copies: for 5.3-rc2 (5948 updates, 4639 faults, 1528 pages) 23.27."""
     vmstat = {"numa_pte_updates": 5948, "numa_hint_faults": 4639, "numa_pages_migrated": 1528}
     ours = metrics.value(run(phase("a", {"vmstat": vmstat})), "autonuma_cost", "a")
     assert ours is not None

@@ -262,8 +262,7 @@ def test_the_gravest_of_several_errors_decides(errors: tuple[LabError, ...], gra
 
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_while_lab_py_loads(kind: signal.Signals) -> None:
-    """The signal waits until lab.py handles it, and `cases` has no wait to end. Python's own status would be
-    1."""
+    """The signal waits until lab.py handles it, and `cases` has no wait to end. Python's own is 1."""
     with subprocess.Popen(
         [paths.ROOT / "lab.py", "cases"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     ) as child:

@@ -281,8 +281,7 @@ def test_a_breakpoint_that_is_not_in_memory(
     deadline: Deadline,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The emulator's fault, so the boot is repeated. A breakpoint in memory is the kernel's, and so is any
-    under KVM."""
+    """The emulator's fault, so the boot is repeated. One in memory, or under KVM, is the kernel's."""
     left = boots(monkeypatch, outcome, "up")
     monkeypatch.setattr(guest, "OOPS_SECONDS", 0.0)
     monkeypatch.setattr(

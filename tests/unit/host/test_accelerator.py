@@ -189,8 +189,7 @@ def test_qemu_version(text: str, program: Program, deadline: Deadline) -> None:
 
 
 def members(archive: bytes) -> dict[str, tuple[int, int, bytes]]:
-    """A newc archive's members: name -> (mode, device, content), parsed as the kernel does
-    (init/initramfs.c)."""
+    """A newc archive's members: name -> (mode, device, content), as init/initramfs.c reads it."""
     found: dict[str, tuple[int, int, bytes]] = {}
     at = 0
     while True:

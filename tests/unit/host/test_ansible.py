@@ -92,8 +92,7 @@ ansible.playbook("wait.yml", inventories=[], limit="localhost", variables={{}}, 
 
 
 def test_a_play_ends_with_a_lab_that_is_killed(tmp_path: Path) -> None:
-    """After kill -9 nobody cleans up: ansible-playbook, its worker and its program (make) must end
-    themselves."""
+    """After kill -9 nobody cleans up: ansible-playbook, its worker and program (make) must end themselves."""
     (tmp_path / "playbooks").mkdir()
     pid = tmp_path / "pid"
     (tmp_path / "playbooks" / "wait.yml").write_text(WAIT.format(pid=pid))
@@ -184,8 +183,7 @@ PLAY = """- hosts: all
 def test_nothing_is_ever_a_template(
     tmp_path: Path, deadline: Deadline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ansible runs the tuning role, with a script that records its arguments; a text that is evaluated makes
-    a file."""
+    """The tuning role runs with a script that records its arguments; evaluated text would make a file."""
     lure, keys, out, words = tmp_path / "lure", tmp_path / "keys", tmp_path / "out", tmp_path / "words"
     template = f"{{{{ lookup('pipe', 'touch {lure}') }}}}"
     key_template = f"{{{{ lookup('pipe', 'touch {keys}') }}}}"

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The kernel's console: lines that end a run, lines that are only evidence, and nothing missed between
-reads."""
+"""The kernel's console: lines that end a run, lines that are only evidence, nothing missed between reads."""
 
 from __future__ import annotations
 

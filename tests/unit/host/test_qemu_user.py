@@ -218,8 +218,7 @@ def test_what_a_guest_writes_is_given_to_its_qemu(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its disks and console log; the record and the inventory, which Ansible reads as root, stay the
-    lab's."""
+    """Its disks and console log; the record and the inventory, which root's Ansible reads, stay the lab's."""
     at = RootHost()
     made = launch.up(request(), at.real(), deadline)
     assert made.record.spec.owner == OTHER

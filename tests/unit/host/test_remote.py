@@ -153,8 +153,7 @@ def test_push(other: Path, tmp_path: Path, deadline: Deadline) -> None:
 
 
 def test_push_leaves_a_persons_files_alone(other: Path, tmp_path: Path, deadline: Deadline) -> None:
-    """`kernel import` of a bzImage in a kernel tree: at that path on the other machine may be another
-    person's."""
+    """`kernel import` of a bzImage in a kernel tree: the other machine may have another one at that path."""
     theirs, ours = tmp_path / "tree/bzImage", tmp_path / "tree/bzImage of mine"
     theirs.parent.mkdir()
     for path in (theirs, ours):

@@ -174,8 +174,7 @@ TOLD = "farm | CHANGED | rc=0 >>\n" + "\n".join([GCC9, *BINUTILS, ""])
 
 @pytest.fixture
 def farm(lab_state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """A builder on another machine that prints its tools; the list has a line for each time that it was
-    asked."""
+    """A builder on another machine that prints its tools; the list has a line for each call."""
     (tmp_path / "inventory.ini").write_text("[builders]\nfarm\n")
     monkeypatch.setattr(ansible, "INVENTORY", tmp_path / "inventory.ini")
     asked: list[str] = []

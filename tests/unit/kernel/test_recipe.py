@@ -289,8 +289,7 @@ def test_the_roles_scripts_are_in_the_key(
     inside: bool,
     outside: bool,
 ) -> None:
-    """A changed command makes another kernel; a comment does not; without a container inside.sh is not in the
-    key."""
+    """A changed command makes another kernel; a comment does not; nor inside.sh without a container."""
     shutil.copytree(era.SCRIPTS, tmp_path / "files")
     monkeypatch.setattr(era, "SCRIPTS", tmp_path / "files")
 

@@ -292,8 +292,7 @@ def test_a_domain_of_the_same_name_in_another_folder_stays(deadline: Deadline) -
 
 
 def test_a_state_directory_that_is_not_mounted_owns_nothing(lab_state: Path, deadline: Deadline) -> None:
-    """An empty folder in its place: all guests' folders are missing, and none of their domains may be
-    ended."""
+    """An empty folder in its place: all guests' folders are missing, and their domains must stay."""
     host = FakeHost()
     put("g", host=host)
     away = lab_state.rename(lab_state.with_name("unmounted"))

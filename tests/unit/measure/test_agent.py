@@ -126,8 +126,7 @@ def test_times_are_the_commands() -> None:
 
 
 def test_samples() -> None:
-    """Samples go to standard error as they are taken, with the machine's and each node's counters; not into
-    the result."""
+    """Samples of machine and nodes go to standard error as they are taken, and not into the result."""
     done = ran({"command": "sleep 1; echo said >&2", "sample": 0.2})
     samples = [json.loads(line) for line in done.stderr.splitlines()]
     times = [sample["t"] for sample in samples]

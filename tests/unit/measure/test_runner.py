@@ -415,8 +415,7 @@ def test_why_a_run_broke_matters_more_than_that_it_cannot_be_kept(
 
 
 def test_a_guest_that_runs_another_kernel_is_refused(deadline: Deadline) -> None:
-    """A running guest (--on) may have been rebooted; its counts would be attributed to the recorded
-    kernel."""
+    """A running guest (--on) may have been rebooted; its counts would be ascribed to the recorded kernel."""
     guest = FakeGuest(lambda _: json.dumps(TOLD))
     spec = guest.record.spec
     boot = spec.boot.model_copy(update={"release": "6.1.0-numalab-6.1"})

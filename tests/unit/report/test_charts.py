@@ -194,8 +194,7 @@ def brightness(colour: str, factor: float = 1.0) -> float:
 
 @pytest.mark.parametrize("colour", [*charts.COLOURS, *charts.ANSWER_COLOURS.values(), charts.RULE])
 def test_colours_are_seen_on_white_and_on_dark(colour: str) -> None:
-    """3:1, as WCAG requires for graphics; report.css brightens them by 1.4 on its dark background,
-    #15171a."""
+    """3:1, as WCAG wants for graphics; report.css brightens them by 1.4 on its dark background, #15171a."""
     assert 1.05 / (brightness(colour) + 0.05) >= 3
     assert (brightness(colour, 1.4) + 0.05) / (brightness("#15171a") + 0.05) >= 3
 

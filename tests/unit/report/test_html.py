@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The report on disk: one folder, complete or not at all; everything of a run escaped, and no path from it
-but its id."""
+"""The report on disk: one folder, complete or not at all; all of a run escaped; paths only from its id."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The seeds' tables as data: every printed percentage follows from the values, or is named here as one that
+"""The seeds' tables as data: each percentage follows from the values, or is listed here as one that
 cannot."""
 
 from __future__ import annotations
@@ -83,8 +83,7 @@ def test_no_gain_is_left_out() -> None:
     ids=lambda part: part if isinstance(part, str) else getattr(part, "name", ""),
 )
 def test_gains(name: str, table: PublishedTable, of: PublishedRow) -> None:
-    """Exact from the printed values; where `unrounded` says so, within their rounding errors but not
-    exact."""
+    """Exact from the printed values; where `unrounded` says so, within their rounding but not exact."""
     first = values(of)[0]
     for column, printed in enumerate(of.gains):
         assert printed is not None
@@ -103,8 +102,7 @@ def test_gains(name: str, table: PublishedTable, of: PublishedRow) -> None:
 
 
 def test_only_spreads_were_computed_from_more_digits() -> None:
-    """The 16 gains of Stddev and CoeffVar in the xfsrepair table: small numbers with only two printed
-    digits."""
+    """The 16 gains of Stddev and CoeffVar in the xfsrepair table: small numbers with two printed digits."""
     found = [row.name for _, _, row in rows() for _ in row.unrounded]
     assert len(found) == 16
     assert {name.split()[0] for name in found} == {"Stddev", "CoeffVar"}
@@ -154,8 +152,7 @@ def test_numa_blocks_are_whole() -> None:
 
 @pytest.mark.parametrize(("title", "column"), blocks(), ids=[title for title, _ in blocks()])
 def test_numa_blocks(title: str, column: dict[str, int]) -> None:
-    """The seeds' ranges are exactly base + 512 × huge; their percentages are cut off, not rounded (37.73 is
-    37)."""
+    """The seeds' ranges are exactly base + 512 × huge; percentages are cut, not rounded (37.73 is 37)."""
     ours = derived({key: value for key, value in column.items() if key.startswith("numa_")})
     assert ours["page_range_updates"] == column["page_range_updates"]
     assert int(ours["hint_local_percent"]) == column["hint_local_percent"]
@@ -175,8 +172,7 @@ def test_recorded_vmstat_is_the_same_transcription() -> None:
 
 
 def test_perf_stat() -> None:
-    """Rates are by task clock, IPC by cycles, CPUs by elapsed time; branch-misses are a share of the
-    branches."""
+    """Rates are by task clock, IPC by cycles, CPUs by elapsed time; branch-misses are a share of branches."""
     (table,) = (table for table in ALL["perzonedirty-usb"].tables if table.title == "perf stat")
     count = {row.name: values(row) for row in table.rows}
     clock = [value / 1000 for value in count["task-clock-msecs"]]
@@ -202,8 +198,7 @@ def test_perf_stat() -> None:
 
 
 def test_cache_shares() -> None:
-    """xfs_repair's shares of all entries are cut off; a chain of n has n entries. Its hit ratio is
-    rounded."""
+    """xfs_repair's shares of entries are cut off; a chain of n has n entries. Its hit ratio is rounded."""
     active = values(row("repair-cache", "Active entries"))[0]
     chained = checked = Decimal(0)
     for of in ALL["repair-cache"].tables[0].rows:
@@ -220,8 +215,7 @@ def test_cache_shares() -> None:
 
 
 def test_shares_of_a_whole() -> None:
-    """Percentages of top and perf lack counts, but have a sum: eight CPU states; the callers of one
-    function."""
+    """Percentages of top and perf lack counts, but have a sum: eight CPU states; one function's callers."""
     for of in ALL["repair-cpus"].tables[0].rows:
         assert abs(sum(values(of), Decimal(-100))) <= 8 * half("0.0") + Decimal("0.05"), of.name
     callers = [row("repair-profile", name).values[1] for name in ("flush_tlb_page", "flush_tlb_mm_range")]
@@ -237,8 +231,7 @@ def test_shares_of_a_whole() -> None:
 
 
 def test_percent_of_a_cpu() -> None:
-    """time(1)'s %P is (user + system) / elapsed, cut off; two of twelve cells are one less than the printed
-    times give."""
+    """time(1)'s %P is (user + system) / elapsed, cut off; two of twelve cells are one too low."""
     less = []
     for bench in ("NUMA01", "NUMA01_THEADLOCAL", "NUMA02", "NUMA02_SMT"):
         user, system, elapsed, cpu = (
@@ -253,8 +246,7 @@ def test_percent_of_a_cpu() -> None:
 
 
 def test_percentages_that_nothing_can_be_checked_against() -> None:
-    """perf stat's spread over repetitions that were not printed, and the share of time in which an event was
-    counted."""
+    """perf stat's spread over unprinted repetitions, and the share of time in which an event was counted."""
     assert sum(percent is not None for _, _, row in rows() for percent in row.spreads) == 31
     assert sum(percent is not None for _, _, row in rows() for percent in row.scaled) == 12
 
@@ -264,8 +256,7 @@ CLAIMS = [(name, claim) for name, result in ALL.items() for claim in result.clai
 
 @pytest.mark.parametrize(("name", "claim"), CLAIMS, ids=[f"{name}-{claim.percent}" for name, claim in CLAIMS])
 def test_claims(name: str, claim: reference.Claim) -> None:
-    """A sentence's percentage is the table's, cut off or rounded; or it is marked as different, with the
-    reason."""
+    """A sentence's percentage is the table's, cut off or rounded; or marked as different, with a reason."""
     assert claim.recomputes or claim.note
     if claim.row is None:
         return

@@ -33,8 +33,7 @@ def boots(
 
 
 def rows(accel: Accel = Accel.KVM, after: list[float] | None = None) -> dict[str, Beside]:
-    """Rows by metric: system time 10 11 12 s, then by default 0.6 of it; faults 1000 1100 1200, then 2000
-    2100 2200."""
+    """Rows by metric: system time 10 11 12 s, then 0.6 of it; faults 1000 1100 1200, then 2000 2100 2200."""
     found = comparison.columns(
         [
             *boots(BEFORE, Arm.BEFORE, [10, 11, 12], [1000, 1100, 1200], accel),

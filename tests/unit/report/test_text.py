@@ -33,8 +33,7 @@ PHASES: tuple[tuple[str, bool, dict[str, dict[str, int]]], ...] = (
 
 
 def run(accel: Accel = Accel.TCG, *, error: str = "", warnings: tuple[str, ...] = ()) -> Run:
-    """A run of a phase with the seed's slowscan-v2 counters, one with small counters, and one that is not
-    measured."""
+    """A run of three phases: with the seed's slowscan-v2 counters, with small ones, and not measured."""
     phases = [
         PhaseResult(
             phase=Phase(name=name, command="true", limit_seconds=60, measured=measured),

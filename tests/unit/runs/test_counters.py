@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Text of kernels from 3.19 to 6.18 -> counters, and the derived ratios (test_reference has the seeds'
-tables)."""
+"""Text of kernels from 3.19 to 6.18 -> counters, and derived ratios (test_reference: the seeds' tables)."""
 
 from __future__ import annotations
 

@@ -150,8 +150,7 @@ def test_an_index_that_cannot_be_written_is_an_error(four: list[Run]) -> None:
 
 
 def test_who_only_looks_waits_for_nobody(four: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
-    """While another process writes, an index that is up to date is read; an outdated one waits, with a
-    message."""
+    """While another process writes, a current index is read; an outdated one waits, with a message."""
     run_index.find()
     monkeypatch.setattr(run_index, "WAIT_SECONDS", 0.1)
     with closing(sqlite3.connect(index_file(), isolation_level=None)) as other:

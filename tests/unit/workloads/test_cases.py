@@ -104,8 +104,7 @@ def counters_of(case: Case) -> list[str]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_metrics_are_some_that_there_are(name: str) -> None:
-    """metrics.known accepts any name of a counter's form; this checks for counters of 6.1 and of the fairzone
-    patches."""
+    """metrics.known accepts any counter's form; this checks for those of 6.1 and the fairzone patches."""
     case = catalog.case(name)
     for counter in counters_of(case):
         assert counter in COUNTERS or counter.startswith("fairzone_")

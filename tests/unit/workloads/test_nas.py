@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Our NAS kernels verify their results, and fail on wrong ones; a user's NPB is built, and its own verdict is
-used."""
+"""Our NAS kernels verify their results, and fail on wrong ones; a user's NPB is built and judges itself."""
 
 from __future__ import annotations
 
