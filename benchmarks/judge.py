@@ -143,8 +143,7 @@ def rates(
 
 
 def auto(wish: Expectation, kind: Kind, before: Draw, after: Draw, tries: int, *, shared: bool) -> float:
-    """How often --boots auto ends with `holds`, in percent; `shared` divides the error by the number of
-    looks."""
+    """How often --boots auto ends with `holds`, in percent; `shared` divides the error by the looks."""
     rng, held = np.random.default_rng(5), 0
     alpha = expectation.ALPHA / len(AUTO) if shared else expectation.ALPHA
     for _ in range(tries):

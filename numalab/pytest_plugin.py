@@ -108,8 +108,7 @@ def _boots(text: str) -> int | str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marks, show the lab's steps with -o log_cli=true, and let kill(1) and a closed terminal
-    end a session as Ctrl-C does."""
+    """Register the marks, log steps with -o log_cli=true, and end on kill(1) or a hang-up as on Ctrl-C."""
     for line in (
         "topology(name, memory=SIZE, vcpus=N): the guest's machine; scaled where given",
         "minutes(n): what the test may take, boot and all; its deadline",
@@ -164,8 +163,7 @@ class CaseFile(pytest.File):
                 )
 
     def _kernels(self, case: Case) -> Sequence[str] | None:
-        """The kernels of --kernels; () for the case's; with --series theirs there, None when one is
-        missing."""
+        """The kernels of --kernels; () for the case's; with --series theirs there, None if one is missing."""
         from numalab.kernel import recipe
 
         kernels, series = self.config.getoption("--kernels"), self.config.getoption("--series")
@@ -402,8 +400,7 @@ def run(
     deadline: Deadline,
     record_property: Callable[[str, object], None],
 ) -> Callable[[str], Run]:
-    """run(WORKLOAD) -> Run, in the test's guest, at the session's size. All counters go into the JUnit
-    XML."""
+    """run(WORKLOAD) -> Run, in the test's guest and the session's size. All counters go into JUnit XML."""
     from numalab.measure import runner
 
     def measured(workload: str) -> Run:

@@ -57,7 +57,7 @@ class View:
         return self
 
     def moving(self, phase: str, sample: Mapping[str, Any]) -> None:
-        """See measure.Watcher."""
+        """See runner.Watcher."""
         if self.first is None or self.first[0] != phase:
             self.first = (phase, sample)
             return

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""How steps look: a live line for each running step on a terminal, plain lines in a pipe. core.log emits
-them."""
+"""How core.log's steps look: a live line for each running step on a terminal, plain lines in a pipe."""
 
 from __future__ import annotations
 

@@ -37,8 +37,7 @@ class Plan(Value):
     size: SizeClass
     machine: Machine
     kernels: tuple[str, ...]
-    """Recipes, by name or path. The first is "before", the others are "after". One kernel twice
-    calibrates."""
+    """Recipes, by name or path: first "before", then any number of "after". One kernel twice calibrates."""
     accel: str = "auto"
     profile_hz: int = 0
     image: str = "debian12"

@@ -52,7 +52,7 @@ def qemu_version(deadline: Deadline, where: Where = HERE) -> str:
 
 
 def choose(accel: str, kernel: Path, deadline: Deadline, where: Where = HERE) -> Probe:
-    """The accelerator to use: `accel` is kvm, tcg or auto. A KVM that was asked for and that does not boot is an error."""
+    """The accelerator for `accel`: kvm, tcg or auto. HostError when KVM is required and does not boot."""
     if accel == "tcg":
         return Probe(accel=Accel.TCG, reason="asked for", key="")
     probe = _cached(kernel, deadline, where)

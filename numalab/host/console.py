@@ -32,8 +32,7 @@ OOPS = re.compile(
 )
 """Lines after which no counter can be trusted (arch/x86/kernel/dumpstack.c, mm/fault.c, kernel/panic.c)."""
 INT3 = re.compile(r"int3: \d{4} \[.*?Code: [^<\n]*\b(?P<trapped>[0-9a-f]{2}) <[0-9a-f]{2}>", re.DOTALL)
-"""An oops on a breakpoint, with the instruction bytes that the kernel then reads from memory: after the trap,
-RIP is behind the breakpoint."""
+"""An oops on a breakpoint, and the byte before RIP in memory: the trap leaves RIP behind the breakpoint."""
 BREAKPOINT = "cc"
 FINDING = re.compile(
     r"WARNING: (CPU|\S+:\d+ at )|INFO: task .* blocked for more than|Out of memory: Killed process|oom-kill:"

@@ -30,8 +30,7 @@ ROOM = 2048 * MIB
 
 
 def largest_file(folder: Path, where: Where = HERE) -> int:
-    """Bytes of the largest sparse file that the folder's file system can hold: to the MiB on this machine, to
-    a power of two on another."""
+    """Bytes of the largest sparse file in a folder: to the MiB here, to a power of two on another machine."""
     if where.ssh:
         sizes = " ".join(str(1 << power) for power in range(62, 29, -1))
         script = f'f=$(mktemp -p "$1"); for s in {sizes}; do truncate -s $s "$f" 2>/dev/null && echo $s && break; done; rm -f "$f"'

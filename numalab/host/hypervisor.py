@@ -133,8 +133,10 @@ class Host:
             self._ask_domain(domain.destroy, deadline)
 
     def free_memory(self, deadline: Deadline) -> int:
-        """Bytes available to a new guest: what the host has free or can free, less what running guests may
-        still allocate, less HEADROOM."""
+        """Bytes for a new guest: free and reclaimable memory, less what guests may still take and HEADROOM.
+
+        Guests may take the memory that they were given and have not touched yet.
+        """
 
         def promised() -> int:
             """KiB that running guests may still allocate."""

@@ -176,9 +176,8 @@ class Ssh:
         if result.status == SSH_FAILED and not self.connected(deadline):
             if self.watch:
                 self.watch()
-            said = (
-                "" if tell else result.stderr[-EVIDENCE_BYTES:].strip()
-            )  # who is told line by line has had them, and they are the command's
+            # With `tell`, standard error is the command's, and has been passed on already.
+            said = "" if tell else result.stderr[-EVIDENCE_BYTES:].strip()
             raise GuestLost(f"guest {self.guest}: SSH is lost: {said or 'the connection ended'}")
         return result
 

@@ -193,8 +193,7 @@ def existing(plan: BuildPlan) -> Built | None:
 
 
 def build(name: str, image: Image | None, deadline: Deadline) -> Built:
-    """The kernel, built if it is not there. Raises InputError, HostError, CommandFailed, and then keeps
-    nothing."""
+    """The kernel, built if it is not there, never in part. Raises InputError, HostError, CommandFailed."""
     if not recipe(name).built:
         raise InputError(f"kernel {name} is not built here: its source is a finished kernel")
     known = make_plan(name, image, deadline, fetch=False)

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Kernel configurations as text: their options, and requested ones that are lost. Pure; the builder runs
-make."""
+"""Kernel configurations as text: their options, and requested ones that are lost. Pure; runs no make."""
 
 from __future__ import annotations
 

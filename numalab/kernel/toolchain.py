@@ -75,8 +75,7 @@ def builder() -> Builder:
 
 
 def ask_tools(age: Era | None) -> str:
-    """A shell command for the first --version line of an era's compiler and of BINUTILS; fails without
-    one."""
+    """A shell command for the first --version lines of an era's compiler and BINUTILS; fails without one."""
     programs = " ".join((_program(age), *BINUTILS))
     return f'set -e; for tool in {programs}; do text=$($tool --version); echo "$text" | head -n 1; done'
 

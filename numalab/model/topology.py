@@ -18,8 +18,7 @@ from numalab.model.values import Line, Value, first_line, jsonable
 MAX_VCPUS = 255
 """The number of xAPIC ids. More vCPUs need an interrupt-remapping IOMMU, which lab guests do not have."""
 MAX_NODES = 64
-"""CONFIG_NODES_SHIFT of kernels/config/base.config. A kernel ignores nodes beyond its limit; QEMU's is
-128."""
+"""CONFIG_NODES_SHIFT in kernels/config/base.config: a kernel ignores further nodes. QEMU's limit is 128."""
 LEAST_NODE = 128 * MIB
 """The least memory of a node that has memory: an x86 memory block, and room for the kernel's own data."""
 FAKE_STEP = 32 * MIB

@@ -59,8 +59,7 @@ Values = Sequence[tuple[str, float]]
 
 
 class Mean(Value):
-    """The arithmetic mean of the boots' values, with its interval by Student's t; one boot has no
-    interval."""
+    """The arithmetic mean of the boots' values, with its interval by Student's t; none for one boot."""
 
     mean: float
     low: float | None = None
@@ -142,8 +141,7 @@ def dots(
 
 
 def _ends(columns: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """The ends of an axis from 0 over all dots and, unless they dwarf the dots, all intervals; with a margin,
-    so that no dot is cut."""
+    """The ends of an axis from 0, with a margin, over all dots and all intervals that do not dwarf them."""
     every = [value for column in columns for value in column]
     means = [mean(column) for column in columns]
     most, least = max([0.0, *every]), min([0.0, *every])
@@ -158,8 +156,7 @@ def _ends(columns: Sequence[Sequence[float]]) -> tuple[float, float]:
 def _row(
     y: float, kernel: str, boots: Values, middle: Mean, index: int, ends: tuple[float, float]
 ) -> list[go.Scatter]:
-    """A kernel's row: its interval, mean and dots. The interval is cut at the plot's end; the table has it
-    whole."""
+    """A kernel's row: interval, mean, dots. An interval is cut at the plot's end; the table has it whole."""
     colour = COLOURS[index % len(COLOURS)]
     traces = []
     if middle.low is not None and middle.high is not None:
@@ -362,8 +359,7 @@ def over_time(
 
 
 def heat(title: str, nodes: Mapping[int, Series], most: float) -> Plot | None:
-    """MiB in use by node over a phase of one boot. `most` (pages) is the end of the colour scale, which plots
-    in one group share."""
+    """MiB in use by node over a phase of one boot. `most` (pages) ends the colour scale of all its group."""
     if not nodes:
         return None
     names = [f"node {node}" for node in nodes]

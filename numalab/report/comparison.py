@@ -60,8 +60,10 @@ class Better(StrEnum):
 
 
 def gain(base: N, value: N, better: Better = Better.LOWER) -> N | None:
-    """The gain of `value` over `base` in %: (base - value) / base for a time, (value - base) / base for a
-    rate. None over a base of 0."""
+    """The gain of `value` over `base` in %; None over a base of 0.
+
+    It is (base - value) / base for a time, and (value - base) / base for a rate.
+    """
     if not base:
         return None if value else base
     found = 100 * (base - value) / base
@@ -169,8 +171,7 @@ def totals(found: Columns) -> Block:
 
 
 def counted(found: Columns) -> Block:
-    """The seeds' block of counters: all measured phases of a boot, the mean over boots. Percentages are those
-    of the boots' sums."""
+    """The seeds' counters: all measured phases of a boot, the mean over boots; percentages of their sums."""
     sums = [(_all_boots(boots), len(boots)) for boots in found.values()]
     rows = []
     for title, metric in COUNTER_ROWS:
@@ -209,8 +210,7 @@ def _outputs(found: Columns) -> list[tuple[str, str]]:
 
 
 def _sort(output: str) -> Kind:
-    """The kind of a workload's own number, by its name: a time, a rate (files_per_second is a RATIO), or a
-    count."""
+    """The kind of a workload's own number, by its name: a time, a count, or a RATIO (files_per_second)."""
     if re.search(r"per[_-]second", output):
         return Kind.RATIO
     return metrics.kind(f"output:{output}")
@@ -231,8 +231,7 @@ def _all_boots(boots: Sequence[Run]) -> metrics.Sums | None:
 
 
 def _variation(values: Sequence[float]) -> float | None:
-    """Coefficient of variation in %: standard deviation / arithmetic mean. None for one value, or a mean of
-    0."""
+    """Coefficient of variation in %: deviation / arithmetic mean. None for one value, or a mean of 0."""
     mean = statistics.fmean(values)
     return 100 * statistics.stdev(values) / mean if len(values) > 1 and mean else None
 

@@ -84,7 +84,7 @@ class MeasuredBoot:
 
     @property
     def name(self) -> str:
-        """As plots and tables call it."""
+        """The boot's label in plots and tables."""
         return f"boot {self.number}"
 
 

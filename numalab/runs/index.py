@@ -74,8 +74,7 @@ def find(
     topology: str | None = None,
     accel: str | None = None,
 ) -> list[Entry]:
-    """The runs that match all arguments, oldest first. For `since` see moment. Damaged runs match only
-    without any."""
+    """The runs that match all arguments, oldest first; damaged ones only without any. `since`: see moment."""
     exact = {
         "case_name": case,
         "kernel": kernel,

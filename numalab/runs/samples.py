@@ -23,8 +23,7 @@ _RESIDENT = (
     ("nr_anon_pages", "nr_file_pages"),
     ("nr_inactive_anon", "nr_active_anon", "nr_inactive_file", "nr_active_file"),
 )
-"""The counters whose sum is a node's pages in use: mapped and cached pages, or the LRU lists where a kernel
-does not count those by node."""
+"""Sums to a node's pages in use: mapped and cached pages, or the LRU lists where those are not by node."""
 
 
 def level(counter: str) -> bool:

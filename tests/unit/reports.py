@@ -78,8 +78,7 @@ def run(
     error: str = "",
     warnings: tuple[str, ...] = (),
 ) -> Run:
-    """A run whose measured phases have these counters of /proc/vmstat, `output:NAME` and `trace:S:E`. `arm`
-    None: a run of no experiment."""
+    """A run whose phases have these vmstat counters, `output:NAME`, `trace:S:E`; arm None: no experiment."""
     results = [
         PhaseResult(
             phase=Phase(name="prepare", command="true", limit_seconds=60, measured=False),

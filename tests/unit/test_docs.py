@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""README.md and docs/ are true: files that they show in full, commands that they tell people to run,
-links."""
+"""README.md and docs/ are true: files that they show in full, commands to type, links."""
 
 from __future__ import annotations
 

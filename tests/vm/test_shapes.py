@@ -66,8 +66,7 @@ class Made:
 
 @pytest.fixture(scope="session")
 def made() -> list[Made]:
-    """COUNT different ones, in blocks with their own seeds: hypothesis only varies its examples in a longer
-    series."""
+    """COUNT different ones, in blocks with their own seeds: hypothesis varies what it has in a longer row."""
     texts: dict[tuple[str, int | None, int | None], None] = {}
     for block in range(COUNT):
 

@@ -51,8 +51,10 @@ def test_welch_by_hand() -> None:
 
 
 def test_satterthwaite_by_hand() -> None:
-    """Logs 0 2 4 (variance 4) and 0 1 0 1 (variance 1/3): parts 4/3 and 1/12, freedom (17/12)² / ((16/9)/2 +
-    (1/144)/3)."""
+    """Logs 0 2 4 (variance 4) and 0 1 0 1 (variance 1/3): parts 4/3 and 1/12.
+
+    Degrees of freedom: (17/12)² / ((16/9)/2 + (1/144)/3).
+    """
     found = compare([1, e**2, e**4], [1, e, 1, e], counts=False)
     assert found.freedom == pytest.approx((17 / 12) ** 2 / (16 / 9 / 2 + 1 / 144 / 3))
     assert found.error == pytest.approx(math.sqrt(17 / 12))

@@ -211,8 +211,7 @@ def test_falling_is_rising_the_other_way_round(before: list[float], after: list[
 
 
 def test_correction_over_a_case() -> None:
-    """p = 0.033 (t = 2.6 √1.5): significant alone, not as the smaller of two (q = 2 × 0.033), and again
-    beside a certain one."""
+    """p = 0.033 (t = 2.6 √1.5) is enough alone or beside a sure one, not beside a larger (q = 2 × 0.033)."""
     e = math.e
     weak, sure = ([e**2.6, e**3.6, e**4.6], [1, e, e**2]), ([1000, 1010, 990], [10, 11, 9.5])
     none = ([1, e, e**2], [e, 1, e**2.2])

@@ -184,8 +184,7 @@ def test_stop_has_a_deadline(call: str, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_free_memory(deadline: Deadline) -> None:
-    """12 GiB free or reclaimable; a guest of 4 GiB that uses 1 may still take 3; others' domains do not
-    count."""
+    """12 GiB free or reclaimable; a guest of 4 GiB using 1 may take 3; others' domains do not count."""
     assert host().free_memory(deadline) == 12 * GIB - HEADROOM
     assert host(ours("a", rss=GIB), Domain("web", "<domain/>")).free_memory(deadline) == 9 * GIB - HEADROOM
     assert host(*(ours(name) for name in "abcd")).free_memory(deadline) == 0

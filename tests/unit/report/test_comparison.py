@@ -246,8 +246,7 @@ def test_counters_are_means_and_ratios_are_of_sums() -> None:
 
 
 def test_autonuma_cost_by_hand() -> None:
-    """7 × 1000000 PTEs + 5000 × 2000 faults + 1316.5 × 4000 pages = 22.266 million; mmtests drops the
-    last."""
+    """7 × 1000000 PTEs + 5000 × 2000 faults + 1316.5 × 4000 pages = 22.266 million, with page copies."""
     vmstat = {"numa_pte_updates": 1_000_000, "numa_hint_faults": 2000, "numa_pages_migrated": 4000}
     assert cells(
         comparison.counted(comparison.columns([counted("a", vmstat), counted("a", vmstat, 1)])),

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The seeds' tables as data: each percentage follows from the values, or is listed here as one that
-cannot."""
+"""The seeds' tables as data: percentages follow from the values, or are listed here as ones that cannot."""
 
 from __future__ import annotations
 
