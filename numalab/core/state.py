@@ -166,9 +166,8 @@ def machine_lock(name: str, deadline: Deadline) -> Iterator[None]:
     with socket.socket(socket.AF_UNIX) as handle:
         while True:
             try:
-                handle.bind(
-                    f"\0numalab-{name}"
-                )  # an abstract socket (unix(7)): no file, so no owner and nothing to clean up
+                # An abstract socket (unix(7)): no file, so no owner and nothing to clean up.
+                handle.bind(f"\0numalab-{name}")
                 break
             except OSError as error:
                 if error.errno != errno.EADDRINUSE:

@@ -179,10 +179,8 @@ def run(
 def _keep_console(guest: Guest, target: Path) -> tuple[str, ...]:
     """Copy the console log; returns the lines that are evidence."""
     seen: list[str] = []
-    with (
-        target.open("w") as copy,
-        contextlib.suppress(LabError),
-    ):  # a lost machine must not hide the first error
+    # A lost machine must not hide the first error.
+    with target.open("w") as copy, contextlib.suppress(LabError):
         for piece in guest.console_pieces():
             copy.write(piece)
             seen += console.warnings(piece)
