@@ -235,7 +235,7 @@ class CaseItem(pytest.Item):
             raise CannotTell(text)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> str | Any:
-        """A verdict is its own explanation; no stack of calls leads to it."""
+        """The verdict as text, without a traceback."""
         return _plain(excinfo.value) or super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Path, int, str]:

@@ -80,7 +80,7 @@ class View:
             log.tell(f"{result.phase.name}: {'  '.join(moved) or 'nothing moved'}", who=self.plan.case_name)
 
     def so_far(self, verdict: Verdict) -> None:
-        """The verdict after a round."""
+        """Log the verdict after a round."""
         told = [
             f"{finding.expectation.metric} ×{finding.ratio:.3g}"
             for finding in verdict.findings

@@ -75,7 +75,7 @@ def one_of(kind: type[SizeClass] | type[DiskForm] | type[BootWay], option: str, 
 
 
 def accel_word(text: str) -> str:
-    """--accel's word."""
+    """The checked word of --accel."""
     if text not in ("kvm", "tcg", "auto"):
         raise InputError(f"--accel: {text!r} is none of kvm, tcg, auto")
     return text

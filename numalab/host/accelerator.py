@@ -159,7 +159,7 @@ def boot(kernel: Path, accel: Sequence[str], deadline: Deadline, where: Where = 
 
 
 def probe_cpio() -> bytes:
-    """An initramfs (cpio, newc: see the kernel's early-userspace/buffer-format) that says WORD and ends."""
+    """An initramfs (cpio newc; see the kernel's early-userspace/buffer-format) that prints WORD and ends."""
     busybox = Path(need("busybox", "busybox-static")).read_bytes()
     script = (
         f"#!/bin/busybox sh\n/bin/busybox echo '{WORD}' > /dev/console\n/bin/busybox reboot -f\n".encode()

@@ -13,7 +13,7 @@ from numalab.model.values import Accel, Phase, SizeClass, Stored, Value
 
 
 class PhaseResult(Value):
-    """A phase's result. Times in seconds; `counters`: differences by source (vmstat, node0.vmstat, trace)."""
+    """A phase's result. Times in seconds; `counters`: differences by source (vmstat, node0.vmstat, …)."""
 
     phase: Phase
     status: int
@@ -41,7 +41,7 @@ class Run(Stored):
     guest: GuestRecord
     """Read with today's rules: a rule added to Topology must not refuse what older guests have run on."""
     inputs: dict[str, str] = Field(default_factory=dict)
-    """Path -> SHA-256 of the files that the run depends on, beside the guest's (which are in `guest`)."""
+    """File name -> SHA-256 of what the run depends on, beside the guest's files (which are in `guest`)."""
     release: str
     cmdline: str
     settings: dict[str, str] = Field(default_factory=dict)
