@@ -120,7 +120,7 @@ def _crash_of(boot: ExperimentBoot) -> Iterator[None]:
 
 
 def fresh_experiment(plan: Plan) -> str:
-    """A new experiment's name: time, case, and whose it is."""
+    """A new experiment's name: time, case, process id, random digits."""
     return f"{state.stamp()}-{plan.case_name}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
