@@ -158,7 +158,7 @@ def _matching(name: str, wanted: dict[str, str], base: Path | None) -> list[Imag
 
 def _whole(image: Image) -> Image:
     """An image, its files looked at. HostError when one is missing or truncated."""
-    mend = f"build it again by force (lab.py image build {image.name}, from the same base if it had one), then lab.py gc"
+    mend = f"lab.py image build --force {image.name} (with the --base that it was made from, if any), then lab.py gc"
     try:
         size = (
             min(image.file(needed).stat().st_size for needed in FILES)
