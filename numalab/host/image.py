@@ -165,13 +165,10 @@ def _whole(image: Image) -> Image:
             and image.file("disk.qcow2").stat().st_size
         )
     except OSError as error:
-        raise HostError(
-            f"image {image.name}: {image.directory} is broken ({error}): {mend}", field="force"
-        ) from error
+        raise HostError(f"image {image.name}: {image.directory} is broken ({error}): {mend}") from error
     if size != image.disk_bytes:
         raise HostError(
-            f"image {image.name}: {image.directory}/disk.qcow2 has {size} bytes, not {image.disk_bytes}: {mend}",
-            field="force",
+            f"image {image.name}: {image.directory}/disk.qcow2 has {size} bytes, not {image.disk_bytes}: {mend}"
         )
     return image
 
