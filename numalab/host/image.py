@@ -157,20 +157,17 @@ def _matching(name: str, wanted: dict[str, str], base: Path | None) -> list[Imag
 
 def _whole(image: Image) -> Image:
     """The image, after checking its files. HostError when one is missing or truncated."""
-    mend = f"build it again by force (lab.py image build {image.name}, from the same base if it had one), then lab.py gc"
+    mend = f"lab.py image build --force {image.name} (with the --base that it was made from, if any), then lab.py gc"
     try:
         size = (
             min(image.file(needed).stat().st_size for needed in FILES)
             and image.file("disk.qcow2").stat().st_size
         )
     except OSError as error:
-        raise HostError(
-            f"image {image.name}: {image.directory} is broken ({error}): {mend}", field="force"
-        ) from error
+        raise HostError(f"image {image.name}: {image.directory} is broken ({error}): {mend}") from error
     if size != image.disk_bytes:
         raise HostError(
-            f"image {image.name}: {image.directory}/disk.qcow2 has {size} bytes, not {image.disk_bytes}: {mend}",
-            field="force",
+            f"image {image.name}: {image.directory}/disk.qcow2 has {size} bytes, not {image.disk_bytes}: {mend}"
         )
     return image
 

@@ -112,6 +112,13 @@ class Topology(Value):
             )
         if self.vcpus % self.sockets:
             raise ValueError(f"sockets: {self.vcpus} vCPUs do not divide into {self.sockets} sockets")
+        cores = self.vcpus // self.sockets
+        if (ids := ((self.sockets - 1) << (cores - 1).bit_length()) + cores) > MAX_VCPUS:
+            # Each socket takes a power of two of APIC ids (QEMU's include/hw/i386/topology.h); TCG has no x2APIC.
+            raise ValueError(
+                f"sockets: {self.sockets} sockets of {cores} vCPUs take APIC ids up to {ids - 1}; "
+                f"{MAX_VCPUS - 1} is the largest that a guest has: choose fewer sockets"
+            )
 
     def _check_memory(self) -> None:
         for index, node in enumerate(self.nodes):

@@ -170,7 +170,7 @@ def test_a_broken_image_names_its_mend(harm: str, deadline: Deadline) -> None:
     else:
         path.write_bytes(path.read_bytes()[:-1])
     for ask in (image.existing, image.require):
-        with pytest.raises(HostError, match=rf"build it again by force \(lab.py image build {NAME}"):
+        with pytest.raises(HostError, match=rf"lab.py image build --force {NAME}"):
             ask(NAME, deadline)
 
 

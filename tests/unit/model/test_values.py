@@ -142,6 +142,11 @@ def test_no_names(name: str) -> None:
             {"nodes": [{"cpus": "1-3", "memory": "1GiB"}, {"cpus": "0", "memory": "1GiB"}], "memory": "2GiB"},
             "node 0 begins with vCPU 1, and a later node with vCPU 0: Linux numbers nodes by their first vCPU",
         ),
+        (
+            {"vcpus": 240, "sockets": 12},
+            "sockets: 12 sockets of 20 vCPUs take APIC ids up to 371; 254 is the largest",
+        ),
+        ({"vcpus": 255, "sockets": 5}, "sockets: 5 sockets of 51 vCPUs take APIC ids up to 306"),
         ({"nodes": [{"cpus": "0-3", "memory": "1048577K"}]}, "not a whole number of MiB"),
         ({"nodes": [{"cpus": "0-4", "memory": "2GiB"}]}, r"node 0 has vCPU 4, but there are only 4 \(0-3\)"),
         (
