@@ -202,7 +202,7 @@ def load(where: Site) -> Calibration | None:
     """The calibration of a site, or one that an older lab made there; None without one. Raises InputError."""
     path = next((path for path in (where.file(), where.older().file()) if path.exists()), where.file())
     try:
-        return Calibration.model_validate_json(path.read_text()) if path.exists() else None
+        return Calibration.from_json(path.read_text()) if path.exists() else None
     except (OSError, ValueError) as error:  # ValueError: JSON, UTF-8 or fields
         raise InputError(
             f"{path}: not a calibration: {first_line(error)}: remove it, and run lab.py calibrate {where.case_name}"

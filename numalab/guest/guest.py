@@ -351,7 +351,7 @@ def read(name: str) -> GuestRecord:
         raise InputError(str(error)) from error
     place = state.folder("guests") / name
     try:
-        return GuestRecord.model_validate_json((place / "guest.json").read_text())
+        return GuestRecord.from_json((place / "guest.json").read_text())
     except FileNotFoundError:
         if place.exists():
             raise InputError(
@@ -383,7 +383,7 @@ def maker(name: str) -> Maker | None:
         text = path.read_text()
         if re.fullmatch(r"\d+ \d+", text):  # labs before 2026-11 wrote this
             return Maker(process=text, node="", uri="")
-        known = Maker.model_validate_json(text)
+        known = Maker.from_json(text)
         if known.parsed is None:
             raise ValueError(f"process: {known.process!r} names none")
     except FileNotFoundError:

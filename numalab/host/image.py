@@ -133,7 +133,7 @@ def manifest(place: Path) -> Image:
     """The manifest in an image's folder. Raises HostError."""
     try:
         # The current folder: a state directory may be moved.
-        return Image.model_validate_json((place / "manifest.json").read_text()).model_copy(
+        return Image.from_json((place / "manifest.json").read_text()).model_copy(
             update={"directory": str(place)}
         )
     except (OSError, ValueError) as error:

@@ -177,7 +177,7 @@ def existing(plan: BuildPlan) -> Built | None:
     if not place.is_dir():
         return None
     try:
-        built = Built.model_validate_json((place / "manifest.json").read_text()).model_copy(
+        built = Built.from_json((place / "manifest.json").read_text()).model_copy(
             update={"directory": str(place)}
         )
         size = built.file("bzImage").stat().st_size

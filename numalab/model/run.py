@@ -39,7 +39,6 @@ class Run(Stored):
     host: dict[str, str]
     """Facts about the machine that runs the guest; see machine.about."""
     guest: GuestRecord
-    """Read with today's rules: a rule added to Topology must not refuse what older guests have run on."""
     inputs: dict[str, str] = Field(default_factory=dict)
     """File name -> SHA-256 of what the run depends on, beside the guest's files (which are in `guest`)."""
     release: str

@@ -9,11 +9,11 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, ValidationInfo, model_validator
 
 from numalab.core.errors import InputError
 from numalab.model.units import MIB, Cpus, Size, show_cpus, show_size
-from numalab.model.values import Line, Value, first_line, jsonable
+from numalab.model.values import STORED, Line, Value, first_line, jsonable
 
 MAX_VCPUS = 255
 """The number of xAPIC ids. More vCPUs need an interrupt-remapping IOMMU, which lab guests do not have."""
@@ -80,9 +80,18 @@ class Topology(Value):
     disks: Annotated[tuple[Disk, ...], Field(max_length=25)] = ()  # vdb to vdz
 
     @model_validator(mode="after")
-    def _possible(self) -> Self:
-        for check in (self._check_cpus, self._check_memory, self._check_distances, self._check_rest):
+    def _consistent(self) -> Self:
+        for check in (self._check_cpus, self._check_memory, self._check_distances, self._check_disks):
             check()
+        return self
+
+    @model_validator(mode="after")
+    def _possible(self, info: ValidationInfo) -> Self:
+        """What Linux, libvirt and QEMU take. A stored topology has had its guest: a rule that was added since
+        does not make its runs unreadable, nor a guest that is up."""
+        if info.context != STORED:
+            for check in (self._limit_cpus, self._limit_memory, self._limit_distances, self._limit_hmat):
+                check()
         return self
 
     def _check_cpus(self) -> None:
@@ -99,6 +108,39 @@ class Topology(Value):
         missing = tuple(cpu for cpu in range(self.vcpus) if cpu not in owner)
         if self.nodes and missing:
             raise ValueError(f"nodes: vCPU {show_cpus(missing)} is in no node")
+        if self.vcpus % self.sockets:
+            raise ValueError(f"sockets: {self.vcpus} vCPUs do not divide into {self.sockets} sockets")
+
+    def _check_memory(self) -> None:
+        for index, node in enumerate(self.nodes):
+            if not node.memory and not node.cpus:
+                raise ValueError(f"nodes: node {index} has neither CPUs nor memory")
+        total = sum(node.memory for node in self.nodes)
+        if self.nodes and total != self.memory:
+            raise ValueError(
+                f"memory: is {show_size(self.memory)}, but the nodes' add up to {show_size(total)}"
+            )
+        if self.fake and self.nodes:
+            raise ValueError("fake: numa=fake splits a machine without nodes; drop `nodes` or `fake`")
+
+    def _check_distances(self) -> None:
+        if not self.distances:
+            return
+        count = len(self.nodes)
+        if len(self.distances) != count or any(len(row) != count for row in self.distances):
+            raise ValueError(
+                f"distances: must be a full table of {count} rows of {count} (QEMU refuses an asymmetric one with gaps)"
+            )
+
+    def _check_disks(self) -> None:
+        names = [disk.name for disk in self.disks]
+        if doubles := {name for name in names if names.count(name) > 1}:
+            raise ValueError(f"disks: {sorted(doubles)[0]} is there twice")
+        if ROOT_DISK in names:
+            raise ValueError(f"disks: {ROOT_DISK} is the guest's own disk; choose another name")
+
+    def _limit_cpus(self) -> None:
+        owner = {cpu: index for index, node in enumerate(self.nodes) for cpu in node.cpus}
         firsts = [min(node.cpus) for node in self.nodes if node.cpus]
         if firsts != sorted(firsts):
             # Linux numbers nodes in the order of the SRAT (acpi_map_pxm_to_node in drivers/acpi/numa/srat.c),
@@ -110,8 +152,6 @@ class Topology(Value):
                 f"nodes: node {index} begins with vCPU {min(self.nodes[index].cpus)}, and a later node with vCPU "
                 f"{min(first for first in firsts if owner[first] > index)}: Linux numbers nodes by their first vCPU: sort them so"
             )
-        if self.vcpus % self.sockets:
-            raise ValueError(f"sockets: {self.vcpus} vCPUs do not divide into {self.sockets} sockets")
         cores = self.vcpus // self.sockets
         if (ids := ((self.sockets - 1) << (cores - 1).bit_length()) + cores) > MAX_VCPUS:
             # Each socket takes a power of two of APIC ids (QEMU's include/hw/i386/topology.h); TCG has no x2APIC.
@@ -120,7 +160,7 @@ class Topology(Value):
                 f"{MAX_VCPUS - 1} is the largest that a guest has: choose fewer sockets"
             )
 
-    def _check_memory(self) -> None:
+    def _limit_memory(self) -> None:
         for index, node in enumerate(self.nodes):
             if node.memory % MIB:
                 raise ValueError(f"nodes: node {index}'s memory is not a whole number of MiB")
@@ -128,8 +168,6 @@ class Topology(Value):
                 raise ValueError(
                     f"nodes: node {index} has {show_size(node.memory)}; a node with memory has {show_size(LEAST_NODE)} at least"
                 )
-            if not node.memory and not node.cpus:
-                raise ValueError(f"nodes: node {index} has neither CPUs nor memory")
             if node.cpus and index and not self.nodes[index - 1].cpus:
                 # libvirt 9.0 searches a vCPU's node from node 0 on and reads the CPU mask that a node without
                 # CPUs does not have (qemuProcessSetupPid): libvirtd dies by SIGSEGV, for all of its users.
@@ -139,32 +177,6 @@ class Topology(Value):
                 )
         if self.memory % MIB:
             raise ValueError(f"memory: {show_size(self.memory)} is not a whole number of MiB")
-        total = sum(node.memory for node in self.nodes)
-        if self.nodes and total != self.memory:
-            raise ValueError(
-                f"memory: is {show_size(self.memory)}, but the nodes' add up to {show_size(total)}"
-            )
-
-    def _check_distances(self) -> None:
-        if not self.distances:
-            return
-        count = len(self.nodes)
-        if len(self.distances) != count or any(len(row) != count for row in self.distances):
-            raise ValueError(
-                f"distances: must be a full table of {count} rows of {count} (QEMU refuses an asymmetric one with gaps)"
-            )
-        for i, row in enumerate(self.distances):
-            for j, distance in enumerate(row):
-                if i == j and distance != LOCAL_DISTANCE:
-                    raise ValueError(
-                        f"distances: node {i} to itself is {distance}; ACPI has it {LOCAL_DISTANCE}"
-                    )
-                if i != j and not LOCAL_DISTANCE < distance < 255:
-                    raise ValueError(f"distances: node {i} to {j} is {distance}; remote ones are 11 to 254")
-
-    def _check_rest(self) -> None:
-        if self.fake and self.nodes:
-            raise ValueError("fake: numa=fake splits a machine without nodes; drop `nodes` or `fake`")
         if self.fake and self.memory < self.fake * LEAST_NODE:
             raise ValueError(
                 f"fake: {self.fake} nodes share {show_size(self.memory)}; each needs {show_size(LEAST_NODE)} at least"
@@ -175,11 +187,18 @@ class Topology(Value):
             raise ValueError(
                 f"fake: {self.fake} nodes share {show_size(self.memory)}; each needs a multiple of {show_size(FAKE_STEP)}"
             )
-        names = [disk.name for disk in self.disks]
-        if doubles := {name for name in names if names.count(name) > 1}:
-            raise ValueError(f"disks: {sorted(doubles)[0]} is there twice")
-        if ROOT_DISK in names:
-            raise ValueError(f"disks: {ROOT_DISK} is the guest's own disk; choose another name")
+
+    def _limit_distances(self) -> None:
+        for i, row in enumerate(self.distances):
+            for j, distance in enumerate(row):
+                if i == j and distance != LOCAL_DISTANCE:
+                    raise ValueError(
+                        f"distances: node {i} to itself is {distance}; ACPI has it {LOCAL_DISTANCE}"
+                    )
+                if i != j and not LOCAL_DISTANCE < distance < 255:
+                    raise ValueError(f"distances: node {i} to {j} is {distance}; remote ones are 11 to 254")
+
+    def _limit_hmat(self) -> None:
         hmat = [(node.latency_ns is None, node.bandwidth_mibs is None) for node in self.nodes if node.memory]
         if len({flag for pair in hmat for flag in pair}) > 1:
             raise ValueError("nodes: latency_ns and bandwidth_mibs go on every node with memory, or on none")

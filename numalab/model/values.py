@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import (
     AfterValidator,
@@ -51,6 +51,10 @@ class Value(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+STORED = "stored"
+"""The context in which stored data is validated: rules of what can be made today do not apply."""
+
+
 class Stored(Value):
     """A value that is stored as JSON, with the number of its format.
 
@@ -72,6 +76,11 @@ class Stored(Value):
                 f"format {number}: a newer numalab wrote it; this one reads formats up to {newest}"
             )
         return {**(cls.upgraded(data, number) if number < newest else data), "format": newest}
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        """Read what was stored. Raises ValueError."""
+        return cls.model_validate_json(text, context=STORED)
 
     @classmethod
     def upgraded(cls, data: dict[str, Any], number: int) -> dict[str, Any]:

@@ -66,7 +66,7 @@ def write_phase(
 def read(folder: Path) -> Run:
     """A run, with its differences computed from the raw snapshots. Raises InputError."""
     try:
-        run = Run.model_validate_json((folder / "run.json").read_text())
+        run = Run.from_json((folder / "run.json").read_text())
         return run.model_copy(
             update={"phases": tuple(_again(folder, i, result) for i, result in enumerate(run.phases))}
         )
@@ -77,7 +77,7 @@ def read(folder: Path) -> Run:
 def summary(folder: Path) -> Run:
     """A run from run.json alone, with its differences as stored: fast, for many runs. Raises InputError."""
     try:
-        return Run.model_validate_json((folder / "run.json").read_bytes())
+        return Run.from_json((folder / "run.json").read_bytes())
     except (OSError, ValueError) as error:
         raise InputError(f"{folder}: not a run: {_why(error)}") from error
 

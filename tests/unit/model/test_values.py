@@ -147,7 +147,10 @@ def test_no_names(name: str) -> None:
             "sockets: 12 sockets of 20 vCPUs take APIC ids up to 371; 254 is the largest",
         ),
         ({"vcpus": 255, "sockets": 5}, "sockets: 5 sockets of 51 vCPUs take APIC ids up to 306"),
-        ({"nodes": [{"cpus": "0-3", "memory": "1048577K"}]}, "not a whole number of MiB"),
+        (
+            {"nodes": [{"cpus": "0-3", "memory": "1048577K"}], "memory": "1048577K"},
+            "not a whole number of MiB",
+        ),
         ({"nodes": [{"cpus": "0-4", "memory": "2GiB"}]}, r"node 0 has vCPU 4, but there are only 4 \(0-3\)"),
         (
             {
