@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from numalab.cli import interrupt
-from numalab.cli.terminal import told, visible
+from numalab.cli.terminal import handle_signals, told, visible
 from numalab.core.errors import HostError, InputError, LabError
 from numalab.core.process import Deadline
 from numalab.model.case import Case
@@ -119,7 +118,7 @@ def pytest_configure(config: pytest.Config) -> None:
     logging.getLogger("numalab").setLevel(logging.INFO)
     if threading.current_thread() is threading.main_thread():  # no other may
         # By default Python ends at once on SIGTERM and SIGHUP, and the guest would stay.
-        config.add_cleanup(interrupt.install(_interrupt))
+        config.add_cleanup(handle_signals(_interrupt))
 
 
 def _interrupt() -> None:

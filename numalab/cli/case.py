@@ -18,7 +18,6 @@ import typer
 
 from numalab.analysis import calibration
 from numalab.cli import live
-from numalab.cli.interrupt import cancel, limit
 from numalab.cli.options import (
     MINUTE,
     AccelOption,
@@ -33,7 +32,7 @@ from numalab.cli.options import (
     reach,
     size_option,
 )
-from numalab.cli.terminal import echo
+from numalab.cli.terminal import cancel, echo, limit
 from numalab.core.errors import Exit, InputError
 from numalab.experiment import run as experiment
 from numalab.experiment.plan import Plan, build_kernels, interesting_phase, make_plan

@@ -15,7 +15,6 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
-from numalab.cli.interrupt import limit
 from numalab.cli.options import (
     COMMAND_SECONDS,
     MINUTE,
@@ -33,7 +32,7 @@ from numalab.cli.options import (
     show_error,
     size_option,
 )
-from numalab.cli.terminal import echo, visible
+from numalab.cli.terminal import echo, limit, visible
 from numalab.core.errors import Cancelled, DeadlinePassed, Exit, HostError, InputError, LabError
 from numalab.guest import guest as guests
 from numalab.guest import launch, provision

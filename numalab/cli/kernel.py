@@ -9,9 +9,8 @@ from typing import Annotated
 
 import typer
 
-from numalab.cli.interrupt import limit
 from numalab.cli.options import MINUTE
-from numalab.cli.terminal import echo
+from numalab.cli.terminal import echo, limit
 from numalab.core import paths, state
 from numalab.core.errors import InputError
 from numalab.host import image

@@ -21,10 +21,8 @@ import typer
 from numalab.cli import case as case_commands
 from numalab.cli import guest as guest_commands
 from numalab.cli import html as html_commands
-from numalab.cli import interrupt
 from numalab.cli import kernel as kernel_commands
 from numalab.cli import report as report_commands
-from numalab.cli.interrupt import limit
 from numalab.cli.options import (
     COMMAND_SECONDS,
     MINUTE,
@@ -42,7 +40,7 @@ from numalab.cli.options import (
     size_option,
 )
 from numalab.cli.progress import Progress
-from numalab.cli.terminal import echo, outlive_readers
+from numalab.cli.terminal import echo, handle_signals, limit, outlive_readers
 from numalab.core import version
 from numalab.core.errors import Cancelled, Exit, InputError, LabError
 from numalab.guest import guest as guests
@@ -189,7 +187,7 @@ def show_inventory() -> None:
 
 def main() -> NoReturn:
     """Run lab.py's command and exit with its status."""
-    interrupt.install()
+    handle_signals()
     outlive_readers()
     code: int = Exit.LAB_ERROR
     with suppress(OSError), Progress():  # standard error may be a file on a full disk

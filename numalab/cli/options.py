@@ -9,8 +9,7 @@ from typing import Annotated
 
 import typer
 
-from numalab.cli.interrupt import limit
-from numalab.cli.terminal import echo, told
+from numalab.cli.terminal import echo, limit, told
 from numalab.core.errors import Cancelled, HostError, InputError, KernelOops, LabError
 from numalab.guest import guest as guests
 from numalab.guest.guest import Guest

@@ -70,7 +70,7 @@ MODULES = modules_of(PACKAGE)
 COMMANDS = [
     name
     for name in MODULES
-    if name.startswith("cli.") and name.split(".")[1] not in ("interrupt", "live", "progress", "terminal")
+    if name.startswith("cli.") and name.split(".")[1] not in ("live", "progress", "terminal")
 ]
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from numalab.analysis import calibration
 from numalab.cli import case as case_commands
-from numalab.cli import interrupt, live, main
+from numalab.cli import live, main, terminal
 from numalab.core import state
 from numalab.core.errors import Cancelled, Exit, GuestError, HostError, InputError, KernelOops
 from numalab.core.process import Deadline
@@ -518,13 +518,13 @@ def test_bad_watch(lab: Lab, watched: Watched, words: tuple[str, str]) -> None:
 
 def test_watch_ends_with_ctrl_c(lab: Lab, watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     def pause(self: Deadline, seconds: float) -> None:
-        interrupt.cancel.set()
+        terminal.cancel.set()
 
     monkeypatch.setattr(Deadline, "pause", pause)
     try:
         assert lab("watch", "g")[0] == 0
     finally:
-        interrupt.cancel.clear()
+        terminal.cancel.clear()
     assert watched.looks == 1
 
 

@@ -201,7 +201,7 @@ WAITS = """
 import sys, time
 from pathlib import Path
 sys.argv = ["lab.py", "cases"]
-from numalab.cli import interrupt, main
+from numalab.cli import main, terminal
 from numalab.model import catalog
 from numalab.core.log import note, step
 def names(_):
@@ -209,7 +209,7 @@ def names(_):
     try:
         with step("boot"):
             Path("ready").touch()
-            deadline = interrupt.limit(60)
+            deadline = terminal.limit(60)
             deadline.pause(60)
             deadline.check("boot")
     finally:
