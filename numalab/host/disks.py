@@ -123,14 +123,7 @@ def create(disk: Disk, folder: Path, form: DiskForm, deadline: Deadline, where: 
             [where.program("qemu-img", "qemu-utils"), "create", "-q", "-f", "qcow2", path, str(disk.size)],
             deadline=deadline,
         )
-        return DiskFile(
-            path=str(path),
-            format="qcow2",
-            serial=disk.name,
-            direct=direct_io(folder, where),
-            bus=disk.bus,
-            mibs_per_second=disk.mibs_per_second,
-        )
+        return _disk_file(disk, path, "qcow2", where)
     place = _pool_folder(folder.name, deadline) if form is DiskForm.POOL else folder
     place.mkdir(exist_ok=True)
     path = place / f"{disk.name}.raw"
@@ -142,11 +135,16 @@ def create(disk: Disk, folder: Path, form: DiskForm, deadline: Deadline, where: 
     if result.status:
         where.run(["rm", "-f", path], deadline=deadline)
         raise InputError(f"disk {disk.name}: {show_size(disk.size)}: {result.stderr.strip()}")
+    return _disk_file(disk, path, "raw", where)
+
+
+def _disk_file(disk: Disk, path: Path, image_format: str, where: Where) -> DiskFile:
+    """A data disk's file, as QEMU opens it."""
     return DiskFile(
         path=str(path),
-        format="raw",
+        format=image_format,
         serial=disk.name,
-        direct=direct_io(place, where),
+        direct=direct_io(path.parent, where),
         bus=disk.bus,
         mibs_per_second=disk.mibs_per_second,
     )

@@ -26,7 +26,7 @@ from numalab.host import hypervisor
 from numalab.model import catalog
 from numalab.model.case import Arm
 from tests.unit import synthetic
-from tests.unit.makers import FakeHost
+from tests.unit.makers import FakeHost, pytest_argv
 
 pytest_plugins = "pytester"
 
@@ -55,19 +55,7 @@ def test_libvirt_is_not_asked_for():
 
 
 def run(place: Path, *words: str) -> str:
-    (place / "test_mine.py").write_text(CASES)
-    argv = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "--rootdir",
-        str(place),
-        *words,
-        str(place / "test_mine.py"),
-    ]
+    argv = pytest_argv(place, CASES, *words)
     return subprocess.run(argv, cwd=place, capture_output=True, text=True, timeout=120, check=False).stdout
 
 

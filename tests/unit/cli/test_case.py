@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import signal
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,7 +12,7 @@ import pytest
 
 from numalab.analysis import calibration
 from numalab.cli import case as case_commands
-from numalab.cli import live, main, terminal
+from numalab.cli import live, terminal
 from numalab.core import state
 from numalab.core.errors import Cancelled, Exit, GuestError, HostError, InputError, KernelOops
 from numalab.core.process import Deadline
@@ -29,7 +27,8 @@ from numalab.model.values import SizeClass
 from numalab.runs import index as run_index
 from numalab.runs import record
 from tests.unit import synthetic
-from tests.unit.makers import FakeHost, FakeShell
+from tests.unit.cli.conftest import LabPy
+from tests.unit.makers import FakeShell
 
 BEFORE = (1_557_000, 1_721_000, 1_590_000)
 AFTERS = {
@@ -53,30 +52,6 @@ sizes:
 expect:
   - {metric: numa_pte_updates, phase: touch, direction: falls, by: 2}
 """
-Lab = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def lab(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Lab:
-    """lab(WORD…) -> exit status, standard output, standard error of lab.py."""
-    monkeypatch.setattr(signal, "signal", lambda *_: None)
-    monkeypatch.setattr(case_commands, "connect", lambda *_: FakeHost())
-
-    def call(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["lab.py", *words])
-        with pytest.raises(SystemExit) as done:
-            main.main()
-        said = capsys.readouterr()
-        return int(str(done.value.code)), said.out, said.err
-
-    return call
-
-
-@pytest.fixture
-def case(tmp_path: Path) -> str:
-    path = tmp_path / "mine.yml"
-    path.write_text(CASE)
-    return str(path)
 
 
 def boots(asked: Plan, after: Sequence[int]) -> list[Run]:
@@ -119,9 +94,9 @@ def conducted(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("answer", "status"), [("holds", 0), ("does not hold", 1), ("cannot tell", 3)])
-def test_run(lab: Lab, case: str, conducted: dict[str, Any], answer: str, status: int) -> None:
+def test_run(lab_py: LabPy, case: str, conducted: dict[str, Any], answer: str, status: int) -> None:
     conducted["after"] = AFTERS[answer]
-    code, out, _ = lab("run", case)
+    code, out, _ = lab_py("run", case)
     assert code == status
     assert out.startswith(
         f"mine (quick) on 4socket, tcg: 6.1-slowscan-before against 6.1, 3 and 3 boots: {answer.upper()}\n"
@@ -140,30 +115,32 @@ def test_run(lab: Lab, case: str, conducted: dict[str, Any], answer: str, status
         (OSError("disk full"), 2),
     ],
 )
-def test_run_breaks(lab: Lab, case: str, conducted: dict[str, Any], error: Exception, status: int) -> None:
+def test_run_breaks(
+    lab_py: LabPy, case: str, conducted: dict[str, Any], error: Exception, status: int
+) -> None:
     """No verdict. An oops is the kernel's; everything else is the lab's."""
     conducted["error"] = error
-    code, out, err = lab("run", case)
+    code, out, err = lab_py("run", case)
     assert (code, out) == (status, "")
     assert str(error) in err or "cancelled" in err
 
 
 def test_the_worst_of_several_verdicts_counts(
-    lab: Lab, case: str, conducted: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    lab_py: LabPy, case: str, conducted: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def several(*answers: str) -> int:
         asked = make_plan(case, SizeClass.QUICK)
         told = tuple(experiment.verdicts(boots(asked, AFTERS[answer]))[0] for answer in answers)
         runs = tuple((run, Path("/runs")) for run in boots(asked, AFTERS[answers[0]]))
         monkeypatch.setattr(experiment, "conduct", lambda *_, **__: Outcome("e", runs, told))
-        return lab("run", case)[0]
+        return lab_py("run", case)[0]
 
     assert several("holds", "cannot tell") == 3
     assert several("cannot tell", "does not hold", "holds") == 1
     assert several("holds", "holds") == 0
 
 
-def test_run_as_chosen(lab: Lab, case: str, conducted: dict[str, Any]) -> None:
+def test_run_as_chosen(lab_py: LabPy, case: str, conducted: dict[str, Any]) -> None:
     words = (
         "--kernels",
         "6.12,6.1",
@@ -180,7 +157,7 @@ def test_run_as_chosen(lab: Lab, case: str, conducted: dict[str, Any]) -> None:
         "--accel",
         "tcg",
     )
-    lab("run", case, *words)
+    lab_py("run", case, *words)
     asked = conducted["asked"]
     assert (asked.kernels, asked.machine.topology, asked.machine.memory, asked.machine.vcpus) == (
         ("6.12", "6.1"),
@@ -210,24 +187,24 @@ def test_run_as_chosen(lab: Lab, case: str, conducted: dict[str, Any]) -> None:
     ],
 )
 def test_bad_choices(
-    lab: Lab, case: str, conducted: dict[str, Any], words: tuple[str, str], said: str
+    lab_py: LabPy, case: str, conducted: dict[str, Any], words: tuple[str, str], said: str
 ) -> None:
-    code, out, err = lab("run", case, *words)
+    code, out, err = lab_py("run", case, *words)
     assert (code, out) == (2, "")
     assert said in err
     assert len(err.strip().splitlines()) == 1
     assert "asked" not in conducted
 
 
-def test_no_such_case(lab: Lab) -> None:
-    code, _, err = lab("run", "nothing")
+def test_no_such_case(lab_py: LabPy) -> None:
+    code, _, err = lab_py("run", "nothing")
     assert code == 2
     assert "no testcases file" in err
     assert "xfsrepair" in err, "and which there are"
 
 
-def test_cases(lab: Lab) -> None:
-    code, out, _ = lab("cases")
+def test_cases(lab_py: LabPy) -> None:
+    code, out, _ = lab_py("cases")
     assert code == 0
     for name in catalog.names("testcases"):
         case = catalog.case(name)
@@ -247,10 +224,10 @@ def stored(case: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[Run
 
 @pytest.mark.parametrize(("answer", "status"), [("holds", 0), ("does not hold", 1), ("cannot tell", 3)])
 def test_verdict(
-    lab: Lab, case: str, stored: Callable[[Sequence[Run]], None], answer: str, status: int
+    lab_py: LabPy, case: str, stored: Callable[[Sequence[Run]], None], answer: str, status: int
 ) -> None:
     stored(boots(make_plan(case, SizeClass.QUICK), AFTERS[answer]))
-    code, out, _ = lab("verdict", "mine")
+    code, out, _ = lab_py("verdict", "mine")
     assert code == status
     assert f": {answer.upper()}\n" in out
 
@@ -291,60 +268,62 @@ def doubts(out: str) -> list[str]:
     ]
 
 
-def test_verdict_of_an_experiment_that_was_repeated(lab: Lab, case: str) -> None:
+def test_verdict_of_an_experiment_that_was_repeated(lab_py: LabPy, case: str) -> None:
     """Repeated until it fitted, or once more; another machine, kernel or size is no repetition."""
     asked = make_plan(case, SizeClass.QUICK)
     keep(asked, "holds", "20261122T12")
-    assert doubts(lab("verdict", "mine")[1]) == []
+    assert doubts(lab_py("verdict", "mine")[1]) == []
     keep(asked, "holds", "20261122T11", host={"machine": "other", "cpu": "EPYC", "cpus": "2"})
     keep(make_plan(case, SizeClass.QUICK, kernels=("6.12-slowscan-before", "6.12")), "holds", "20261122T10")
-    code, out, _ = lab("verdict", "mine")
+    code, out, _ = lab_py("verdict", "mine")
     assert (code, doubts(out)) == (0, [])
     assert out.splitlines()[-1] == "judged: experiment 20261122T12, begun 20261122T1200 on vm", (
         "the newest by what its runs say"
     )
     keep(asked, "does not hold", "20261122T09")
-    assert doubts(lab("verdict", "mine")[1]) == [
+    assert doubts(lab_py("verdict", "mine")[1]) == [
         "repeated: 1 other experiment of this case, size, topology, machine and kernels is here, 1 earlier; does not hold: 1",
     ]
     keep(asked, "cannot tell", "20261122T08")
     keep(asked, "holds", "20261122T07", count=1)
     last = "repeated: 3 other experiments of this case, size, topology, machine and kernels are here"
-    assert doubts(lab("verdict", "mine")[1]) == [f"{last}, 3 earlier; cannot tell: 2, does not hold: 1"]
-    assert doubts(lab("verdict", "20261122T09")[1]) == [f"{last}, 2 earlier; cannot tell: 2, holds: 1"]
+    assert doubts(lab_py("verdict", "mine")[1]) == [f"{last}, 3 earlier; cannot tell: 2, does not hold: 1"]
+    assert doubts(lab_py("verdict", "20261122T09")[1]) == [f"{last}, 2 earlier; cannot tell: 2, holds: 1"]
 
 
-def test_verdict_of_an_unfinished_experiment(lab: Lab, case: str) -> None:
+def test_verdict_of_an_unfinished_experiment(lab_py: LabPy, case: str) -> None:
     asked = make_plan(case, SizeClass.QUICK)
     keep(asked, "holds", "20261122T12", count=5)
-    assert doubts(lab("verdict", "mine")[1]) == [
+    assert doubts(lab_py("verdict", "mine")[1]) == [
         "experiment 20261122T12 is unfinished: 5 of 6 planned boots count; it was cut short, still goes on, or some were left out",
     ]
     keep(asked, "holds", "20261122T13", count=5, planned=None)
-    assert not any("unfinished" in line for line in doubts(lab("verdict", "mine")[1])), (
+    assert not any("unfinished" in line for line in doubts(lab_py("verdict", "mine")[1])), (
         "nobody knows, of a run of before this was kept"
     )
 
 
-def test_run_says_that_it_was_repeated(lab: Lab, case: str, conducted: dict[str, Any]) -> None:
+def test_run_says_that_it_was_repeated(lab_py: LabPy, case: str, conducted: dict[str, Any]) -> None:
     keep(make_plan(case, SizeClass.QUICK), "does not hold", "20251122T09")
-    code, out, _ = lab("run", case)
+    code, out, _ = lab_py("run", case)
     assert (code, len(doubts(out))) == (0, 1)
     assert doubts(out)[0].startswith("repeated: 1 other experiment ")
 
 
 def test_a_store_that_cannot_be_read_changes_no_verdict(
-    lab: Lab, case: str, conducted: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    lab_py: LabPy, case: str, conducted: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(**_: object) -> None:
         raise HostError("runs.sqlite3: locked")
 
     monkeypatch.setattr(run_index, "find", broken)
-    code, out, _ = lab("run", case)
+    code, out, _ = lab_py("run", case)
     assert (code, doubts(out)) == (0, ["whether it was repeated is not known: runs.sqlite3: locked"])
 
 
-def test_verdict_of_half_an_experiment(lab: Lab, case: str, stored: Callable[[Sequence[Run]], None]) -> None:
+def test_verdict_of_half_an_experiment(
+    lab_py: LabPy, case: str, stored: Callable[[Sequence[Run]], None]
+) -> None:
     stored(
         [
             run
@@ -352,35 +331,35 @@ def test_verdict_of_half_an_experiment(lab: Lab, case: str, stored: Callable[[Se
             if run.place and run.place.arm is Arm.BEFORE
         ]
     )
-    code, _, err = lab("verdict", "mine")
+    code, _, err = lab_py("verdict", "mine")
     assert code == 2
     assert "a verdict needs both sides" in err
 
 
-def test_verdict_of_unlike_runs(lab: Lab, case: str, stored: Callable[[Sequence[Run]], None]) -> None:
+def test_verdict_of_unlike_runs(lab_py: LabPy, case: str, stored: Callable[[Sequence[Run]], None]) -> None:
     first, *others = boots(make_plan(case, SizeClass.QUICK), AFTERS["holds"])
     stored([first.model_copy(update={"settings": {"vm.swappiness": "1"}}), *others])
-    code, _, err = lab("verdict", "mine")
+    code, _, err = lab_py("verdict", "mine")
     assert code == 2
     assert "not comparable: settings" in err
-    code, out, _ = lab("verdict", "mine", "--force")
+    code, out, _ = lab_py("verdict", "mine", "--force")
     assert code == 0
     assert "doubt: forced, though not comparable: settings" in out
 
 
-def test_calibrate(lab: Lab, case: str, conducted: dict[str, Any]) -> None:
-    code, out, _ = lab("calibrate", case)
+def test_calibrate(lab_py: LabPy, case: str, conducted: dict[str, Any]) -> None:
+    code, out, _ = lab_py("calibrate", case)
     assert code == 0
     assert conducted["asked"].kernels == ("6.1", "6.1"), "the case's after, against itself"
     assert "numa_pte_updates" in out
     kept = Path(out.splitlines()[-1].removeprefix("kept: "))
     assert calibration.Calibration.model_validate_json(kept.read_text()).kernel == "6.1"
-    lab("calibrate", case, "--kernel", "6.12")
+    lab_py("calibrate", case, "--kernel", "6.12")
     assert conducted["asked"].kernels == ("6.12", "6.12")
 
 
-def test_a_calibration_has_an_end(lab: Lab, case: str, conducted: dict[str, Any]) -> None:
-    code, _, err = lab("calibrate", case, "--boots", "auto")
+def test_a_calibration_has_an_end(lab_py: LabPy, case: str, conducted: dict[str, Any]) -> None:
+    code, _, err = lab_py("calibrate", case, "--boots", "auto")
     assert code == 2
     assert "--boots auto: a calibration has no answer to wait for" in err
     assert "asked" not in conducted
@@ -418,9 +397,9 @@ def prepared(monkeypatch: pytest.MonkeyPatch) -> Prepared:
     return made
 
 
-def test_repro(lab: Lab, case: str, prepared: Prepared) -> None:
+def test_repro(lab_py: LabPy, case: str, prepared: Prepared) -> None:
     """Everything before the interesting phase is done; that phase is a script in the guest, which stays."""
-    code, out, _ = lab("repro", case, "--no-shell")
+    code, out, _ = lab_py("repro", case, "--no-shell")
     assert code == 0
     assert [command.split()[0] for command in prepared.asked] == ["gcc", "cat"]
     assert prepared.kept == b"/root/remote 32 10 0\n"
@@ -439,13 +418,13 @@ def test_repro(lab: Lab, case: str, prepared: Prepared) -> None:
 @pytest.mark.parametrize(
     ("kernel", "found"), [("after", "6.1"), ("before", "6.1-slowscan-before"), ("6.12", "6.12")]
 )
-def test_repro_of_a_kernel(lab: Lab, case: str, prepared: Prepared, kernel: str, found: str) -> None:
-    assert lab("repro", case, "--kernel", kernel, "--name", "mine", "--no-shell")[0] == 0
+def test_repro_of_a_kernel(lab_py: LabPy, case: str, prepared: Prepared, kernel: str, found: str) -> None:
+    assert lab_py("repro", case, "--kernel", kernel, "--name", "mine", "--no-shell")[0] == 0
     assert (prepared.name, prepared.kernel) == ("mine", found)  # type: ignore[attr-defined]
 
 
 def test_repro_ends_in_a_shell(
-    lab: Lab, case: str, prepared: Prepared, monkeypatch: pytest.MonkeyPatch
+    lab_py: LabPy, case: str, prepared: Prepared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Ssh:
         host = "127.0.0.1"
@@ -456,13 +435,13 @@ def test_repro_ends_in_a_shell(
     entered: list[list[str]] = []
     prepared.ssh = Ssh()  # type: ignore[attr-defined]
     monkeypatch.setattr("os.execvp", lambda _, words: entered.append(words))
-    lab("repro", case)
+    lab_py("repro", case)
     assert entered == [["ssh", "-t", "127.0.0.1"]]
 
 
-def test_repro_that_cannot_be_prepared_leaves_nothing(lab: Lab, case: str, prepared: Prepared) -> None:
+def test_repro_that_cannot_be_prepared_leaves_nothing(lab_py: LabPy, case: str, prepared: Prepared) -> None:
     prepared.reply = lambda command, _: (1, "", "no space") if command.startswith("gcc") else (0, "", "")
-    code, out, err = lab("repro", case, "--no-shell")
+    code, out, err = lab_py("repro", case, "--no-shell")
     assert (code, out, prepared.ended) == (2, "", 1)
     assert "no space" in err
 
@@ -496,9 +475,9 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
     return made
 
 
-def test_watch(lab: Lab, watched: Watched) -> None:
+def test_watch(lab_py: LabPy, watched: Watched) -> None:
     """By the clock: changes since the watch began, and per second."""
-    code, out, _ = lab("watch", "g", "--count", "2", "--every", "1.5")
+    code, out, _ = lab_py("watch", "g", "--count", "2", "--every", "1.5")
     assert code == 0
     rows = [line.split() for line in out.splitlines()]
     assert [row for row in rows if row[0] == "numa_pte_updates"] == [
@@ -511,30 +490,30 @@ def test_watch(lab: Lab, watched: Watched) -> None:
 
 
 @pytest.mark.parametrize("words", [("--every", "0"), ("--every", "-1"), ("--count", "-1")])
-def test_bad_watch(lab: Lab, watched: Watched, words: tuple[str, str]) -> None:
-    assert lab("watch", "g", *words)[0] == 2
+def test_bad_watch(lab_py: LabPy, watched: Watched, words: tuple[str, str]) -> None:
+    assert lab_py("watch", "g", *words)[0] == 2
     assert not watched.looks
 
 
-def test_watch_ends_with_ctrl_c(lab: Lab, watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watch_ends_with_ctrl_c(lab_py: LabPy, watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     def pause(self: Deadline, seconds: float) -> None:
         terminal.cancel.set()
 
     monkeypatch.setattr(Deadline, "pause", pause)
     try:
-        assert lab("watch", "g")[0] == 0
+        assert lab_py("watch", "g")[0] == 0
     finally:
         terminal.cancel.clear()
     assert watched.looks == 1
 
 
-def test_what_nobody_expected_is_a_lab_error(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_nobody_expected_is_a_lab_error(lab_py: LabPy, monkeypatch: pytest.MonkeyPatch) -> None:
     """Python's own exit status would be 1, which means "does not hold"."""
 
     def broken(_: object) -> None:
         raise KeyError("spec")
 
     monkeypatch.setattr(catalog, "names", broken)
-    status, _, said = lab("cases")
+    status, _, said = lab_py("cases")
     assert status == Exit.LAB_ERROR
     assert "KeyError: 'spec'" in said

@@ -7,14 +7,12 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 
-from numalab.cli import case as case_commands
 from numalab.cli import guest as guest_commands
 from numalab.cli import main, options
 from numalab.core import paths
@@ -30,39 +28,15 @@ from numalab.core.errors import (
     LabError,
 )
 from numalab.core.process import Result
+from tests.unit.cli.conftest import LabPy
 from tests.unit.experiment.test_run import CASE, CLEAR, NOISE
 from tests.unit.experiment.test_run import Lab as FakeLab
 from tests.unit.experiment.test_run import lab as fake_lab
-from tests.unit.makers import FakeHost
 
-__all__ = ["fake_lab"]  # a fixture
+__all__ = ["CASE", "fake_lab"]  # what fixtures take: of the module, and one itself
 BEFORE, AFTER = CLEAR
 SAME = {BEFORE: CLEAR[BEFORE], AFTER: CLEAR[BEFORE]}
 OOPS = KernelOops("guest mine-0: its kernel says: Kernel panic - not syncing", evidence="[ 1.0] RIP: 0")
-Call = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def lab_py(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    """lab_py(WORD…) -> exit status, standard output, standard error."""
-    monkeypatch.setattr(signal, "signal", lambda *_: None)
-    monkeypatch.setattr(case_commands, "connect", lambda *_: FakeHost())
-
-    def call(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["lab.py", *words])
-        with pytest.raises(SystemExit) as done:
-            main.main()
-        printed = capsys.readouterr()
-        return int(str(done.value.code)), printed.out, printed.err
-
-    return call
-
-
-@pytest.fixture
-def case(tmp_path: Path) -> str:
-    path = tmp_path / "mine.yml"
-    path.write_text(CASE)
-    return str(path)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +44,7 @@ def case(tmp_path: Path) -> str:
     [(CLEAR, 0, "HOLDS"), (SAME, 1, "DOES NOT HOLD"), (NOISE, 3, "CANNOT TELL")],
 )
 def test_a_verdict(
-    lab_py: Call, case: str, fake_lab: FakeLab, values: dict[str, list[int]], status: int, answer: str
+    lab_py: LabPy, case: str, fake_lab: FakeLab, values: dict[str, list[int]], status: int, answer: str
 ) -> None:
     fake_lab.values = values
     code, out, _ = lab_py("run", case)
@@ -83,7 +57,7 @@ def test_a_verdict(
     [(0, "before", BEFORE), (1, "after", AFTER), (2, "after", AFTER), (3, "before", BEFORE)],
 )
 def test_a_crash_names_its_arm(
-    lab_py: Call, case: str, fake_lab: FakeLab, where: str, boot: int, arm: str, kernel: str
+    lab_py: LabPy, case: str, fake_lab: FakeLab, where: str, boot: int, arm: str, kernel: str
 ) -> None:
     """For either arm: a kernel "before" that panics is no regression, and must not end as "does not hold"."""
     fake_lab.breaks[f"{where} {boot}"] = OOPS
@@ -106,18 +80,18 @@ def test_a_crash_names_its_arm(
     ],
 )
 def test_a_boot_that_breaks(
-    lab_py: Call, case: str, fake_lab: FakeLab, error: Exception, status: int
+    lab_py: LabPy, case: str, fake_lab: FakeLab, error: Exception, status: int
 ) -> None:
     fake_lab.breaks["measure 1"] = error
     code, out, _ = lab_py("run", case)
     assert (code, out) == (status, "")
 
 
-def test_bad_usage(lab_py: Call) -> None:
+def test_bad_usage(lab_py: LabPy) -> None:
     assert lab_py("run")[0] == lab_py("nothing")[0] == lab_py("run", "nothing")[0] == 2
 
 
-def test_a_crash_of_a_single_guest(lab_py: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_of_a_single_guest(lab_py: LabPy, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise OOPS
 
@@ -136,7 +110,7 @@ def test_a_crash_of_a_single_guest(lab_py: Call, monkeypatch: pytest.MonkeyPatch
         (Cancelled("cancelled"), 130),
     ],
 )
-def test_exec(lab_py: Call, monkeypatch: pytest.MonkeyPatch, does: int | LabError, status: int) -> None:
+def test_exec(lab_py: LabPy, monkeypatch: pytest.MonkeyPatch, does: int | LabError, status: int) -> None:
     class Guest:
         def stream(self, command: str, **_: Any) -> Result:
             if isinstance(does, LabError):
@@ -186,7 +160,7 @@ def test_an_error_that_cannot_be_printed(words: tuple[str, ...]) -> None:
     assert done.returncode == 2
 
 
-def test_exec_without_an_output(lab_py: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exec_without_an_output(lab_py: LabPy, monkeypatch: pytest.MonkeyPatch) -> None:
     """A status of 2 could be the command's own."""
 
     class Guest:

@@ -23,9 +23,9 @@ from numalab.core.log import note
 from numalab.model.case import Arm
 from numalab.runs import record
 from tests.unit import synthetic
-from tests.unit.cli.test_exit_status import Call, lab_py
+from tests.unit.cli.conftest import LabPy
+from tests.unit.makers import pytest_argv
 
-__all__ = ["lab_py"]  # a fixture
 CASE = synthetic.CASE.model_copy(
     update={"expect": (synthetic.CASE.expect[0].model_copy(update={"phase": "touch"}),)}
 )
@@ -76,7 +76,7 @@ def kept(case_name: str = "mine", **changes: object) -> None:
         record.write(run.model_copy(update=changes), folder)
 
 
-def test_errors_and_their_evidence(lab_py: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_and_their_evidence(lab_py: LabPy, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(_: str) -> None:
         raise GuestError(f"guest g: {ESCAPES}", evidence=f"[ 1.0] {ESCAPES}\r\n[ 2.0] end")
 
@@ -86,7 +86,7 @@ def test_errors_and_their_evidence(lab_py: Call, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("words", [("runs",), ("show", "RUN"), ("verdict", "mine")])
-def test_records(lab_py: Call, words: tuple[str, ...]) -> None:
+def test_records(lab_py: LabPy, words: tuple[str, ...]) -> None:
     kept(error=ESCAPES)
     folder = str(next(state.folder("runs").iterdir()))
     _, out, _ = lab_py(*(folder if word == "RUN" else word for word in words))
@@ -101,7 +101,7 @@ def test_steps(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])
-def test_a_console_log(lab_py: Call, monkeypatch: pytest.MonkeyPatch, is_terminal: bool) -> None:
+def test_a_console_log(lab_py: LabPy, monkeypatch: pytest.MonkeyPatch, is_terminal: bool) -> None:
     """A file gets the log unchanged."""
 
     class Guest:
@@ -320,24 +320,8 @@ def test_waits():
 """
 
 
-def pytest_argv(place: Path, *words: str) -> list[str]:
-    (place / "test_mine.py").write_text(PYTEST_WAITS)
-    return [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "--rootdir",
-        str(place),
-        *words,
-        "test_mine.py",
-    ]
-
-
 def test_a_closed_terminal_of_pytest(tmp_path: Path) -> None:
-    assert in_a_terminal(pytest_argv(tmp_path), tmp_path, tmp_path / "ready")
+    assert in_a_terminal(pytest_argv(tmp_path, PYTEST_WAITS), tmp_path, tmp_path / "ready")
     assert (tmp_path / "cleaning").exists()
     assert not (tmp_path / "guest").exists()
 
@@ -345,7 +329,11 @@ def test_a_closed_terminal_of_pytest(tmp_path: Path) -> None:
 @pytest.mark.parametrize("later", [signal.SIGINT, signal.SIGHUP])
 def test_a_second_signal_to_pytest(later: signal.Signals, tmp_path: Path) -> None:
     child = subprocess.Popen(
-        pytest_argv(tmp_path), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        pytest_argv(tmp_path, PYTEST_WAITS),
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
     wait_for(tmp_path / "ready")
     child.send_signal(signal.SIGINT)
