@@ -31,6 +31,9 @@ ANSWER_SECONDS = 20.0
 """Time limit for an answer of libvirt."""
 START_SECONDS = 60.0
 """Time limit for starting a domain."""
+LIBVIRTD_SECONDS = 10.0
+"""Time limit for a libvirtd that we started to listen."""
+LIBVIRT_SOCKET = Path("/run/libvirt/libvirt-sock")
 GONE = (libvirt.VIR_ERR_NO_DOMAIN, libvirt.VIR_ERR_OPERATION_INVALID)
 """libvirt's errors for a domain that has ended: not found, or not running."""
 HEADROOM = 512 * MIB
@@ -234,43 +237,49 @@ def answer(uri: str, call: Callable[[], T], deadline: Deadline, *, seconds: floa
 def connect(uri: str | None, deadline: Deadline) -> Host:
     """Open a connection. Starts libvirtd where root has no init that does so. Raises HostError."""
     uri = uri or default_uri()
-    local_system = uri == "qemu:///system" and os.geteuid() == 0
-    if (
-        local_system
-        and not Path("/run/systemd/system").exists()
-        and not Path("/run/libvirt/libvirt-sock").exists()
-    ):
+    ours_to_start = uri == "qemu:///system" and os.geteuid() == 0 and not Path("/run/systemd/system").exists()
+    if ours_to_start and not LIBVIRT_SOCKET.exists():
         _start_daemons(deadline)
 
     def open_it() -> Any:
         return libvirt.open(uri)
 
-    try:
-        return Host(uri, answer(uri, open_it, deadline))
-    except libvirt.libvirtError as error:
-        if local_system and not Path("/run/systemd/system").exists() and "Connection refused" in str(error):
-            _start_daemons(deadline)  # a killed libvirtd left its socket
+    until = time.monotonic() + LIBVIRTD_SECONDS
+    while True:
+        try:
             return Host(uri, answer(uri, open_it, deadline))
-        hint = (
-            "usermod -aG libvirt YOU, or use qemu:///session"
-            if "denied" in str(error)
-            else "lab.py doctor tells more"
-        )
-        raise HostError(f"libvirt at {uri}: {error}: {hint}") from error
+        except libvirt.libvirtError as error:
+            # A killed libvirtd leaves its socket. It may still be ending, or another lab.py be starting it.
+            if ours_to_start and "Connection refused" in str(error) and time.monotonic() < until:
+                _start_daemons(deadline)
+                deadline.pause(0.1)
+                continue
+            hint = (
+                "usermod -aG libvirt YOU, or use qemu:///session"
+                if "denied" in str(error)
+                else "lab.py doctor tells more"
+            )
+            raise HostError(f"libvirt at {uri}: {error}: {hint}") from error
 
 
 def _start_daemons(deadline: Deadline) -> None:
-    """Start virtlogd, which writes console logs, and libvirtd. Both stay, as under an init."""
+    """Start virtlogd, which writes console logs, and libvirtd. Both stay, as under an init.
+
+    A daemon that does not start because another process just did so is no error: the connection tells.
+    """
     Path("/run/libvirt").mkdir(exist_ok=True)
     _kvm_for_qemu()
     for daemon, pid in (("virtlogd", "/run/virtlogd.pid"), ("libvirtd", "/run/libvirtd.pid")):
         path = shutil.which(daemon, path="/usr/sbin:/usr/bin")
         if not path:
             raise HostError(f"{daemon} is not installed: apt-get install libvirt-daemon-system")
-        if not _lives(Path(pid)):
-            run([path, "-d"], deadline=deadline)
-    until = time.monotonic() + 10
-    while not Path("/run/libvirt/libvirt-sock").exists() and time.monotonic() < until:
+        if not _runs(daemon, Path(pid)):
+            result = run([path, "-d"], deadline=deadline, check=False)
+            if result.status and not _runs(daemon, Path(pid)):
+                reason = result.stderr.strip().splitlines() or [f"exit status {result.status}"]
+                raise HostError(f"{daemon} does not start: {reason[-1]}")
+    until = time.monotonic() + LIBVIRTD_SECONDS
+    while not LIBVIRT_SOCKET.exists() and time.monotonic() < until:
         deadline.pause(0.1)
 
 
@@ -289,9 +298,10 @@ def _kvm_for_qemu() -> None:
             shutil.chown(device, user=name)
 
 
-def _lives(pid_file: Path) -> bool:
-    """Whether the daemon that wrote this PID file still runs."""
+def _runs(daemon: str, pid_file: Path) -> bool:
+    """Whether the process that wrote this PID file is this daemon and has not ended (a zombie has no
+    executable)."""
     try:
-        return Path(f"/proc/{int(pid_file.read_text())}").exists()
+        return Path(f"/proc/{int(pid_file.read_text())}/exe").readlink().name.startswith(daemon)
     except (OSError, ValueError):
         return False

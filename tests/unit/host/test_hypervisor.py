@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from pathlib import Path
 
 import libvirt
 import pytest
 
 from numalab.core.errors import Cancelled, DeadlinePassed, HostError
 from numalab.core.process import Deadline
+from numalab.host import hypervisor
 from numalab.host.domain import domain_name, domain_xml, mark
-from numalab.host.hypervisor import HEADROOM, Host, answer
+from numalab.host.hypervisor import HEADROOM, Host, answer, connect
 from numalab.model.guest import GuestSpec
 from numalab.model.units import GIB, KIB
 from tests.unit.makers import spec
@@ -222,3 +225,60 @@ def test_ctrl_c_ends_the_wait_for_libvirt() -> None:
     with pytest.raises(Cancelled, match="waiting for libvirt at qemu:///x: cancelled"):
         answer("qemu:///x", never.wait, deadline)
     never.set()
+
+
+@pytest.fixture
+def no_init(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    """Root without an init that starts libvirtd, whose socket is there; returns the programs that are run."""
+    started: list[str] = []
+    exists = Path.exists
+    socket = tmp_path / "libvirt-sock"
+    socket.touch()
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(Path, "exists", lambda path: str(path) != "/run/systemd/system" and exists(path))
+    monkeypatch.setattr(hypervisor, "LIBVIRT_SOCKET", socket)
+    monkeypatch.setattr(hypervisor, "_start_daemons", lambda _deadline: started.append("libvirtd"))
+    return started
+
+
+@pytest.mark.parametrize("refusals", [1, 3])
+def test_a_killed_libvirtd_is_started_until_it_listens(
+    monkeypatch: pytest.MonkeyPatch, no_init: list[str], deadline: Deadline, refusals: int
+) -> None:
+    left = ["Failed to connect socket: Connection refused"] * refusals
+
+    def refuse_at_first(_uri: str) -> object:
+        if left:
+            raise libvirt.libvirtError(left.pop())
+        return object()
+
+    monkeypatch.setattr(libvirt, "open", refuse_at_first)
+    connect("qemu:///system", deadline)
+    assert len(no_init) == refusals
+
+
+def test_a_libvirtd_that_never_listens_is_an_error_with_a_hint(
+    monkeypatch: pytest.MonkeyPatch, no_init: list[str], deadline: Deadline
+) -> None:
+    def refuse(_uri: str) -> object:
+        raise libvirt.libvirtError("Failed to connect socket: Connection refused")
+
+    monkeypatch.setattr(libvirt, "open", refuse)
+    monkeypatch.setattr(hypervisor, "LIBVIRTD_SECONDS", 0.3)
+    with pytest.raises(HostError, match=r"Connection refused: lab\.py doctor tells more"):
+        connect("qemu:///system", deadline)
+    assert no_init
+
+
+def test_a_daemon_that_ended_does_not_run(tmp_path: Path) -> None:
+    """Also when its process is a zombie, or its PID another program's by now."""
+    pid_file = tmp_path / "d.pid"
+    pid_file.write_text(f"{os.getpid()}\n")
+    assert hypervisor._runs("python", pid_file)
+    assert not hypervisor._runs("libvirtd", pid_file)
+    child = os.posix_spawn("/bin/true", ["true"], os.environ)
+    pid_file.write_text(str(child))
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    assert not hypervisor._runs("true", pid_file)
+    os.waitpid(child, 0)
+    assert not hypervisor._runs("true", pid_file)
