@@ -28,7 +28,6 @@ from numalab.cli.terminal import handle_signals, told, visible
 from numalab.core.errors import HostError, InputError, LabError
 from numalab.core.process import Deadline
 from numalab.model.case import Case
-from numalab.model.guest import GuestRequest
 from numalab.model.run import Run
 from numalab.model.topology import Topology
 from numalab.model.units import GIB, parse_size
@@ -328,17 +327,18 @@ class Lab:
     ) -> Iterator[Guest]:
         """A fresh, verified guest; ended with the block."""
         from numalab.guest import guest as guests
-        from numalab.guest import launch, provision
+        from numalab.guest import launch
+        from numalab.kernel import recipe
 
-        request = GuestRequest(
+        request = launch.GuestRequest(
             name=guests.fresh_name("test-" + Path(name).name.removesuffix(".yml")),
             topology_name=name,
             shape=topology,
-            kernel_name=kernel or self.config.getoption("--kernel"),
+            kernel=recipe.load(kernel or self.config.getoption("--kernel")),
             accel=self.config.getoption("--accel"),
             append=append,
         )
-        guest = provision.up(request, self.host, deadline.within(launch.UP_SECONDS))
+        guest = launch.up(request, self.host, deadline.within(launch.UP_SECONDS))
         with guests.ending(guest):
             yield guest
 
@@ -370,7 +370,7 @@ def deadline(request: pytest.FixtureRequest) -> Deadline:
 @pytest.fixture
 def guest(request: pytest.FixtureRequest, lab: Lab, deadline: Deadline) -> Iterator[Guest]:
     """A fresh guest of the test's topology. Skips the test, with the reason, when the host cannot hold it."""
-    from numalab.guest.launch import admit
+    from numalab.guest.start import admit
     from numalab.model import catalog, topology
 
     mark = getattr(request, "param", None) or next(

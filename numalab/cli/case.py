@@ -242,7 +242,7 @@ def repro(
     guest = experiment.up(
         asked,
         host,
-        who,
+        asked.kernels[0],
         name or guests.fresh_name(f"repro-{asked.case_name}"),
         limit(launch.UP_SECONDS),
         kept=True,

@@ -36,14 +36,16 @@ from numalab.cli.terminal import echo, limit, visible
 from numalab.core.errors import Cancelled, DeadlinePassed, Exit, HostError, InputError, LabError
 from numalab.guest import guest as guests
 from numalab.guest import launch, provision
+from numalab.guest.launch import GuestRequest
 from numalab.host import console, image, qemu_user
 from numalab.host.domain import Mark, domain_name, mark
 from numalab.host.hypervisor import connect
 from numalab.kernel import boot as kernel_boot
 from numalab.kernel import recipe
+from numalab.kernel.recipe import Kernel
 from numalab.maintenance import gc as maintenance_gc
 from numalab.model import catalog, topology, verification
-from numalab.model.guest import BootWay, DiskForm, GuestRequest
+from numalab.model.guest import BootWay, DiskForm
 from numalab.model.topology import Disk, Topology
 from numalab.model.values import check_name, first_fault
 from numalab.report import text as report_text
@@ -134,13 +136,13 @@ def up(
         disk or [],
     )
     deadline = limit(timeout)
-    if len({request.kernel_name for request in requests}) > 1:
+    if len({request.kernel.name for request in requests}) > 1:
         # Nothing is started when any kernel of a comparison is not built.
         for request in requests:
-            kernel_boot.resolve(request.kernel_name, image.require(image_name, deadline))
+            kernel_boot.resolve(request.kernel, image.require(image_name, deadline))
     host = connect(uri, deadline)
     with ThreadPoolExecutor(len(requests)) as pool:
-        futures = [pool.submit(provision.up, request, host, deadline) for request in requests]
+        futures = [pool.submit(launch.up, request, host, deadline) for request in requests]
         outcomes = [(future.exception(), future) for future in futures]
     inventory()
     for error, future in outcomes:
@@ -154,19 +156,18 @@ def up(
     fail_with([error for error, _ in outcomes if error is not None])
 
 
-def _kernels(text: str) -> list[str]:
+def _kernels(text: str) -> list[Kernel]:
     """The kernels of --kernel. Raises InputError."""
-    found = text.split(",")
-    for name in found:
-        recipe.recipe(name)
-        if found.count(name) > 1:
+    names = text.split(",")
+    for name in names:
+        if names.count(name) > 1:
             raise InputError(f"--kernel: {name} is there twice")
-    return found
+    return [recipe.load(name) for name in names]
 
 
 def _requests(
     topologies: list[str],
-    kernels: list[str],
+    kernels: list[Kernel],
     given: list[str],
     common: dict[str, object],
     memory: int | None,
@@ -174,7 +175,7 @@ def _requests(
     disks: list[str],
 ) -> list[GuestRequest]:
     """Requests for the guests of one command. Every error in them is raised here, before anything is made."""
-    pairs = [(text, kernel_name) for text in topologies for kernel_name in kernels]
+    pairs = [(text, kernel) for text in topologies for kernel in kernels]
     if given and len(given) != len(pairs):
         raise InputError(
             f"--name: {len(given)} names for {len(topologies)} topologies"
@@ -182,11 +183,11 @@ def _requests(
         )
     if common["ssh_port"] and len(pairs) > 1:
         raise InputError("--ssh-port: one port cannot serve several guests")
-    found: list[GuestRequest] = []
-    for index, (text, kernel_name) in enumerate(pairs):
+    requests: list[GuestRequest] = []
+    for index, (text, kernel) in enumerate(pairs):
         shape = topology.scale(_with_disks(catalog.topology(text), disks), memory=memory, vcpus=vcpus)
-        taken = {request.name for request in found}
-        stem = f"{recipe.stem(text)}-{recipe.stem(kernel_name)}" if len(kernels) > 1 else text
+        taken = {request.name for request in requests}
+        stem = f"{recipe.stem(text)}-{kernel.stem}" if len(kernels) > 1 else text
         who = given[index] if given else guests.fresh_name(stem, taken)
         try:
             check_name(who)
@@ -194,12 +195,12 @@ def _requests(
                 raise ValueError(f"{who!r} is there twice")
         except ValueError as error:
             raise InputError(f"--name: {error}") from error
-        found.append(
+        requests.append(
             GuestRequest.model_validate(
-                {**common, "name": who, "topology_name": text, "kernel_name": kernel_name, "shape": shape}
+                {**common, "name": who, "topology_name": text, "kernel": kernel, "shape": shape}
             )
         )
-    return found
+    return requests
 
 
 def _with_disks(shape: Topology, texts: list[str]) -> Topology:
@@ -306,7 +307,8 @@ def put_in_order(
     guest = reach(name)
     changed = provision.tune(guest, asked, limit(5 * MINUTE)).changed
     if boot and one_of(BootWay, "--boot", boot) == BootWay.GRUB:
-        changed += provision.own_kernel(guest, limit(launch.UP_SECONDS))
+        kernel = recipe.load(guest.record.spec.boot.name)
+        changed += provision.own_kernel(guest, kernel, limit(launch.UP_SECONDS))
         inventory()
     echo(f"{name}: changed={changed}")
 

@@ -16,6 +16,7 @@ from numalab.core.errors import InputError
 from numalab.host import image
 from numalab.kernel import build as kernel_build
 from numalab.kernel import era, recipe, source
+from numalab.kernel.recipe import Kernel
 from numalab.maintenance import prune
 from numalab.model import catalog
 from numalab.model.values import check_name
@@ -31,24 +32,19 @@ SourceOption = Annotated[
 ]
 
 
-def _image(name: str, image_name: str) -> image.Image | None:
+def _image(kernel: Kernel, image_name: str) -> image.Image | None:
     """The guest image, for kernels whose configuration is the image's; else None."""
-    what = recipe.recipe(name)
-    return (
-        image.require(image_name, limit(MINUTE))
-        if what.built and recipe.DISTRIBUTION in what.config
-        else None
-    )
+    needs_image = kernel.recipe.built and recipe.DISTRIBUTION in kernel.recipe.config
+    return image.require(image_name, limit(MINUTE)) if needs_image else None
 
 
-def _use(source_tree: str | None, names: list[str]) -> None:
+def _use(source_tree: str | None, kernels: list[Kernel]) -> None:
     """Use --source as the git tree; InputError unless one of the kernels needs one."""
     if source_tree is None:
         return
-    if not any((git := recipe.recipe(name).source.git) and not git.url for name in names):
-        raise InputError(
-            f"--source {source_tree}: {', '.join(names)} comes from elsewhere (lab.py kernel show)"
-        )
+    if not any((git := kernel.recipe.source.git) and not git.url for kernel in kernels):
+        names = ", ".join(kernel.name for kernel in kernels)
+        raise InputError(f"--source {source_tree}: {names} comes from elsewhere (lab.py kernel show)")
     source.use_git(source_tree, limit(MINUTE))
 
 
@@ -56,20 +52,21 @@ def _use(source_tree: str | None, names: list[str]) -> None:
 def list_kernels() -> None:
     """The kernels there are files for, and whether each is built."""
     for name in catalog.names("kernels"):
-        what = recipe.recipe(name)
-        life = "" if what.source.debian_image else "finished"
-        if what.built:
-            base = image.existing("debian12", limit(MINUTE)) if recipe.DISTRIBUTION in what.config else None
+        kernel = recipe.load(name)
+        life = "" if kernel.recipe.source.debian_image else "finished"
+        if kernel.recipe.built:
+            needs_image = recipe.DISTRIBUTION in kernel.recipe.config
+            base = image.existing("debian12", limit(MINUTE)) if needs_image else None
             try:
-                asked = (
-                    kernel_build.make_plan(name, base, limit(MINUTE), fetch=False)
-                    if base or recipe.DISTRIBUTION not in what.config
+                plan = (
+                    kernel_build.make_plan(kernel, base, limit(MINUTE), fetch=False)
+                    if base or not needs_image
                     else None
                 )
-                life = "built" if asked and kernel_build.existing(asked) else "not built"
+                life = "built" if plan and kernel_build.existing(plan) else "not built"
             except InputError:  # `kernel show` has the details
                 life = "no source"
-        echo(f"{name:28} {life:10} {what.description}")
+        echo(f"{name:28} {life:10} {kernel.recipe.description}")
 
 
 @app.command("show")
@@ -79,22 +76,24 @@ def show(
     source_tree: SourceOption = None,
 ) -> None:
     """One kernel's file as the lab reads it, its era and patches, and what was built from it."""
-    what = recipe.recipe(name)
-    _use(source_tree, [name])
-    told: dict[str, object] = {"recipe": what.model_dump(mode="json", exclude_none=True, by_alias=True)}
-    if age := recipe.era_of(what):
-        told["era"] = era.about(age)
-    if what.built and (
-        asked := kernel_build.make_plan(name, _image(name, image_name), limit(MINUTE), fetch=False)
+    kernel = recipe.load(name)
+    _use(source_tree, [kernel])
+    facts: dict[str, object] = {
+        "recipe": kernel.recipe.model_dump(mode="json", exclude_none=True, by_alias=True)
+    }
+    if kernel.era:
+        facts["era"] = era.about(kernel.era)
+    if kernel.recipe.built and (
+        plan := kernel_build.make_plan(kernel, _image(kernel, image_name), limit(MINUTE), fetch=False)
     ):
-        told |= {
-            "source": asked.tree.id,
-            "key": asked.key,
-            "patches": [patch.label for patch in asked.patches],
+        facts |= {
+            "source": plan.tree.id,
+            "key": plan.key,
+            "patches": [patch.label for patch in plan.patches],
         }
-        built = kernel_build.existing(asked)
-        told["built"] = built.model_dump(mode="json") if built else None
-    echo(json.dumps(told, indent=1))
+        built = kernel_build.existing(plan)
+        facts["built"] = built.model_dump(mode="json") if built else None
+    echo(json.dumps(facts, indent=1))
 
 
 @app.command("build")
@@ -107,19 +106,18 @@ def build(
     ] = False,
 ) -> None:
     """Build kernels, unless what they are made of did not change."""
-    for name in names:
-        recipe.recipe(name)
-    _use(source_tree, names)
-    for name in names:
-        base = _image(name, image_name)
+    kernels = [recipe.load(name) for name in names]
+    _use(source_tree, kernels)
+    for kernel in kernels:
+        base = _image(kernel, image_name)
         deadline = limit(kernel_build.BUILD_SECONDS)
         if only_configure:
-            asked = kernel_build.make_plan(name, base, deadline, fetch=True)
-            assert asked is not None  # it was fetched
-            echo(kernel_build.configure(asked, deadline), nl=False)
+            plan = kernel_build.make_plan(kernel, base, deadline, fetch=True)
+            assert plan is not None  # it was fetched
+            echo(kernel_build.configure(plan, deadline), nl=False)
         else:
-            built = kernel_build.build(name, base, deadline)
-            echo(f"{name} {built.key}: {built.release}: {built.file('bzImage')}")
+            built = kernel_build.build(kernel, base, deadline)
+            echo(f"{kernel.name} {built.key}: {built.release}: {built.file('bzImage')}")
 
 
 @app.command("import")
@@ -146,7 +144,7 @@ def import_kernel(
     path.write_text(
         f"description: {json.dumps(f'{release}, built elsewhere')}\nsource: {json.dumps({'prebuilt': given})}\n"
     )
-    recipe.recipe(name)
+    recipe.load(name)
     echo(f"{path}: {release}: lab.py up --kernel {name}")
 
 

@@ -44,13 +44,13 @@ from numalab.cli.terminal import echo, handle_signals, limit, outlive_readers
 from numalab.core import version
 from numalab.core.errors import Cancelled, Exit, InputError, LabError
 from numalab.guest import guest as guests
-from numalab.guest import launch, provision
+from numalab.guest import launch
 from numalab.host import image
 from numalab.host.hypervisor import connect
+from numalab.kernel import recipe
 from numalab.maintenance import doctor
 from numalab.measure import runner
 from numalab.model import catalog, topology
-from numalab.model.guest import GuestRequest
 from numalab.model.values import SizeClass
 from numalab.report import text
 from numalab.runs import record
@@ -108,15 +108,15 @@ def measure_workload(
         shape = topology.scale(
             catalog.topology(topology_name), memory=size_option("--memory", memory), vcpus=vcpus
         )
-        request = GuestRequest(
+        request = launch.GuestRequest(
             name=guests.fresh_name(f"measure-{workload}"),
             topology_name=topology_name,
             shape=shape,
-            kernel_name=kernel_name,
+            kernel=recipe.load(kernel_name),
             accel=accel_word(accelerator),
         )
         deadline = limit(launch.UP_SECONDS)
-        guest = provision.up(request, connect(uri, deadline), deadline)
+        guest = launch.up(request, connect(uri, deadline), deadline)
         with guests.ending(guest):
             result, folder = runner.run(guest, workload, which, limit(COMMAND_SECONDS))
     echo(text.summary(result))

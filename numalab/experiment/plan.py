@@ -19,8 +19,8 @@ from numalab.core.process import Deadline
 from numalab.guest import launch
 from numalab.host import image
 from numalab.kernel import boot as kernel_boot
-from numalab.kernel import build
-from numalab.kernel.recipe import recipe
+from numalab.kernel import build, recipe
+from numalab.kernel.recipe import Kernel
 from numalab.measure import runner
 from numalab.model import catalog, topology
 from numalab.model.case import Case, CaseSize, Machine
@@ -36,8 +36,8 @@ class Plan(Value):
     case: Case
     size: SizeClass
     machine: Machine
-    kernels: tuple[str, ...]
-    """Recipes, by name or path: first "before", then any number of "after". One kernel twice calibrates."""
+    kernels: tuple[Kernel, ...]
+    """First "before", then any number of "after". One kernel twice calibrates."""
     accel: str = "auto"
     profile_hz: int = 0
     image: str = "debian12"
@@ -82,7 +82,7 @@ def make_plan(
         case=case,
         size=size,
         machine=machine,
-        kernels=tuple(kernels) or (case.before, case.after),
+        kernels=tuple(recipe.load(name) for name in kernels or (case.before, case.after)),
         accel=accel,
         profile_hz=profile_hz,
     )
@@ -104,9 +104,7 @@ def _like(first: Machine, name: str) -> Machine:
 
 
 def check_plan(plan: Plan) -> None:
-    """InputError when a kernel, the workload, a metric or a phase of the plan does not exist."""
-    for name in plan.kernels:
-        recipe(name)
+    """InputError when the workload, a metric or a phase of the plan does not exist."""
     for wanted in plan.case.expect:
         if not metrics.known(wanted.metric):
             raise InputError(f"case {plan.case_name}: there is no metric {wanted.metric}")
@@ -128,26 +126,26 @@ def scaled_topology(plan: Plan) -> Topology:
     return own.model_copy(update={"disks": tuple(disks.values())})
 
 
-def boot_order(kernels: Sequence[str], boots: int, *, first: int = 0) -> list[tuple[int, int]]:
+def boot_order(kernels: Sequence[object], boots: int, *, first: int = 0) -> list[tuple[int, int]]:
     """(boot, index of its kernel) of rounds `first` to `boots` - 1; the order is reversed in odd rounds."""
-    found: list[tuple[int, int]] = []
+    order: list[tuple[int, int]] = []
     for turn in range(first, boots):
         sequence = range(len(kernels)) if turn % 2 == 0 else range(len(kernels) - 1, -1, -1)
-        found += [(turn * len(kernels) + position, index) for position, index in enumerate(sequence)]
-    return found
+        order += [(turn * len(kernels) + position, index) for position, index in enumerate(sequence)]
+    return order
 
 
 def build_kernels(plan: Plan, deadline: Deadline) -> None:
     """Build the kernels that are not built yet."""
-    for name in dict.fromkeys(plan.kernels):
-        if recipe(name).built:
-            build.build(name, image.existing(plan.image, deadline), deadline)
+    for kernel in dict.fromkeys(plan.kernels):
+        if kernel.recipe.built:
+            build.build(kernel, image.existing(plan.image, deadline), deadline)
 
 
 def pin_builds(plan: Plan, deadline: Deadline) -> tuple[Plan, set[Path]]:
     """The plan with fixed builds of its image and kernels, and the folders that its boots need."""
     base = image.require(plan.image, deadline)
-    boots = {name: kernel_boot.resolve(name, base) for name in plan.kernels}
+    boots = {kernel.name: kernel_boot.resolve(kernel, base) for kernel in plan.kernels}
     return plan.model_copy(update={"image_id": base.id, "pinned": boots}), launch.folders(
         base, *boots.values()
     )
@@ -161,8 +159,8 @@ def plan_settings(plan: Plan) -> dict[str, str]:
 def workload_phases(plan: Plan) -> tuple[Phase, ...]:
     """The workload's phases with the plan's parameters."""
     module = runner.load(plan.case.workload)
-    found: tuple[Phase, ...] = module.phases(runner.parameters(module, plan.size, plan.about.params))
-    return found
+    phases: tuple[Phase, ...] = module.phases(runner.parameters(module, plan.size, plan.about.params))
+    return phases
 
 
 def interesting_phase(plan: Plan) -> Phase:

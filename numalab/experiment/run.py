@@ -39,9 +39,9 @@ from numalab.guest import launch, provision
 from numalab.guest.guest import Guest
 from numalab.host import ssh
 from numalab.host.hypervisor import Host
+from numalab.kernel.recipe import Kernel
 from numalab.measure import runner
 from numalab.model.case import Arm, Place
-from numalab.model.guest import GuestRequest
 from numalab.model.run import Run
 from numalab.model.verdict import Verdict
 from numalab.runs import index as run_index
@@ -59,7 +59,7 @@ class ExperimentBoot:
 
     number: int
     arm: Arm
-    kernel: str
+    kernel: Kernel
     experiment: str
 
 
@@ -115,7 +115,7 @@ def _crash_of(boot: ExperimentBoot) -> Iterator[None]:
         yield
     except KernelOops as error:
         raise KernelOops(
-            f"the {boot.arm} kernel ({boot.kernel}) crashed: {error}", evidence=error.evidence
+            f"the {boot.arm} kernel ({boot.kernel.name}) crashed: {error}", evidence=error.evidence
         ) from error
 
 
@@ -126,7 +126,7 @@ def fresh_experiment(plan: Plan) -> str:
 
 @contextmanager
 def booted(
-    plan: Plan, host: Host, kernel: str, name: str, deadline: Deadline
+    plan: Plan, host: Host, kernel: Kernel, name: str, deadline: Deadline
 ) -> Iterator[tuple[Guest, dict[str, str]]]:
     """A fresh guest of the plan, with its settings as read back; ended with the block."""
     while True:
@@ -139,21 +139,21 @@ def booted(
         yield guest, plan_settings(plan)
 
 
-def up(plan: Plan, host: Host, kernel: str, name: str, deadline: Deadline, *, kept: bool = False) -> Guest:
+def up(plan: Plan, host: Host, kernel: Kernel, name: str, deadline: Deadline, *, kept: bool = False) -> Guest:
     """A guest of the plan with its sysctls and knobs; `kept` for a person. On any error, nothing is left."""
-    request = GuestRequest(
+    request = launch.GuestRequest(
         name=name,
         topology_name=plan.machine.topology,
         shape=scaled_topology(plan),
-        kernel_name=kernel,
+        kernel=kernel,
         accel=plan.accel,
         append=plan.case.append,
         image_name=plan.image,
         image_id=plan.image_id,
         kept=kept,
-        pinned=plan.pinned.get(kernel),
+        pinned=plan.pinned.get(kernel.name),
     )
-    guest = provision.up(request, host, deadline.within(launch.UP_SECONDS))
+    guest = launch.up(request, host, deadline.within(launch.UP_SECONDS))
     if plan.about.sysctls or plan.about.knobs:
         with guests.ending(guest, only_on_error=True), step("sysctls and knobs set and read back", who=name):
             provision.tune(

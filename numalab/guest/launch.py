@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Making a guest: claim its name, make its disks, boot it, reach it, verify its topology.
+"""Bringing a guest up: claim its name, choose what it boots, make its disks, start it, reach it, verify its
+topology, give it what its kernel needs inside.
 
 When `up` fails, nothing of the guest is left; after a kill -9, maintenance.gc finds and removes it. Not here:
-using or ending a guest (guest), its modules, GRUB and sysctls (provision).
+the domain's start (start), using or ending a guest (guest), its modules, GRUB and sysctls (provision).
 """
 
 from __future__ import annotations
@@ -10,34 +11,32 @@ from __future__ import annotations
 import contextlib
 import json
 import platform
-import random
 import shutil
-import socket
 import uuid
 from pathlib import Path
 
 from numalab.core import state
-from numalab.core.errors import BootHung, HostError, InputError, LabError, NameTaken
+from numalab.core.errors import BootHung, HostError, LabError, NameTaken
 from numalab.core.log import note, step
 from numalab.core.process import Deadline
 from numalab.guest import guest as guests
+from numalab.guest import provision
 from numalab.guest.guest import Guest
+from numalab.guest.start import free_port, start
 from numalab.host import accelerator, image, qemu_user
 from numalab.host import disks as host_disks
-from numalab.host.domain import CMDLINE, domain_xml
+from numalab.host.domain import CMDLINE
 from numalab.host.hypervisor import Host
 from numalab.host.image import Image
-from numalab.host.remote import HERE, Where, part_prefix
+from numalab.host.remote import Where, part_prefix
 from numalab.kernel import boot as kernel_boot
-from numalab.model import topology
-from numalab.model.guest import Boot, GuestRecord, GuestRequest, GuestSpec
-from numalab.model.topology import Topology
-from numalab.model.units import MIB, show_size
-from numalab.model.values import jsonable
+from numalab.kernel.recipe import Kernel
+from numalab.model.guest import Boot, BootWay, DiskFile, DiskForm, GuestRecord, GuestSpec
+from numalab.model.topology import Disk, Topology
+from numalab.model.values import Accel, Name, Value, jsonable
 
 UP_SECONDS = 300.0
 """From nothing to verified. The slowest seen took 75 s: 16 vCPUs emulated on two cores, Debian's kernel."""
-PORT_TRIES = 3
 BOOT_TRIES = 3
 CLAIM = """
 if [ -e "$1/maker" ] && [ "$(cat "$1/maker")" = "$4" ]; then echo "$2" >"$1/lab"; exit; fi
@@ -50,42 +49,67 @@ with that claim. mv replaces an empty folder only: earlier labs left one when th
 steps."""
 
 
+class GuestRequest(Value):
+    """A request for one guest: what `up` takes."""
+
+    name: Name
+    topology_name: str
+    shape: Topology
+    kernel: Kernel
+    boot: BootWay = BootWay.DIRECT
+    image_name: str = "debian12"
+    image_id: str = ""
+    """The id of a particular build of the image; '' takes the newest one of the current inputs."""
+    append: str = ""
+    accel: str = "auto"
+    form: DiskForm = DiskForm.AUTO
+    ssh_port: int | None = None
+    network: bool = False
+    """See GuestSpec."""
+    kept: bool = False
+    """See GuestRecord."""
+    pinned: Boot | None = None
+    """A particular build of the kernel; None takes the current recipe's."""
+
+
 def up(request: GuestRequest, host: Host, deadline: Deadline) -> Guest:
-    """Make, boot, reach and verify a guest. On any error, nothing of it is left.
+    """Make, boot, reach, verify and provision a guest. On any error, nothing of it is left.
 
     A boot that hangs under emulation is repeated on fresh disks: with a warning, and counted in the record.
     """
-    for hung in range(BOOT_TRIES - 1):
-        try:
-            return _up(request, host, deadline, hung)
-        except BootHung as error:
-            console_log = state.folder("logs") / f"hung-{state.stamp()}-{request.name}-{hung + 1}.log"
-            with contextlib.suppress(OSError):
-                console_log.write_text(error.evidence)
-            note(f"{error}; begun again (the end of its console: {console_log})")
-    return _up(request, host, deadline, BOOT_TRIES - 1)
+    # Before `hold`, which would wait for another lab.py that works on the guest.
+    if (state.folder("guests") / request.name).exists():
+        raise taken(request.name)
+    with guests.hold(request.name, deadline):
+        for hung in range(BOOT_TRIES):
+            try:
+                return _up(request, host, deadline, hung)
+            except BootHung as error:
+                if hung == BOOT_TRIES - 1:
+                    raise
+                console_log = state.folder("logs") / f"hung-{state.stamp()}-{request.name}-{hung + 1}.log"
+                with contextlib.suppress(OSError):
+                    console_log.write_text(error.evidence)
+                note(f"{error}; begun again (the end of its console: {console_log})")
+    raise AssertionError("the last attempt returns or raises")
 
 
 def _up(request: GuestRequest, host: Host, deadline: Deadline, hung: int) -> Guest:
     """One attempt, under the guest's lock."""
-    with guests.hold(request.name, deadline):
-        return _made(request, host, deadline, hung)
-
-
-def _made(request: GuestRequest, host: Host, deadline: Deadline, hung: int) -> Guest:
     place = _claim(request.name, host.uri)
     guest = None
     try:
-        base, boot = _chosen(request, deadline)
+        base, boot = _choose(request, deadline)
         with state.using(*folders(base, boot)):  # until gc can read the record that names them
-            guest = _prepare(request, base, boot, host, place, deadline, hung)
-        start(guest, request, deadline)
+            guest = _make(request, base, boot, host, place, deadline, hung)
+        start(guest, deadline, ssh_port=request.ssh_port)
         with step("boot", who=request.name):
             guest.reach(deadline)
         with step("topology verified from inside", who=request.name):
             guest.verify(deadline)
         guest.record = guest.record.model_copy(update={"ready": True})
         guest.save()
+        provision.after_boot(guest, request.kernel, request.boot, deadline, ssh_port=request.ssh_port)
         return guest
     except BaseException as error:
         if isinstance(error, LabError) and not error.evidence:
@@ -123,16 +147,16 @@ def taken(name: str) -> NameTaken:
     )
 
 
-def _chosen(request: GuestRequest, deadline: Deadline) -> tuple[Image, Boot]:
-    """The image and the kernel to boot. HostError when either is not built."""
+def _choose(request: GuestRequest, deadline: Deadline) -> tuple[Image, Boot]:
+    """The image and the kernel to boot, as files of this machine. HostError when either is not built."""
     base = (
         image.pinned(request.image_name, request.image_id)
         if request.image_id
         else image.require(request.image_name, deadline)
     )
-    boot = request.pinned or kernel_boot.resolve(request.kernel_name, base)
+    boot = request.pinned or kernel_boot.resolve(request.kernel, base)
     if not boot.kernel:
-        raise HostError(f"kernel {request.kernel_name}: nothing to boot")
+        raise HostError(f"kernel {request.kernel.name}: nothing to boot")
     return base, boot
 
 
@@ -157,48 +181,31 @@ def _claim_there(place: Path, where: Where, deadline: Deadline) -> None:
         )
 
 
-def _boot_there(boot: Boot, there: dict[Path, Path], cmdline: str) -> Boot:
-    """The boot with the paths of its files on the hypervisor."""
-    kernel, initrd = (str(there[Path(path)]) if path else None for path in (boot.kernel, boot.initrd))
-    return boot.model_copy(update={"kernel": kernel, "initrd": initrd, "cmdline": cmdline})
-
-
-def _prepare(
+def _make(
     request: GuestRequest, base: Image, boot: Boot, host: Host, place: Path, deadline: Deadline, hung: int
 ) -> Guest:
-    """Everything before the start: accelerator, disks, record."""
+    """Everything before the start: accelerator, files on the hypervisor, disks, record."""
     where = host.where
-    request = request.model_copy(update={"shape": kernel_boot.fitted(request.kernel_name, request.shape)})
+    shape = kernel_boot.fitted(request.kernel, request.shape)
     probe = accelerator.choose(request.accel, Path(boot.kernel or ""), deadline, where)
-    disk_file = base.file("disk.qcow2")
-    files = [disk_file, *(Path(path) for path in (boot.kernel, boot.initrd) if path)]
-    there = {path: path for path in files}
-    if where.ssh:
-        _claim_there(place, where, deadline)
-        with step(f"files to {where.ssh}", who=request.name):
-            there = where.push(files, deadline)
+    files = [base.file("disk.qcow2"), *(Path(path) for path in (boot.kernel, boot.initrd) if path)]
+    there = _push(files, request.name, place, where, deadline)
     host_disks.check_room(place, where)
-    for disk in request.shape.disks:
+    for disk in shape.disks:
         host_disks.check_size(disk, place, request.form, where)
-    runs_as = qemu_user.let_in(host, files, deadline)
-    words = [f"root={base.root} rw {CMDLINE} systemd.hostname={request.name}"]
-    words += [f"numa=fake={request.shape.fake}"] if request.shape.fake else []
-    words += [boot.cmdline] if boot.cmdline else []
-    words += [request.append] if request.append else []
-    disks = [host_disks.overlay(there[disk_file], place / "root.qcow2", deadline, where)]
-    disks += [host_disks.create(disk, place, request.form, deadline, where) for disk in request.shape.disks]
+    owner = qemu_user.let_in(host, files, deadline).owner
     spec = GuestSpec(
         name=request.name,
         uuid=str(uuid.uuid4()),
-        topology=request.shape,
+        topology=shape,
         topology_name=request.topology_name,
         accel=probe.accel,
-        boot=_boot_there(boot, there, " ".join(words)),
-        disks=tuple(disks),
+        boot=_compose_boot(request, shape, base, boot, there),
+        disks=_make_disks(there[files[0]], shape.disks, request.form, place, where, deadline),
         ssh_port=request.ssh_port or free_port(where),
         directory=str(place),
         lab=state.identity(),
-        owner=runs_as.owner,
+        owner=owner,
         network=request.network,
     )
     record = GuestRecord(
@@ -213,7 +220,7 @@ def _prepare(
         kept=request.kept,
         hung=hung,
     )
-    if probe.accel.value == "tcg":
+    if probe.accel is Accel.TCG:
         note(f"emulated (TCG: {probe.reason}); counters are faithful, times are not", who=request.name)
     (place / "known_hosts").write_text(f"numalab {base.file('host_key.pub').read_text()}")
     (place / "known_hosts").chmod(0o600)
@@ -222,66 +229,29 @@ def _prepare(
     return guest
 
 
-def start(guest: Guest, request: GuestRequest, deadline: Deadline) -> None:
-    """Create the domain. One at a time on the host, so that no two guests count the same free memory."""
-    where = guest.host.where
-    if request.ssh_port and not where.ssh and not _port_free(request.ssh_port):
-        raise InputError(
-            f"ssh port {request.ssh_port}: the port is taken; choose another or leave it out",
-            field="ssh_port",
-        )
-    where.touch(guest.console_log, deadline)  # before libvirt's log daemon creates it as root
-    qemu_user.hand_over(guest.record.spec, guest.host)
-    with state.machine_lock("admission", deadline), step("start", who=request.name):
-        admit(request.shape, guest.host, deadline)
-        for tries in range(PORT_TRIES):
-            xml = domain_xml(guest.record.spec)
-            (guest.directory / "domain.xml").write_text(xml)
-            try:
-                guest.host.create(xml, deadline)
-                return
-            except HostError as error:
-                # Another process may take the port between our check and QEMU's bind.
-                if (
-                    "host forwarding rule" not in error.evidence
-                    or request.ssh_port
-                    or tries == PORT_TRIES - 1
-                ):
-                    raise
-            spec = guest.record.spec.model_copy(update={"ssh_port": free_port(where)})
-            guest.update(spec=spec)
+def _push(files: list[Path], name: str, place: Path, where: Where, deadline: Deadline) -> dict[Path, Path]:
+    """Each file's path on the hypervisor, where another machine gets its copies and the guest's folder."""
+    if not where.ssh:
+        return {path: path for path in files}
+    _claim_there(place, where, deadline)
+    with step(f"files to {where.ssh}", who=name):
+        return where.push(files, deadline)
 
 
-def admit(asked: Topology, host: Host, deadline: Deadline) -> None:
-    """HostError when the host lacks memory for this topology; names the largest of its shape that fits."""
-    free = host.free_memory(deadline)
-    if asked.memory > free:
-        fits = topology.largest(asked, free)
-        most = (
-            f"{fits.memory // MIB}M is the largest of this shape that fits"
-            if fits
-            else "not even the smallest of this shape fits"
-        )
-        raise HostError(
-            f"{show_size(asked.memory)} of memory asked, {free // MIB}MiB free on the host: {most}",
-            field="memory" if fits else "",
-        )
+def _make_disks(
+    root: Path, disks: tuple[Disk, ...], form: DiskForm, place: Path, where: Where, deadline: Deadline
+) -> tuple[DiskFile, ...]:
+    """The overlay over the image's disk, and the data disks."""
+    overlay = host_disks.overlay(root, place / "root.qcow2", deadline, where)
+    return (overlay, *(host_disks.create(disk, place, form, deadline, where) for disk in disks))
 
 
-def free_port(where: Where = HERE) -> int:
-    """A loopback port that is free now; on another machine a random one: QEMU refuses it if it is taken."""
-    if where.ssh:
-        return random.randrange(20000, 32768)  # below the kernel's ephemeral ports
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _port_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
+def _compose_boot(
+    request: GuestRequest, shape: Topology, base: Image, boot: Boot, there: dict[Path, Path]
+) -> Boot:
+    """The boot with its files' paths on the hypervisor and the whole command line."""
+    words = [f"root={base.root} rw {CMDLINE} systemd.hostname={request.name}"]
+    words += [f"numa=fake={shape.fake}"] if shape.fake else []
+    words += [text for text in (boot.cmdline, request.append) if text]
+    kernel, initrd = (str(there[Path(path)]) if path else None for path in (boot.kernel, boot.initrd))
+    return boot.model_copy(update={"kernel": kernel, "initrd": initrd, "cmdline": " ".join(words)})

@@ -2,8 +2,7 @@
 """Provision a guest with playbooks/provision.yml: sysctls, NUMA balancing knobs, modules, its own kernel in
 GRUB.
 
-`up` is launch.up plus what the kernel needs inside the guest: its modules, if it has any, and with GRUB the
-kernel itself. Not here: booting a guest (launch), running Ansible (host.ansible).
+Not here: making and booting a guest (launch), running Ansible (host.ansible).
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from numalab.core.errors import InputError
 from numalab.core.log import step
 from numalab.core.process import Deadline
 from numalab.guest import guest as guests
-from numalab.guest import launch
 from numalab.guest.guest import Guest
+from numalab.guest.start import start
 from numalab.host import ansible, image, ssh
-from numalab.host.hypervisor import Host
 from numalab.kernel import boot as kernel_boot
+from numalab.kernel.recipe import Kernel
 from numalab.model.case import Setting, SettingName
-from numalab.model.guest import BootWay, GuestRequest
+from numalab.model.guest import BootWay
 from numalab.model.values import Value
 
 KNOBS = ("scan_delay_ms", "scan_period_min_ms", "scan_period_max_ms", "scan_size_mb")
@@ -43,7 +42,7 @@ class Order(Value):
 
 def pairs(field: str, texts: Sequence[str]) -> dict[str, str]:
     """Parse NAME=VALUE texts; `field` says what they set: sysctl or knob. Raises InputError."""
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if (
@@ -54,64 +53,50 @@ def pairs(field: str, texts: Sequence[str]) -> dict[str, str]:
             raise InputError(f"{field} {text}: is not NAME=VALUE", field=field)
         if field == "knob" and name not in KNOBS:
             raise InputError(f"knob {text}: {name} is none of {', '.join(KNOBS)}", field=field)
-        found[name] = " ".join(value.split())
-    return found
+        settings[name] = " ".join(value.split())
+    return settings
 
 
-def tune(guest: Guest, asked: Order, deadline: Deadline) -> ansible.Recap:
+def tune(guest: Guest, order: Order, deadline: Deadline) -> ansible.Recap:
     """Set what differs, then verify everything by reading it back. CommandFailed names what was refused."""
     with guests.hold(guest.name, deadline):
-        return _play(guest, {"tuning_sysctls": asked.sysctls, "tuning_knobs": asked.knobs}, deadline)
+        return _play(guest, {"tuning_sysctls": order.sysctls, "tuning_knobs": order.knobs}, deadline)
 
 
-def up(request: GuestRequest, host: Host, deadline: Deadline) -> Guest:
-    """launch.up, then modules and boot loader as kernel and request need. On any error, nothing is left."""
-    # Before `hold`, which would wait for another lab.py that works on the guest.
-    if (state.folder("guests") / request.name).exists():
-        raise launch.taken(request.name)
-    with guests.hold(request.name, deadline):
-        return _up(request, host, deadline)
+def after_boot(
+    guest: Guest, kernel: Kernel, boot: BootWay, deadline: Deadline, *, ssh_port: int | None = None
+) -> None:
+    """Give a guest that is up what its kernel needs inside: its modules, if it has any, and with GRUB the
+    kernel itself."""
+    if boot is BootWay.GRUB:
+        own_kernel(guest, kernel, deadline, ssh_port=ssh_port)
+        return
+    with tempfile.TemporaryDirectory(prefix="numalab-") as scratch:
+        archive = kernel_boot.modules(kernel, guest.record.spec.boot, Path(scratch))
+        if archive:
+            release = guest.record.spec.boot.release
+            with step("modules installed in the guest", who=guest.name):
+                _play(guest, {"bootloader_release": release, "bootloader_modules": str(archive)}, deadline)
 
 
-def _up(request: GuestRequest, host: Host, deadline: Deadline) -> Guest:
-    guest = launch.up(request, host, deadline)
-    with guests.ending(guest, only_on_error=True):
-        if request.boot is BootWay.GRUB:
-            own_kernel(guest, deadline, request)
-            return guest
-        with tempfile.TemporaryDirectory(prefix="numalab-") as scratch:
-            archive = kernel_boot.modules(guest.record.spec.boot, Path(scratch))
-            if archive:
-                with step("modules installed in the guest", who=guest.name):
-                    _play(
-                        guest,
-                        {
-                            "bootloader_release": guest.record.spec.boot.release,
-                            "bootloader_modules": str(archive),
-                        },
-                        deadline,
-                    )
-    return guest
-
-
-def own_kernel(guest: Guest, deadline: Deadline, request: GuestRequest | None = None) -> int:
+def own_kernel(guest: Guest, kernel: Kernel, deadline: Deadline, *, ssh_port: int | None = None) -> int:
     """Install the guest's kernel in the guest, select it in GRUB and reboot; returns the number of changes.
 
-    A guest that GRUB started already, with nothing changed, is not restarted.
+    A guest that GRUB started already, with nothing changed, is not restarted. `ssh_port`: see start.
     """
     with guests.hold(guest.name, deadline):
-        return _own_kernel(guest, deadline, request)
+        return _own_kernel(guest, kernel, deadline, ssh_port)
 
 
-def _own_kernel(guest: Guest, deadline: Deadline, request: GuestRequest | None) -> int:
+def _own_kernel(guest: Guest, kernel: Kernel, deadline: Deadline, ssh_port: int | None) -> int:
     spec = guest.record.spec
-    boot = kernel_boot.resolve(spec.boot.name, image.pinned(guest.record.image, guest.record.image_id))
+    boot = kernel_boot.resolve(kernel, image.pinned(guest.record.image, guest.record.image_id))
     words = spec.boot.cmdline.split()
     with (
         tempfile.TemporaryDirectory(prefix="numalab-") as scratch,
         step("kernel installed in the guest", who=guest.name),
     ):
-        archive = kernel_boot.modules(boot, Path(scratch))
+        archive = kernel_boot.modules(kernel, boot, Path(scratch))
         changed = _play(
             guest,
             {
@@ -135,11 +120,7 @@ def _own_kernel(guest: Guest, deadline: Deadline, request: GuestRequest | None) 
         own = spec.boot.model_copy(update={"kernel": None, "initrd": None, "release": boot.release})
         fresh = spec.model_copy(update={"boot": own})
         guest.update(spec=fresh, kernel_hash=kernel_boot.digest(boot))  # the current build of that name
-        launch.start(
-            guest,
-            request or GuestRequest(name=spec.name, topology_name=spec.topology_name, shape=spec.topology),
-            deadline,
-        )
+        start(guest, deadline, ssh_port=ssh_port)
         guest.reach(deadline)
     guest.verify(deadline)
     return changed

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A kernel by name -> the files that a guest boots, and what else its era needs: command line, environment,
-machine.
+"""A kernel -> the files that a guest boots, and what else its era needs: command line, environment, machine.
 
 Not here: building it (build).
 """
@@ -17,7 +16,7 @@ from numalab.core.errors import HostError, InputError
 from numalab.core.process import Deadline
 from numalab.host.image import Image
 from numalab.kernel.build import existing, make_plan, release
-from numalab.kernel.recipe import era_of, recipe, shown
+from numalab.kernel.recipe import Kernel
 from numalab.model.guest import Boot
 from numalab.model.topology import Topology
 
@@ -25,40 +24,40 @@ SEED_BYTES = 64
 """Bytes of entropy on the command line; systemd credits all of them."""
 
 
-def resolve(name: str, image: Image) -> Boot:
+def resolve(kernel: Kernel, image: Image) -> Boot:
     """The files to boot, with command line and environment of its era. HostError when it is not built."""
-    boot, age = _files(name, image), era_of(recipe(name))
-    if age is None:
+    boot, era = _files(kernel, image), kernel.era
+    if era is None:
         return boot
-    words = age.append.split()
-    if age.random_seed:
+    words = era.append.split()
+    if era.random_seed:
         words.append(f"systemd.random_seed={base64.b64encode(os.urandom(SEED_BYTES)).decode()}")
-    return boot.model_copy(update={"cmdline": " ".join(words), "environment": age.environment})
+    return boot.model_copy(update={"cmdline": " ".join(words), "environment": era.environment})
 
 
-def fitted(name: str, shape: Topology) -> Topology:
+def fitted(kernel: Kernel, shape: Topology) -> Topology:
     """The topology on a machine type that the kernel's era supports, with fake nodes as in that era."""
-    age = era_of(recipe(name))
+    era = kernel.era
     return (
-        shape.model_copy(update={"machine": age.machine or shape.machine, "deals_cpus": age.deals_cpus})
-        if age
+        shape.model_copy(update={"machine": era.machine or shape.machine, "deals_cpus": era.deals_cpus})
+        if era
         else shape
     )
 
 
-def _files(name: str, image: Image) -> Boot:
+def _files(kernel: Kernel, image: Image) -> Boot:
     """The files that boot this kernel."""
-    what = recipe(name)
-    if what.source.debian_image:
-        path = image.file("vmlinuz")
-        return Boot(name=name, kernel=str(path), initrd=str(image.file("initrd.img")), release=_told(path))
-    if what.source.prebuilt:
-        path = Path(what.source.prebuilt.bzimage).expanduser()
+    name, source = kernel.name, kernel.recipe.source
+    if source.debian_image:
+        path, initrd = image.file("vmlinuz"), image.file("initrd.img")
+        return Boot(name=name, kernel=str(path), initrd=str(initrd), release=_release_or_empty(path))
+    if source.prebuilt:
+        path = Path(source.prebuilt.bzimage).expanduser()
         if not path.is_file():
-            raise InputError(f"{shown(name)}: source.prebuilt.bzimage: there is no {path}")
-        return Boot(name=name, kernel=str(path.absolute()), release=_told(path))
-    asked = make_plan(name, image, Deadline.after(60), fetch=False)
-    built = existing(asked) if asked else None
+            raise InputError(f"{kernel.file}: source.prebuilt.bzimage: there is no {path}")
+        return Boot(name=name, kernel=str(path.absolute()), release=_release_or_empty(path))
+    plan = make_plan(kernel, image, Deadline.after(60), fetch=False)
+    built = existing(plan) if plan else None
     if built is None:
         raise HostError(
             f"kernel {name} is not built, or what it is made of changed: lab.py kernel build {name}"
@@ -66,9 +65,9 @@ def _files(name: str, image: Image) -> Boot:
     return Boot(name=name, kernel=str(built.file("bzImage")), release=built.release)
 
 
-def modules(boot: Boot, scratch: Path) -> Path | None:
+def modules(kernel: Kernel, boot: Boot, scratch: Path) -> Path | None:
     """A tar with the folder RELEASE of a kernel's modules, or None. A new one goes to `scratch`."""
-    given = recipe(boot.name).source.prebuilt
+    given = kernel.recipe.source.prebuilt
     if given is None:
         beside = Path(boot.kernel or "").with_name("modules.tar")
         return beside if boot.kernel and beside.is_file() else None
@@ -76,7 +75,7 @@ def modules(boot: Boot, scratch: Path) -> Path | None:
         return None
     path = Path(given.modules).expanduser()
     if not path.exists():
-        raise InputError(f"{shown(boot.name)}: source.prebuilt.modules: there is no {path}")
+        raise InputError(f"{kernel.file}: source.prebuilt.modules: there is no {path}")
     if path.is_dir():
         with tarfile.open(scratch / "modules.tar", "w") as archive:
             # build and source are links to trees that the guest does not have
@@ -89,7 +88,7 @@ def modules(boot: Boot, scratch: Path) -> Path | None:
     return path
 
 
-def _told(path: Path) -> str:
+def _release_or_empty(path: Path) -> str:
     """The release of a kernel built elsewhere; '' for a format without one, such as a PVH vmlinux."""
     try:
         return release(path)
@@ -99,7 +98,7 @@ def _told(path: Path) -> str:
 
 def digest(boot: Boot) -> str:
     """The hash of the kernel and its initrd, for records."""
-    found = hashlib.sha256()
+    sha256 = hashlib.sha256()
     for path in filter(None, (boot.kernel, boot.initrd)):
-        found.update(Path(path).read_bytes())
-    return found.hexdigest()[:16]
+        sha256.update(Path(path).read_bytes())
+    return sha256.hexdigest()[:16]

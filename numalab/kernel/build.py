@@ -29,13 +29,10 @@ from numalab.kernel.era import Era
 from numalab.kernel.patch import Patch
 from numalab.kernel.recipe import (
     DISTRIBUTION,
-    KernelRecipe,
-    era_of,
+    Kernel,
     fragments,
     is_commit,
     patch_set,
-    recipe,
-    stem,
     wanted,
 )
 from numalab.kernel.source import Tree
@@ -127,48 +124,48 @@ class Built(Stored):
         return Path(self.directory) / name
 
 
-def make_plan(name: str, image: Image | None, deadline: Deadline, *, fetch: bool) -> BuildPlan | None:
+def make_plan(kernel: Kernel, image: Image | None, deadline: Deadline, *, fetch: bool) -> BuildPlan | None:
     """Everything that building a kernel takes. None (only without `fetch`) when its source is not here."""
-    what = recipe(name)
-    config = fragments(what, name)
-    tree = source.tree(name, what, deadline, fetch=fetch)
-    age = era_of(what)
-    tools = toolchain.tools(age, deadline, ask=fetch)
+    config = fragments(kernel)
+    tree = source.tree(kernel, deadline, fetch=fetch)
+    tools = toolchain.tools(kernel.era, deadline, ask=fetch)
     if tree is None or tools is None:
         return None
-    whole = ""
-    if DISTRIBUTION in what.config:
+    distribution = ""
+    if DISTRIBUTION in kernel.recipe.config:
         if image is None:
-            raise HostError(f"kernel {name} takes its configuration from the guest image: lab.py image build")
+            raise HostError(
+                f"kernel {kernel.name} takes its configuration from the guest image: lab.py image build"
+            )
         try:
-            whole = image.file("config").read_text()
+            distribution = image.file("config").read_text()
         except OSError as error:
             raise HostError(
-                f"kernel {name} takes its configuration from image {image.name}: {error}"
+                f"kernel {kernel.name} takes its configuration from image {image.name}: {error}"
             ) from error
-    series = _patches(name, what, tree, deadline)
-    if age and (header := kernel_era.shim(age, tools.compiler)):
-        series.append(header)
+    patches = _patches(kernel, tree, deadline)
+    if kernel.era and (header := kernel_era.shim(kernel.era, tools.compiler)):
+        patches.append(header)
     return BuildPlan(
-        name=stem(name),
+        name=kernel.stem,
         tree=tree,
         config=config,
-        distribution=whole,
-        patches=tuple(series),
-        era=age,
+        distribution=distribution,
+        patches=tuple(patches),
+        era=kernel.era,
         tools=tools,
     )
 
 
-def _patches(name: str, what: KernelRecipe, tree: Tree, deadline: Deadline) -> list[Patch]:
+def _patches(kernel: Kernel, tree: Tree, deadline: Deadline) -> list[Patch]:
     """A recipe's patches, in the order of recipe.wanted."""
-    found = []
-    for reverse, item in wanted(what):
+    patches = []
+    for reverse, item in wanted(kernel.recipe):
         if tree.git and is_commit(item):
-            found.append(source.commit_patch(tree, item, name, deadline, reverse=reverse))
+            patches.append(source.commit_patch(tree, item, kernel, deadline, reverse=reverse))
         else:
-            found += patch_set(item, tree.series, name, reverse=reverse)
-    return found
+            patches += patch_set(item, tree.series, kernel, reverse=reverse)
+    return patches
 
 
 def existing(plan: BuildPlan) -> Built | None:
@@ -192,14 +189,14 @@ def existing(plan: BuildPlan) -> Built | None:
     return built
 
 
-def build(name: str, image: Image | None, deadline: Deadline) -> Built:
+def build(kernel: Kernel, image: Image | None, deadline: Deadline) -> Built:
     """The kernel, built if it is not there, never in part. Raises InputError, HostError, CommandFailed."""
-    if not recipe(name).built:
-        raise InputError(f"kernel {name} is not built here: its source is a finished kernel")
-    known = make_plan(name, image, deadline, fetch=False)
+    if not kernel.recipe.built:
+        raise InputError(f"kernel {kernel.name} is not built here: its source is a finished kernel")
+    known = make_plan(kernel, image, deadline, fetch=False)
     if known and (ready := existing(known)):
         return ready
-    plan = make_plan(name, image, deadline, fetch=True)
+    plan = make_plan(kernel, image, deadline, fetch=True)
     assert plan is not None  # it was fetched
     with state.lock(f"kernel-{plan.tree.id}", deadline):
         if ready := existing(plan):
@@ -207,7 +204,7 @@ def build(name: str, image: Image | None, deadline: Deadline) -> Built:
         modules = kconfig.has_modules(configure(plan, deadline))
         with state.making(state.folder("kernels") / f"{plan.name}-{plan.key}") as scratch:
             begin = time.monotonic()
-            with step(f"kernel {name}: built on {toolchain.builder().host}"):
+            with step(f"kernel {kernel.name}: built on {toolchain.builder().host}"):
                 _play(plan, "build", scratch / "result.tar", deadline, modules=modules)
             return _keep(plan, scratch, time.monotonic() - begin)
 
@@ -251,10 +248,10 @@ def _keep(plan: BuildPlan, scratch: Path, seconds: float) -> Built:
         )
     (scratch / "result.tar").unlink()
     text = version(scratch / "bzImage")
-    found = release(scratch / "bzImage")
-    if not found.endswith(_local_version(plan.name)):
-        raise HostError(f"kernel {plan.name}: what was built calls itself {found}")
-    if not text.startswith(f"{found} ({plan.key}@{BUILD_HOST}) "):
+    built_release = release(scratch / "bzImage")
+    if not built_release.endswith(_local_version(plan.name)):
+        raise HostError(f"kernel {plan.name}: what was built calls itself {built_release}")
+    if not text.startswith(f"{built_release} ({plan.key}@{BUILD_HOST}) "):
         raise HostError(
             f"kernel {plan.name}: what was built is another kernel: it carries {text!r}, and not the key {plan.key}: build it again"
         )
@@ -262,7 +259,7 @@ def _keep(plan: BuildPlan, scratch: Path, seconds: float) -> Built:
         name=plan.name,
         key=plan.key,
         directory=str(state.folder("kernels") / f"{plan.name}-{plan.key}"),
-        release=found,
+        release=built_release,
         seconds=round(seconds, 1),
         patches=tuple(f"{'-' if patch.reverse else '+'} {patch.label}" for patch in plan.patches),
         source=plan.tree.id,

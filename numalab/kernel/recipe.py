@@ -18,7 +18,7 @@ from numalab.core.errors import InputError
 from numalab.kernel import patch
 from numalab.kernel.era import Era, era
 from numalab.kernel.patch import Patch
-from numalab.model.catalog import find, load, names
+from numalab.model import catalog
 from numalab.model.values import Name, Value, check_name
 
 DISTRIBUTION = "distribution"
@@ -121,9 +121,30 @@ class KernelRecipe(Value):
         return self.series or self.source.debian_source
 
 
-def recipe(name: str) -> KernelRecipe:
-    """Read and check kernels/NAME.yml."""
-    return load(KernelRecipe, find("kernels", name))
+class Kernel(Value):
+    """A kernel: its recipe and its era, read once."""
+
+    name: str
+    """As a person gives it: NAME of kernels/NAME.yml, or a path."""
+    recipe: KernelRecipe
+    era: Era | None = None
+    """None for today's kernels."""
+
+    @property
+    def file(self) -> str:
+        """The recipe's file, as errors name it."""
+        return self.name if "/" in self.name else f"kernels/{self.name}.yml"
+
+    @property
+    def stem(self) -> str:
+        """Its name in file names, releases and commands."""
+        return stem(self.name)
+
+
+def load(name: str) -> Kernel:
+    """Read and check kernels/NAME.yml, and the era that it names. Raises InputError."""
+    recipe = catalog.load(KernelRecipe, catalog.find("kernels", name))
+    return Kernel(name=name, recipe=recipe, era=era(recipe.era) if recipe.era else None)
 
 
 def in_series(name: str, series: str) -> str | None:
@@ -132,23 +153,13 @@ def in_series(name: str, series: str) -> str | None:
 
     Raises InputError when the series has no kernel at all.
     """
-    known = names("kernels")
+    known = catalog.names("kernels")
     if series not in known:
         raise InputError(
             f"series {series}: there is no kernels/{series}.yml: there are {', '.join(known)}", field="series"
         )
-    other = f"{series}{name.removeprefix(recipe(name).of_series or '')}"
+    other = f"{series}{name.removeprefix(load(name).recipe.of_series or '')}"
     return other if other in known else None
-
-
-def era_of(what: KernelRecipe) -> Era | None:
-    """The era that a recipe names; None for today's kernels."""
-    return era(what.era) if what.era else None
-
-
-def shown(name: str) -> str:
-    """A recipe's file, as errors name it."""
-    return name if "/" in name else f"kernels/{name}.yml"
 
 
 def stem(name: str) -> str:
@@ -159,26 +170,26 @@ def stem(name: str) -> str:
         raise InputError(str(error)) from error
 
 
-def fragments(what: KernelRecipe, name: str) -> str:
+def fragments(kernel: Kernel) -> str:
     """The texts of a recipe's fragments, concatenated: later lines win.
 
     A distribution's configuration gets distribution.config on top, which makes it fit for a lab guest.
     """
     texts = []
-    for fragment in what.config:
+    for fragment in kernel.recipe.config:
         path = paths.ROOT / "kernels" / "config" / f"{fragment}.config"
         if not path.is_file():
-            known = ", ".join(names("kernels/config", ".config"))
+            known = ", ".join(catalog.names("kernels/config", ".config"))
             raise InputError(
-                f"{shown(name)}: config: there is no kernels/config/{fragment}.config: there are {known}"
+                f"{kernel.file}: config: there is no kernels/config/{fragment}.config: there are {known}"
             )
         texts.append(path.read_text())
     return "\n".join(texts)
 
 
-def wanted(what: KernelRecipe) -> list[tuple[bool, str]]:
+def wanted(recipe: KernelRecipe) -> list[tuple[bool, str]]:
     """(whether to revert, patch set or commit): what the recipe applies, then what it reverts, in order."""
-    return [(False, item) for item in what.apply] + [(True, item) for item in what.revert]
+    return [(False, item) for item in recipe.apply] + [(True, item) for item in recipe.revert]
 
 
 def is_commit(item: str) -> bool:
@@ -186,31 +197,31 @@ def is_commit(item: str) -> bool:
     return bool(COMMIT.fullmatch(item)) and not (paths.ROOT / "kernels/patches" / item).exists()
 
 
-def patch_files(set_name: str, series: str | None, name: str) -> list[Path]:
-    """The patches of a set for one series, in order. InputError names the recipe."""
+def patch_files(set_name: str, series: str | None, kernel: Kernel) -> list[Path]:
+    """The patches of a set for one series, in order. InputError names the kernel's recipe."""
     place = paths.ROOT / "kernels" / "patches" / set_name
     there = sorted(path.name for path in place.iterdir() if path.is_dir()) if place.is_dir() else []
     if not there:
         sets = sorted(path.name for path in (paths.ROOT / "kernels" / "patches").glob("*/"))
         raise InputError(
-            f"{shown(name)}: there is no patch set kernels/patches/{set_name}: there are {', '.join(sets) or 'none'}"
+            f"{kernel.file}: there is no patch set kernels/patches/{set_name}: there are {', '.join(sets) or 'none'}"
         )
     if series is None:
-        raise InputError(f"{shown(name)}: series: is needed to choose among {set_name}'s: {', '.join(there)}")
-    found = sorted((place / series).glob("*.patch"))
-    if not found:
+        raise InputError(f"{kernel.file}: series: is needed to choose among {set_name}'s: {', '.join(there)}")
+    files = sorted((place / series).glob("*.patch"))
+    if not files:
         raise InputError(
-            f"{shown(name)}: patch set {set_name} has no patches for {series}, only for {', '.join(there)}"
+            f"{kernel.file}: patch set {set_name} has no patches for {series}, only for {', '.join(there)}"
         )
-    return found
+    return files
 
 
-def patch_set(set_name: str, series: str | None, name: str, *, reverse: bool = False) -> list[Patch]:
+def patch_set(set_name: str, series: str | None, kernel: Kernel, *, reverse: bool = False) -> list[Patch]:
     """A set's patches for the builder, sorted by name; in reverse order with `reverse`."""
-    found = []
-    for path in patch_files(set_name, series, name):
+    patches = []
+    for path in patch_files(set_name, series, kernel):
         text, label = path.read_text(), str(path.relative_to(paths.ROOT))
         if patch.header(text, label).set != set_name:
             raise InputError(f"{label}: header: Set: is not the folder's name, {set_name}")
-        found.append(Patch(label=label, text=text, reverse=reverse))
-    return found[::-1] if reverse else found
+        patches.append(Patch(label=label, text=text, reverse=reverse))
+    return patches[::-1] if reverse else patches

@@ -23,7 +23,7 @@ from numalab.core.log import note, step
 from numalab.core.process import Deadline, Result, need, run
 from numalab.kernel.era import container
 from numalab.kernel.patch import Patch
-from numalab.kernel.recipe import COMMIT, Git, KernelRecipe, Tarball, era_of, shown
+from numalab.kernel.recipe import COMMIT, Git, Kernel, Tarball
 from numalab.model.values import Value
 
 USR_SRC = Path("/usr/src")
@@ -45,21 +45,21 @@ class Tree(Value):
     """The repository of a git source, from which upstream commits can be taken."""
 
 
-def tree(name: str, what: KernelRecipe, deadline: Deadline, *, fetch: bool) -> Tree | None:
-    """The source of a recipe. Without `fetch` nothing is downloaded or made: None when it is not here."""
-    source, age = what.source, era_of(what)
+def tree(kernel: Kernel, deadline: Deadline, *, fetch: bool) -> Tree | None:
+    """A kernel's source. Without `fetch` nothing is downloaded or made: None when it is not here."""
+    source, era = kernel.recipe.source, kernel.era
     if source.debian_source:
         return _debian(
             source.debian_source,
-            container(age.container).suite if age and age.container else None,
+            container(era.container).suite if era and era.container else None,
             deadline,
             fetch,
         )
     if source.tarball:
-        return _tarball(name, what, source.tarball, deadline, fetch)
+        return _tarball(kernel, source.tarball, deadline, fetch)
     if source.git:
-        return _git(name, what, source.git, deadline, fetch)
-    raise InputError(f"kernel {name} is not built from source")
+        return _git(kernel, source.git, deadline, fetch)
+    raise InputError(f"kernel {kernel.name} is not built from source")
 
 
 def _debian(series: str, suite: str | None, deadline: Deadline, fetch: bool) -> Tree | None:
@@ -145,27 +145,27 @@ def _lists(suite: str, scratch: Path, deadline: Deadline) -> list[str]:
     return options
 
 
-def _tarball(name: str, what: KernelRecipe, asked: Tarball, deadline: Deadline, fetch: bool) -> Tree | None:
+def _tarball(kernel: Kernel, requested: Tarball, deadline: Deadline, fetch: bool) -> Tree | None:
     """A tar file by path or URL; its checksum must be the recipe's."""
-    if asked.path:
-        path = Path(asked.path).expanduser()
+    if requested.path:
+        path = Path(requested.path).expanduser()
         if not path.is_file():
-            raise InputError(f"{shown(name)}: source.tarball.path: there is no {path}")
+            raise InputError(f"{kernel.file}: source.tarball.path: there is no {path}")
         path = path.absolute()
     else:
-        assert asked.url  # the recipe's validator requires it
-        assert asked.sha256
-        path = state.folder("downloads") / f"{asked.sha256[:16]}-{Path(asked.url).name}"
-        if not path.is_file() or checksum.sha256(path) != asked.sha256:
+        assert requested.url  # the recipe's validator requires it
+        assert requested.sha256
+        path = state.folder("downloads") / f"{requested.sha256[:16]}-{Path(requested.url).name}"
+        if not path.is_file() or checksum.sha256(path) != requested.sha256:
             if not fetch:
                 return None
             if path.exists():
                 note(f"{path} is damaged: it is downloaded again")
-            _download(asked.url, asked.sha256, path, deadline)
-    found = checksum.sha256(path)
-    if asked.sha256 and found != asked.sha256:
-        raise InputError(f"{shown(name)}: source.tarball.sha256: {path} has {found}, not {asked.sha256}")
-    return Tree(id=f"tar-{found[:16]}", tarball=str(path), series=what.series)
+            _download(requested.url, requested.sha256, path, deadline)
+    digest = checksum.sha256(path)
+    if requested.sha256 and digest != requested.sha256:
+        raise InputError(f"{kernel.file}: source.tarball.sha256: {path} has {digest}, not {requested.sha256}")
+    return Tree(id=f"tar-{digest[:16]}", tarball=str(path), series=kernel.recipe.series)
 
 
 def _download(url: str, sha256: str, path: Path, deadline: Deadline) -> None:
@@ -220,32 +220,32 @@ def use_git(where: str, deadline: Deadline) -> None:
     state.write(state.folder("cache") / "linux-git", where)
 
 
-def _git(name: str, what: KernelRecipe, asked: Git, deadline: Deadline, fetch: bool) -> Tree | None:
+def _git(kernel: Kernel, requested: Git, deadline: Deadline, fetch: bool) -> Tree | None:
     """A commit, archived once. Tags are resolved every time, so a moved tag is another commit."""
-    where = asked.url or linux_git()
+    where = requested.url or linux_git()
     if not where:
         raise InputError(
-            f"{shown(name)}: comes from a Linux git tree: say where one is, in LAB_LINUX_GIT or to lab.py kernel build",
+            f"{kernel.file}: comes from a Linux git tree: say where one is, in LAB_LINUX_GIT or to lab.py kernel build",
             field="source_tree",
         )
     local = Path(where).expanduser()
     if "://" not in where and not local.is_dir():
-        raise InputError(f"{shown(name)}: source.git.url: there is no repository {local}")
+        raise InputError(f"{kernel.file}: source.git.url: there is no repository {local}")
     repository = (
         local.absolute()
         if local.is_dir()
         else state.folder("git") / hashlib.sha256(where.encode()).hexdigest()[:16]
     )
     if not local.is_dir() and fetch:
-        _mirror(where, repository, asked.rev, deadline)
+        _mirror(where, repository, requested.rev, deadline)
     elif not repository.is_dir():
         return None
-    commit = _commit(repository, asked.rev, deadline)
+    commit = _commit(repository, requested.rev, deadline)
     if commit is None:
-        raise InputError(f"{shown(name)}: source.git.rev: {where} has no commit {asked.rev}")
-    if asked.commit and not commit.startswith(asked.commit):
+        raise InputError(f"{kernel.file}: source.git.rev: {where} has no commit {requested.rev}")
+    if requested.commit and not commit.startswith(requested.commit):
         raise InputError(
-            f"{shown(name)}: source.git.commit: {asked.rev} of {where} is {commit[:12]}, not {asked.commit}: was the tag moved?"
+            f"{kernel.file}: source.git.commit: {requested.rev} of {where} is {commit[:12]}, not {requested.commit}: was the tag moved?"
         )
     tarball = next(
         filter(_named_by_content, sorted(state.folder("downloads").glob(f"git-{commit}-*.tar"))), None
@@ -262,7 +262,7 @@ def _git(name: str, what: KernelRecipe, asked: Git, deadline: Deadline, fetch: b
     return Tree(
         id=f"git-{commit[:16]}",
         tarball=str(tarball),
-        series=what.series or ".".join(numbers),
+        series=kernel.recipe.series or ".".join(numbers),
         git=str(repository),
     )
 
@@ -329,14 +329,14 @@ def _commit(repository: Path, rev: str, deadline: Deadline) -> str | None:
     return result.stdout.strip() or None
 
 
-def commit_patch(source: Tree, commit: str, name: str, deadline: Deadline, *, reverse: bool) -> Patch:
+def commit_patch(source: Tree, commit: str, kernel: Kernel, deadline: Deadline, *, reverse: bool) -> Patch:
     """An upstream commit of a git source as a patch."""
     full = (
         _commit(Path(source.git or ""), commit, deadline) if source.git and COMMIT.fullmatch(commit) else None
     )
     if full is None:
         raise InputError(
-            f"{shown(name)}: {'revert' if reverse else 'apply'}: {source.git} has no commit {commit}"
+            f"{kernel.file}: {'revert' if reverse else 'apply'}: {source.git} has no commit {commit}"
         )
     words = [
         "diff-tree",

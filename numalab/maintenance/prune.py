@@ -22,7 +22,7 @@ from numalab.core.process import Deadline, run
 from numalab.guest import guest
 from numalab.host.image import Image
 from numalab.kernel import build, era, recipe
-from numalab.kernel.recipe import DISTRIBUTION, KernelRecipe
+from numalab.kernel.recipe import DISTRIBUTION, Source
 from numalab.model import catalog
 from numalab.model.guest import GuestRecord
 
@@ -57,7 +57,7 @@ def candidates(image: Image | None, deadline: Deadline) -> list[Path]:
     if unknown:
         note(f"no kernel is listed: which one guest {unknown[0]} stands on cannot be read")
     booted = _booted(records)
-    found = [
+    unused = [
         path
         for path in _there("kernels")
         if not (
@@ -67,21 +67,21 @@ def candidates(image: Image | None, deadline: Deadline) -> list[Path]:
         )
     ]
     for kind in ("builds", "configs"):
-        found += [
+        unused += [
             path
             for path in _there(kind)
             if not (
                 path.name in kept.builds or (_source(path) not in kept.sources and kept.source(_source(path)))
             )
         ]
-    found += [path for path in _there("sources") if not kept.source(_source(path))]
-    found += [
+    unused += [path for path in _there("sources") if not kept.source(_source(path))]
+    unused += [
         path
         for path in _there("downloads")
         if not (path.name in kept.downloads or path.name.startswith(kept.beginnings))
     ]
-    found += [path for path in _there("containers") if path.name.removesuffix(".lock") not in containers]
-    return found
+    unused += [path for path in _there("containers") if path.name.removesuffix(".lock") not in containers]
+    return unused
 
 
 def size(path: Path, deadline: Deadline) -> int:
@@ -134,29 +134,28 @@ def _kept(image: Image | None, deadline: Deadline) -> Kept:
     """What the files in kernels/ lead to."""
     kept = Kept()
     for name in catalog.names("kernels"):
-        what = recipe.recipe(name)
-        if not what.built:
+        kernel = recipe.load(name)
+        if not kernel.recipe.built:
             continue
-        asked = None
+        plan = None
         # Without its git tree or the image there is no key: everything that may be the kernel's is kept.
         with contextlib.suppress(LabError):
-            asked = build.make_plan(
-                name, image if DISTRIBUTION in what.config else None, deadline, fetch=False
+            plan = build.make_plan(
+                kernel, image if DISTRIBUTION in kernel.recipe.config else None, deadline, fetch=False
             )
-        if asked is None:
+        if plan is None:
             kept.names.add(name)
-            kept.beginnings += (_beginning(what),)
+            kept.beginnings += (_beginning(kernel.recipe.source),)
             continue
-        kept.kernels.add(f"{asked.name}-{asked.key}")
-        kept.builds.add(asked.build)
-        kept.sources.add(asked.tree.id)
-        kept.downloads |= {Path(asked.tree.tarball).name, Path(asked.tree.tarball).parent.name}
+        kept.kernels.add(f"{plan.name}-{plan.key}")
+        kept.builds.add(plan.build)
+        kept.sources.add(plan.tree.id)
+        kept.downloads |= {Path(plan.tree.tarball).name, Path(plan.tree.tarball).parent.name}
     return kept
 
 
-def _beginning(what: KernelRecipe) -> str:
-    """The prefix of the id of a recipe's source, as far as the recipe determines it."""
-    source = what.source
+def _beginning(source: Source) -> str:
+    """The prefix of a source's id, as far as the recipe determines it."""
     if source.debian_source:
         return f"debian-{source.debian_source}-"
     if source.tarball:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A guest as values: the request for one, what its domain is made of, and its record.
+"""A guest as values: what its domain is made of, and its record.
 
-Not here: making or reaching a guest (guest), domain XML (host.domain).
+Not here: the request for one (guest.launch), reaching it (guest.guest), domain XML (host.domain).
 """
 
 from __future__ import annotations
@@ -79,29 +79,6 @@ class GuestSpec(Value):
     """Whether the guest reaches the host's loopback, its LAN and beyond; otherwise only SSH is forwarded."""
     owner: tuple[int, int] | None = None
     """uid and gid that QEMU runs as under the system instance of libvirt; None under a session."""
-
-
-class GuestRequest(Value):
-    """A request for one guest: what `up` takes."""
-
-    name: Name
-    topology_name: str
-    shape: Topology
-    kernel_name: str = "debian"
-    boot: BootWay = BootWay.DIRECT
-    image_name: str = "debian12"
-    image_id: str = ""
-    """The id of a particular build of the image; '' takes the newest one of the current inputs."""
-    append: str = ""
-    accel: str = "auto"
-    form: DiskForm = DiskForm.AUTO
-    ssh_port: int | None = None
-    network: bool = False
-    """See GuestSpec."""
-    kept: bool = False
-    """See GuestRecord."""
-    pinned: Boot | None = None
-    """A particular build of the kernel; None takes the current recipe's."""
 
 
 class GuestRecord(Stored):

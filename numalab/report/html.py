@@ -134,8 +134,8 @@ def _number(run: Run, runs: Sequence[Run]) -> int:
 def kernel(name: str) -> Kernel:
     """What kernels/ says of a kernel now; `unknown` when it has no readable recipe."""
     try:
-        recipe = kernel_recipe.recipe(name)
-        series = recipe.of_series
+        loaded = kernel_recipe.load(name)
+        recipe, series = loaded.recipe, loaded.recipe.of_series
         found = []
         for undone, item in kernel_recipe.wanted(recipe):
             if recipe.source.git and kernel_recipe.is_commit(item):
@@ -145,7 +145,7 @@ def kernel(name: str) -> Kernel:
                     )
                 )
                 continue
-            for patch in kernel_recipe.patch_set(item, series, name, reverse=undone):
+            for patch in kernel_recipe.patch_set(item, series, loaded, reverse=undone):
                 header = kernel_patch.header(patch.text, patch.label)
                 moves = tuple(f"{counter} {way}" for counter, way in header.moves.items())
                 found.append(

@@ -101,7 +101,7 @@ def shape(machine: Topology) -> str:
 def kernel(heading: str, run: Run) -> str:
     """A kernel's name and release, and its patch sets if kernels/ has its recipe."""
     try:
-        what = recipe.recipe(run.kernel)
+        what = recipe.load(run.kernel).recipe
     except InputError:
         return f"{heading} ({run.release})"
     changes = [

@@ -12,6 +12,7 @@ from typing import cast
 from numalab.core import state
 from numalab.core.errors import HostError
 from numalab.core.process import Deadline, Result
+from numalab.experiment.plan import Plan
 from numalab.host.domain import Mark, domain_name, read_mark
 from numalab.host.hypervisor import Host
 from numalab.host.remote import HERE as THIS_MACHINE
@@ -229,3 +230,8 @@ def pytest_argv(place: Path, tests: str, *words: str) -> list[str]:
     file.write_text(tests)
     options = ["-q", "-p", "no:cacheprovider", f"--rootdir={place}"]
     return [sys.executable, "-m", "pytest", *options, *words, str(file)]
+
+
+def kernel_names(plan: Plan) -> tuple[str, ...]:
+    """The names of a plan's kernels."""
+    return tuple(kernel.name for kernel in plan.kernels)

@@ -309,7 +309,7 @@ def play_guest(
     )
     one = guest.Guest(about.model_copy(update={"spec": spec}), FakeHost().real())
     state.folder("guests", "g")
-    assert provision.own_kernel(one, deadline) == 0
+    assert provision.own_kernel(one, recipe.load(boot.name), deadline) == 0
     if order:
         provision.tune(one, order, deadline)
 
@@ -332,13 +332,13 @@ def use_topology(path: Path, deadline: Deadline) -> None:
 
 def use_kernel(path: Path, deadline: Deadline) -> None:
     """Use a kernel as `kernel build` and then `up --boot grub` do."""
-    what = recipe.recipe(str(path))
-    if what.built:
-        plan = build.make_plan(str(path), None, deadline, fetch=True)
+    kernel = recipe.load(str(path))
+    if kernel.recipe.built:
+        plan = build.make_plan(kernel, None, deadline, fetch=True)
         assert plan
         for tag in ("configure", "build"):
             build._play(plan, tag, path.with_name("out"), deadline)
-    play_guest(deadline, kernel_boot.resolve(str(path), image.pinned("debian12", "")))
+    play_guest(deadline, kernel_boot.resolve(kernel, image.pinned("debian12", "")))
 
 
 def sample_kernel(path: Path) -> Path:

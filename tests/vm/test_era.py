@@ -13,9 +13,8 @@ from numalab.core import state
 from numalab.core.errors import InputError
 from numalab.core.process import Deadline
 from numalab.host import ssh
-from numalab.kernel import build, kconfig
+from numalab.kernel import build, kconfig, recipe
 from numalab.kernel import era as kernel_era
-from numalab.kernel import recipe as kernel_recipe
 from numalab.model import catalog, topology
 from numalab.pytest_plugin import Lab
 from tests.vm.conftest import Command
@@ -26,10 +25,10 @@ SMALL = topology.scale(catalog.topology("2socket"), memory=1 << 30, vcpus=2).mod
 @pytest.mark.minutes(60)
 def test_5_10_from_bullseye(lab: Lab, deadline: Deadline) -> None:
     """Source package, container and era; automatic NUMA balancing with the sysctls before 5.13."""
-    about = kernel_recipe.recipe("5.10")
-    built = build.build("5.10", None, Deadline.after(40 * 60))
+    kernel = recipe.load("5.10")
+    built = build.build(kernel, None, Deadline.after(40 * 60))
     assert built.compiler.startswith("gcc (Debian 10.2.1")
-    assert build.build("5.10", None, Deadline.after(60)) == built
+    assert build.build(kernel, None, Deadline.after(60)) == built
     inside = state.directory() / "containers" / kernel_era.container("bullseye").id("bullseye")
     assert not any(
         path.is_mount() for path in (inside / "proc", inside / "dev", Path(f"{inside}{state.directory()}"))
@@ -41,9 +40,8 @@ def test_5_10_from_bullseye(lab: Lab, deadline: Deadline) -> None:
 
         assert said("uname -r").strip() == built.release
         assert f"{built.key}@numalab) (gcc (Debian 10.2.1" in said("cat /proc/version")
-        era = kernel_recipe.era_of(about)
         _, lost = kernel_era.forgiven(
-            era, kconfig.lost(kernel_recipe.fragments(about, "5.10"), said("zcat /proc/config.gz"))
+            kernel.era, kconfig.lost(recipe.fragments(kernel), said("zcat /proc/config.gz"))
         )
         assert lost == []
         assert int(said("cat /proc/sys/kernel/numa_balancing_scan_size_mb")) > 0
@@ -55,7 +53,7 @@ def test_5_10_from_bullseye(lab: Lab, deadline: Deadline) -> None:
 @pytest.mark.minutes(50)
 def test_a_git_source_made_from_the_package(tmp_path: Path) -> None:
     """The part of the tree that configuring needs, committed: its configuration is the package's."""
-    built = build.build("5.10", None, Deadline.after(40 * 60))
+    built = build.build(recipe.load("5.10"), None, Deadline.after(40 * 60))
     place = tmp_path / "linux"
     place.mkdir()
     parts = r"find . \( -name 'Kconfig*' -o -path './scripts/*' -o -path './arch/x86/*Makefile*' -o -path ./Makefile -o -path './include/linux/*' \) -type f"
@@ -84,12 +82,12 @@ def test_a_git_source_made_from_the_package(tmp_path: Path) -> None:
     git("add", "-Af")
     git("commit", "-qm", "from the package")
     git("tag", "v5.10")
-    recipe = tmp_path / "mine.yml"
-    recipe.write_text(
+    path = tmp_path / "mine.yml"
+    path.write_text(
         f"description: d\nsource: {{git: {{url: {place}, rev: v5.10, commit: {git('rev-parse', 'HEAD')}}}}}\n"
         'config: [base, "5.10"]\nera: bullseye\n'
     )
-    asked = build.make_plan(str(recipe), None, Deadline.after(300), fetch=True)
+    asked = build.make_plan(recipe.load(str(path)), None, Deadline.after(300), fetch=True)
     assert asked is not None
     assert asked.tree.series == "5.10"
     assert kconfig.options(build.configure(asked, Deadline.after(300))) == kconfig.options(
@@ -98,7 +96,7 @@ def test_a_git_source_made_from_the_package(tmp_path: Path) -> None:
     git("commit", "-q", "--allow-empty", "-m", "another")
     git("tag", "-f", "v5.10")
     with pytest.raises(InputError, match="was the tag moved"):
-        build.make_plan(str(recipe), None, Deadline.after(60), fetch=True)
+        build.make_plan(recipe.load(str(path)), None, Deadline.after(60), fetch=True)
 
 
 def test_a_silent_boot(lab_py: Command, tmp_path: Path) -> None:

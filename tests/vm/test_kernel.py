@@ -12,8 +12,7 @@ from numalab.core.process import Deadline
 from numalab.guest import provision
 from numalab.guest.guest import Guest
 from numalab.host import ssh
-from numalab.kernel import build, kconfig
-from numalab.kernel import recipe as kernel_recipe
+from numalab.kernel import build, kconfig, recipe
 from numalab.measure import runner
 from numalab.model import catalog, topology
 from numalab.model.values import SizeClass
@@ -34,7 +33,7 @@ ORDER = provision.Order(
 
 def built(name: str) -> build.Built:
     """A kernel; the first of a series takes minutes."""
-    return build.build(name, None, Deadline.after(40 * 60))
+    return build.build(recipe.load(name), None, Deadline.after(40 * 60))
 
 
 def said(guest: Guest, command: str) -> str:
@@ -49,7 +48,7 @@ def test_the_lean_kernel_and_a_guest_in_order(lab: Lab, deadline: Deadline) -> N
         assert asked.key in said(guest, "cat /proc/version")
         assert (
             kconfig.lost(
-                kernel_recipe.fragments(kernel_recipe.recipe("6.1"), "6.1"),
+                recipe.fragments(recipe.load("6.1")),
                 said(guest, "zcat /proc/config.gz"),
             )
             == []
@@ -64,10 +63,10 @@ def test_the_lean_kernel_and_a_guest_in_order(lab: Lab, deadline: Deadline) -> N
         with pytest.raises(CommandFailed, match=r"sysctl vm\.swappiness: 1000 is refused"):
             provision.tune(guest, provision.Order(sysctls={"vm.swappiness": "1000"}), deadline)
 
-        assert provision.own_kernel(guest, deadline) > 0
+        assert provision.own_kernel(guest, recipe.load(guest.record.spec.boot.name), deadline) > 0
         assert said(guest, "uname -r").strip() == asked.release
         assert "BOOT_IMAGE=/boot/vmlinuz" in said(guest, "cat /proc/cmdline")
-        assert provision.own_kernel(guest, deadline) == 0
+        assert provision.own_kernel(guest, recipe.load(guest.record.spec.boot.name), deadline) == 0
 
         boot = guest.record.spec.boot.model_copy(update={"release": "6.1.0-another"})
         guest.record = guest.record.model_copy(
@@ -84,14 +83,14 @@ def test_modules_that_depmod_has_not_seen(lab: Lab, deadline: Deadline, tmp_path
     (tmp_path / "modules/kernel").mkdir(parents=True)
     for name in ("modules.order", "modules.builtin"):
         (tmp_path / "modules" / name).touch()
-    recipe = tmp_path / "mine.yml"
-    recipe.write_text(
+    path = tmp_path / "mine.yml"
+    path.write_text(
         f"description: d\nsource: {{prebuilt: {{bzimage: {asked.file('bzImage')}, modules: {tmp_path}/modules}}}}\n"
     )
-    with lab.up(SMALL, "uma-2g", deadline, kernel=str(recipe)) as guest:
+    with lab.up(SMALL, "uma-2g", deadline, kernel=str(path)) as guest:
         assert "modules.dep.bin" in said(guest, "ls /lib/modules/$(uname -r)")
-        assert provision.own_kernel(guest, deadline) > 0
-        assert provision.own_kernel(guest, deadline) == 0
+        assert provision.own_kernel(guest, recipe.load(guest.record.spec.boot.name), deadline) > 0
+        assert provision.own_kernel(guest, recipe.load(guest.record.spec.boot.name), deadline) == 0
 
 
 @pytest.mark.minutes(40)

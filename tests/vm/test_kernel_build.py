@@ -23,7 +23,7 @@ from numalab.core import checksum, paths, state
 from numalab.core.errors import Cancelled, CommandFailed, HostError, InputError
 from numalab.core.process import Deadline
 from numalab.host import ansible
-from numalab.kernel import boot
+from numalab.kernel import boot, recipe
 from numalab.kernel import build as kernel_build
 from numalab.model.guest import Boot
 from tests.vm.conftest import until
@@ -112,7 +112,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
             f"description: d\nsource: {about}\nconfig: {config}\nseries: '6.1'\napply: [{', '.join(apply)}]\n"
         )
         (tmp_path / "kernels" / f"{name}.yml").write_text(text)
-        return kernel_build.build(name, None, Deadline.after(120, cancel))
+        return kernel_build.build(recipe.load(name), None, Deadline.after(120, cancel))
 
     return build
 
@@ -176,7 +176,7 @@ def test_modules(lab: Callable[..., kernel_build.Built], tmp_path: Path) -> None
     assert not lab("without").modules
     built = lab("with", config="[lean, m]")
     archive = boot.modules(
-        Boot(name=str(tmp_path / "kernels/with.yml"), kernel=str(built.file("bzImage"))), tmp_path
+        recipe.load("with"), Boot(name="with", kernel=str(built.file("bzImage"))), tmp_path
     )
     assert archive is not None
     with tarfile.open(archive) as opened:
@@ -269,7 +269,7 @@ def test_git(lab: Callable[..., kernel_build.Built], tmp_path: Path) -> None:
     assert lab("tag", about=about).file("bzImage").read_bytes().endswith(b"one\nTWO\nthree\nb\n")
     path = tmp_path / "kernels/reverted.yml"
     path.write_text(f"description: d\nsource: {about}\nconfig: lean\nrevert: ['{commit[:12]}']\n")
-    built = kernel_build.build("reverted", None, Deadline.after(60))
+    built = kernel_build.build(recipe.load("reverted"), None, Deadline.after(60))
     assert built.file("bzImage").read_bytes().endswith(b"one\ntwo\nthree\nb\n")
     git("commit", "-qam", "third")
     git("tag", "-f", "v1")

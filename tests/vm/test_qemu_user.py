@@ -16,7 +16,7 @@ from numalab.core import state
 from numalab.core.process import Deadline
 from numalab.host import image
 from numalab.host.qemu_user import OPENED
-from numalab.kernel import boot
+from numalab.kernel import boot, recipe
 from tests.vm.conftest import Command
 
 LEAN = (
@@ -44,7 +44,7 @@ def lab_py() -> Iterator[Command]:
     place.chmod(0o711)
     used = image.require("debian12", Deadline.after(60))
     shutil.copytree(state.folder("ssh"), place / "ssh")
-    for folder in (Path(used.directory), Path(boot.resolve("6.1", used).kernel or "").parent):
+    for folder in (Path(used.directory), Path(boot.resolve(recipe.load("6.1"), used).kernel or "").parent):
         shutil.copytree(folder, place / folder.relative_to(state.directory()))
     (place / "downloads").symlink_to(state.folder("downloads"))
     (place / "cache").symlink_to(state.folder("cache"))

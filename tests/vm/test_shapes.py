@@ -26,7 +26,7 @@ from lxml import etree
 
 from numalab.core.errors import InputError
 from numalab.core.process import Deadline
-from numalab.guest.launch import free_port
+from numalab.guest.start import free_port
 from numalab.host import hypervisor
 from numalab.host.domain import domain_xml
 from numalab.model import catalog, topology, verification

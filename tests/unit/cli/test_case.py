@@ -19,6 +19,7 @@ from numalab.core.process import Deadline
 from numalab.experiment import run as experiment
 from numalab.experiment.plan import Plan, boot_order, make_plan
 from numalab.experiment.run import Outcome
+from numalab.kernel import recipe
 from numalab.model import catalog
 from numalab.model.case import Arm
 from numalab.model.run import Run
@@ -28,7 +29,7 @@ from numalab.runs import index as run_index
 from numalab.runs import record
 from tests.unit import synthetic
 from tests.unit.cli.conftest import LabPy
-from tests.unit.makers import FakeShell
+from tests.unit.makers import FakeShell, kernel_names
 
 BEFORE = (1_557_000, 1_721_000, 1_590_000)
 AFTERS = {
@@ -62,7 +63,7 @@ def boots(asked: Plan, after: Sequence[int]) -> list[Run]:
         phase = synthetic.phase("touch", vmstat={"numa_pte_updates": values[number // len(asked.kernels)]})
         runs.append(
             synthetic.run(
-                asked.kernels[index],
+                asked.kernels[index].name,
                 phase,
                 boot=number,
                 arm=Arm.AFTER if index else Arm.BEFORE,
@@ -159,7 +160,7 @@ def test_run_as_chosen(lab_py: LabPy, case: str, conducted: dict[str, Any]) -> N
     )
     lab_py("run", case, *words)
     asked = conducted["asked"]
-    assert (asked.kernels, asked.machine.topology, asked.machine.memory, asked.machine.vcpus) == (
+    assert (kernel_names(asked), asked.machine.topology, asked.machine.memory, asked.machine.vcpus) == (
         ("6.12", "6.1"),
         "cpus2of4",
         2 * GIB,
@@ -350,12 +351,12 @@ def test_verdict_of_unlike_runs(lab_py: LabPy, case: str, stored: Callable[[Sequ
 def test_calibrate(lab_py: LabPy, case: str, conducted: dict[str, Any]) -> None:
     code, out, _ = lab_py("calibrate", case)
     assert code == 0
-    assert conducted["asked"].kernels == ("6.1", "6.1"), "the case's after, against itself"
+    assert kernel_names(conducted["asked"]) == ("6.1", "6.1"), "the case's after, against itself"
     assert "numa_pte_updates" in out
     kept = Path(out.splitlines()[-1].removeprefix("kept: "))
     assert calibration.Calibration.model_validate_json(kept.read_text()).kernel == "6.1"
     lab_py("calibrate", case, "--kernel", "6.12")
-    assert conducted["asked"].kernels == ("6.12", "6.12")
+    assert kernel_names(conducted["asked"]) == ("6.12", "6.12")
 
 
 def test_a_calibration_has_an_end(lab_py: LabPy, case: str, conducted: dict[str, Any]) -> None:
@@ -388,8 +389,10 @@ class Prepared(FakeShell):
 def prepared(monkeypatch: pytest.MonkeyPatch) -> Prepared:
     made = Prepared(lambda *_: (0, "", ""))
 
-    def up(asked: Plan, host: object, kernel: str, name: str, deadline: Deadline, *, kept: bool) -> Prepared:
-        made.name, made.kernel = name, kernel  # type: ignore[attr-defined]
+    def up(
+        asked: Plan, host: object, kernel: recipe.Kernel, name: str, deadline: Deadline, *, kept: bool
+    ) -> Prepared:
+        made.name, made.kernel = name, kernel.name  # type: ignore[attr-defined]
         return made
 
     monkeypatch.setattr(case_commands, "build_kernels", lambda *_: None)

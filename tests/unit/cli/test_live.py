@@ -15,6 +15,7 @@ from numalab.core import log
 from numalab.experiment import run as experiment
 from numalab.experiment.plan import Plan
 from numalab.experiment.run import ExperimentBoot
+from numalab.kernel import recipe
 from numalab.model.case import Arm
 from numalab.model.values import SizeClass
 from tests.unit import synthetic
@@ -29,7 +30,7 @@ def plan() -> Plan:
         case=synthetic.CASE,
         size=SizeClass.QUICK,
         machine=synthetic.CASE.sizes[SizeClass.QUICK].machines[0],
-        kernels=(BEFORE, AFTER),
+        kernels=(recipe.load(BEFORE), recipe.load(AFTER)),
     )
 
 
@@ -48,7 +49,9 @@ def said(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 
 def boot(number: int) -> ExperimentBoot:
     index = [0, 1, 1, 0][number % 4]
-    return ExperimentBoot(number, Arm.AFTER if index else Arm.BEFORE, (BEFORE, AFTER)[index], "e")
+    return ExperimentBoot(
+        number, Arm.AFTER if index else Arm.BEFORE, recipe.load((BEFORE, AFTER)[index]), "e"
+    )
 
 
 def test_boots(plan: Plan, clock: list[float], said: pytest.LogCaptureFixture) -> None:

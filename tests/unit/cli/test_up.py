@@ -9,7 +9,7 @@ import pytest
 
 from numalab.cli import guest as guest_commands
 from numalab.core.errors import InputError
-from numalab.model.guest import GuestRequest
+from numalab.guest.launch import GuestRequest
 
 
 def requests(
@@ -21,7 +21,7 @@ def requests(
 
 
 def told(found: list[GuestRequest]) -> list[tuple[str, str, str]]:
-    return [(request.name, request.topology_name, request.kernel_name) for request in found]
+    return [(request.name, request.topology_name, request.kernel.name) for request in found]
 
 
 def test_one_guest_for_each_kernel(lab_state: Path) -> None:

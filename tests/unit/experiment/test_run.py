@@ -24,20 +24,20 @@ from numalab.experiment.plan import (
     scaled_topology,
 )
 from numalab.experiment.run import ExperimentBoot
-from numalab.guest import provision
+from numalab.guest import launch, provision
+from numalab.guest.launch import GuestRequest
 from numalab.host import image
-from numalab.kernel import build
+from numalab.kernel import build, recipe
 from numalab.measure import runner
 from numalab.model import catalog
 from numalab.model.case import Arm
 from numalab.model.guest import Boot as BootFiles
-from numalab.model.guest import GuestRequest
 from numalab.model.run import Run
 from numalab.model.units import GIB
 from numalab.model.values import SizeClass
 from numalab.model.verdict import Answer, Verdict
 from tests.unit import synthetic
-from tests.unit.makers import FakeHost, FakeShell
+from tests.unit.makers import FakeHost, FakeShell, kernel_names
 
 CASE = """
 description: what failed migrations do to the scanner
@@ -94,7 +94,7 @@ class Lab:
         self.up_now = 0
 
     def up(self, request: GuestRequest, host: object, deadline: Deadline) -> Any:
-        """See provision.up."""
+        """See launch.up."""
         self._maybe("up")
         self.requests.append(request)
         self.up_now += 1
@@ -102,7 +102,7 @@ class Lab:
 
         class Guest:
             name = request.name
-            kernel = request.kernel_name
+            kernel = request.kernel.name
 
             def down(self, deadline: Deadline) -> None:
                 lab.up_now -= 1
@@ -154,7 +154,7 @@ class Lab:
 @pytest.fixture
 def lab(monkeypatch: pytest.MonkeyPatch) -> Lab:
     made = Lab()
-    monkeypatch.setattr(provision, "up", made.up)
+    monkeypatch.setattr(launch, "up", made.up)
     monkeypatch.setattr(provision, "tune", made.tune)
     monkeypatch.setattr(runner, "run", made.measure)
     monkeypatch.setattr(experiment, "build_kernels", lambda *_: None)
@@ -223,7 +223,7 @@ def test_a_name_that_another_experiment_takes(lab: Lab, asked: Plan, monkeypatch
         finally:
             lab.breaks = {}
 
-    monkeypatch.setattr(provision, "up", once)
+    monkeypatch.setattr(launch, "up", once)
     assert len(conduct(asked, 1).runs) == 2
 
 
@@ -244,7 +244,11 @@ def test_order_goes_on_where_it_was(kernels: str, first: int, rounds: int) -> No
 
 
 def test_plan(asked: Plan) -> None:
-    assert (asked.case_name, asked.size, asked.kernels) == ("mine", SizeClass.QUICK, (BEFORE, AFTER))
+    assert (asked.case_name, asked.size, kernel_names(asked)) == (
+        "mine",
+        SizeClass.QUICK,
+        (BEFORE, AFTER),
+    )
     assert (asked.machine.topology, asked.machine.memory, asked.machine.vcpus) == ("4socket", 4 * GIB, 8)
     assert asked.about.boots == 3
     assert plan_settings(asked) == {"vm.watermark_scale_factor": "1000", "scan_delay_ms": "100"}
@@ -348,8 +352,11 @@ def test_prepare(asked: Plan, monkeypatch: pytest.MonkeyPatch, deadline: Deadlin
     """Kernels with a recipe are built, each once; the distribution's exists."""
     built: list[str] = []
     monkeypatch.setattr(image, "existing", lambda *_: None)
-    monkeypatch.setattr(build, "build", lambda name, *_: built.append(name))
-    build_kernels(asked.model_copy(update={"kernels": ("debian", AFTER, AFTER, BEFORE)}), deadline)
+    monkeypatch.setattr(build, "build", lambda kernel, *_: built.append(kernel.name))
+    build_kernels(
+        asked.model_copy(update={"kernels": tuple(map(recipe.load, ("debian", AFTER, AFTER, BEFORE)))}),
+        deadline,
+    )
     assert built == [AFTER, BEFORE]
 
 
@@ -370,10 +377,10 @@ def test_run(asked: Plan, lab: Lab) -> None:
         f"3 {BEFORE} before",
     ]
     assert lab.happened[1::2] == ["down"] * 4, "one after the other"
-    assert [boot.kernel for boot in seen.boots] == [BEFORE, AFTER, AFTER, BEFORE]
+    assert [boot.kernel.name for boot in seen.boots] == [BEFORE, AFTER, AFTER, BEFORE]
     assert patience == [240.0] * 4, "each boot has its own time"
     request, options = lab.requests[1], lab.options[1]
-    assert (request.topology_name, request.kernel_name, request.append, request.accel) == (
+    assert (request.topology_name, request.kernel.name, request.append, request.accel) == (
         "4socket",
         AFTER,
         "quiet",
@@ -505,7 +512,7 @@ def test_an_error_ends_an_experiment_without_a_verdict(asked: Plan, lab: Lab) ->
 def calibrated(lab: Lab, asked: Plan, values: Sequence[int]) -> None:
     """Store a calibration of this case and machine."""
     lab.values = {AFTER: values}
-    outcome = conduct(asked.model_copy(update={"kernels": (AFTER, AFTER)}), 3)
+    outcome = conduct(asked.model_copy(update={"kernels": (asked.kernels[1],) * 2}), 3)
     calibration.save(calibration.of([run for run, _ in outcome.runs]))
     lab.happened.clear()
     lab.taken.clear()
@@ -524,7 +531,7 @@ def test_thresholds_inside_the_spread_are_refused(asked: Plan, lab: Lab) -> None
     assert lab.up_now == 0
     # The existing calibration must not refuse a new one.
     lab.values = {AFTER: [98_000]}
-    conduct(asked.model_copy(update={"kernels": (AFTER, AFTER)}), 3)
+    conduct(asked.model_copy(update={"kernels": (asked.kernels[1],) * 2}), 3)
 
 
 def test_thresholds_outside_the_spread_are_not(asked: Plan, lab: Lab) -> None:

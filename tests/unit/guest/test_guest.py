@@ -31,14 +31,16 @@ from numalab.core.errors import (
     TopologyMismatch,
 )
 from numalab.core.process import Deadline, Result
-from numalab.guest import guest, launch, provision
+from numalab.guest import guest, launch, start
 from numalab.guest.guest import Guest
+from numalab.guest.launch import GuestRequest
 from numalab.host import accelerator, disks, domain, image, ssh
 from numalab.host.domain import Mark
 from numalab.host.image import Image
 from numalab.host.remote import Where
+from numalab.kernel import recipe
 from numalab.model import catalog, topology, verification
-from numalab.model.guest import Boot, DiskFile, GuestRequest
+from numalab.model.guest import Boot, DiskFile
 from numalab.model.topology import Topology
 from numalab.model.units import GIB, MIB
 from numalab.model.values import Accel, jsonable
@@ -53,7 +55,13 @@ def request(
     name: str = "g", *, shape: Topology = SHAPE, append: str = "", ssh_port: int | None = None
 ) -> GuestRequest:
     return GuestRequest(
-        name=name, topology_name="4socket", shape=shape, accel="tcg", append=append, ssh_port=ssh_port
+        name=name,
+        topology_name="4socket",
+        shape=shape,
+        kernel=recipe.load("debian"),
+        accel="tcg",
+        append=append,
+        ssh_port=ssh_port,
     )
 
 
@@ -400,7 +408,8 @@ def test_a_port_that_is_taken_meanwhile(
     host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline
 ) -> None:
     ports = iter([2001, 2002])
-    monkeypatch.setattr(launch, "free_port", lambda _where: next(ports))
+    for module in (launch, start):
+        monkeypatch.setattr(module, "free_port", lambda _where: next(ports))
     create = host.create
 
     def once(xml: str, deadline: Deadline) -> None:
@@ -457,14 +466,14 @@ def test_a_guest_that_a_full_disk_paused(host: FakeHost, deadline: Deadline) -> 
 def test_admit_refuses(free: int, said: str, deadline: Deadline) -> None:
     shape, host = catalog.topology("4socket"), FakeHost(free)
     with pytest.raises(HostError) as caught:
-        launch.admit(shape, host.real(), deadline)
+        start.admit(shape, host.real(), deadline)
     assert str(caught.value) == said
     if fits := topology.largest(shape, free):
-        launch.admit(fits, host.real(), deadline)
+        start.admit(fits, host.real(), deadline)
 
 
 def test_admit(deadline: Deadline) -> None:
-    launch.admit(catalog.topology("4socket"), FakeHost(16 * GIB).real(), deadline)
+    start.admit(catalog.topology("4socket"), FakeHost(16 * GIB).real(), deadline)
 
 
 def test_fresh_name(lab_state: Path) -> None:
@@ -562,7 +571,7 @@ def test_a_guest_that_another_process_works_on(host: FakeHost, deadline: Deadlin
         with pytest.raises(DeadlinePassed, match=r"waiting for another lab.py that holds .*/locks/guest-g"):
             made.down(Deadline.after(0.1))
         with pytest.raises(InputError, match="a guest called g is there"):
-            provision.up(request(), host.real(), deadline)
+            launch.up(request(), host.real(), deadline)
     assert host.names == ["g"]
 
 
@@ -666,11 +675,16 @@ def test_files_that_cannot_be_removed(
         made.down(deadline)
 
 
+def test_up_reads_no_recipe(host: FakeHost, deadline: Deadline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The request has the kernel: its files may change, or go, while the guest comes up."""
+    requested = request()
+    monkeypatch.setattr(catalog, "load", raises(AssertionError("a recipe was read")))
+    assert launch.up(requested, host.real(), deadline).record.spec.boot.name == "debian"
+
+
 def test_a_pinned_kernel(host: FakeHost, deadline: Deadline) -> None:
     """The build with which the experiment began, even if its recipe has changed or is gone."""
     boot = Boot(name="gone", kernel=str(state.directory() / "bzImage"), release="")
     Path(str(boot.kernel)).write_text("kernel")
-    made = launch.up(
-        request().model_copy(update={"kernel_name": "debian", "pinned": boot}), host.real(), deadline
-    )
+    made = launch.up(request().model_copy(update={"pinned": boot}), host.real(), deadline)
     assert (made.record.spec.boot.name, made.record.spec.boot.kernel) == ("gone", boot.kernel)

@@ -24,7 +24,7 @@ def write(tmp_path: Path, source: str) -> str:
 
 
 def test_the_images_own() -> None:
-    assert kernel_boot.resolve("debian", IMAGE) == Boot(
+    assert kernel_boot.resolve(recipe.load("debian"), IMAGE) == Boot(
         name="debian", kernel="/images/x/vmlinuz", initrd="/images/x/initrd.img"
     )
 
@@ -32,9 +32,9 @@ def test_the_images_own() -> None:
 def test_prebuilt(tmp_path: Path) -> None:
     name = write(tmp_path, f"{{prebuilt: {{bzimage: {tmp_path}/bzImage}}}}")
     with pytest.raises(InputError, match=f"source.prebuilt.bzimage: there is no {tmp_path}/bzImage"):
-        kernel_boot.resolve(name, IMAGE)
+        kernel_boot.resolve(recipe.load(name), IMAGE)
     (tmp_path / "bzImage").write_bytes(b"kernel")
-    boot = kernel_boot.resolve(name, IMAGE)
+    boot = kernel_boot.resolve(recipe.load(name), IMAGE)
     assert (boot.kernel, boot.initrd) == (f"{tmp_path}/bzImage", None)
     first = kernel_boot.digest(boot)
     (tmp_path / "bzImage").write_bytes(b"another")
@@ -44,12 +44,12 @@ def test_prebuilt(tmp_path: Path) -> None:
 @pytest.mark.parametrize("source", ["{}", "{debian-image: true, git: {url: x}}", "{debian-image: false}"])
 def test_exactly_one_source(source: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"mine\.yml:2: source: exactly one source must be given"):
-        recipe.recipe(write(tmp_path, source))
+        recipe.load(write(tmp_path, source))
 
 
 @pytest.mark.parametrize("name", catalog.names("kernels"))
 def test_every_kernel_boots_or_says_why_not(name: str) -> None:
     try:
-        assert kernel_boot.resolve(name, IMAGE).kernel
+        assert kernel_boot.resolve(recipe.load(name), IMAGE).kernel
     except (HostError, InputError) as error:
         assert name in str(error)  # noqa: PT017

@@ -52,7 +52,7 @@ def test_shipped_eras(name: str) -> None:
     found = kernel_era.era(name)
     where = kernel_era.container(str(found.container))
     assert found.compiler in where.packages
-    used = [kernel for kernel in catalog.names("kernels") if recipe.recipe(kernel).era == name]
+    used = [kernel for kernel in catalog.names("kernels") if recipe.load(kernel).recipe.era == name]
     assert used, "no kernel points to it"
 
 
@@ -131,7 +131,7 @@ def test_an_era_that_is_not_there(tmp_path: Path) -> None:
     )
     (tmp_path / "k").write_bytes(b"kernel")
     with pytest.raises(InputError, match=r"no kernels/eras file .*none\.yml: there are 3\.16, "):
-        kernel_boot.resolve(f"{tmp_path}/k.yml", IMAGE)
+        kernel_boot.resolve(recipe.load(f"{tmp_path}/k.yml"), IMAGE)
 
 
 def test_keys_change_with_the_era() -> None:
@@ -312,15 +312,21 @@ def test_what_the_guest_gets(tmp_path: Path) -> None:
     (tmp_path / "k").write_bytes(b"kernel")
     name = f"{tmp_path}/k.yml"
     Path(name).write_text(f'description: k\nsource: {{prebuilt: {{bzimage: {tmp_path}/k}}}}\nera: "3.16"\n')
-    boot = kernel_boot.resolve(name, IMAGE)
+    boot = kernel_boot.resolve(recipe.load(name), IMAGE)
     words = dict(word.split("=", 1) for word in boot.cmdline.split())
     assert words["clocksource"] == "hpet"
     assert len(base64.b64decode(words["systemd.random_seed"])) == kernel_boot.SEED_BYTES
-    assert kernel_boot.resolve(name, IMAGE).cmdline != boot.cmdline, "every guest has the same entropy"
+    assert kernel_boot.resolve(recipe.load(name), IMAGE).cmdline != boot.cmdline, (
+        "every guest has the same entropy"
+    )
     assert boot.environment["LAB_MKFS_XFS"].endswith("-i sparse=0")
     shape = catalog.topology("4socket")
-    fitted = kernel_boot.fitted(name, shape)
-    assert (shape.machine, fitted.machine, kernel_boot.fitted("debian", shape)) == ("q35", "pc", shape)
+    fitted = kernel_boot.fitted(recipe.load(name), shape)
+    assert (shape.machine, fitted.machine, kernel_boot.fitted(recipe.load("debian"), shape)) == (
+        "q35",
+        "pc",
+        shape,
+    )
     assert (shape.deals_cpus, fitted.deals_cpus) == (False, True)
 
 
@@ -387,28 +393,37 @@ def linux(tmp_path: Path) -> Path:
     return place
 
 
+def from_source(**source: object) -> recipe.Kernel:
+    """Kernel 3.19 from another source."""
+    kernel = recipe.load("3.19")
+    changed = kernel.recipe.model_copy(
+        update={"source": recipe.Source.model_validate(source), "series": "3.19"}
+    )
+    return kernel.model_copy(update={"recipe": changed})
+
+
 def test_a_git_tree_is_said_once(linux: Path, lab_state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LAB_LINUX_GIT", raising=False)
     deadline, what = (
         Deadline.after(60),
-        recipe.recipe("3.19").model_copy(update={"source": recipe.Source(git=recipe.Git(rev="v3.19"))}),
+        from_source(git=recipe.Git(rev="v3.19")),
     )
     with pytest.raises(
         InputError,
         match=r"kernels/3\.19\.yml: comes from a Linux git tree: say where one is, in LAB_LINUX_GIT or to lab.py kernel build",
     ):
-        source.tree("3.19", what, deadline, fetch=True)
+        source.tree(what, deadline, fetch=True)
     with pytest.raises(InputError, match=r"^source tree .*: is no git tree"):
         source.use_git(str(lab_state), deadline)
     source.use_git(str(linux), deadline)
-    found = source.tree("3.19", what, deadline, fetch=True)
+    found = source.tree(what, deadline, fetch=True)
     assert found is not None
     assert (found.series, found.git) == ("3.19", str(linux))
     with pytest.raises(
         InputError,
         match=r"kernels/3\.19\.yml: source\.git\.commit: v3\.19 of .* is .*, not bfa76d4.*: was the tag moved",
     ):
-        source.tree("3.19", recipe.recipe("3.19"), deadline, fetch=True)
+        source.tree(recipe.load("3.19"), deadline, fetch=True)
     monkeypatch.setenv("LAB_LINUX_GIT", "/elsewhere")
     with pytest.raises(InputError, match="but LAB_LINUX_GIT is /elsewhere, and goes first"):
         source.use_git(str(linux), deadline)
@@ -425,7 +440,7 @@ def test_a_source_package_of_another_suite(
         f'echo "$@" >> {asked}; cat "${{2#*=}}" >> {asked}; case "$*" in *" download "*) touch linux.deb;; esac',
     )
     program("dpkg-deb", 'mkdir -p "$3/usr/src" && echo tree > "$3/usr/src/linux-source-5.10.tar.xz"')
-    found = source.tree("5.10", recipe.recipe("5.10"), Deadline.after(30), fetch=True)
+    found = source.tree(recipe.load("5.10"), Deadline.after(30), fetch=True)
     assert found is not None
     assert found.id.startswith("debian-5.10-")
     lines = asked.read_text().splitlines()
@@ -438,7 +453,7 @@ def test_a_source_package_of_another_suite(
     assert f"deb {source.MIRROR}/debian-security bullseye-security main" in lines
     file = lab_state / "downloads/linux-source-5.10/linux-source-5.10.tar.xz"
     assert sorted(path.name for path in file.parent.iterdir()) == [file.name, f"{file.name}.sha256"]
-    assert source.tree("5.10", recipe.recipe("5.10"), Deadline.after(30), fetch=False) == found
+    assert source.tree(recipe.load("5.10"), Deadline.after(30), fetch=False) == found
 
 
 @pytest.mark.parametrize("record", [True, False], ids=["with its checksum", "of an older lab"])
@@ -456,31 +471,29 @@ def test_a_truncated_source_package_is_downloaded_again(
     program(
         "dpkg-deb", f'mkdir -p "$3/usr/src" && cp {tmp_path}/tree.xz "$3/usr/src/linux-source-5.10.tar.xz"'
     )
-    what, deadline = recipe.recipe("5.10"), Deadline.after(30)
-    whole = source.tree("5.10", what, deadline, fetch=True)
+    what, deadline = recipe.load("5.10"), Deadline.after(30)
+    whole = source.tree(what, deadline, fetch=True)
     file = lab_state / "downloads/linux-source-5.10/linux-source-5.10.tar.xz"
     if not record:
         file.with_name(f"{file.name}.sha256").unlink()
-        assert source.tree("5.10", what, deadline, fetch=False) == whole, "what xz finds whole is whole"
+        assert source.tree(what, deadline, fetch=False) == whole, "what xz finds whole is whole"
         file.with_name(f"{file.name}.sha256").unlink()
     file.write_bytes(file.read_bytes()[:-20])
-    assert source.tree("5.10", what, deadline, fetch=False) is None
-    assert source.tree("5.10", what, deadline, fetch=True) == whole
+    assert source.tree(what, deadline, fetch=False) is None
+    assert source.tree(what, deadline, fetch=True) == whole
     assert f"{file} is damaged: it is downloaded again" in caplog.text
 
 
 def test_a_truncated_archive_is_made_again(
     linux: Path, lab_state: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    what = recipe.recipe("3.19").model_copy(
-        update={"source": recipe.Source(git=recipe.Git(url=str(linux), rev="v3.19"))}
-    )
-    whole = source.tree("3.19", what, Deadline.after(60), fetch=True)
+    what = from_source(git=recipe.Git(url=str(linux), rev="v3.19"))
+    whole = source.tree(what, Deadline.after(60), fetch=True)
     assert whole is not None
     tarball, content = Path(whole.tarball), Path(whole.tarball).read_bytes()
-    assert source.tree("3.19", what, Deadline.after(60), fetch=False) == whole
+    assert source.tree(what, Deadline.after(60), fetch=False) == whole
     tarball.write_bytes(content[:100])
-    assert source.tree("3.19", what, Deadline.after(60), fetch=True) == whole
+    assert source.tree(what, Deadline.after(60), fetch=True) == whole
     assert tarball.read_bytes() == content
     assert f"{tarball} is damaged: it is made again" in caplog.text
 
@@ -491,14 +504,12 @@ def test_a_truncated_tarball_is_downloaded_again(
     (tmp_path / "linux.tar").write_bytes(b"tar" * 100)
     digest = hashlib.sha256(b"tar" * 100).hexdigest()
     tarball = recipe.Tarball(url=(tmp_path / "linux.tar").as_uri(), sha256=digest)
-    what = recipe.recipe("3.19").model_copy(
-        update={"source": recipe.Source(tarball=tarball), "series": "3.19"}
-    )
-    whole = source.tree("3.19", what, Deadline.after(60), fetch=True)
+    what = from_source(tarball=tarball)
+    whole = source.tree(what, Deadline.after(60), fetch=True)
     assert whole is not None
     Path(whole.tarball).write_bytes(b"tar")
-    assert source.tree("3.19", what, Deadline.after(60), fetch=False) is None
-    assert source.tree("3.19", what, Deadline.after(60), fetch=True) == whole
+    assert source.tree(what, Deadline.after(60), fetch=False) is None
+    assert source.tree(what, Deadline.after(60), fetch=True) == whole
     assert "is damaged: it is downloaded again" in caplog.text
 
 
@@ -539,8 +550,8 @@ def test_a_damaged_configuration_is_made_again(
 
 def test_source_is_for_git_kernels(linux: Path, lab_state: Path) -> None:
     with pytest.raises(InputError, match=r"--source /linux: 6\.1, 6\.12 comes from elsewhere"):
-        kernel_commands._use("/linux", ["6.1", "6.12"])
-    kernel_commands._use(str(linux), ["6.1", "3.19"])
+        kernel_commands._use("/linux", [recipe.load("6.1"), recipe.load("6.12")])
+    kernel_commands._use(str(linux), [recipe.load("6.1"), recipe.load("3.19")])
     assert source.linux_git() == str(linux)
 
 
@@ -555,11 +566,11 @@ def test_prune(lab_state: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         tools=Tools(compiler="gcc", binutils=BINUTILS),
     )
 
-    def plan(name: str, *_: object, **__: object) -> BuildPlan | None:
-        source = recipe.recipe(name).source
+    def plan(kernel: recipe.Kernel, *_: object, **__: object) -> BuildPlan | None:
+        source = kernel.recipe.source
         if source.git:
             raise InputError("no tree")
-        return now.model_copy(update={"name": name}) if source.debian_source == "6.1" else None
+        return now.model_copy(update={"name": kernel.name}) if source.debian_source == "6.1" else None
 
     monkeypatch.setattr(kernel_build, "make_plan", plan)
     monkeypatch.setattr(guest, "names", lambda: ["g"])
@@ -578,7 +589,7 @@ def test_prune(lab_state: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
             }
         ),
     )
-    git = recipe.recipe("3.19").source.git
+    git = recipe.load("3.19").recipe.source.git
     assert git is not None
     commit = str(git.commit)[:16]
     stays = [

@@ -53,7 +53,7 @@ new file mode 100644
 @@ -0,0 +1 @@
 +new
 """
-BUILT = [name for name in catalog.names("kernels") if recipe.recipe(name).built]
+BUILT = [name for name in catalog.names("kernels") if recipe.load(name).recipe.built]
 FILES = sorted((paths.ROOT / "kernels/patches").rglob("*.patch"))
 
 
@@ -74,11 +74,12 @@ def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pa
 
 @pytest.mark.parametrize("name", BUILT)
 def test_shipped_recipes_lead_to_files(name: str) -> None:
-    what = recipe.recipe(name)
+    kernel = recipe.load(name)
+    what = kernel.recipe
     lean = recipe.DISTRIBUTION not in what.config
     assert what.source.git is None or what.source.git.commit, "a tag without its commit may be moved"
     assert (
-        kconfig.options(recipe.fragments(what, name))["CONFIG_NUMA_BALANCING" if lean else "CONFIG_EXT4_FS"]
+        kconfig.options(recipe.fragments(kernel))["CONFIG_NUMA_BALANCING" if lean else "CONFIG_EXT4_FS"]
         == "y"
     )
     for item in (*what.apply, *what.revert):
@@ -87,9 +88,9 @@ def test_shipped_recipes_lead_to_files(name: str) -> None:
             series = (
                 what.of_series or re.findall(r"\d+\.\d+", str(what.source.git and what.source.git.rev))[0]
             )
-            assert all(kernel_patch.touched(patch.text) for patch in recipe.patch_set(item, series, name))
-    if age := recipe.era_of(what):
-        assert era.container(str(age.container)).suite == "bullseye"
+            assert all(kernel_patch.touched(patch.text) for patch in recipe.patch_set(item, series, kernel))
+    if kernel.era:
+        assert era.container(str(kernel.era.container)).suite == "bullseye"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: "/".join(path.parts[-3:-1]))
@@ -128,7 +129,7 @@ def test_shipped_patches_say_what_they_do(path: Path) -> None:
 def test_bad_recipes(kernels: Callable[..., Path], text: str, said: str) -> None:
     place = kernels(**{"bad.yml": f"description: bad\n{text}"})
     with pytest.raises(InputError) as caught:
-        recipe.recipe("bad")
+        recipe.load("bad")
     assert said in str(caught.value).replace("bad.yml:", "", 1)
     assert f"{place}/kernels/bad.yml:" in str(caught.value)
 
@@ -142,18 +143,19 @@ def test_names_that_lead_nowhere(kernels: Callable[..., Path]) -> None:
             "patches/more/6.1/1.patch": GOOD,
         }
     )
+    kernel = recipe.load("k")
     with pytest.raises(
         InputError, match=r"k\.yml: config: there is no kernels/config/base\.config: there are lean"
     ):
-        recipe.fragments(recipe.recipe("k"), "k")
+        recipe.fragments(kernel)
     with pytest.raises(InputError, match=r"k\.yml: patch set less has no patches for 6\.1, only for 6\.12"):
-        recipe.patch_set("less", "6.1", "k")
+        recipe.patch_set("less", "6.1", kernel)
     with pytest.raises(InputError, match="there is no patch set kernels/patches/none: there are less, more"):
-        recipe.patch_set("none", "6.1", "k")
+        recipe.patch_set("none", "6.1", kernel)
     with pytest.raises(InputError, match="series: is needed"):
-        recipe.patch_set("less", None, "k")
+        recipe.patch_set("less", None, kernel)
     with pytest.raises(InputError, match="is not the folder's name, more"):
-        recipe.patch_set("more", "6.1", "k")
+        recipe.patch_set("more", "6.1", kernel)
 
 
 def test_header() -> None:
@@ -390,7 +392,9 @@ def test_modules_of_a_prebuilt_kernel(kernels: Callable[..., Path], tmp_path: Pa
         }
     )
     (place / "m/build").symlink_to("/usr/src/linux")
-    archive = boot.modules(Boot(name="p", kernel=str(tmp_path / "k"), release="6.1.2-mine"), tmp_path)
+    archive = boot.modules(
+        recipe.load("p"), Boot(name="p", kernel=str(tmp_path / "k"), release="6.1.2-mine"), tmp_path
+    )
     assert archive is not None
     with tarfile.open(archive) as opened:
         assert set(opened.getnames()) == {"6.1.2-mine", "6.1.2-mine/kernel", "6.1.2-mine/kernel/a.ko"}
@@ -417,8 +421,8 @@ def test_sources_that_are_not_there(
         ("git", InputError, r"git\.yml: source\.git\.url: there is no repository"),
     ):
         with pytest.raises(error, match=said):
-            source.tree(name, recipe.recipe(name), deadline, fetch=True)
-    assert source.tree("deb", recipe.recipe("deb"), deadline, fetch=False) is None
+            source.tree(recipe.load(name), deadline, fetch=True)
+    assert source.tree(recipe.load("deb"), deadline, fetch=False) is None
 
 
 @pytest.mark.parametrize(
@@ -440,9 +444,9 @@ def test_settings_that_are_none(field: str, text: str) -> None:
 def test_import(kernels: Callable[..., Path], tmp_path: Path) -> None:
     kernels(**{"../m/modules.dep": ""})
     kernel_commands.import_kernel("mine", bzimage(tmp_path / "k", "6.1.2-mine"), tmp_path / "m")
-    found = recipe.recipe("mine")
-    assert found.source.prebuilt == recipe.Prebuilt(bzimage=f"{tmp_path}/k", modules=f"{tmp_path}/m")
-    assert boot.resolve("mine", IMAGE).release == "6.1.2-mine"
+    found = recipe.load("mine")
+    assert found.recipe.source.prebuilt == recipe.Prebuilt(bzimage=f"{tmp_path}/k", modules=f"{tmp_path}/m")
+    assert boot.resolve(found, IMAGE).release == "6.1.2-mine"
     for name, file, said in (
         ("mine", "k", "is there: choose another name"),
         ("../x", "k", "is not a name"),

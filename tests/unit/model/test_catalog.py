@@ -135,7 +135,7 @@ def test_topologies_load(name: str) -> None:
 
 @pytest.mark.parametrize("name", catalog.names("kernels"))
 def test_kernels_load(name: str) -> None:
-    assert recipe.recipe(name).description
+    assert recipe.load(name).recipe.description
 
 
 @pytest.mark.parametrize("name", catalog.names("images"))

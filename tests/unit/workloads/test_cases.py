@@ -11,7 +11,7 @@ from numalab.analysis import metrics
 from numalab.core import paths
 from numalab.experiment.plan import make_plan, scaled_topology, workload_phases
 from numalab.guest import provision
-from numalab.kernel.recipe import recipe
+from numalab.kernel import recipe
 from numalab.model import catalog, topology
 from numalab.model.case import Case
 from numalab.model.values import SizeClass
@@ -72,7 +72,7 @@ def test_disks_that_the_workload_uses_are_there(name: str, size: SizeClass) -> N
 def test_kernels_and_tables_beside_the_compared_ones(name: str) -> None:
     case = catalog.case(name)
     for other in case.also:
-        assert recipe(other)
+        assert recipe.load(other)
     assert set(case.published) <= set(catalog.names("reference"))
 
 

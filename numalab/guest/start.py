@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Starting a guest's domain: admission by free memory, one at a time, on a free SSH port.
+
+Not here: what comes before and after (launch), a restart by the guest's own GRUB (provision).
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+
+from numalab.core import state
+from numalab.core.errors import HostError, InputError
+from numalab.core.log import step
+from numalab.core.process import Deadline
+from numalab.guest.guest import Guest
+from numalab.host import qemu_user
+from numalab.host.domain import domain_xml
+from numalab.host.hypervisor import Host
+from numalab.host.remote import HERE, Where
+from numalab.model import topology
+from numalab.model.topology import Topology
+from numalab.model.units import MIB, show_size
+
+PORT_TRIES = 3
+
+
+def start(guest: Guest, deadline: Deadline, *, ssh_port: int | None = None) -> None:
+    """Create the domain. One at a time on the host, so that no two guests count the same free memory.
+
+    With `ssh_port` the record's port must be free; otherwise another one is taken if it is not.
+    """
+    where = guest.host.where
+    if ssh_port and not where.ssh and not _port_free(ssh_port):
+        raise InputError(
+            f"ssh port {ssh_port}: the port is taken; choose another or leave it out",
+            field="ssh_port",
+        )
+    where.touch(guest.console_log, deadline)  # before libvirt's log daemon creates it as root
+    qemu_user.hand_over(guest.record.spec, guest.host)
+    with state.machine_lock("admission", deadline), step("start", who=guest.name):
+        admit(guest.record.spec.topology, guest.host, deadline)
+        for tries in range(PORT_TRIES):
+            xml = domain_xml(guest.record.spec)
+            (guest.directory / "domain.xml").write_text(xml)
+            try:
+                guest.host.create(xml, deadline)
+                return
+            except HostError as error:
+                # Another process may take the port between our check and QEMU's bind.
+                port_taken = "host forwarding rule" in error.evidence
+                if not port_taken or ssh_port or tries == PORT_TRIES - 1:
+                    raise
+            spec = guest.record.spec.model_copy(update={"ssh_port": free_port(where)})
+            guest.update(spec=spec)
+
+
+def admit(requested: Topology, host: Host, deadline: Deadline) -> None:
+    """HostError when the host lacks memory for this topology; names the largest of its shape that fits."""
+    free = host.free_memory(deadline)
+    if requested.memory > free:
+        fits = topology.largest(requested, free)
+        most = (
+            f"{fits.memory // MIB}M is the largest of this shape that fits"
+            if fits
+            else "not even the smallest of this shape fits"
+        )
+        raise HostError(
+            f"{show_size(requested.memory)} of memory asked, {free // MIB}MiB free on the host: {most}",
+            field="memory" if fits else "",
+        )
+
+
+def free_port(where: Where = HERE) -> int:
+    """A loopback port that is free now; on another machine a random one: QEMU refuses it if it is taken."""
+    if where.ssh:
+        return random.randrange(20000, 32768)  # below the kernel's ephemeral ports
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _port_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
