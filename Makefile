@@ -26,7 +26,7 @@ BROWSER := chromium chromium-driver poppler-utils
 
 YAMLLINT := {extends: default, rules: {line-length: {max: 160}, document-start: disable, comments: {min-spaces-from-content: 1}, braces: {max-spaces-inside: 0}, truthy: {check-keys: false}}}
 
-.PHONY: demo test setup packages image kernel lint unit browser vm shapes chaos matrix man picture clean
+.PHONY: demo test setup packages qemu-backports image kernel lint unit browser vm shapes chaos matrix man picture clean
 
 demo: image
 	$(LAB) run migratefail
@@ -35,7 +35,7 @@ test: setup lint unit browser image vm
 	@$(MAKE) --no-print-directory chaos ROUNDS=20 SEED=11
 	@$(MAKE) --no-print-directory matrix
 
-setup: packages $(VENV)/.done
+setup: packages $(if $(QEMU),qemu-$(QEMU)) $(VENV)/.done
 
 packages:
 	@missing=$$(for package in $(APT) $(EXTRA); do \
@@ -44,6 +44,21 @@ packages:
 		echo "set-up installs Debian packages:" $$missing; \
 		$(SUDO) apt-get update -qq && \
 		$(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $$missing >/dev/null; \
+	fi
+
+# make setup QEMU=backports: QEMU 10 on Debian 12, for `--clock virtual`. Nothing else is taken from backports.
+qemu-backports: packages
+	@if dpkg --compare-versions "$$(dpkg-query -W -f '$${Version}' qemu-system-x86)" lt 1:8.1; then \
+		. /etc/os-release; suite=$$VERSION_CODENAME-backports; \
+		echo "set-up installs QEMU from $$suite"; \
+		if ! apt-cache policy | grep -q "n=$$suite"; then \
+			printf 'Types: deb\nURIs: http://deb.debian.org/debian\nSuites: %s\nComponents: main\nSigned-By: %s\n' \
+				$$suite /usr/share/keyrings/debian-archive-keyring.gpg | \
+				$(SUDO) tee /etc/apt/sources.list.d/numalab-backports.sources >/dev/null && \
+			$(SUDO) apt-get update -qq || exit 1; \
+		fi; \
+		$(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends -t $$suite \
+			qemu-system-x86 qemu-utils >/dev/null; \
 	fi
 
 $(VENV)/.done: pyproject.toml
