@@ -31,7 +31,7 @@ from numalab.model.case import Case
 from numalab.model.run import Run
 from numalab.model.topology import Topology
 from numalab.model.units import GIB, parse_size
-from numalab.model.values import SizeClass
+from numalab.model.values import Clock, SizeClass
 from numalab.model.verdict import Answer
 from numalab.report import text as report_text
 
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 DEFAULT_MINUTES = 10.0
 OPTIONS = {
     "accelerator": "--lab-accel",
+    "clock": "--lab-clock",
     "boots": "--lab-boots",
     "kernels": "--lab-kernels",
     "series": "--lab-series",
@@ -59,6 +60,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         # Until 0.2 also without the prefix, as in the README of 0.1. getoption() takes either spelling.
         group.addoption(f"--lab-{name}", f"--{name}", **how)
 
+    group.addoption(
+        "--lab-clock",
+        choices=[clock.value for clock in Clock],
+        default=Clock.HOST.value,
+        help="virtual: the guests' clocks count instructions, and the host's load changes nothing (TCG)",
+    )
     add("topology", action="append", metavar="T", help="run on these topologies instead of each test's own")
     add(
         "size",
@@ -190,6 +197,7 @@ class CaseItem(pytest.Item):
             topology_name=topology_name,
             kernels=kernels,
             accel=self.config.getoption("--accel"),
+            clock=Clock(self.config.getoption("--lab-clock")),
         )
         asked = self.config.getoption("--boots") or self.plan.about.boots
         self.boots: int | None = None if asked == "auto" else asked
@@ -336,6 +344,7 @@ class Lab:
             shape=topology,
             kernel=recipe.load(kernel or self.config.getoption("--kernel")),
             accel=self.config.getoption("--accel"),
+            clock=Clock(self.config.getoption("--lab-clock")),
             append=append,
         )
         guest = launch.up(request, self.host, deadline.within(launch.UP_SECONDS))

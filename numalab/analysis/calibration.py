@@ -26,13 +26,17 @@ from numalab.core.errors import InputError
 from numalab.model.case import Case, Expectation
 from numalab.model.run import Run
 from numalab.model.topology import Topology
-from numalab.model.values import Accel, SizeClass, Stored, Value, first_line, jsonable
+from numalab.model.values import Accel, Clock, SizeClass, Stored, Value, first_line, jsonable
 from numalab.model.verdict import CONFIDENCE
 from numalab.runs import compatibility
 
 PARTS = ("workload", "disks", "append")
 """The parts of a case that affect the spread of its boots, besides what differs by size."""
 SIZE_PARTS = ("params", "sysctls", "knobs")
+
+
+LATER: dict[str, str] = {"machine_id": "", "clock": Clock.HOST}
+"""Facts of a site that older calibrations lack, and what they then were."""
 
 
 class Site(Value):
@@ -45,6 +49,7 @@ class Site(Value):
     shape: dict[str, Any]
     """The topology as it ran, scaled, without its description."""
     accel: str
+    clock: Clock = Clock.HOST
     machine: str
     """The name of the machine that runs the guests."""
     machine_id: str = ""
@@ -56,7 +61,9 @@ class Site(Value):
 
     def file(self) -> Path:
         """The file of its calibration."""
-        facts = {key: value for key, value in jsonable(self).items() if key != "machine_id" or value}
+        facts = {
+            key: value for key, value in jsonable(self).items() if key not in LATER or value != LATER[key]
+        }
         digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
         return state.folder("calibration") / f"{self.case_name}-{self.size}-{digest}.json"
 
@@ -111,7 +118,8 @@ def site(run: Run) -> Site:
     here = plan(
         run.place.case_name, run.place.case, run.size, spec.topology, spec.accel, run.host.get("machine", "")
     )
-    return here.model_copy(update={"machine_id": run.host.get("machine id", "")})
+    later = {"machine_id": run.host.get("machine id", ""), "clock": spec.clock}
+    return here.model_copy(update=later)
 
 
 def plan(name: str, case: Case, size: SizeClass, topology: Topology, accel: Accel, machine: str) -> Site:

@@ -81,6 +81,7 @@ def verdict(runs: Sequence[Run], *, calibration: Calibration | None = None, forc
         size=first.size,
         topology=spec.topology_name,
         accel=spec.accel.value,
+        clock=spec.clock,
         before=(named[Arm.BEFORE] or [place.case.before])[0],
         after=(named[Arm.AFTER] or [place.case.after])[0],
         boots=(len(sides[Arm.BEFORE]), len(sides[Arm.AFTER])),

@@ -21,6 +21,7 @@ from numalab.cli import live
 from numalab.cli.options import (
     MINUTE,
     AccelOption,
+    ClockOption,
     GuestName,
     MemoryOption,
     SizeOption,
@@ -41,7 +42,7 @@ from numalab.guest import launch
 from numalab.host import ssh
 from numalab.host.hypervisor import connect
 from numalab.model import catalog
-from numalab.model.values import SizeClass
+from numalab.model.values import Clock, SizeClass
 from numalab.model.verdict import Answer, Verdict
 from numalab.report import text as report_text
 from numalab.runs import counters, record
@@ -96,6 +97,7 @@ def _plan(
     memory: str | None,
     vcpus: int | None,
     accelerator: str,
+    clock: Clock,
     profile: int = 0,
 ) -> Plan:
     return make_plan(
@@ -106,6 +108,7 @@ def _plan(
         memory=size_option("--memory", memory),
         vcpus=vcpus,
         accel=accel_word(accelerator),
+        clock=clock,
         profile_hz=profile,
     )
 
@@ -150,10 +153,11 @@ def run(
         ),
     ] = 0,
     accelerator: AccelOption = "auto",
+    clock: ClockOption = Clock.HOST,
     uri: Uri = None,
 ) -> None:
     """Run a case: fresh guests of each kernel in turn, then a verdict from their counters."""
-    asked = _plan(case, size, kernels, topology_name, memory, vcpus, accelerator, profile)
+    asked = _plan(case, size, kernels, topology_name, memory, vcpus, accelerator, clock, profile)
     outcome = _conduct(asked, boots_option(boots, asked), uri)
     for verdict in outcome.verdicts:
         echo(report_text.verdict(experiment.among_others(verdict, [run for run, _ in outcome.runs])))
@@ -205,12 +209,13 @@ def calibrate(
     memory: MemoryOption = None,
     vcpus: VcpusOption = None,
     accelerator: AccelOption = "auto",
+    clock: ClockOption = Clock.HOST,
     uri: Uri = None,
 ) -> None:
     """Run one kernel against itself, and keep how far each metric spreads here: the case's thresholds must
     lie outside."""
     who = kernel or catalog.case(case).after
-    asked = _plan(case, size, f"{who},{who}", topology_name, memory, vcpus, accelerator)
+    asked = _plan(case, size, f"{who},{who}", topology_name, memory, vcpus, accelerator, clock)
     rounds = boots_option(boots, asked)
     if rounds is None:
         raise InputError("--boots auto: a calibration has no answer to wait for; give a number")
@@ -231,12 +236,13 @@ def repro(
     name: Annotated[str | None, typer.Option("--name", "-n", metavar="N")] = None,
     enter: Annotated[bool, typer.Option("--shell/--no-shell", help="end in a shell in the guest")] = True,
     accelerator: AccelOption = "auto",
+    clock: ClockOption = Clock.HOST,
     uri: Uri = None,
 ) -> None:
     """The machine of a case to look at oneself: prepared up to the moment that matters, and a shell in it."""
     own = catalog.case(case)
     who = {"before": own.before, "after": own.after}.get(kernel, kernel)
-    asked = _plan(case, size, f"{who},{who}", topology_name, memory, vcpus, accelerator)
+    asked = _plan(case, size, f"{who},{who}", topology_name, memory, vcpus, accelerator, clock)
     build_kernels(asked, limit(experiment.PREPARE_SECONDS))
     host = connect(uri, limit(MINUTE))
     guest = experiment.up(

@@ -19,6 +19,7 @@ from numalab.cli.options import (
     COMMAND_SECONDS,
     MINUTE,
     AccelOption,
+    ClockOption,
     GuestName,
     MemoryOption,
     Uri,
@@ -47,7 +48,7 @@ from numalab.maintenance import gc as maintenance_gc
 from numalab.model import catalog, topology, verification
 from numalab.model.guest import BootWay, DiskForm
 from numalab.model.topology import Disk, Topology
-from numalab.model.values import check_name, first_fault
+from numalab.model.values import Clock, check_name, first_fault
 from numalab.report import text as report_text
 
 
@@ -110,6 +111,7 @@ def up(
         ),
     ] = False,
     accelerator: AccelOption = "auto",
+    clock: ClockOption = Clock.HOST,
     uri: Uri = None,
     timeout: Annotated[
         float, typer.Option(help="seconds until an unfinished up is given up")
@@ -120,6 +122,7 @@ def up(
         "image_name": image_name,
         "append": append,
         "accel": accel_word(accelerator),
+        "clock": clock,
         "kept": True,
         "ssh_port": ssh_port,
         "network": network,
@@ -150,7 +153,7 @@ def up(
             guest = future.result()
             spec = guest.record.spec
             echo(
-                f"{spec.name} is up: {spec.topology.description}; kernel {spec.boot.name}, {spec.accel}, topology verified"
+                f"{spec.name} is up: {spec.topology.description}; kernel {spec.boot.name}, {spec.runs_on}, topology verified"
             )
             echo(f"  ./lab.py ssh {spec.name}    ./lab.py console {spec.name}    ./lab.py down {spec.name}")
     fail_with([error for error, _ in outcomes if error is not None])
@@ -256,7 +259,7 @@ def status(name: GuestName) -> None:
     spec = guest.record.spec
     facts = {
         "topology": f"{spec.topology_name}: {spec.topology.description}",
-        "accelerator": f"{spec.accel} ({guest.record.accel_reason})",
+        "accelerator": f"{spec.runs_on} ({guest.record.accel_reason})",
         "kernel": f"{spec.boot.name} ({guest.record.kernel_hash})",
         "command line": spec.boot.cmdline,
         "image": f"{guest.record.image} ({guest.record.image_id})",

@@ -27,6 +27,7 @@ from numalab.cli.options import (
     COMMAND_SECONDS,
     MINUTE,
     AccelOption,
+    ClockOption,
     MemoryOption,
     SizeOption,
     Uri,
@@ -51,7 +52,7 @@ from numalab.kernel import recipe
 from numalab.maintenance import doctor
 from numalab.measure import runner
 from numalab.model import catalog, topology
-from numalab.model.values import SizeClass
+from numalab.model.values import Clock, SizeClass
 from numalab.report import text
 from numalab.runs import record
 
@@ -97,6 +98,7 @@ def measure_workload(
     memory: MemoryOption = None,
     vcpus: VcpusOption = None,
     accelerator: AccelOption = "auto",
+    clock: ClockOption = Clock.HOST,
     uri: Uri = None,
 ) -> None:
     """Run a workload by itself in one guest, and show what the kernel counted in each phase."""
@@ -114,6 +116,7 @@ def measure_workload(
             shape=shape,
             kernel=recipe.load(kernel_name),
             accel=accel_word(accelerator),
+            clock=clock,
         )
         deadline = limit(launch.UP_SECONDS)
         guest = launch.up(request, connect(uri, deadline), deadline)

@@ -17,7 +17,7 @@ from numalab.host import ansible
 from numalab.host.hypervisor import connect
 from numalab.model.guest import BootWay, DiskForm
 from numalab.model.units import parse_size
-from numalab.model.values import SizeClass
+from numalab.model.values import Clock, SizeClass
 
 MINUTE = 60.0
 COMMAND_SECONDS = 24 * 3600.0
@@ -33,6 +33,14 @@ AccelOption = Annotated[
     str,
     typer.Option(
         "--accel", metavar="kvm|tcg|auto", help="auto tries whether a kernel really boots under KVM"
+    ),
+]
+ClockOption = Annotated[
+    Clock,
+    typer.Option(
+        "--clock",
+        metavar="host|virtual",
+        help="virtual: the guest's clock counts its instructions, and the host's load changes nothing (TCG)",
     ),
 ]
 GuestName = Annotated[str, typer.Argument(metavar="N", help="a guest's name (see list)")]

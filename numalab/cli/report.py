@@ -161,9 +161,9 @@ def plain(
     spec = run.guest.spec
     boots = ", ".join(f"{len(boots)} of {heading}" for heading, boots in found.items())
     shape = f"{spec.topology_name}: {spec.topology.vcpus} vCPUs, {show_size(spec.topology.memory)}"
-    head = [f"{run.workload} ({run.size}) on {shape}, {spec.accel}; boots: {boots}"]
-    if run.emulated:
-        head.append(text.EMULATED)
+    head = [f"{run.workload} ({run.size}) on {shape}, {spec.runs_on}; boots: {boots}"]
+    if spec.caveat:
+        head.append(spec.caveat)
     first, *others = (table.text(block) for block in comparison.compare(found))
     parts = ["\n".join([*head, *above]), f"{run.workload}\n{first}", *others]
     return "\n\n".join([*parts, *([replication.text(beside, references)] if beside else [])])

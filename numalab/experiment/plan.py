@@ -26,7 +26,7 @@ from numalab.model import catalog, topology
 from numalab.model.case import Case, CaseSize, Machine
 from numalab.model.guest import Boot as BootFiles
 from numalab.model.topology import Disk, Topology
-from numalab.model.values import Phase, SizeClass, Value
+from numalab.model.values import Clock, Phase, SizeClass, Value
 
 
 class Plan(Value):
@@ -39,6 +39,7 @@ class Plan(Value):
     kernels: tuple[Kernel, ...]
     """First "before", then any number of "after". One kernel twice calibrates."""
     accel: str = "auto"
+    clock: Clock = Clock.HOST
     profile_hz: int = 0
     image: str = "debian12"
     image_id: str = ""
@@ -61,6 +62,7 @@ def make_plan(
     memory: int | None = None,
     vcpus: int | None = None,
     accel: str = "auto",
+    clock: Clock = Clock.HOST,
     profile_hz: int = 0,
 ) -> Plan:
     """The plan for a case and a person's choices, checked before anything is made. Raises InputError."""
@@ -84,6 +86,7 @@ def make_plan(
         machine=machine,
         kernels=tuple(recipe.load(name) for name in kernels or (case.before, case.after)),
         accel=accel,
+        clock=clock,
         profile_hz=profile_hz,
     )
     check_plan(made)

@@ -147,6 +147,7 @@ def up(plan: Plan, host: Host, kernel: Kernel, name: str, deadline: Deadline, *,
         shape=scaled_topology(plan),
         kernel=kernel,
         accel=plan.accel,
+        clock=plan.clock,
         append=plan.case.append,
         image_name=plan.image,
         image_id=plan.image_id,
@@ -316,7 +317,8 @@ def _others(judged: Verdict, runs: Sequence[Run]) -> list[tuple[str, str]]:
                 for entry in entries
                 if entry.arm == Arm.BEFORE or entry.kernel == judged.after
             ]
-            if boots[0].host.get("machine") == machine:
+            first = boots[0]
+            if (first.host.get("machine"), first.guest.spec.clock) == (machine, judged.clock):
                 found.append((boots[0].started, _answer(boots)))
     return found
 

@@ -33,7 +33,7 @@ from numalab.kernel import boot as kernel_boot
 from numalab.kernel.recipe import Kernel
 from numalab.model.guest import Boot, BootWay, DiskFile, DiskForm, GuestRecord, GuestSpec
 from numalab.model.topology import Disk, Topology
-from numalab.model.values import Accel, Name, Value, jsonable
+from numalab.model.values import Clock, Name, Value, jsonable
 
 UP_SECONDS = 300.0
 """From nothing to verified. The slowest seen took 75 s: 16 vCPUs emulated on two cores, Debian's kernel."""
@@ -62,6 +62,7 @@ class GuestRequest(Value):
     """The id of a particular build of the image; '' takes the newest one of the current inputs."""
     append: str = ""
     accel: str = "auto"
+    clock: Clock = Clock.HOST
     form: DiskForm = DiskForm.AUTO
     ssh_port: int | None = None
     network: bool = False
@@ -188,6 +189,7 @@ def _make(
     where = host.where
     shape = kernel_boot.fitted(request.kernel, request.shape)
     probe = accelerator.choose(request.accel, Path(boot.kernel or ""), deadline, where)
+    clock = accelerator.choose_clock(request.clock, probe.accel, Path(boot.kernel or ""), deadline, where)
     files = [base.file("disk.qcow2"), *(Path(path) for path in (boot.kernel, boot.initrd) if path)]
     there = _push(files, request.name, place, where, deadline)
     host_disks.check_room(place, where)
@@ -200,6 +202,7 @@ def _make(
         topology=shape,
         topology_name=request.topology_name,
         accel=probe.accel,
+        clock=clock,
         boot=_compose_boot(request, shape, base, boot, there),
         disks=_make_disks(there[files[0]], shape.disks, request.form, place, where, deadline),
         ssh_port=request.ssh_port or free_port(where),
@@ -220,8 +223,8 @@ def _make(
         kept=request.kept,
         hung=hung,
     )
-    if probe.accel is Accel.TCG:
-        note(f"emulated (TCG: {probe.reason}); counters are faithful, times are not", who=request.name)
+    if spec.caveat:
+        note(f"{spec.caveat} (TCG: {probe.reason})", who=request.name)
     (place / "known_hosts").write_text(f"numalab {base.file('host_key.pub').read_text()}")
     (place / "known_hosts").chmod(0o600)
     guest = Guest(record, host)

@@ -12,8 +12,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic import TypeAdapter
 
@@ -21,12 +22,20 @@ from numalab.core import state
 from numalab.core.errors import CommandFailed, DeadlinePassed, HostError
 from numalab.core.log import note, step
 from numalab.core.process import Deadline, need
+from numalab.host.domain import ICOUNT_SHIFT, TCG_MODEL
 from numalab.host.remote import HERE, Where
-from numalab.model.values import Accel, Stored, jsonable
+from numalab.model.values import Accel, Clock, Stored, jsonable
 
 PROBE_SECONDS = 15.0
 """Under working KVM a kernel reaches user space within 2 s even on slow hardware; a hung one never does."""
+CLOCK_SECONDS = 90.0
+"""Eight CPUs that count instructions take 8 s to user space on an idle host. QEMU 7.2 stays where Linux starts
+the other CPUs: it gives each CPU that waits for another one the whole budget of instructions; since 8.1 the
+CPUs share it."""
+CLOCK_CPUS = 8
 WORD = "numalab: user space"
+
+S = TypeVar("S", bound=Stored)
 
 
 class Probe(Stored):
@@ -35,6 +44,13 @@ class Probe(Stored):
     accel: Accel
     reason: str
     key: str
+
+
+class ClockProbe(Stored):
+    """Whether QEMU can count instructions with several CPUs, and why not; cached by QEMU version."""
+
+    works: bool
+    reason: str
 
 
 QEMU = ("qemu-system-x86_64", "qemu-system-x86")
@@ -61,6 +77,53 @@ def choose(accel: str, kernel: Path, deadline: Deadline, where: Where = HERE) ->
     return probe
 
 
+def choose_clock(clock: Clock, accel: Accel, kernel: Path, deadline: Deadline, where: Where = HERE) -> Clock:
+    """The clock, checked. HostError when the virtual one is required and not to be had here."""
+    if clock is Clock.HOST:
+        return clock
+    if accel is Accel.KVM:
+        raise HostError(
+            "clock virtual: KVM has the host's clock only; emulate, or use the host's", field="clock"
+        )
+    probe = virtual_clock(kernel, deadline, where)
+    if not probe.works:
+        raise HostError(f"clock virtual: {probe.reason}", field="clock")
+    return clock
+
+
+def virtual_clock(kernel: Path, deadline: Deadline, where: Where = HERE) -> ClockProbe:
+    """Whether QEMU can count instructions with several CPUs: the cached result of a boot."""
+    version = qemu_version(deadline, where)
+    key = f"{where.ssh} {version}".strip()
+    cache = state.folder("cache") / "clock.json"
+    with state.lock("clock", deadline):
+        known = _read(cache, ClockProbe, "the virtual clock")
+        if key not in known:
+            with step("virtual clock: do several CPUs boot under -icount?"):
+                known[key] = try_clock(kernel, version, deadline, where)
+            _write(cache, known)
+    return known[key]
+
+
+def try_clock(kernel: Path, version: str, deadline: Deadline, where: Where = HERE) -> ClockProbe:
+    """Boot `kernel` with CLOCK_CPUS CPUs that count instructions."""
+    words = ["-accel", "tcg", "-cpu", TCG_MODEL, "-icount", f"shift={ICOUNT_SHIFT},sleep=on"]
+    try:
+        seconds = boot(kernel, words, deadline.within(CLOCK_SECONDS), where, cpus=CLOCK_CPUS)
+    except DeadlinePassed:
+        deadline.check("probing the virtual clock")
+        why = f"{CLOCK_CPUS} CPUs do not reach user space in {CLOCK_SECONDS:.0f} s"
+    except CommandFailed as error:
+        why = str(error).partition(": exit status ")[2] or str(error)
+    else:
+        return ClockProbe(works=True, reason=f"{CLOCK_CPUS} CPUs reached user space in {seconds:.1f} s")
+    return ClockProbe(
+        works=False,
+        reason=f"QEMU {version} cannot count instructions with several CPUs ({why}): it takes QEMU 8.1 or later "
+        "(on Debian 12: make setup QEMU=backports)",
+    )
+
+
 def _cached(kernel: Path, deadline: Deadline, where: Where) -> Probe:
     """The cached result of the probe; concurrent callers wait for the one that makes it."""
     digest = hashlib.sha256(kernel.read_bytes()).hexdigest()[:16]
@@ -68,24 +131,28 @@ def _cached(kernel: Path, deadline: Deadline, where: Where) -> Probe:
     key = f"{where.ssh} {release} {qemu_version(deadline, where)} {digest} {_device(where, deadline)}".strip()
     cache = state.folder("cache") / "accel.json"
     with state.lock("accel", deadline):
-        known = _read(cache)
+        known = _read(cache, Probe, "the accelerator")
         if key not in known:
             with step("accelerator: does a kernel boot under KVM?"):
                 accel, reason = try_kvm(kernel, deadline, where)
             known[key] = Probe(accel=accel, reason=reason, key=key)
-            state.write(cache, json.dumps({name: jsonable(probe) for name, probe in known.items()}, indent=1))
+            _write(cache, known)
     return known[key]
 
 
-def _read(cache: Path) -> dict[str, Probe]:
+def _read(cache: Path, kind: type[S], what: str) -> dict[str, S]:
     """The cached probes; none, with a warning, when the file is damaged."""
     try:
-        return TypeAdapter(dict[str, Probe]).validate_json(cache.read_bytes())
+        return TypeAdapter(dict[str, kind]).validate_json(cache.read_bytes())  # type: ignore[valid-type]
     except FileNotFoundError:
         return {}
     except (OSError, ValueError):
-        note(f"{cache} is damaged: the accelerator is tried again")
+        note(f"{cache} is damaged: {what} is tried again")
         return {}
+
+
+def _write(cache: Path, probes: Mapping[str, Stored]) -> None:
+    state.write(cache, json.dumps({key: jsonable(probe) for key, probe in probes.items()}, indent=1))
 
 
 def _device(where: Where, deadline: Deadline) -> str:
@@ -122,7 +189,9 @@ def try_kvm(kernel: Path, deadline: Deadline, where: Where = HERE) -> tuple[Acce
     return Accel.KVM, f"{kernel.name} reached user space in {seconds:.1f} s"
 
 
-def boot(kernel: Path, accel: Sequence[str], deadline: Deadline, where: Where = HERE) -> float:
+def boot(
+    kernel: Path, accel: Sequence[str], deadline: Deadline, where: Where = HERE, *, cpus: int = 2
+) -> float:
     """Boot a kernel with only busybox. Returns seconds until QEMU ended; raises when WORD did not come."""
     initrd = state.folder("cache") / "probe.cpio"
     initrd.write_bytes(probe_cpio())
@@ -140,14 +209,14 @@ def boot(kernel: Path, accel: Sequence[str], deadline: Deadline, where: Where = 
             "-m",
             "512",
             "-smp",
-            "2",
+            str(cpus),
             *accel,
             "-kernel",
             there[kernel],
             "-initrd",
             there[initrd],
             "-append",
-            "console=ttyS0 panic=-1 quiet",
+            "console=ttyS0 panic=-1 no_timer_check quiet",
         ],
         deadline=deadline,
     )

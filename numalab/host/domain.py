@@ -19,7 +19,7 @@ from lxml.builder import ElementMaker
 from numalab.model.guest import DiskFile, GuestSpec
 from numalab.model.topology import Bus, Node, Topology
 from numalab.model.units import KIB, MIB, show_cpus
-from numalab.model.values import Accel
+from numalab.model.values import Accel, Clock
 
 LAB = "urn:numalab:guest:1"
 """The namespace of the lab's mark in a domain's metadata. A domain without the mark is not the lab's."""
@@ -30,6 +30,10 @@ LAB_DIGITS = 8
 """Digits of a lab's identity in its domains' names: two labs may both have a guest `migratefail`."""
 TCG_MODEL = "Nehalem"
 """The fastest to boot under TCG of those measured (6.3 s; qemu64 7.6 s, max 8.3 s); it has x2APIC."""
+ICOUNT_SHIFT = 3
+"""An instruction takes 8 ns on the virtual clock, about what TCG needs for one. With smaller values the clock
+is slower than the host's (16 times with 0), and the guest's work outlasts every time limit; larger ones leave
+too few instructions between two timer ticks."""
 CMDLINE = "console=ttyS0,115200 net.ifnames=0 no_timer_check"
 """Words for every kernel. no_timer_check: a kernel that sees no KVM waits a moment for its timer to tick, and
 panics when a busy host held up QEMU's main thread for that long (seen; reproduced by stopping that thread for
@@ -78,7 +82,7 @@ def domain_xml(spec: GuestSpec) -> str:
             _os(spec),
             E.features(E.acpi(), E.apic()),
             _cpu(spec),
-            E.clock(offset="utc"),
+            _clock(spec),
             E.on_poweroff("destroy"),
             E.on_reboot("restart"),
             E.on_crash("destroy"),
@@ -89,7 +93,9 @@ def domain_xml(spec: GuestSpec) -> str:
         label = "+{}:+{}".format(*spec.owner)
         root.append(E.seclabel(E.label(label), type="static", model="dac", relabel="no"))
     root.append(
-        _Qemu.commandline(*(_Qemu.arg(value=word) for word in (*_network(spec), *_console_log(spec))))
+        _Qemu.commandline(
+            *(_Qemu.arg(value=word) for word in (*_network(spec), *_console_log(spec), *_icount(spec)))
+        )
     )
     return etree.tostring(root, pretty_print=True, encoding="unicode")
 
@@ -112,6 +118,20 @@ def _machine(topology: Topology) -> str:
     if all(node.memory for node in topology.nodes):
         return topology.machine
     return {"q35": "pc-q35-5.0", "pc": "pc-i440fx-5.0"}[topology.machine]
+
+
+def _clock(spec: GuestSpec) -> Element:
+    """The real-time clock. On a virtual clock it follows that clock too."""
+    clock = E.clock(offset="utc")
+    if spec.clock is Clock.VIRTUAL:
+        clock.append(E.timer(name="rtc", track="guest"))
+    return clock
+
+
+def _icount(spec: GuestSpec) -> tuple[str, ...]:
+    """QEMU's instruction counting, of which libvirt (as of 12) does not know. An instruction takes
+    2**ICOUNT_SHIFT ns; while all CPUs are idle, the clock runs as the host's does, which SSH needs."""
+    return ("-icount", f"shift={ICOUNT_SHIFT},sleep=on") if spec.clock is Clock.VIRTUAL else ()
 
 
 def _os(spec: GuestSpec) -> Element:

@@ -15,6 +15,7 @@ from numalab.host import accelerator, disks, image, qemu_user
 from numalab.host.ansible import ansible
 from numalab.host.hypervisor import connect
 from numalab.model.units import GIB, MIB, TIB
+from numalab.model.values import Accel
 
 LEAST_MEMORY = 2 * GIB
 LEAST_DISK = 8 * GIB
@@ -145,5 +146,14 @@ def _accel(accel: str, deadline: Deadline) -> Iterator[Fact]:
             "emulation: times mean nothing, and everything takes longer",
             "a host with working KVM",
         )
+        if probe.accel is Accel.TCG:
+            clock = accelerator.virtual_clock(found.file("vmlinuz"), deadline)
+            yield Fact(
+                "virtual clock",
+                clock.reason,
+                clock.works,
+                "the host's load changes what a guest counts",
+                "a newer QEMU (on Debian 12: make setup QEMU=backports)",
+            )
     except LabError as error:
         yield Fact("accelerator", str(error), False, "no guest starts as asked", "--accel auto", needed=True)

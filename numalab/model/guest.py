@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from numalab.model.topology import Bus, Topology
-from numalab.model.values import Accel, Name, Stored, Value
+from numalab.model.values import Accel, Clock, Name, Stored, Value, accel_label, caveat
 
 MKFS_XFS = "LAB_MKFS_XFS"
 """Environment variable of every command in a guest whose era has `mkfs_xfs`. A workload writes
@@ -77,8 +77,19 @@ class GuestSpec(Value):
     """The lab that made the guest (state.identity()); gc of another lab leaves it alone."""
     network: bool = False
     """Whether the guest reaches the host's loopback, its LAN and beyond; otherwise only SSH is forwarded."""
+    clock: Clock = Clock.HOST
     owner: tuple[int, int] | None = None
     """uid and gid that QEMU runs as under the system instance of libvirt; None under a session."""
+
+    @property
+    def runs_on(self) -> str:
+        """Accelerator and clock, as reports name them."""
+        return accel_label(self.accel, self.clock)
+
+    @property
+    def caveat(self) -> str:
+        """What a reader of its measurements must know; '' under KVM."""
+        return caveat(self.accel, self.clock)
 
 
 class GuestRecord(Stored):

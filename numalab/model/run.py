@@ -9,7 +9,7 @@ from pydantic import Field
 
 from numalab.model.case import Place
 from numalab.model.guest import GuestRecord
-from numalab.model.values import Accel, Phase, SizeClass, Stored, Value
+from numalab.model.values import Accel, Clock, Phase, SizeClass, Stored, Value
 
 
 class PhaseResult(Value):
@@ -61,6 +61,11 @@ class Run(Stored):
     def emulated(self) -> bool:
         """Whether the guest was emulated, so that its times mean nothing."""
         return self.guest.spec.accel is Accel.TCG
+
+    @property
+    def virtual(self) -> bool:
+        """Whether the guest's clock counted instructions (see values.Clock)."""
+        return self.guest.spec.clock is Clock.VIRTUAL
 
     @property
     def measured(self) -> list[PhaseResult]:

@@ -95,6 +95,28 @@ class Accel(StrEnum):
     TCG = "tcg"
 
 
+class Clock(StrEnum):
+    """What the guest's clock follows."""
+
+    HOST = "host"
+    VIRTUAL = "virtual"
+    """The instructions that its CPUs executed (QEMU's -icount), so that the host's load changes nothing."""
+
+
+def accel_label(accel: str, clock: str) -> str:
+    """Accelerator and clock in a few words: kvm, tcg, tcg on a virtual clock."""
+    return f"{accel} on a virtual clock" if clock == Clock.VIRTUAL else accel
+
+
+def caveat(accel: str, clock: str) -> str:
+    """What a reader must know of measurements by this accelerator and clock; '' for KVM."""
+    if accel != Accel.TCG:
+        return ""
+    if clock == Clock.VIRTUAL:
+        return "emulated on a virtual clock: times count instructions, whatever the host's load"
+    return "emulated: counters are faithful, times are not"
+
+
 class SizeClass(StrEnum):
     """How large a workload is: quick for two emulated cores, full as in the seed."""
 

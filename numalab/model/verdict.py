@@ -6,7 +6,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from numalab.model.case import Expectation
-from numalab.model.values import Line, SizeClass, Value
+from numalab.model.values import Clock, Line, SizeClass, Value
 
 CONFIDENCE = 0.95
 """The confidence of every interval; 1 - CONFIDENCE is the false discovery rate over a case's expectations."""
@@ -52,6 +52,7 @@ class Verdict(Value):
     size: SizeClass
     topology: str
     accel: str
+    clock: Clock = Clock.HOST
     before: str
     after: str
     """The two kernels' names."""

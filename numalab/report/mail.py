@@ -51,7 +51,7 @@ def setup(found: Columns) -> str:
     every = [run for boots in found.values() for run in boots]
     run = every[0]
     spec = run.guest.spec
-    accel = f"{spec.accel} ({report_text.EMULATED})" if run.emulated else spec.accel.value
+    accel = f"{spec.accel} ({spec.caveat})" if spec.caveat else spec.accel.value
     place = run.place
     facts = [
         *([("Case", f"{place.case_name}: {place.case.description} ({place.case.source})")] if place else []),

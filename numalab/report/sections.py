@@ -110,7 +110,7 @@ def together(runs: Sequence[Run]) -> list[list[Run]]:
     groups: dict[tuple[str, ...], list[Run]] = {}
     for run in runs:
         spec = run.guest.spec
-        machine = (spec.topology_name, str(spec.topology.vcpus), str(spec.topology.memory), spec.accel)
+        machine = (spec.topology_name, str(spec.topology.vcpus), str(spec.topology.memory), spec.runs_on)
         groups.setdefault(
             (run.place.case_name if run.place else "", run.workload, run.size, *machine), []
         ).append(run)
@@ -143,7 +143,7 @@ def _section(ident: str, boots: Sequence[MeasuredBoot], verdicts: Sequence[Verdi
         title=first.place.case_name if first.place else first.workload,
         case=case,
         emulated=emulated,
-        machine=f"{first.size} on {spec.topology_name}: {spec.topology.vcpus} vCPUs, {show_size(spec.topology.memory)}, {spec.accel}",
+        machine=f"{first.size} on {spec.topology_name}: {spec.topology.vcpus} vCPUs, {show_size(spec.topology.memory)}, {spec.runs_on}",
         verdicts=own,
         effects=[plot for verdict in own if (plot := charts.effects(verdict.findings))],
         doubts=unique(doubts),
@@ -163,12 +163,16 @@ def _belongs(verdict: Verdict, runs: Sequence[Run]) -> bool:
     """Whether a verdict is about these runs. One without unbroken boots is matched by case and machine."""
     if verdict.runs:
         return not {run.id for run in runs}.isdisjoint(verdict.runs)
-    machine, spec = (verdict.case_name, verdict.size, verdict.topology, verdict.accel), runs[0].guest.spec
+    machine, spec = (
+        (verdict.case_name, verdict.size, verdict.topology, verdict.accel, verdict.clock),
+        runs[0].guest.spec,
+    )
     return machine == (
         runs[0].place.case_name if runs[0].place else "",
         runs[0].size,
         spec.topology_name,
         spec.accel,
+        spec.clock,
     )
 
 
@@ -244,7 +248,8 @@ def facts(runs: Sequence[Run]) -> list[tuple[str, Sequence[str]]]:
         (
             "Accelerator",
             unique(
-                f"{run.guest.spec.accel}: {run.guest.accel_reason or 'no reason is recorded'}" for run in runs
+                f"{run.guest.spec.runs_on}: {run.guest.accel_reason or 'no reason is recorded'}"
+                for run in runs
             ),
         ),
         ("Hung", unique([hung(runs)])),

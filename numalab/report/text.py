@@ -13,12 +13,11 @@ from numalab.analysis.calibration import Calibration
 from numalab.model.case import Case, Expectation
 from numalab.model.run import Run
 from numalab.model.units import show_size
-from numalab.model.values import Accel, Phase
+from numalab.model.values import Accel, Phase, accel_label, caveat
 from numalab.model.verdict import Finding, Verdict
 from numalab.runs import counters
 
 ABSENT = "-"
-EMULATED = "emulated: counters are faithful, times are not"
 UNITS = (("k", 1e3), ("M", 1e6), ("G", 1e9))
 COUNTER = re.compile(r"\b(?:numa|nr|pg|fairzone)_?\w+")
 """Names in a metric's formula that are counters of /proc/vmstat, or prefixes of several (pgalloc_*)."""
@@ -38,10 +37,10 @@ def summary(run: Run) -> str:
     spec = run.guest.spec
     head = [
         f"{run.workload} ({run.size}) on {spec.topology_name}: {spec.topology.vcpus} vCPUs, {show_size(spec.topology.memory)}, "
-        f"kernel {run.kernel} {run.release}, {spec.accel}",
+        f"kernel {run.kernel} {run.release}, {spec.runs_on}",
     ]
-    if run.emulated:
-        head.append(EMULATED)
+    if spec.caveat:
+        head.append(spec.caveat)
     if run.error:
         head.append(f"BROKEN, not a result: {run.error}")
     head += [f"console: {line}" for line in run.console_warnings]
@@ -75,7 +74,7 @@ def aligned(rows: Sequence[Sequence[str]], *, left: int = 1) -> list[str]:
 def verdict(found: Verdict) -> str:
     """A verdict: the answer, then each finding with values, effect and reason, deciding ones first."""
     lines = [
-        f"{found.case_name} ({found.size}) on {found.topology}, {found.accel}: {found.before} against {found.after}, "
+        f"{found.case_name} ({found.size}) on {found.topology}, {accel_label(found.accel, found.clock)}: {found.before} against {found.after}, "
         f"{found.boots[0]} and {found.boots[1]} boots: {found.answer.upper()}",
     ]
     beside = [one for one in found.findings if not one.decides]
@@ -88,7 +87,7 @@ def verdict(found: Verdict) -> str:
         lines += [f"  {line}" for line in _finding(one, found)]
     lines += [f"  doubt: {doubt}" for doubt in found.doubts]
     if found.accel == Accel.TCG:
-        lines.append(f"  {EMULATED}, and no time decided this")
+        lines.append(f"  {caveat(found.accel, found.clock)}, and no time decided this")
     return "\n".join(lines)
 
 
@@ -172,5 +171,5 @@ def spread(found: Calibration) -> str:
                 f"up to ×{one.limit(least):.3g}",
             )
         )
-    head = f"{about.case_name} ({about.size}) on {about.accel}, {found.kernel} against itself, {len(found.runs)} boots:"
+    head = f"{about.case_name} ({about.size}) on {accel_label(about.accel, about.clock)}, {found.kernel} against itself, {len(found.runs)} boots:"
     return "\n".join([head, *(f"  {line}" for line in aligned(rows, left=2))])

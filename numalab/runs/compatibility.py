@@ -38,6 +38,7 @@ def traits(run: Run) -> Traits:
         "size": {"": run.size.value},
         "parameters": run.params,
         "accelerator": {"": spec.accel.value},
+        "clock": {"": spec.clock.value},
         "topology": shape(spec.topology),
         "settings": run.settings,
         "host": {key: run.host[key] for key in HOST if key in run.host},

@@ -173,7 +173,7 @@ def pytest_terminal_summary(terminalreporter, config):
         for prefix, out in given.items():
             assert f"{name} {seen} {seen}\n" in out, f"{prefix}{name}"
     shown = run(tmp_path, "--help")
-    assert set(words) == set(re.findall(r"^  --lab-([a-z-]+)", shown, re.MULTILINE))
+    assert {*words, "clock"} == set(re.findall(r"^  --lab-([a-z-]+)", shown, re.MULTILINE))
 
 
 def test_evidence_is_in_the_report(tmp_path: Path) -> None:

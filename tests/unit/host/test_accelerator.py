@@ -18,7 +18,7 @@ from numalab.core.errors import Cancelled, DeadlinePassed, HostError
 from numalab.core.process import Deadline, Result
 from numalab.host import accelerator
 from numalab.host.remote import Where
-from numalab.model.values import Accel
+from numalab.model.values import Accel, Clock
 
 Program = Callable[[str, str], Path]
 VERSION = (
@@ -251,3 +251,41 @@ def test_a_damaged_cache_is_made_anew(
     assert f"{cache} is damaged: the accelerator is tried again" in caplog.text
     assert accelerator.choose("auto", kernel, deadline).accel is Accel.KVM
     assert tries(qemu) == 2, "what was made anew is kept"
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_the_virtual_clock_is_tried_once(
+    kernel: Path, program: Program, monkeypatch: pytest.MonkeyPatch, deadline: Deadline, works: bool
+) -> None:
+    """QEMU 7.2 hangs there: that is remembered too, by its version."""
+    monkeypatch.setattr(accelerator, "CLOCK_SECONDS", 20 if works else 0.3)
+    qemu = program("qemu-system-x86_64", WORKS if works else f"{VERSION}echo tried >> $0.log; exec sleep 60")
+    probe = accelerator.virtual_clock(kernel, deadline)
+    assert probe.works is works
+    assert accelerator.virtual_clock(kernel, deadline) == probe
+    assert tries(qemu) == 1
+    if works:
+        assert accelerator.choose_clock(Clock.VIRTUAL, Accel.TCG, kernel, deadline) is Clock.VIRTUAL
+    else:
+        with pytest.raises(
+            HostError,
+            match=r"^clock virtual: QEMU 7\.2\S* cannot count instructions with several CPUs \(8 CPUs do not "
+            r"reach user space in 0 s\): it takes QEMU 8\.1 or later",
+        ) as caught:
+            accelerator.choose_clock(Clock.VIRTUAL, Accel.TCG, kernel, deadline)
+        assert caught.value.field == "clock"
+
+
+def test_a_qemu_without_icount(kernel: Path, program: Program, deadline: Deadline) -> None:
+    program("qemu-system-x86_64", f"{VERSION}echo 'icount is not supported' >&2; exit 1")
+    probe = accelerator.virtual_clock(kernel, deadline)
+    assert not probe.works
+    assert "icount is not supported" in probe.reason
+
+
+def test_kvm_has_the_hosts_clock_only(kernel: Path, program: Program, deadline: Deadline) -> None:
+    qemu = program("qemu-system-x86_64", FAILS)
+    with pytest.raises(HostError, match=r"^clock virtual: KVM has the host's clock only"):
+        accelerator.choose_clock(Clock.VIRTUAL, Accel.KVM, kernel, deadline)
+    assert accelerator.choose_clock(Clock.HOST, Accel.KVM, kernel, deadline) is Clock.HOST
+    assert tries(qemu) == 0

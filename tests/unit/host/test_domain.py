@@ -14,7 +14,7 @@ from numalab.host.domain import LAB, Mark, domain_xml, mark, read_mark
 from numalab.model import catalog
 from numalab.model.guest import Boot, GuestSpec
 from numalab.model.topology import Disk, Topology
-from numalab.model.values import Accel
+from numalab.model.values import Accel, Clock
 from tests.unit.makers import BOOT, GOLDEN, spec
 
 # Emulated guests are a session's; the others are the system instance's, with an owner for their files.
@@ -25,6 +25,7 @@ CASES = {
 }
 STICK = Disk.model_validate({"name": "stick", "size": "16GiB", "bus": "usb", "mibs_per_second": 12})
 CASES["stick-tcg"] = spec(catalog.topology("uma-2g").model_copy(update={"disks": (STICK,)}))
+CASES["virtual-tcg"] = spec("4socket").model_copy(update={"clock": Clock.VIRTUAL})
 CASES["grub-tcg"] = spec("uma-2g", boot=Boot(name="own"))
 CASES["noinitrd-tcg"] = spec("uma-2g", boot=BOOT.model_copy(update={"initrd": None}))
 

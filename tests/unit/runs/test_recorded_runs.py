@@ -99,7 +99,10 @@ def test_every_run_is_listed_and_whole(commit: str) -> None:
 
 def test_the_guest_of_a_run_is_its_record(commit: str) -> None:
     """Every stored fact is unchanged; a missing one has the record's default."""
-    later = {"1844388": ({"format": 2, "kept": True}, {"network": False})}.get(commit, ({}, {}))
+    later = {
+        "1844388": ({"format": 2, "kept": True}, {"network": False, "clock": "host"}),
+        "1dc3791": ({}, {"clock": "host"}),
+    }.get(commit, ({}, {}))
     for entry in run_index.find():
         stored = json.loads((entry.folder / "run.json").read_text())["guest"]
         facts = {key: value for key, value in stored.items() if key not in ("maker", "maker_started")}
@@ -183,7 +186,7 @@ def test_calibration(commit: str) -> None:
 
 def test_accelerator(commit: str) -> None:
     """The recorded probe is not made again."""
-    probes = accelerator._read(state.folder("cache") / "accel.json")
+    probes = accelerator._read(state.folder("cache") / "accel.json", accelerator.Probe, "the accelerator")
     assert [(probe.accel, probe.reason) for probe in probes.values()] == [(Accel.TCG, "there is no /dev/kvm")]
 
 
