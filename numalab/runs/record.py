@@ -3,7 +3,7 @@
 
     run.json            the Run                      domain.xml    as libvirt was given it
     console.log         all of it                    phases/NN-NAME/{before,after}/vmstat, node0.vmstat, …
-    topology.txt        expected and observed                       stdout, stderr,
+    topology.txt        requested and observed                      stdout, stderr,
                                                                     samples.jsonl, profile.folded
 
 `run.json`'s counter differences are derived from the snapshots; `read` computes them again. A line of
