@@ -20,8 +20,7 @@ from statistics import mean, stdev
 import numpy as np
 import numpy.typing as npt
 
-from numalab.analysis import effect, expectation
-from numalab.analysis import verdict as judge
+from numalab.analysis import effect, expectation, verdict
 from numalab.analysis.metrics import Kind
 from numalab.model.case import CaseSize, Direction, Expectation, Machine
 from numalab.model.verdict import Answer, Finding
@@ -118,7 +117,7 @@ UNCHANGED: dict[str, tuple[Kind, Draw]] = {
     "two modes, 3 of 10": (RATIO, _modes(0.05, 2, 0.3)),
 }
 ANY = Expectation(metric="any", phase="*", direction=Direction.FALLS)
-AUTO = judge.looks(CaseSize(source="", machines=(Machine(topology="4socket"),), minutes=1))
+AUTO = verdict.looks(CaseSize(source="", machines=(Machine(topology="4socket"),), minutes=1))
 
 
 def one(

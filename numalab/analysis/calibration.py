@@ -186,7 +186,7 @@ def inside(case: Case, boots: int, calibration: Calibration) -> tuple[tuple[Expe
 
     A `by` of 1 is no threshold (any significant change will do), and never within the spread.
     """
-    found = []
+    within = []
     for expected in case.expect:
         spread = calibration.spread(expected)
         if (
@@ -195,8 +195,8 @@ def inside(case: Case, boots: int, calibration: Calibration) -> tuple[tuple[Expe
             and spread is not None
             and expected.by < (limit := spread.limit(boots))
         ):
-            found.append((expected, limit))
-    return tuple(found)
+            within.append((expected, limit))
+    return tuple(within)
 
 
 def save(calibration: Calibration) -> Path:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from numalab.analysis import verdict as judge
+from numalab.analysis import verdict
 from numalab.core.errors import InputError
 from numalab.model.case import Arm
 from numalab.model.run import Run
@@ -23,13 +23,13 @@ def sides(runs: Sequence[Run], kernels: int) -> list[list[Run]]:
 
     The same kernel may have several positions. InputError for a run that belongs to no experiment.
     """
-    found: list[list[Run]] = [[] for _ in range(kernels)]
+    by_position: list[list[Run]] = [[] for _ in range(kernels)]
     for run in runs:
         if run.place is None:
             raise InputError(f"run {run.id} belongs to no experiment")
         turn, position = divmod(run.place.boot, kernels)
-        found[position if turn % 2 == 0 else kernels - 1 - position].append(run)
-    return found
+        by_position[position if turn % 2 == 0 else kernels - 1 - position].append(run)
+    return by_position
 
 
 def against(before: Sequence[Run], after: Sequence[Run]) -> list[Run]:
@@ -68,7 +68,7 @@ def of(runs: Sequence[Run]) -> Trial:
     """The three verdicts of an experiment over (before, before, after, after)."""
     before, passed_off, after, again = sides(runs, 4)
     return Trial(
-        judge.verdict(against([*before, *passed_off], [*after, *again])),
-        judge.verdict(against(before, passed_off)),
-        judge.verdict(against(after, again)),
+        verdict.verdict(against([*before, *passed_off], [*after, *again])),
+        verdict.verdict(against(before, passed_off)),
+        verdict.verdict(against(after, again)),
     )

@@ -35,7 +35,7 @@ ALPHA = 1 - CONFIDENCE
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class MeasuredExpectation:
     """An expectation and the boots' values for it, before the correction over the case."""
 
     expectation: Expectation
@@ -58,10 +58,10 @@ def alone(
     alpha: float = ALPHA,
 ) -> Finding:
     """One expectation judged by itself."""
-    return together([ask(expectation, before, after, kind)], alpha)[0]
+    return together([with_values(expectation, before, after, kind)], alpha)[0]
 
 
-def ask(
+def with_values(
     expectation: Expectation,
     before: Sequence[float],
     after: Sequence[float],
@@ -69,8 +69,8 @@ def ask(
     *,
     obstacle: str = "",
     silent: str = "",
-) -> Asked:
-    """An expectation with the values of the boots that have one. `obstacle` and `silent`: see Asked."""
+) -> MeasuredExpectation:
+    """An expectation with the values of the boots that have one. `obstacle`, `silent`: see the class."""
     values, fewest = [*before, *after], min(len(before), len(after))
     if not fewest:
         lacking = [name for name, side in (("before", before), ("after", after)) if not side]
@@ -87,7 +87,7 @@ def ask(
         trouble = ""
     sound = fewest > 1 and min(values) >= 0 and any(values)
     counts = kind is Kind.COUNT and all(float(value).is_integer() for value in values)
-    return Asked(
+    return MeasuredExpectation(
         expectation=expectation,
         before=tuple(before),
         after=tuple(after),
@@ -97,36 +97,36 @@ def ask(
     )
 
 
-def together(asked: Sequence[Asked], alpha: float = ALPHA) -> list[Finding]:
+def together(measured: Sequence[MeasuredExpectation], alpha: float = ALPHA) -> list[Finding]:
     """A case's expectations judged, corrected over those that decide and can be answered."""
-    none = [1.0 if one.effect is None else effect.p_distance(one.effect, one.effect.log) for one in asked]
-    less = [1.0 if one.effect is None else _p_less(one.effect, one.expectation) for one in asked]
+    none = [1.0 if one.effect is None else effect.p_distance(one.effect, one.effect.log) for one in measured]
+    less = [1.0 if one.effect is None else _p_less(one.effect, one.expectation) for one in measured]
     family = [
-        i for i, one in enumerate(asked) if one.effect is not None and not one.silent and not one.obstacle
+        i for i, one in enumerate(measured) if one.effect is not None and not one.silent and not one.obstacle
     ]
     q_none, q_less = _corrected(none, family), _corrected(less, family)
-    found = []
-    for i, one in enumerate(asked):
+    findings = []
+    for i, one in enumerate(measured):
         answer, reason = _answer(one, q_none.get(i, none[i]), q_less.get(i, less[i]), alpha)
-        told = (
+        numbers = (
             {"ratio": _rough(one)}
             if one.effect is None
             else {"p": none[i], "q": q_none.get(i), **_numbers(one.effect, one.expectation, alpha)}
         )
-        found.append(
+        findings.append(
             Finding.model_validate(
                 {
                     "expectation": one.expectation,
                     "before": one.before,
                     "after": one.after,
-                    **told,
+                    **numbers,
                     "answer": answer,
                     "decides": not one.silent,
                     "reason": f"{reason} (decides nothing: {one.silent})" if one.silent else reason,
                 }
             )
         )
-    return found
+    return findings
 
 
 def _corrected(ps: Sequence[float], family: Sequence[int]) -> dict[int, float]:
@@ -139,29 +139,29 @@ def _corrected(ps: Sequence[float], family: Sequence[int]) -> dict[int, float]:
     return dict(zip(family, map(float, false_discovery_control([ps[i] for i in family])), strict=True))
 
 
-def _numbers(found: Effect, expected: Expectation, alpha: float) -> dict[str, float | None]:
-    low, high = effect.interval(found, alpha)
+def _numbers(observed: Effect, expected: Expectation, alpha: float) -> dict[str, float | None]:
+    low, high = effect.interval(observed, alpha)
     return {
-        "ratio": effect.ratio(found),
+        "ratio": effect.ratio(observed),
         "low": low,
         "high": high,
-        "detectable": effect.detectable(found, alpha),
-        "boots_needed": effect.boots_needed(found, _factor(found, expected), alpha),
+        "detectable": effect.detectable(observed, alpha),
+        "boots_needed": effect.boots_needed(observed, _factor(observed, expected), alpha),
     }
 
 
-def _rough(one: Asked) -> float | None:
+def _rough(one: MeasuredExpectation) -> float | None:
     """after / before, from too few boots for an interval."""
     if not one.before or not one.after or min(*one.before, *one.after) <= 0:
         return None
     return geometric_mean(one.after) / geometric_mean(one.before)
 
 
-def _answer(one: Asked, q_none: float, q_less: float, alpha: float) -> tuple[Answer, str]:
+def _answer(one: MeasuredExpectation, q_none: float, q_less: float, alpha: float) -> tuple[Answer, str]:
     """The answer by the module's rules, and the reason."""
     if one.obstacle or one.effect is None:
         return Answer.CANNOT_TELL, one.obstacle
-    expected, told = one.expectation, _told(one.effect, one.expectation, alpha)
+    expected, reason = one.expectation, _effect_text(one.effect, one.expectation, alpha)
     missed = [
         value
         for value in one.after
@@ -169,41 +169,41 @@ def _answer(one: Asked, q_none: float, q_less: float, alpha: float) -> tuple[Ans
         and (value > expected.to if expected.direction is Direction.FALLS else value < expected.to)
     ]
     if missed:
-        told = f"{told}; not at {expected.to:g} in {len(missed)} of {len(one.after)} boots after"
+        reason = f"{reason}; not at {expected.to:g} in {len(missed)} of {len(one.after)} boots after"
     if len(missed) > 1 or q_less <= alpha:
-        return Answer.DOES_NOT_HOLD, told
+        return Answer.DOES_NOT_HOLD, reason
     if q_none > alpha:
         return (
             Answer.CANNOT_TELL,
-            f"{told}; q {q_none:.2g} is above {alpha:.2g}; {_lacking(one.effect, expected, alpha)}",
+            f"{reason}; q {q_none:.2g} is above {alpha:.2g}; {_lacking(one.effect, expected, alpha)}",
         )
     if _towards(one.effect, expected) < math.log(expected.by) - effect.NO_SPREAD:
-        return Answer.CANNOT_TELL, f"{told}; there is an effect, but maybe not as large as that"
-    return (Answer.CANNOT_TELL if missed else Answer.HOLDS), told
+        return Answer.CANNOT_TELL, f"{reason}; there is an effect, but maybe not as large as that"
+    return (Answer.CANNOT_TELL if missed else Answer.HOLDS), reason
 
 
-def _towards(found: Effect, expected: Expectation) -> float:
+def _towards(observed: Effect, expected: Expectation) -> float:
     """log E, in the expected direction; infinite where a metric fell to 0, or rose from 0."""
     falls = expected.direction is Direction.FALLS
-    if found.vanished[1 if falls else 0]:
+    if observed.vanished[1 if falls else 0]:
         return math.inf
-    return -found.log if falls else found.log
+    return -observed.log if falls else observed.log
 
 
-def _p_less(found: Effect, expected: Expectation) -> float:
+def _p_less(observed: Effect, expected: Expectation) -> float:
     """Two-sided p of E = `by`; 1 unless the observed E is less."""
-    short = math.log(expected.by) - _towards(found, expected)
-    return effect.p_distance(found, short) if short > effect.NO_SPREAD else 1.0
+    short = math.log(expected.by) - _towards(observed, expected)
+    return effect.p_distance(observed, short) if short > effect.NO_SPREAD else 1.0
 
 
-def _factor(found: Effect, expected: Expectation) -> float:
+def _factor(observed: Effect, expected: Expectation) -> float:
     """The effect for which boots are counted: `by`, or where that is 1 the observed one."""
-    return expected.by if expected.by > 1 else math.exp(abs(found.log))
+    return expected.by if expected.by > 1 else math.exp(abs(observed.log))
 
 
-def _told(found: Effect, expected: Expectation, alpha: float) -> str:
+def _effect_text(observed: Effect, expected: Expectation, alpha: float) -> str:
     """The observed and the expected effect, in words."""
-    ratio, (low, high) = effect.ratio(found), effect.interval(found, alpha)
+    ratio, (low, high) = effect.ratio(observed), effect.interval(observed, alpha)
     shown = "without end" if ratio is None else f"{ratio:.3g}"
     ends = f"{low:.3g} or more" if high is None else f"{low:.3g} to {high:.3g}"
     bound, word = (
@@ -212,12 +212,12 @@ def _told(found: Effect, expected: Expectation, alpha: float) -> str:
     return f"after/before is {shown} ({ends}), asked for: {word if expected.by == 1 else f'{bound:.3g} or {word}'}"
 
 
-def _lacking(found: Effect, expected: Expectation, alpha: float) -> str:
+def _lacking(observed: Effect, expected: Expectation, alpha: float) -> str:
     """The effect that these boots could have shown, and the boots that the expected one takes."""
-    needed = effect.boots_needed(found, _factor(found, expected), alpha)
-    text = f"so many boots that scatter so show a factor of {effect.detectable(found, alpha):.3g}"
+    needed = effect.boots_needed(observed, _factor(observed, expected), alpha)
+    text = f"so many boots that scatter so show a factor of {effect.detectable(observed, alpha):.3g}"
     return (
         text
         if needed is None
-        else f"{text}, {_factor(found, expected):.3g} takes {needed}{' or more' * (needed == effect.MOST_BOOTS)} of each kernel"
+        else f"{text}, {_factor(observed, expected):.3g} takes {needed}{' or more' * (needed == effect.MOST_BOOTS)} of each kernel"
     )

@@ -106,10 +106,10 @@ def _zones(name: str) -> Term:
     """A counter (pgscan_kswapd) that kernels before 4.8 have for each zone (pgscan_kswapd_dma32)."""
 
     def over(sums: Sums) -> float | None:
-        found = [
+        counts = [
             sums.vmstat[key] for key in (name, *(f"{name}_{zone}" for zone in _ZONES)) if key in sums.vmstat
         ]
-        return sum(found) if found else None
+        return sum(counts) if counts else None
 
     return over
 
@@ -316,20 +316,22 @@ def merged(run: Run, pattern: str) -> Sums | None:
 
     A value that one of them lacks is absent from the sum: part of a count is not the count.
     """
-    found = [result for result in run.measured if fnmatchcase(result.phase.name, pattern)]
-    if not found:
+    results = [result for result in run.measured if fnmatchcase(result.phase.name, pattern)]
+    if not results:
         return None
-    sources = [source for source in found[0].counters if all(source in result.counters for result in found)]
+    sources = [
+        source for source in results[0].counters if all(source in result.counters for result in results)
+    ]
 
     def seconds(of: Callable[[PhaseResult], float]) -> float:
-        return sum(of(result) for result in found)
+        return sum(of(result) for result in results)
 
     return Sums(
         elapsed=seconds(lambda result: result.elapsed),
         user=seconds(lambda result: result.user),
         system=seconds(lambda result: result.system),
-        counters={source: _added([result.counters[source] for result in found]) for source in sources},
-        output=_added([result.output for result in found]),
+        counters={source: _added([result.counters[source] for result in results]) for source in sources},
+        output=_added([result.output for result in results]),
     )
 
 
@@ -348,7 +350,7 @@ def value(run: Run, metric: str, pattern: str) -> float | None:
 
 def values(runs: Iterable[Run], metric: str, pattern: str) -> list[float]:
     """`value` of each run that has one."""
-    return [found for run in runs if (found := value(run, metric, pattern)) is not None]
+    return [number for run in runs if (number := value(run, metric, pattern)) is not None]
 
 
 def known(metric: str) -> bool:
@@ -367,13 +369,13 @@ def describe(metric: str) -> Metric:
         return TIMES[metric]
     if metric in DERIVED:
         return DERIVED[metric]
-    found = _counter_of(metric)
-    if found is None:
+    parts = _counter_of(metric)
+    if parts is None:
         raise InputError(
             f"metric {metric!r} is none: write a counter of /proc/vmstat, SOURCE:COUNTER (node1.vmstat:nr_dirty, trace:SYSTEM:EVENT, "
             f"output:NAME), {', '.join(TIMES)} or one of {', '.join(DERIVED)}"
         )
-    source, name = found
+    source, name = parts
     if source == "output":
         sort = Kind.TIME if _TIMED.search(name) or name.startswith(counters.PROFILE) else Kind.COUNT
         return _metric("", sort, "told by the workload", lambda sums: sums.output.get(name))

@@ -31,7 +31,7 @@ from numalab.runs.compatibility import Traits
 
 STEP = 1.5
 """The factor from one look to the next: 3, 5 and 8 boots of each kernel."""
-SAID = ("description", "source", "published", "also", "notes")
+DESCRIPTIVE = ("description", "source", "published", "also", "notes")
 """The parts of a case that only describe it. Runs may differ in them."""
 
 MOVED = {
@@ -72,7 +72,7 @@ def verdict(runs: Sequence[Run], *, calibration: Calibration | None = None, forc
     shares = max(run.place.looks for run in every if run.place)
     findings = tuple(
         expectation.together(
-            [_asked(expected, sides) for expected in place.case.expect], expectation.ALPHA / shares
+            [_measured(expected, sides) for expected in place.case.expect], expectation.ALPHA / shares
         )
     )
     named = {arm: [run.kernel for run in _side(every, arm)] for arm in Arm}
@@ -104,7 +104,7 @@ def verdict(runs: Sequence[Run], *, calibration: Calibration | None = None, forc
 
 def overall(findings: Sequence[Finding]) -> Answer:
     """A case's answer: it holds when all deciding findings hold, and does not hold when one does not."""
-    answers = {found.answer for found in findings if found.decides}
+    answers = {finding.answer for finding in findings if finding.decides}
     if Answer.DOES_NOT_HOLD in answers:
         return Answer.DOES_NOT_HOLD
     return Answer.HOLDS if answers == {Answer.HOLDS} else Answer.CANNOT_TELL
@@ -112,17 +112,19 @@ def overall(findings: Sequence[Finding]) -> Answer:
 
 def looks(size: CaseSize) -> tuple[int, ...]:
     """Boots of each kernel at which `--boots auto` judges, in order; fixed before the first boot."""
-    found = [max(size.boots, LEAST_BOOTS)]
-    while found[-1] < size.most_boots:
-        found.append(min(math.ceil(found[-1] * STEP), size.most_boots))
-    return tuple(found)
+    boots = [max(size.boots, LEAST_BOOTS)]
+    while boots[-1] < size.most_boots:
+        boots.append(min(math.ceil(boots[-1] * STEP), size.most_boots))
+    return tuple(boots)
 
 
 def enough(judged: Verdict) -> bool:
     """Whether more boots are of no use: the answer is clear, or no unclear finding can be tested."""
-    open_ones = [found for found in judged.findings if found.decides and found.answer is Answer.CANNOT_TELL]
+    open_ones = [
+        finding for finding in judged.findings if finding.decides and finding.answer is Answer.CANNOT_TELL
+    ]
     return judged.answer is not Answer.CANNOT_TELL or (
-        min(judged.boots) >= LEAST_BOOTS and all(found.p is None for found in open_ones)
+        min(judged.boots) >= LEAST_BOOTS and all(finding.p is None for finding in open_ones)
     )
 
 
@@ -178,7 +180,7 @@ def _unlike(every: Sequence[Run], whole: Sequence[Run]) -> list[str]:
 def _inputs(run: Run) -> Traits:
     """Traits that compared runs may differ in, but judged runs may not."""
     assert run.place is not None
-    case = {key: value for key, value in jsonable(run.place.case).items() if key not in SAID}
+    case = {key: value for key, value in jsonable(run.place.case).items() if key not in DESCRIPTIVE}
     inputs = {name: MOVED.get(digest, digest) for name, digest in run.inputs.items()}
     return {"case": {"": run.place.case_name, **case}, "image": {"": run.guest.image_id}, "inputs": inputs}
 
@@ -187,7 +189,7 @@ def _kernel(run: Run) -> Traits:
     return {"name": {"": run.kernel}, "build": {"": run.guest.kernel_hash}, "release": {"": run.release}}
 
 
-def _asked(expected: Expectation, sides: Sides) -> expectation.Asked:
+def _measured(expected: Expectation, sides: Sides) -> expectation.MeasuredExpectation:
     """An expectation with the values of the boots that have one."""
     values = {arm: metrics.values(runs, expected.metric, expected.phase) for arm, runs in sides.items()}
     kind = metrics.kind(expected.metric)
@@ -199,7 +201,7 @@ def _asked(expected: Expectation, sides: Sides) -> expectation.Asked:
         if release and not expected.applies(release)
         else ""
     )
-    return expectation.ask(
+    return expectation.with_values(
         expected,
         values[Arm.BEFORE],
         values[Arm.AFTER],
@@ -239,9 +241,9 @@ def _about_runs(every: Sequence[Run], sides: Sides) -> list[str]:
 def _about_values(findings: Sequence[Finding], sides: Sides) -> list[str]:
     """Doubts about metrics that only some boots have."""
     return [
-        f"{found.expectation.metric} ({found.expectation.phase}) is absent from {len(sides[arm]) - len(values)} of {len(sides[arm])} boots {arm}"
-        for found in findings
-        for arm, values in ((Arm.BEFORE, found.before), (Arm.AFTER, found.after))
+        f"{finding.expectation.metric} ({finding.expectation.phase}) is absent from {len(sides[arm]) - len(values)} of {len(sides[arm])} boots {arm}"
+        for finding in findings
+        for arm, values in ((Arm.BEFORE, finding.before), (Arm.AFTER, finding.after))
         if 0 < len(values) < len(sides[arm])
     ]
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from numalab.analysis import verdict as judge
+from numalab.analysis import verdict
 from numalab.core import log
 from numalab.experiment.plan import Plan
 from numalab.experiment.run import ExperimentBoot
@@ -37,7 +37,7 @@ class View:
 
     def __init__(self, plan: Plan, boots: int | None) -> None:
         self.plan, self.fixed = plan, boots is not None
-        self.total = (boots or judge.looks(plan.about)[-1]) * len(plan.kernels)
+        self.total = (boots or verdict.looks(plan.about)[-1]) * len(plan.kernels)
         self.started = 0.0
         self.first: tuple[str, Mapping[str, Any]] | None = None
 
@@ -79,15 +79,15 @@ class View:
             ]
             log.tell(f"{result.phase.name}: {'  '.join(moved) or 'nothing moved'}", who=self.plan.case_name)
 
-    def so_far(self, verdict: Verdict) -> None:
+    def so_far(self, judged: Verdict) -> None:
         """Log the verdict after a round."""
         told = [
             f"{finding.expectation.metric} ×{finding.ratio:.3g}"
-            for finding in verdict.findings
+            for finding in judged.findings
             if finding.decides and finding.ratio is not None
         ]
         log.tell(
-            f"so far ({verdict.boots[0]} and {verdict.boots[1]} boots): {'; '.join([verdict.answer, *told])}",
+            f"so far ({judged.boots[0]} and {judged.boots[1]} boots): {'; '.join([judged.answer, *told])}",
             who=self.plan.case_name,
         )
 

@@ -79,7 +79,7 @@ class GuestLost(GuestError):
 
 
 class TopologyMismatch(GuestError):
-    """The guest's topology is not the one requested; `evidence` shows expected and observed side by side."""
+    """The guest's topology is not the one requested; `evidence` shows requested and observed side by side."""
 
 
 class KernelOops(LabError):

@@ -88,10 +88,10 @@ class Result:
 
 def need(program: str, package: str) -> str:
     """The path of a program, or a HostError that names the Debian package that has it."""
-    found = shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
-    if not found:
+    path = shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+    if not path:
         raise HostError(f"{program} is not installed: apt-get install {package}")
-    return found
+    return path
 
 
 def ends_with_us(argv: Sequence[str | Path]) -> list[str | Path]:

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from numalab.analysis import calibration
-from numalab.analysis import verdict as judge
+from numalab.analysis import calibration, verdict
 from numalab.core import state
 from numalab.core.errors import InputError, KernelOops, LabError, NameTaken
 from numalab.core.log import step
@@ -190,7 +189,7 @@ class Observer(runner.Watcher, Protocol):
     def began(self, boot: ExperimentBoot) -> runner.Watcher:
         """A boot begins; returns its observer."""
 
-    def so_far(self, verdict: Verdict) -> None:
+    def so_far(self, judged: Verdict) -> None:
         """The verdict so far: called once a round, for each kernel but the first."""
 
 
@@ -213,7 +212,7 @@ def _conduct(
     plan: Plan, host: Host, boots: int | None, *, limit: Callable[[float], Deadline], view: Observer
 ) -> Outcome:
     experiment, runs = fresh_experiment(plan), list[tuple[Run, Path]]()
-    looks = (boots,) if boots else judge.looks(plan.about)
+    looks = (boots,) if boots else verdict.looks(plan.about)
     first, rounds = 0, looks[0]
     while True:
         for one in run(
@@ -230,10 +229,10 @@ def _conduct(
             if len(runs) == 1:
                 _refuse(plan, one[0], looks[-1])
             if len(runs) % len(plan.kernels) == 0 and len(runs) > len(plan.kernels):
-                for verdict in verdicts([run for run, _ in runs]):
-                    view.so_far(verdict)
+                for judged in verdicts([run for run, _ in runs]):
+                    view.so_far(judged)
         found = verdicts([run for run, _ in runs])
-        more = [count for verdict in found if (count := judge.next_look(verdict, looks)) is not None]
+        more = [count for judged in found if (count := verdict.next_look(judged, looks)) is not None]
         if not more:
             return Outcome(experiment, tuple(runs), found)
         first, rounds = rounds, max(more)
@@ -261,12 +260,12 @@ def verdicts(runs: Sequence[Run], *, force: bool = False) -> tuple[Verdict, ...]
     known = calibration.load(calibration.site(runs[0])) if after else None
     names = dict.fromkeys(run.kernel for run in after)
     judged = [
-        judge.verdict(
+        verdict.verdict(
             [*before, *(run for run in after if run.kernel == name)], calibration=known, force=force
         )
         for name in names
     ]
-    return tuple(_doubted(one, judge.unfinished(runs, one)) for one in judged)
+    return tuple(_doubted(one, verdict.unfinished(runs, one)) for one in judged)
 
 
 def _doubted(judged: Verdict, doubts: Sequence[str]) -> Verdict:
@@ -325,6 +324,6 @@ def _others(judged: Verdict, runs: Sequence[Run]) -> list[tuple[str, str]]:
 
 def _answer(runs: Sequence[Run]) -> str:
     try:
-        return judge.verdict(runs).answer
+        return verdict.verdict(runs).answer
     except InputError:
         return "no verdict"

@@ -134,11 +134,11 @@ def run(
         place=options.place,
     )
     error: BaseException | None = None
-    told = 0
+    console_start = 0
     with state.making(state.folder("runs") / result.id) as folder:
         try:
             with contextlib.suppress(LabError):  # the run will raise the same error
-                told = guest.console_size()
+                console_start = guest.console_size()
             result = result.model_copy(update=_prepare(guest, folder, deadline))
             give_files(guest, module, params, deadline)
             for index, phase in enumerate(module.phases(params)):
@@ -148,9 +148,12 @@ def run(
                 if watcher:
                     watcher.ended(done)
             guest.watch(last=True)  # the program may end before the next look at the console
-            if said := [line for piece in guest.console_pieces(told) for line in console.findings(piece)]:
+            if findings := [
+                line for piece in guest.console_pieces(console_start) for line in console.findings(piece)
+            ]:
                 raise GuestError(
-                    f"guest {guest.name}: its kernel says: {said[0].strip()}", evidence="\n".join(said)
+                    f"guest {guest.name}: its kernel says: {findings[0].strip()}",
+                    evidence="\n".join(findings),
                 )
         except BaseException as broke:  # Ctrl-C too: an interrupted run is evidence, but no result
             error = broke
@@ -261,19 +264,19 @@ def _phase(
     finally:
         record.write_samples(folder, index, phase.name, samples)
     try:
-        told = json.loads(text)
+        answer = json.loads(text)
         record.write_phase(
             folder,
             index,
             phase.name,
-            {"before": told["before"], "after": told["after"]},
+            {"before": answer["before"], "after": answer["after"]},
             {
-                "stdout": told["stdout"],
-                "stderr": told["stderr"],
-                **({record.PROFILE: told["profile"]} if "profile" in told else {}),
+                "stdout": answer["stdout"],
+                "stderr": answer["stderr"],
+                **({record.PROFILE: answer["profile"]} if "profile" in answer else {}),
             },
         )
-        used = {key: told[key] for key in ("status", "timed_out", "elapsed", "user", "system", "load")}
+        used = {key: answer[key] for key in ("status", "timed_out", "elapsed", "user", "system", "load")}
     except (ValueError, KeyError, TypeError) as broke:
         raise GuestError(
             f"phase {phase.name}: the guest's answer is not whole ({broke!r})", evidence=text[-2000:]
@@ -281,13 +284,13 @@ def _phase(
     if used["timed_out"]:
         raise GuestError(
             f"phase {phase.name}: took more than its limit of {phase.limit_seconds:.0f} s",
-            evidence=told["stderr"][-4000:],
+            evidence=answer["stderr"][-4000:],
         )
     if used["status"]:
-        said = (told["stderr"].strip() or told["stdout"].strip() or "no output").splitlines()[-1]
+        last_line = (answer["stderr"].strip() or answer["stdout"].strip() or "no output").splitlines()[-1]
         raise GuestError(
-            f"phase {phase.name}: exit status {used['status']}: {said}",
-            evidence=told["stdout"][-2000:] + told["stderr"][-2000:],
+            f"phase {phase.name}: exit status {used['status']}: {last_line}",
+            evidence=answer["stdout"][-2000:] + answer["stderr"][-2000:],
         )
     return PhaseResult(
         phase=phase,
@@ -295,7 +298,7 @@ def _phase(
         elapsed=used["elapsed"],
         user=used["user"],
         system=used["system"],
-        counters=counters.phase(told["before"], told["after"]),
+        counters=counters.phase(answer["before"], answer["after"]),
         output=record.output(folder, index, phase.name),
         guest_load=used["load"],
         host_load=machine.load(guest.host.where, deadline),

@@ -141,11 +141,11 @@ def observed_layout(text: str) -> NumaLayout:
 
 @dataclass(frozen=True)
 class LayoutRow:
-    """One compared property: its name, expected and observed value as text, and whether they agree."""
+    """One compared property: its name, requested and observed value as text, and whether they agree."""
 
     what: str
-    asked: str
-    found: str
+    requested: str
+    observed: str
     agrees: bool
 
 
@@ -196,13 +196,11 @@ def _sizes(what: str, want: int, have: int, slack: int) -> LayoutRow:
 
 def layout_table(rows: list[LayoutRow]) -> str:
     """The rows as a text table; differences are marked."""
-    widths = [
-        max(len(text) for text in column)
-        for column in zip(*((r.what, r.asked, r.found) for r in rows), strict=True)
-    ]
-    lines = [f"  {'':{widths[0]}}  {'asked':{widths[1]}}  found"]
+    cells = [("", "requested", "observed"), *((r.what, r.requested, r.observed) for r in rows)]
+    widths = [max(len(text) for text in column) for column in zip(*cells, strict=True)]
+    lines = [f"  {'':{widths[0]}}  {'requested':{widths[1]}}  observed"]
     lines += [
-        f"{' ' if r.agrees else '!'} {r.what:{widths[0]}}  {r.asked:{widths[1]}}  {r.found}".rstrip()
+        f"{' ' if r.agrees else '!'} {r.what:{widths[0]}}  {r.requested:{widths[1]}}  {r.observed}".rstrip()
         for r in rows
     ]
     return "\n".join(lines)

@@ -71,17 +71,17 @@ def _through_link(path: Path, root: Path) -> bool:
 
 def _readable(run: Run, source: Path) -> dict[str, Path]:
     """Name in the report -> file of the run, in the order of interest, without empty files."""
-    found = {
+    files = {
         "run.json": source / "run.json",
         "console.txt": source / "console.log",
         "topology.txt": source / "topology.txt",
     }
     for index, result in enumerate(run.phases):
         for stream in ("stdout", "stderr"):
-            found[f"{index:02}-{result.phase.name}.{stream}.txt"] = (
+            files[f"{index:02}-{result.phase.name}.{stream}.txt"] = (
                 record.phase_folder(source, index, result.phase.name) / stream
             )
-    return {name: path for name, path in found.items() if path.is_file() and path.stat().st_size}
+    return {name: path for name, path in files.items() if path.is_file() and path.stat().st_size}
 
 
 def _link(text: str, path: Path, target: Path) -> Link:

@@ -94,16 +94,16 @@ def dots(
         (phase, [(kernel, by[kernel]) for kernel in kernels if by.get(kernel)])
         for phase, by in values.items()
     ]
-    groups = [(phase, found) for phase, found in groups if found]
+    groups = [(phase, by_kernel) for phase, by_kernel in groups if by_kernel]
     if not groups:
         return None
-    start, end = _ends([[value for _, value in boots] for _, found in groups for _, boots in found])
+    start, end = _ends([[value for _, value in boots] for _, by_kernel in groups for _, boots in by_kernel])
     traces, notes, cells = [], [], []
     means: dict[float, str] = {}
     y = 0.0
-    for phase, found in groups:
+    for phase, by_kernel in groups:
         notes.append(note(y, phase))
-        for kernel, boots in found:
+        for kernel, boots in by_kernel:
             y -= 1
             middle = mean([value for _, value in boots])
             traces += _row(y, kernel, boots, middle, kernels.index(kernel), (start, end))
@@ -128,12 +128,12 @@ def dots(
         head=("phase", "kernel", "boots", "mean", INTERVAL, "each boot"),
         rows=tuple(cells),
     )
-    said = joined(cells, "{0}, {1}: mean {3}, interval {4}, boots {2}")
+    sentence = joined(cells, "{0}, {1}: mean {3}, interval {4}, boots {2}")
     return Plot(
         title=title,
         unit=unit,
         about=about,
-        alt=f"{title}, each boot as a dot. {said}",
+        alt=f"{title}, each boot as a dot. {sentence}",
         figure=drawn,
         height=height,
         table=table,
@@ -188,7 +188,7 @@ def effects(findings: Sequence[Finding]) -> Plot | None:
     known = [
         value
         for finding in shown
-        for value in (finding.ratio, finding.low, finding.high, _asked(finding))
+        for value in (finding.ratio, finding.low, finding.high, _required_ratio(finding))
         if value and value < math.inf
     ]
     start, end = min([*known, 0.9]) / 1.6, max([*known, 1.1]) * 1.6
@@ -205,7 +205,7 @@ def effects(findings: Sequence[Finding]) -> Plot | None:
                 expected.phase,
                 number(finding.ratio),
                 interval(finding.low, finding.high),
-                number(_asked(finding)),
+                number(_required_ratio(finding)),
                 str(finding.answer),
             )
         )
@@ -241,10 +241,10 @@ def effects(findings: Sequence[Finding]) -> Plot | None:
         head=("metric", "phase", "after / before", INTERVAL, "asked", "answer"),
         rows=tuple(cells),
     )
-    said = joined(cells, "{0} in {1}: {2}, interval {3}, {5}")
+    sentence = joined(cells, "{0} in {1}: {2}, interval {3}, {5}")
     return Plot(
         title="Effect of each expectation",
-        alt=f"Ratio of after to before. {said}",
+        alt=f"Ratio of after to before. {sentence}",
         figure=drawn,
         height=height,
         wide=True,
@@ -267,14 +267,14 @@ def _effect(y: float, finding: Finding, ends: tuple[float, float]) -> list[go.Sc
             )
         )
     symbol = "triangle-left" if not finding.ratio else "circle" if finding.decides else "circle-open"
-    said = f"{finding.expectation.metric} · {finding.expectation.phase}: {number(finding.ratio)} {interval(finding.low, finding.high)}"
+    label = f"{finding.expectation.metric} · {finding.expectation.phase}: {number(finding.ratio)} {interval(finding.low, finding.high)}"
     traces.append(
         go.Scatter(
             x=[ratio],
             y=[y],
             mode="markers",
             marker={"color": colour, "size": 10, "symbol": symbol, "line": {"width": 2, "color": colour}},
-            hovertemplate=f"{escape(said)}<extra></extra>",
+            hovertemplate=f"{escape(label)}<extra></extra>",
             cliponaxis=False,
         )
     )
@@ -282,7 +282,7 @@ def _effect(y: float, finding: Finding, ends: tuple[float, float]) -> list[go.Sc
     return [
         *traces,
         go.Scatter(
-            x=[_asked(finding)],
+            x=[_required_ratio(finding)],
             y=[y],
             mode="markers",
             hovertemplate="asked: %{x:.3g}<extra></extra>",
@@ -291,7 +291,7 @@ def _effect(y: float, finding: Finding, ends: tuple[float, float]) -> list[go.Sc
     ]
 
 
-def _asked(finding: Finding) -> float:
+def _required_ratio(finding: Finding) -> float:
     """The ratio that an expectation requires at least."""
     by = finding.expectation.by
     return 1 / by if finding.expectation.direction is Direction.FALLS else by
@@ -345,13 +345,13 @@ def over_time(
         head=("s", *(f"{kernel} {boot}" for boot, kernel, _ in lines)),
         rows=cells,
     )
-    said = joined(
+    sentence = joined(
         [(kernel, boot, number(line[-1][1])) for boot, kernel, line in lines if line], "{0} {1}: {2}"
     )
     return Plot(
         title=title,
         unit=unit,
-        alt=f"{title} over time, a line for each boot. At the end {said}",
+        alt=f"{title} over time, a line for each boot. At the end {sentence}",
         figure=drawn,
         height=height,
         table=table,
@@ -388,11 +388,11 @@ def heat(title: str, nodes: Mapping[int, Series], most: float) -> Plot | None:
         for name, line in zip(names, nodes.values(), strict=True)
     )
     table = ChartTable(caption=f"{title}, MiB", head=("node", *(f"{t:.1f} s" for t in grid)), rows=cells)
-    said = joined([(row[0], row[1], row[-1]) for row in cells], "{0}: {1} at first, {2} at last")
+    sentence = joined([(row[0], row[1], row[-1]) for row in cells], "{0}: {1} at first, {2} at last")
     return Plot(
         title=title,
         unit="MiB",
-        alt=f"Heat map of MiB in use by node over time. {said}",
+        alt=f"Heat map of MiB in use by node over time. {sentence}",
         figure=drawn,
         height=height,
         table=table,

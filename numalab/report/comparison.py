@@ -66,8 +66,8 @@ def gain(base: N, value: N, better: Better = Better.LOWER) -> N | None:
     """
     if not base:
         return None if value else base
-    found = 100 * (base - value) / base
-    return found if better is Better.LOWER else -found
+    percent = 100 * (base - value) / base
+    return percent if better is Better.LOWER else -percent
 
 
 def columns(runs: Sequence[Run], baseline: str | None = None) -> Columns:
@@ -89,90 +89,95 @@ def columns(runs: Sequence[Run], baseline: str | None = None) -> Columns:
     arms: dict[str, set[str]] = {}
     for run in whole:
         arms.setdefault(run.kernel, set()).add(run.place.arm if run.place else "")
-    found: dict[str, list[Run]] = {}
+    by_heading: dict[str, list[Run]] = {}
     for run in whole:
         name = run.kernel
-        found.setdefault(f"{name}-{run.place.arm}" if run.place and len(arms[name]) > 1 else name, []).append(
-            run
-        )
+        by_heading.setdefault(
+            f"{name}-{run.place.arm}" if run.place and len(arms[name]) > 1 else name, []
+        ).append(run)
     if baseline is not None:
-        if baseline not in found:
+        if baseline not in by_heading:
             raise InputError(
-                f"baseline {baseline}: there is no run of it; there are {', '.join(found)}", field="baseline"
+                f"baseline {baseline}: there is no run of it; there are {', '.join(by_heading)}",
+                field="baseline",
             )
-        found = {baseline: found[baseline], **found}
-    return {name: tuple(boots) for name, boots in found.items()}
+        by_heading = {baseline: by_heading[baseline], **by_heading}
+    return {name: tuple(boots) for name, boots in by_heading.items()}
 
 
-def before(found: Columns) -> str:
+def before(by_heading: Columns) -> str:
     """The column of arm "before", whatever the baseline is; without arms the first column."""
     return next(
-        (heading for heading, boots in found.items() if boots[0].place and boots[0].place.arm is Arm.BEFORE),
-        next(iter(found)),
+        (
+            heading
+            for heading, boots in by_heading.items()
+            if boots[0].place and boots[0].place.arm is Arm.BEFORE
+        ),
+        next(iter(by_heading)),
     )
 
 
-def compare(found: Columns) -> tuple[Block, ...]:
+def compare(by_heading: Columns) -> tuple[Block, ...]:
     """The seeds' blocks: times, rates, totals, counters; empty ones are left out."""
-    blocks = (times(found), rates(found), totals(found), counted(found))
+    blocks = (times(by_heading), rates(by_heading), totals(by_heading), counted(by_heading))
     return tuple(block for block in blocks if block.rows)
 
 
-def times(found: Columns) -> Block:
+def times(by_heading: Columns) -> Block:
     """Min, Amean, Stddev, CoeffVar and Max over the boots: of each phase's real, system and user time, and of
     the workload's own times."""
     series = {
-        f"{short}-{phase}": _series(found, metric, phase)
-        for phase in phases(found)
+        f"{short}-{phase}": _series(by_heading, metric, phase)
+        for phase in phases(by_heading)
         for short, metric in (("real", "elapsed"), ("syst", "system"), ("user", "user"))
     }
     series |= {
-        f"{name}-{phase}": _series(found, f"output:{name}", phase)
-        for phase, name in _outputs(found)
+        f"{name}-{phase}": _series(by_heading, f"output:{name}", phase)
+        for phase, name in _outputs(by_heading)
         if _sort(name) is Kind.TIME
     }
-    return _statistics("times in seconds", found, series, Better.LOWER)
+    return _statistics("times in seconds", by_heading, series, Better.LOWER)
 
 
-def rates(found: Columns) -> Block:
+def rates(by_heading: Columns) -> Block:
     """As `times`, for the workload's own rates: more is better, and Hmean replaces Amean."""
     series = {
-        f"{name}-{phase}": _series(found, f"output:{name}", phase)
-        for phase, name in _outputs(found)
+        f"{name}-{phase}": _series(by_heading, f"output:{name}", phase)
+        for phase, name in _outputs(by_heading)
         if _sort(name) is Kind.RATIO
     }
-    return _statistics("rates", found, series, Better.HIGHER)
+    return _statistics("rates", by_heading, series, Better.HIGHER)
 
 
-def told(found: Columns) -> Block:
+def other_numbers(by_heading: Columns) -> Block:
     """Means of the workload's other numbers. Their good direction is unknown, so they have no gains."""
     rows = []
-    for phase, name in _outputs(found):
+    for phase, name in _outputs(by_heading):
         if _sort(name) is Kind.COUNT:
-            boots = _series(found, f"output:{name}", phase)
+            boots = _series(by_heading, f"output:{name}", phase)
             whole = all(value == int(value) for values in boots for value in values)
             cells = tuple(Cell(value=statistics.fmean(values) if values else None) for values in boots)
             rows.append(Row(name=f"{name}-{phase}", decimals=0 if whole else 2, cells=cells))
-    return Block(title="told by the workload", columns=tuple(found), rows=tuple(rows))
+    return Block(title="told by the workload", columns=tuple(by_heading), rows=tuple(rows))
 
 
-def totals(found: Columns) -> Block:
+def totals(by_heading: Columns) -> Block:
     """User, System and Elapsed in seconds: all measured phases of a boot, the mean over boots."""
     rows = []
     for title in ("User", "System", "Elapsed"):
-        boots = _series(found, title.lower(), EVERY_PHASE)
+        boots = _series(by_heading, title.lower(), EVERY_PHASE)
         rows.append(
             Row(
                 name=title,
                 cells=tuple(Cell(value=statistics.fmean(values) if values else None) for values in boots),
             )
         )
-    return Block(title="totals in seconds", columns=tuple(found), rows=tuple(rows), label=TOTAL_LABEL)
+    return Block(title="totals in seconds", columns=tuple(by_heading), rows=tuple(rows), label=TOTAL_LABEL)
 
 
-def counted(found: Columns) -> Block:
+def counted(by_heading: Columns) -> Block:
     """The seeds' counters: all measured phases of a boot, the mean over boots; percentages of their sums."""
-    sums = [(_all_boots(boots), len(boots)) for boots in found.values()]
+    sums = [(_all_boots(boots), len(boots)) for boots in by_heading.values()]
     rows = []
     for title, metric in COUNTER_ROWS:
         about = metrics.describe(metric)
@@ -184,21 +189,21 @@ def counted(found: Columns) -> Block:
         rows.append(
             Row(name=title, decimals=0, unit="%" if metric.endswith("_efficiency") else "", cells=cells)
         )
-    return Block(title="counters", columns=tuple(found), rows=tuple(rows), label=COUNTER_LABEL)
+    return Block(title="counters", columns=tuple(by_heading), rows=tuple(rows), label=COUNTER_LABEL)
 
 
-def phases(found: Columns) -> list[str]:
+def phases(by_heading: Columns) -> list[str]:
     """The measured phases of all boots, in the order of their first appearance."""
     return list(
         dict.fromkeys(
-            result.phase.name for boots in found.values() for run in boots for result in run.measured
+            result.phase.name for boots in by_heading.values() for run in boots for result in run.measured
         )
     )
 
 
-def _outputs(found: Columns) -> list[tuple[str, str]]:
+def _outputs(by_heading: Columns) -> list[tuple[str, str]]:
     """(phase, name) of the workloads' own numbers in measured phases."""
-    every = [result for boots in found.values() for run in boots for result in run.measured]
+    every = [result for boots in by_heading.values() for run in boots for result in run.measured]
     return list(
         dict.fromkeys(
             (result.phase.name, name)
@@ -216,9 +221,9 @@ def _sort(output: str) -> Kind:
     return metrics.kind(f"output:{output}")
 
 
-def _series(found: Columns, metric: str, phase: str) -> list[list[float]]:
+def _series(by_heading: Columns, metric: str, phase: str) -> list[list[float]]:
     """A metric's values by column, without the boots that lack it."""
-    every = [[metrics.value(run, metric, phase) for run in boots] for boots in found.values()]
+    every = [[metrics.value(run, metric, phase) for run in boots] for boots in by_heading.values()]
     return [[value for value in values if value is not None] for values in every]
 
 
@@ -252,7 +257,9 @@ _MEANS: Mapping[Better, tuple[str, Callable[[Sequence[float]], float | None]]] =
 }
 
 
-def _statistics(title: str, found: Columns, series: Mapping[str, list[list[float]]], better: Better) -> Block:
+def _statistics(
+    title: str, by_heading: Columns, series: Mapping[str, list[list[float]]], better: Better
+) -> Block:
     """A block of statistics. Spreads are better when they are lower, whatever is measured."""
     operations: tuple[tuple[str, Callable[[Sequence[float]], float | None], Better], ...] = (
         ("Min", min, better),
@@ -269,4 +276,4 @@ def _statistics(title: str, found: Columns, series: Mapping[str, list[list[float
             gains = [None if base is None or value is None else gain(base, value, way) for value in values]
             cells = tuple(Cell(value=value, gain=over) for value, over in zip(values, gains, strict=True))
             rows.append(Row(operation=operation, name=name, cells=cells))
-    return Block(title=title, columns=tuple(found), rows=tuple(rows), gains=True)
+    return Block(title=title, columns=tuple(by_heading), rows=tuple(rows), gains=True)

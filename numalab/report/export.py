@@ -87,7 +87,7 @@ class Comparison(Value):
 
 
 def comparison(
-    found: Columns,
+    by_heading: Columns,
     *,
     runs: Sequence[Run],
     forced: Sequence[str],
@@ -102,13 +102,13 @@ def comparison(
             releases=tuple(dict.fromkeys(run.release for run in boots)),
             runs=tuple(run.id for run in boots),
         )
-        for heading, boots in found.items()
+        for heading, boots in by_heading.items()
     )
-    told = report_comparison.told(found)
+    other_numbers = report_comparison.other_numbers(by_heading)
     return Comparison(
         columns=columns,
         forced=tuple(forced),
-        blocks=(*report_comparison.compare(found), *((told,) if told.rows else ())),
+        blocks=(*report_comparison.compare(by_heading), *((other_numbers,) if other_numbers.rows else ())),
         published=tuple(published),
         verdicts=tuple(verdicts),
         broken=tuple(Broken(run=run.id, error=run.error) for run in runs if run.error),
@@ -156,7 +156,7 @@ def names(result: PhaseResult) -> list[str]:
     """All metrics that a phase may have: times, counters of each source, the workload's own, derived ones."""
     counted = [
         name if source == "vmstat" else f"{source}:{name}"
-        for source, found in result.counters.items()
-        for name in found
+        for source, values in result.counters.items()
+        for name in values
     ]
     return [*metrics.TIMES, *counted, *(f"output:{name}" for name in result.output), *metrics.DERIVED]

@@ -81,11 +81,11 @@ def write(
 
 def _references(runs: Iterable[Run]) -> dict[str, Published]:
     """The published tables that the runs' cases name; those that this checkout lacks are left out."""
-    found = {}
+    references = {}
     for name in {name for run in runs if run.place for name in run.place.case.published}:
         with contextlib.suppress(InputError):
-            found[name] = reference.load(name)
-    return found
+            references[name] = reference.load(name)
+    return references
 
 
 def _check(target: Path) -> None:
@@ -110,9 +110,9 @@ def _boot(run: Run, folder: Path, target: Path, number: int) -> MeasuredBoot:
     samples, stacks = {}, {}
     for index, result in enumerate(() if run.error else run.phases):
         name = result.phase.name
-        if result.phase.measured and (found := record.samples(folder, index, name)):
+        if result.phase.measured and (recorded := record.samples(folder, index, name)):
             place = record.phase_folder(folder, index, name)
-            samples[name] = [_edge(place / "before", 0.0), *found, _edge(place / "after", result.elapsed)]
+            samples[name] = [_edge(place / "before", 0.0), *recorded, _edge(place / "after", result.elapsed)]
         if profile := record.profile(folder, index, name):
             stacks[name] = profile
     return MeasuredBoot(
@@ -136,10 +136,10 @@ def kernel(name: str) -> Kernel:
     try:
         loaded = kernel_recipe.load(name)
         recipe, series = loaded.recipe, loaded.recipe.of_series
-        found = []
+        patches = []
         for undone, item in kernel_recipe.wanted(recipe):
             if recipe.source.git and kernel_recipe.is_commit(item):
-                found.append(
+                patches.append(
                     PatchSummary(
                         name=item, subject="a commit of that repository", mirrors="", moves=(), undone=undone
                     )
@@ -148,7 +148,7 @@ def kernel(name: str) -> Kernel:
             for patch in kernel_recipe.patch_set(item, series, loaded, reverse=undone):
                 header = kernel_patch.header(patch.text, patch.label)
                 moves = tuple(f"{counter} {way}" for counter, way in header.moves.items())
-                found.append(
+                patches.append(
                     PatchSummary(
                         name=patch.label,
                         subject=header.subject,
@@ -157,7 +157,7 @@ def kernel(name: str) -> Kernel:
                         undone=undone,
                     )
                 )
-        return Kernel(description=recipe.description, source=_source(recipe), patches=tuple(found))
+        return Kernel(description=recipe.description, source=_source(recipe), patches=tuple(patches))
     except (InputError, OSError) as error:
         return Kernel(unknown=f"This checkout cannot tell what {name} is: {error}")
 
@@ -178,24 +178,28 @@ def _words(value: object) -> str:
 
 def environment() -> Environment:
     """Jinja2 with autoescaping for every template; an undefined name is an error."""
-    found = Environment(
+    env = Environment(
         loader=FileSystemLoader(paths.TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters |= {"number": chart.number, "interval": chart.interval, "show": table.show}
-    found.filters |= {"asked": sections.asked, "deciding": sections.deciding, "middle": middle}
-    return found
+    env.filters |= {"number": chart.number, "interval": chart.interval, "show": table.show}
+    env.filters |= {
+        "expected_change": sections.expected_change,
+        "deciding": sections.deciding,
+        "middle": middle,
+    }
+    return env
 
 
-def render(found: Sequence[Section], made: str) -> str:
+def render(page_sections: Sequence[Section], made: str) -> str:
     """index.html; `made` is the time of the report, for a person."""
     return (
         environment()
         .get_template("report.html")
-        .render(sections=found, made=made, runs=sum(len(section.boots) for section in found))
+        .render(sections=page_sections, made=made, runs=sum(len(section.boots) for section in page_sections))
     )
 
 

@@ -29,7 +29,7 @@ INDENT = 10
 
 
 def compose(
-    found: Columns,
+    columns: Columns,
     *,
     notes: Sequence[str],
     beside: Sequence[Beside],
@@ -37,18 +37,18 @@ def compose(
     verdicts: Sequence[Verdict],
 ) -> str:
     """The text of the mail. `beside` are rows of `references`; `notes` come before the tables."""
-    parts = [setup(found)]
+    parts = [setup(columns)]
     parts += [_paragraph(note) for note in notes]
-    parts += [f"{block.title}\n{table.text(block, WIDTH)}" for block in comparison.compare(found)]
+    parts += [f"{block.title}\n{table.text(block, WIDTH)}" for block in comparison.compare(columns)]
     if beside:
         parts.append(replication.text(beside, references))
     parts += [verdict(one) for one in verdicts]
     return "\n\n".join(parts) + "\n"
 
 
-def setup(found: Columns) -> str:
+def setup(columns: Columns) -> str:
     """The setup: host, guest, image, kernels, workload, boots."""
-    every = [run for boots in found.values() for run in boots]
+    every = [run for boots in columns.values() for run in boots]
     run = every[0]
     spec = run.guest.spec
     accel = f"{spec.accel} ({spec.caveat})" if spec.caveat else spec.accel.value
@@ -62,7 +62,7 @@ def setup(found: Columns) -> str:
         ("Guest", f"{spec.topology_name}: {shape(spec.topology)}"),
         ("Accel", accel),
         ("Image", f"{run.guest.image} {run.guest.image_id}"),
-        *(("Kernel", kernel(heading, boots[0])) for heading, boots in found.items()),
+        *(("Kernel", kernel(heading, boots[0])) for heading, boots in columns.items()),
         (
             "Workload",
             f"{run.workload}, size {run.size}: {', '.join(f'{key} {value}' for key, value in run.params.items())}",
@@ -74,7 +74,7 @@ def setup(found: Columns) -> str:
         ),
         (
             "Boots",
-            ", ".join(f"{len(boots)} of {heading}" for heading, boots in found.items())
+            ", ".join(f"{len(boots)} of {heading}" for heading, boots in columns.items())
             + ("; fresh guests, taken in turn" if place else ""),
         ),
         *([("Hung", hung(every))] if hung(every) else []),

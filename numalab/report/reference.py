@@ -186,14 +186,14 @@ def number(printed: str) -> Decimal:
 
 def effects(result: Published) -> list[PublishedEffect]:
     """Every row with a counterpart here and a ratio, from its table's "before" to its "after"."""
-    found = []
+    published = []
     for table in result.tables:
         if table.before is None or table.after is None:
             continue
         for row in table.rows:
             ratio = _ratio(row, table.columns.index(table.before), table.columns.index(table.after))
             if row.metric and row.phase and ratio is not None:
-                found.append(
+                published.append(
                     PublishedEffect(
                         table=table.title,
                         row=row.name,
@@ -204,7 +204,7 @@ def effects(result: Published) -> list[PublishedEffect]:
                         ratio=ratio,
                     )
                 )
-    return found
+    return published
 
 
 def _ratio(row: PublishedRow, before: int, after: int) -> float | None:

@@ -59,22 +59,22 @@ class Beside(Value):
     agreement: Agreement
 
 
-def beside(references: Mapping[str, Published], found: Columns, before: str) -> tuple[Beside, ...]:
+def beside(references: Mapping[str, Published], columns: Columns, before: str) -> tuple[Beside, ...]:
     """Every published row beside the boots of `before` (a heading) and of each other kernel. Rows about
     phases that no boot has are left out."""
-    phases = comparison.phases(found)
+    phases = comparison.phases(columns)
     return tuple(
-        _beside(name, effect, (before, after), found)
+        _beside(name, effect, (before, after), columns)
         for name, about in references.items()
-        for after in found
+        for after in columns
         if after != before
         for effect in report_reference.effects(about)
         if any(fnmatchcase(phase, effect.phase) for phase in phases)
     )
 
 
-def _beside(name: str, effect: PublishedEffect, kernels: tuple[str, str], found: Columns) -> Beside:
-    boots = [found[heading] for heading in kernels]
+def _beside(name: str, effect: PublishedEffect, kernels: tuple[str, str], columns: Columns) -> Beside:
+    boots = [columns[heading] for heading in kernels]
     sides = [metrics.values(runs, effect.metric, effect.phase) for runs in boots]
     expected = Expectation(
         metric=effect.metric,
@@ -111,10 +111,10 @@ def _beside(name: str, effect: PublishedEffect, kernels: tuple[str, str], found:
 
 def grouped(rows: Sequence[Beside]) -> dict[tuple[str, str, str], list[Beside]]:
     """Rows by reference and pair of kernels, in order."""
-    found: dict[tuple[str, str, str], list[Beside]] = {}
+    groups: dict[tuple[str, str, str], list[Beside]] = {}
     for row in rows:
-        found.setdefault((row.reference, row.before, row.after), []).append(row)
-    return found
+        groups.setdefault((row.reference, row.before, row.after), []).append(row)
+    return groups
 
 
 def text(rows: Sequence[Beside], references: Mapping[str, Published]) -> str:

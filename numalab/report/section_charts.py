@@ -122,11 +122,11 @@ def every_metric(boots: MeasuredBoots, expected: Iterable[tuple[str, str]], *, e
     wanted += [(title, [(name, ran) for name in names]) for title, names in _groups(boots)]
     groups, absent, zero = [], [], []
     drawn: set[tuple[str, tuple[str, ...]]] = set()
-    for title, asked in wanted:
+    for title, members in wanted:
         plots = []
-        for name, patterns in asked:
+        for name, patterns in members:
             values = {pattern: _values(boots, name, pattern) for pattern in patterns}
-            every = [value for by in values.values() for found in by.values() for _, value in found]
+            every = [value for by in values.values() for points in by.values() for _, value in points]
             if not every:
                 absent.append(name)
             elif not any(every) and title != JUDGED:
@@ -152,7 +152,7 @@ def _groups(boots: MeasuredBoots) -> list[tuple[str, Sequence[str]]]:
     """Titles and metric names of all possible groups."""
     results = [result for _, boot in boots for result in boot.run.measured]
     traced = unique(f"trace:{event}" for result in results for event in result.counters.get("trace", {}))
-    told = unique(
+    outputs = unique(
         f"output:{name}"
         for result in results
         for name in result.output
@@ -163,17 +163,17 @@ def _groups(boots: MeasuredBoots) -> list[tuple[str, Sequence[str]]]:
         *GROUPS,
         ("Other", [name for name in metrics.DERIVED if name not in known]),
         ("Tracepoints", traced),
-        ("Told by the workload", told),
+        ("Told by the workload", outputs),
     ]
 
 
 def _values(boots: MeasuredBoots, metric: str, pattern: str) -> dict[str, list[tuple[str, float]]]:
     """By kernel, a value for each boot that has one."""
-    found: dict[str, list[tuple[str, float]]] = {}
+    by_kernel: dict[str, list[tuple[str, float]]] = {}
     for kernel, boot in boots:
         if (value := metrics.value(boot.run, metric, pattern)) is not None:
-            found.setdefault(kernel, []).append((boot.name, value))
-    return found
+            by_kernel.setdefault(kernel, []).append((boot.name, value))
+    return by_kernel
 
 
 def _about(metric: str, *, emulated: bool) -> str:
@@ -196,8 +196,8 @@ def over_time(boots: MeasuredBoots, judged: Iterable[str]) -> list[Group]:
         for counter in unique((*judged, *WATCHED)):
             lines = [
                 (boot, kernel, line)
-                for boot, kernel, found in sampled
-                if (line := runs_samples.series(found, counter))
+                for boot, kernel, samples in sampled
+                if (line := runs_samples.series(samples, counter))
             ]
             plots.append(
                 charts.over_time(
@@ -205,7 +205,9 @@ def over_time(boots: MeasuredBoots, judged: Iterable[str]) -> list[Group]:
                 )
             )
         nodes = [
-            (boot, kernel, pages) for boot, kernel, found in sampled if (pages := runs_samples.pages(found))
+            (boot, kernel, pages)
+            for boot, kernel, samples in sampled
+            if (pages := runs_samples.pages(samples))
         ]
         most = max(
             (value for *_, pages in nodes for line in pages.values() for _, value in line), default=0.0
@@ -221,9 +223,11 @@ def profiles(boots: MeasuredBoots) -> list[Group]:
     for phase in unique(name for _, boot in boots for name in boot.stacks):
         plots = []
         for kernel in unique(kernel for kernel, boot in boots if phase in boot.stacks):
-            found = [boot.stacks[phase] for name, boot in boots if name == kernel and phase in boot.stacks]
+            stacks = [boot.stacks[phase] for name, boot in boots if name == kernel and phase in boot.stacks]
             plots.append(
-                charts.flame(f"{kernel}, {len(found)} boot{'s' * (len(found) != 1)}", profile.merged(found))
+                charts.flame(
+                    f"{kernel}, {len(stacks)} boot{'s' * (len(stacks) != 1)}", profile.merged(stacks)
+                )
             )
         groups.append(_group(f"Phase {phase}", plots))
     return [group for group in groups if group.plots]

@@ -131,7 +131,9 @@ def _section(ident: str, boots: Sequence[MeasuredBoot], verdicts: Sequence[Verdi
     shown = sorted(
         ((kernel, boot) for kernel, boot in every if not boot.run.error), key=lambda one: order.index(one[0])
     )
-    expected = dict.fromkeys((wish.metric, wish.phase) for wish in (case.expect if case else ()))
+    expected = dict.fromkeys(
+        (expectation.metric, expectation.phase) for expectation in (case.expect if case else ())
+    )
     own = [verdict for verdict in verdicts if _belongs(verdict, runs)]
     gone = [name for name in (case.published if case else ()) if name not in known.references]
     doubts = [doubt for verdict in own for doubt in verdict.doubts] + [
@@ -184,7 +186,7 @@ def _published(
     if not mirrored or len(columns) < 2:
         return []
     rows = replication.beside(mirrored, columns, comparison.before(columns))
-    found = []
+    tables = []
     for (name, before, after), mine in replication.grouped(rows).items():
         about = references[name]
         cells = tuple(
@@ -199,14 +201,14 @@ def _published(
             for row in mine
         )
         caption = f"{about.author}, {about.date}, {about.machine}: {about.before} to {about.after}. Here: {before} to {after}."
-        found.append(
+        tables.append(
             ChartTable(
                 caption=caption,
                 head=("change of", "published", "here", f"{CONFIDENCE:.0%} interval", "boots", "direction"),
                 rows=cells,
             )
         )
-    return found
+    return tables
 
 
 def _key(index: int, name: str, boots: MeasuredBoots, kernels: Mapping[str, Kernel]) -> Key:
@@ -228,7 +230,7 @@ def facts(runs: Sequence[Run]) -> list[tuple[str, Sequence[str]]]:
     """The facts about host, guest and kernels as (title, values), with several values where runs differ."""
     hosts = [run.host for run in runs]
     specs = [run.guest.spec for run in runs]
-    found: list[tuple[str, Sequence[str]]] = [
+    titled: list[tuple[str, Sequence[str]]] = [
         (
             "Host",
             unique(
@@ -267,7 +269,7 @@ def facts(runs: Sequence[Run]) -> list[tuple[str, Sequence[str]]]:
             unique(", ".join(f"{key} {value}" for key, value in run.params.items()) for run in runs),
         ),
     ]
-    return [(title, values) for title, values in found if values]
+    return [(title, values) for title, values in titled if values]
 
 
 def _disk(disk: Disk) -> str:
@@ -275,7 +277,7 @@ def _disk(disk: Disk) -> str:
     return f"{disk.name} {show_size(disk.size)}, {disk.bus}{slow}"
 
 
-def asked(expectation: Expectation) -> str:
+def expected_change(expectation: Expectation) -> str:
     """An expectation in a few words."""
     words = [str(expectation.direction)]
     words += [f"by {expectation.by:g} or more"] if expectation.by > 1 else []

@@ -71,40 +71,40 @@ def aligned(rows: Sequence[Sequence[str]], *, left: int = 1) -> list[str]:
     ]
 
 
-def verdict(found: Verdict) -> str:
+def verdict(judged: Verdict) -> str:
     """A verdict: the answer, then each finding with values, effect and reason, deciding ones first."""
     lines = [
-        f"{found.case_name} ({found.size}) on {found.topology}, {accel_label(found.accel, found.clock)}: {found.before} against {found.after}, "
-        f"{found.boots[0]} and {found.boots[1]} boots: {found.answer.upper()}",
+        f"{judged.case_name} ({judged.size}) on {judged.topology}, {accel_label(judged.accel, judged.clock)}: {judged.before} against {judged.after}, "
+        f"{judged.boots[0]} and {judged.boots[1]} boots: {judged.answer.upper()}",
     ]
-    beside = [one for one in found.findings if not one.decides]
-    for one in found.findings:
+    beside = [one for one in judged.findings if not one.decides]
+    for one in judged.findings:
         if one.decides:
-            lines += _finding(one, found)
+            lines += _finding(one, judged)
     if beside:
         lines.append("  no part of the verdict:")
     for one in beside:
-        lines += [f"  {line}" for line in _finding(one, found)]
-    lines += [f"  doubt: {doubt}" for doubt in found.doubts]
-    if found.accel == Accel.TCG:
-        lines.append(f"  {caveat(found.accel, found.clock)}, and no time decided this")
+        lines += [f"  {line}" for line in _finding(one, judged)]
+    lines += [f"  doubt: {doubt}" for doubt in judged.doubts]
+    if judged.accel == Accel.TCG:
+        lines.append(f"  {caveat(judged.accel, judged.clock)}, and no time decided this")
     return "\n".join(lines)
 
 
-def _finding(one: Finding, found: Verdict) -> list[str]:
+def _finding(one: Finding, judged: Verdict) -> list[str]:
     """A finding's lines: expectation, answer, each kernel's values, reason, boots that an answer takes."""
     ratio = "" if one.ratio is None else f", ×{one.ratio:.3g}"
     rows = [
         (kernel, *(map(short, values) if values else [ABSENT]))
-        for kernel, values in ((found.before, one.before), (found.after, one.after))
+        for kernel, values in ((judged.before, one.before), (judged.after, one.after))
     ]
-    lines = [f"  {_asked(one.expectation)}: {one.answer}{ratio}"]
+    lines = [f"  {_expectation_text(one.expectation)}: {one.answer}{ratio}"]
     lines += [f"    {line}" for line in aligned([*zip(*zip_longest(*rows, fillvalue=""), strict=True)])]
     lines.append(f"    {one.reason}")  # for "cannot tell", with the boots that an answer takes
     return lines
 
 
-def _asked(expected: Expectation) -> str:
+def _expectation_text(expected: Expectation) -> str:
     """An expectation in the case's own terms."""
     by = f" by a factor of {expected.by:g}" if expected.by > 1 else ""
     to = "" if expected.to is None else f"{',' * bool(by)} to {expected.to:g}"
@@ -134,7 +134,7 @@ def repro(case: Case, kernel: str, guest: str, phase: Phase, script: str) -> str
     ]
     for expected in expectations:
         where = "" if expected.releases == "*" else f" (in {expected.releases})"
-        lines.append(f"    {_asked(expected)}{where}{': ' if expected.why else ''}{expected.why}")
+        lines.append(f"    {_expectation_text(expected)}{where}{': ' if expected.why else ''}{expected.why}")
     return "\n".join(lines)
 
 
@@ -152,11 +152,11 @@ def _counters(metric: str) -> list[str]:
     return [*COUNTER.findall(formula), *parts]
 
 
-def spread(found: Calibration) -> str:
+def spread(calibration: Calibration) -> str:
     """Each metric's spread over boots of one kernel, and by how much two groups differ by chance."""
-    about, least = found.site, effect.LEAST_BOOTS
+    about, least = calibration.site, effect.LEAST_BOOTS
     rows = [("METRIC", "PHASE", "MEAN", "SCATTER", f"{least} BOOTS AGAINST {least}")]
-    for one in found.spreads:
+    for one in calibration.spreads:
         emulated = (
             " (emulated)"
             if about.accel == Accel.TCG and metrics.kind(one.metric) is metrics.Kind.TIME
@@ -171,5 +171,5 @@ def spread(found: Calibration) -> str:
                 f"up to ×{one.limit(least):.3g}",
             )
         )
-    head = f"{about.case_name} ({about.size}) on {accel_label(about.accel, about.clock)}, {found.kernel} against itself, {len(found.runs)} boots:"
+    head = f"{about.case_name} ({about.size}) on {accel_label(about.accel, about.clock)}, {calibration.kernel} against itself, {len(calibration.runs)} boots:"
     return "\n".join([head, *(f"  {line}" for line in aligned(rows, left=2))])

@@ -50,7 +50,7 @@ class Line(Value):
 
 
 class Drawing(Value):
-    """The whole drawing. `distances` are by row and column of `nodes`; `said` describes it in words."""
+    """The whole drawing. `distances` are by row and column of `nodes`; `description` is the same in words."""
 
     width: int
     height: int
@@ -60,7 +60,7 @@ class Drawing(Value):
     nodes: tuple[int, ...]
     distances: tuple[tuple[int | None, ...], ...]
     fake: bool
-    said: str
+    description: str
 
 
 def draw(shape: Topology) -> Drawing:
@@ -81,7 +81,7 @@ def draw(shape: Topology) -> Drawing:
         nodes=view.nodes,
         distances=tuple(tuple(view.distances.get((i, j)) for j in view.nodes) for i in view.nodes),
         fake=bool(shape.fake),
-        said=". ".join(f"Node {node}: {', '.join(_lines(view, node))}" for node in view.nodes),
+        description=". ".join(f"Node {node}: {', '.join(_lines(view, node))}" for node in view.nodes),
     )
 
 
@@ -100,7 +100,7 @@ def _lines(view: NumaLayout, node: int) -> tuple[str, ...]:
 
 
 def _fitted(cpus: str) -> str:
-    """A CPU list that fits into a box, cut after a whole number; `said`, the title, has all of it."""
+    """A CPU list that fits into a box, cut after a whole number; `description`, the title, has all of it."""
     return cpus if len(cpus) <= MOST_LETTERS else f"{cpus[: cpus.rindex(',', 0, MOST_LETTERS) + 1]}…"
 
 
@@ -133,7 +133,7 @@ def _circle(count: int) -> list[tuple[float, float]]:
 def _join(view: NumaLayout, centres: list[tuple[float, float]]) -> tuple[Line, ...]:
     """A line for each pair; the farther apart a pair is, the higher its rank, and the fainter its line."""
     ranks = sorted({distance for distance in view.distances.values() if distance > LOCAL_DISTANCE})
-    found = []
+    lines = []
     for (i, a), (j, b) in combinations(enumerate(view.nodes), 2):
         there, back = view.distances.get((a, b)), view.distances.get((b, a))
         if there is None or back is None:
@@ -141,7 +141,7 @@ def _join(view: NumaLayout, centres: list[tuple[float, float]]) -> tuple[Line, .
         (x1, y1), (x2, y2) = centres[i], centres[j]
         # Diagonals cross in the middle: their labels are nearer to one end.
         part = 0.5 if j - i in (1, len(view.nodes) - 1) else 0.42
-        found.append(
+        lines.append(
             Line(
                 x1=x1,
                 y1=y1,
@@ -153,4 +153,4 @@ def _join(view: NumaLayout, centres: list[tuple[float, float]]) -> tuple[Line, .
                 rank=ranks.index(max(there, back)) if max(there, back) in ranks else 0,
             )
         )
-    return tuple(found)
+    return tuple(lines)

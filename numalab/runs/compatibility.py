@@ -60,7 +60,7 @@ def differences(runs: Sequence[Run], of: Callable[[Run], Traits] = traits) -> tu
     lines = []
     for trait in every[0] if every else ():
         kinds: list[tuple[Mapping[str, Any], list[int]]] = []
-        known = [found[trait] for found in every]
+        known = [run_traits[trait] for run_traits in every]
         for index, facts_here in enumerate(_completed(facts, known) for facts in known):
             same = next((members for facts, members in kinds if facts == facts_here), None)
             if same is None:

@@ -39,10 +39,10 @@ def phase(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, Coun
     }
 
 
-def told(stdout: str) -> dict[str, float]:
+def workload_numbers(stdout: str) -> dict[str, float]:
     """The workload's own numbers: `numalab: NAME VALUE` lines of its output. The last value counts."""
-    found = re.findall(r"^numalab: ([\w.-]+) (-?[\d.]+(?:e[-+]?\d+)?)$", stdout, re.MULTILINE)
-    return {name: float(value) for name, value in found}
+    pairs = re.findall(r"^numalab: ([\w.-]+) (-?[\d.]+(?:e[-+]?\d+)?)$", stdout, re.MULTILINE)
+    return {name: float(value) for name, value in pairs}
 
 
 def short(path: str) -> str:
@@ -75,14 +75,14 @@ def derived(vmstat: Mapping[str, int]) -> dict[str, float]:
     hint_local_percent = local / all hinting faults × 100, absent when there was no fault;
     minor_faults = all faults - those that waited for a disk.
     """
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     base, huge = vmstat.get("numa_pte_updates"), vmstat.get("numa_huge_pte_updates")
     if base is not None and huge is not None:
-        found["page_range_updates"] = base + HUGE_PAGES * huge
+        values["page_range_updates"] = base + HUGE_PAGES * huge
     faults, local = vmstat.get("numa_hint_faults"), vmstat.get("numa_hint_faults_local")
     if faults and local is not None:
-        found["hint_local_percent"] = 100 * local / faults
+        values["hint_local_percent"] = 100 * local / faults
     every, major = vmstat.get("pgfault"), vmstat.get("pgmajfault")
     if every is not None and major is not None:
-        found["minor_faults"] = every - major
-    return found
+        values["minor_faults"] = every - major
+    return values

@@ -101,11 +101,11 @@ def choose(words: Sequence[str], *, size: str | None = None, topology: str | Non
 
     `size` and `topology` select among a case's experiments. Raises InputError for any other word.
     """
-    found: list[Path] = []
+    folders: list[Path] = []
     for word in words:
         place = _run(word)
-        found += [place] if place else [entry.folder for entry in _experiment(word, size, topology)]
-    return list(dict.fromkeys(folder.resolve() for folder in found))
+        folders += [place] if place else [entry.folder for entry in _experiment(word, size, topology)]
+    return list(dict.fromkeys(folder.resolve() for folder in folders))
 
 
 def _run(word: str) -> Path | None:
@@ -114,14 +114,14 @@ def _run(word: str) -> Path | None:
 
 
 def _experiment(word: str, size: str | None, topology: str | None) -> list[Entry]:
-    if found := find(experiment=word):
-        return found
+    if entries := find(experiment=word):
+        return entries
     name = Path(word).name.removesuffix(".yml")
     if every := find(case=name, size=size, topology=topology):
         return [entry for entry in every if entry.experiment == every[-1].experiment]
-    asked = "".join(f", {what} {text}" for what, text in (("size", size), ("topology", topology)) if text)
+    selection = "".join(f", {what} {text}" for what, text in (("size", size), ("topology", topology)) if text)
     if name in catalog.names("testcases"):
-        raise InputError(f"there is no run of case {name}{asked}: lab.py run {name}")
+        raise InputError(f"there is no run of case {name}{selection}: lab.py run {name}")
     raise InputError(f"{word}: is no run, no experiment and no case: lab.py runs shows what there is")
 
 
@@ -228,7 +228,7 @@ def _writing(index: sqlite3.Connection) -> Iterator[None]:
 
 def _stamps() -> dict[str, str]:
     """Folder of each run -> a stamp that changes with its run.json. A run in progress has no run.json yet."""
-    found = {}
+    stamps = {}
     runs = state.folder("runs")
     for place in runs.iterdir():
         if not place.name.startswith("."):
@@ -236,8 +236,8 @@ def _stamps() -> dict[str, str]:
                 about = (place / "run.json").stat()
             except OSError:
                 continue
-            found[place.name] = f"{about.st_mtime_ns} {about.st_size} {about.st_ino}"
-    return found
+            stamps[place.name] = f"{about.st_mtime_ns} {about.st_size} {about.st_ino}"
+    return stamps
 
 
 def _row(name: str) -> tuple[str, ...]:

@@ -72,12 +72,12 @@ def shares(stacks: Stacks) -> list[Share]:
         own[frames[-1]] += count
         total.update(dict.fromkeys(frames, count))
     every = samples(stacks)
-    found = [
+    unsorted = [
         Share(function=function, own=own[function] / every, total=count / every)
         for function, count in total.items()
         if every
     ]
-    return sorted(found, key=lambda share: (-share.total, -share.own, share.function))
+    return sorted(unsorted, key=lambda share: (-share.total, -share.own, share.function))
 
 
 def frames(stacks: Stacks, *, least: float) -> list[Frame]:
@@ -90,11 +90,11 @@ def frames(stacks: Stacks, *, least: float) -> list[Frame]:
         for depth in range(1, len(stack) + 1):
             counts[stack[:depth]] += count
     floor = least * samples(stacks)
-    found: list[Frame] = []
+    boxes: list[Frame] = []
     index: dict[tuple[str, ...], int] = {}
     for stack in sorted(path for path, count in counts.items() if count and count >= floor):
-        index[stack] = len(found)
-        found.append(
+        index[stack] = len(boxes)
+        boxes.append(
             Frame(parent=index.get(stack[:-1]), function=stack[-1], depth=len(stack), count=counts[stack])
         )
-    return found
+    return boxes

@@ -3,7 +3,7 @@
 
     run.json            the Run                      domain.xml    as libvirt was given it
     console.log         all of it                    phases/NN-NAME/{before,after}/vmstat, node0.vmstat, …
-    topology.txt        expected and observed                       stdout, stderr,
+    topology.txt        requested and observed                      stdout, stderr,
                                                                     samples.jsonl, profile.folded
 
 `run.json`'s counter differences are derived from the snapshots; `read` computes them again. A line of
@@ -111,9 +111,9 @@ def _why(error: OSError | ValueError) -> str:
 
 def output(folder: Path, index: int, name: str) -> dict[str, float]:
     """A workload's own numbers in a phase, and each function's profile share: profile_percent.FUNCTION."""
-    told = counters.told((phase_folder(folder, index, name) / "stdout").read_text())
+    numbers = counters.workload_numbers((phase_folder(folder, index, name) / "stdout").read_text())
     shares = runs_profile.shares(profile(folder, index, name))
-    return told | {
+    return numbers | {
         f"{counters.PROFILE}{share.function}": 100 * share.total
         for share in shares
         if share.total >= LEAST_SHARE and re.fullmatch(r"[\w.-]+", share.function)

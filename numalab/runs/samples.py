@@ -33,13 +33,13 @@ def level(counter: str) -> bool:
 
 def series(samples: Sequence[Sample], counter: str) -> Series:
     """A counter over time: a level as it is, a count since the first sample that has it."""
-    found = [
+    points = [
         (float(sample["t"]), float(sample["vmstat"][counter]))
         for sample in samples
         if counter in sample.get("vmstat", {})
     ]
-    start = 0.0 if level(counter) or not found else found[0][1]
-    return [(t, value - start) for t, value in found]
+    start = 0.0 if level(counter) or not points else points[0][1]
+    return [(t, value - start) for t, value in points]
 
 
 def moves(line: Series) -> bool:
@@ -55,12 +55,12 @@ def pages(samples: Sequence[Sample]) -> dict[int, Series]:
         for source in sample
         if (match := re.fullmatch(r"node(\d+)\.vmstat", source))
     }
-    found: dict[int, Series] = {}
+    by_node: dict[int, Series] = {}
     for node in sorted(nodes):
         held = [(float(sample["t"]), in_use(sample.get(f"node{node}.vmstat", {}))) for sample in samples]
         if line := [(t, float(count)) for t, count in held if count is not None]:
-            found[node] = line
-    return found
+            by_node[node] = line
+    return by_node
 
 
 def in_use(counters: Mapping[str, int]) -> int | None:

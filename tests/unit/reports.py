@@ -308,7 +308,7 @@ def put(
         if text := (folded or {}).get(name):
             (place / "profile.folded").write_text(text)
     (folder / "console.log").write_text(console or "[    0.000000] Linux version 6.1.192\n")
-    (folder / "topology.txt").write_text("asked found\n")
+    (folder / "topology.txt").write_text("requested observed\n")
     record.write(item, folder)
     return folder
 

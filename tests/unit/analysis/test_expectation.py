@@ -218,7 +218,7 @@ def test_correction_over_a_case() -> None:
 
     def answers(*pairs: tuple[Sequence[float], Sequence[float]], decides: bool = True) -> list[Finding]:
         return expectation.together(
-            [expectation.ask(wish(by=1.5, decides=decides), *pair, Kind.RATIO) for pair in pairs]
+            [expectation.with_values(wish(by=1.5, decides=decides), *pair, Kind.RATIO) for pair in pairs]
         )
 
     (alone,) = answers(weak)

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from numalab.analysis import calibration, expectation
-from numalab.analysis import verdict as judge
+from numalab.analysis import calibration, expectation, verdict
 from numalab.core import paths
 from numalab.core.errors import InputError
 from numalab.model.case import Arm, Case, CaseSize, Direction, Expectation, Machine, Place
@@ -107,7 +106,7 @@ def experiment(before: Sequence[int], after: Sequence[int], **more: Any) -> list
 
 def told(runs: Sequence[Run], **more: Any) -> tuple[str, ...]:
     """The doubts, except that nothing was calibrated."""
-    return tuple(doubt for doubt in judge.verdict(runs, **more).doubts if "calibrated" not in doubt)
+    return tuple(doubt for doubt in verdict.verdict(runs, **more).doubts if "calibrated" not in doubt)
 
 
 @pytest.mark.parametrize(
@@ -124,9 +123,9 @@ def told(runs: Sequence[Run], **more: Any) -> tuple[str, ...]:
 )
 def test_answers(before: Sequence[int], after: Sequence[int], answer: Answer) -> None:
     runs = experiment(before, after)
-    found = judge.verdict(runs)
+    found = verdict.verdict(runs)
     assert found.answer is answer
-    assert found == judge.verdict(runs[::-1]) == judge.verdict([*runs, *runs]), (
+    assert found == verdict.verdict(runs[::-1]) == verdict.verdict([*runs, *runs]), (
         "neither order nor a run given twice matters"
     )
     assert found.findings[0].before == tuple(before)
@@ -135,7 +134,7 @@ def test_answers(before: Sequence[int], after: Sequence[int], answer: Answer) ->
 
 def test_what_a_verdict_says() -> None:
     runs = experiment(MANY, FEW)
-    found = judge.verdict(runs)
+    found = verdict.verdict(runs)
     assert (found.case_name, found.size, found.topology, found.accel) == ("slow", "quick", "4socket", "tcg")
     assert (found.before, found.after, found.boots) == ("6.1-x-before", "6.1", (3, 3))
     assert found.runs == tuple(
@@ -151,7 +150,7 @@ def test_what_a_verdict_says() -> None:
 def test_a_run_that_broke_is_named_and_never_counted() -> None:
     """Its counters would contradict the expectation most; they must not count."""
     broken = boot(Arm.AFTER, 9, {"numa_pte_updates": 1700000}, error="phase work-1: exit status 1\nand more")
-    found = judge.verdict([*experiment(MANY, FEW), broken])
+    found = verdict.verdict([*experiment(MANY, FEW), broken])
     assert found.answer is Answer.HOLDS
     assert found.boots == (3, 3)
     assert broken.id not in found.runs
@@ -171,14 +170,14 @@ def test_boots_that_were_begun_again_are_doubted() -> None:
 
 
 def test_all_broke() -> None:
-    found = judge.verdict([run.model_copy(update={"error": "panic"}) for run in experiment(MANY, FEW)])
+    found = verdict.verdict([run.model_copy(update={"error": "panic"}) for run in experiment(MANY, FEW)])
     assert (found.answer, found.boots, found.runs) == (Answer.CANNOT_TELL, (0, 0), ())
     assert (found.before, found.after) == ("6.1-x-before", "6.1")
     assert len(found.doubts) == 6 + 1
 
 
 def test_one_side_alone() -> None:
-    found = judge.verdict(experiment(MANY, ()))
+    found = verdict.verdict(experiment(MANY, ()))
     assert (found.answer, found.after) == (Answer.CANNOT_TELL, "6.1")
     assert "absent from every boot after" in found.findings[0].reason
 
@@ -188,7 +187,7 @@ def test_a_console_that_warns_is_a_doubt() -> None:
     runs[4] = runs[4].model_copy(
         update={"console_warnings": ("watchdog: BUG: soft lockup", "WARNING: CPU: 0")}
     )
-    found = judge.verdict(runs)
+    found = verdict.verdict(runs)
     assert found.answer is Answer.HOLDS
     assert (
         f"run {runs[4].id}: 2 warnings on its console, the first: watchdog: BUG: soft lockup" in found.doubts
@@ -197,7 +196,7 @@ def test_a_console_that_warns_is_a_doubt() -> None:
 
 def test_absent_in_some_boots() -> None:
     runs = [*experiment(MANY, FEW), boot(Arm.AFTER, 9, {"pgfault": 1})]
-    found = judge.verdict(runs)
+    found = verdict.verdict(runs)
     assert (found.answer, found.boots, len(found.findings[0].after)) == (Answer.HOLDS, (3, 4), 3)
     assert told(runs) == ("numa_pte_updates (work-*) is absent from 1 of 4 boots after",)
 
@@ -210,7 +209,7 @@ def test_absent_in_some_boots() -> None:
     ],
 )
 def test_absent_altogether(wish: Expectation) -> None:
-    found = judge.verdict(experiment(MANY, FEW, of=case(FALLING, wish)))
+    found = verdict.verdict(experiment(MANY, FEW, of=case(FALLING, wish)))
     assert [one.answer for one in found.findings] == [Answer.HOLDS, Answer.CANNOT_TELL]
     assert found.answer is Answer.CANNOT_TELL, "all that decides has to hold"
     assert "is absent from every boot before and after" in found.findings[1].reason
@@ -218,7 +217,7 @@ def test_absent_altogether(wish: Expectation) -> None:
 
 def test_a_metric_that_can_be_none() -> None:
     with pytest.raises(InputError, match="metric 'numa-pte'"):
-        judge.verdict(experiment(MANY, FEW, of=case(FALLING.model_copy(update={"metric": "numa-pte"}))))
+        verdict.verdict(experiment(MANY, FEW, of=case(FALLING.model_copy(update={"metric": "numa-pte"}))))
 
 
 def test_times_are_no_evidence_under_emulation() -> None:
@@ -243,7 +242,7 @@ def test_times_are_no_evidence_under_emulation() -> None:
             else run
             for i, run in enumerate(runs)
         ]
-        found = judge.verdict(slow)
+        found = verdict.verdict(slow)
         one = found.findings[0]
         assert (found.answer, one.answer, one.decides) == (answer, answer, accel is Accel.KVM)
         assert one.ratio == pytest.approx(0.098, abs=0.001)
@@ -265,19 +264,19 @@ def test_an_effect_of_other_releases_decides_nothing() -> None:
         )
         for run in experiment(MANY, FEW, of=case(FALLING, of_its_day))
     ]
-    found = judge.verdict(runs)
+    found = verdict.verdict(runs)
     assert [(one.answer, one.decides) for one in found.findings] == [
         (Answer.HOLDS, True),
         (Answer.DOES_NOT_HOLD, False),
     ]
     assert found.answer is Answer.HOLDS
     assert "expected of releases 3.*|4.*, this is 6.1.0-numalab-6.1" in found.findings[1].reason
-    old = judge.verdict([run.model_copy(update={"release": "4.17.0"}) for run in runs])
+    old = verdict.verdict([run.model_copy(update={"release": "4.17.0"}) for run in runs])
     assert old.answer is Answer.DOES_NOT_HOLD
 
 
 def test_nothing_decides() -> None:
-    found = judge.verdict(experiment(MANY, FEW, of=case(FALLING.model_copy(update={"decides": False}))))
+    found = verdict.verdict(experiment(MANY, FEW, of=case(FALLING.model_copy(update={"decides": False}))))
     assert (found.answer, found.findings[0].answer, found.findings[0].q) == (
         Answer.CANNOT_TELL,
         Answer.HOLDS,
@@ -310,7 +309,7 @@ def test_unlike_runs_are_refused(changes: dict[str, Any], words: str) -> None:
         *experiment(MANY, FEW[1:]),
     ]
     with pytest.raises(InputError, match="not comparable") as refused:
-        judge.verdict(runs)
+        verdict.verdict(runs)
     assert words in str(refused.value)
     assert str(refused.value).endswith("or force it")
     assert refused.value.field == "force"
@@ -321,23 +320,23 @@ def test_another_image_is_refused() -> None:
     runs = experiment(MANY, FEW)
     runs[0] = runs[0].model_copy(update={"guest": runs[0].guest.model_copy(update={"image_id": "j"})})
     with pytest.raises(InputError, match="image: j"):
-        judge.verdict(runs)
+        verdict.verdict(runs)
 
 
 def test_inputs_whose_imports_alone_changed_are_one() -> None:
     """A run from before the package had rooms may be judged with one from after."""
-    both = next(iter(judge.MOVED.items()))
+    both = next(iter(verdict.MOVED.items()))
     runs = [
         run.model_copy(update={"inputs": {"workload.py": both[number % 2]}})
         for number, run in enumerate(experiment(MANY, FEW))
     ]
-    assert judge.verdict(runs).answer is Answer.HOLDS
+    assert verdict.verdict(runs).answer is Answer.HOLDS
 
 
 def test_moved_inputs_are_those_of_today() -> None:
     """An entry whose file has changed since is useless."""
     files = [paths.WORKLOAD_MODULE, *(paths.ROOT / paths.WORKLOADS).glob("*.py")]
-    assert set(judge.MOVED.values()) <= {hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    assert set(verdict.MOVED.values()) <= {hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 def test_words_about_a_case_may_change() -> None:
@@ -345,13 +344,13 @@ def test_words_about_a_case_may_change() -> None:
         *experiment(MANY[:2], FEW[:2]),
         *experiment(MANY[2:], FEW[2:], of=case(notes="more"), experiment="f"),
     ]
-    assert judge.verdict(runs).answer is Answer.HOLDS
+    assert verdict.verdict(runs).answer is Answer.HOLDS
     assert told(runs) == ("the boots are of 2 experiments, not interleaved with each other",)
 
 
 def test_what_broke_need_not_be_alike() -> None:
     stray = boot(Arm.AFTER, 9, {}, host={"machine": "big"}, error="panic")
-    assert judge.verdict([*experiment(MANY, FEW), stray]).answer is Answer.HOLDS
+    assert verdict.verdict([*experiment(MANY, FEW), stray]).answer is Answer.HOLDS
 
 
 def test_forced_times_of_one_emulated_boot_are_no_evidence() -> None:
@@ -360,14 +359,14 @@ def test_forced_times_of_one_emulated_boot_are_no_evidence() -> None:
         *experiment(MANY, FEW, of=timed, accel=Accel.KVM),
         boot(Arm.AFTER, 9, {}, of=timed, accel=Accel.TCG),
     ]
-    assert not judge.verdict(runs, force=True).findings[0].decides
+    assert not verdict.verdict(runs, force=True).findings[0].decides
 
 
 def test_runs_of_no_case() -> None:
     with pytest.raises(InputError, match="there is no run"):
-        judge.verdict([])
+        verdict.verdict([])
     with pytest.raises(InputError, match="belongs to no case"):
-        judge.verdict([run.model_copy(update={"place": None}) for run in experiment(MANY, FEW)])
+        verdict.verdict([run.model_copy(update={"place": None}) for run in experiment(MANY, FEW)])
 
 
 def test_first_all_of_one_then_all_of_the_other_is_a_doubt() -> None:
@@ -383,9 +382,9 @@ def test_thresholds_inside_the_spread_are_a_doubt() -> None:
     same = case(before="6.1", after="6.1")
     wild = calibration.of(experiment((483000, 31000, 80000), (31000, 112000, 85000), of=same))
     calm = calibration.of(experiment(FEW, (99000, 97000, 98000), of=same))
-    (doubt,) = judge.verdict(experiment(MANY, FEW), calibration=wild).doubts
+    (doubt,) = verdict.verdict(experiment(MANY, FEW), calibration=wild).doubts
     assert "numa_pte_updates (work-*): 3 boots of one kernel differ by up to" in doubt
-    assert judge.verdict(experiment(MANY, FEW), calibration=calm).doubts == ()
+    assert verdict.verdict(experiment(MANY, FEW), calibration=calm).doubts == ()
 
 
 @pytest.mark.parametrize(
@@ -400,31 +399,33 @@ def test_thresholds_inside_the_spread_are_a_doubt() -> None:
     ],
 )
 def test_looks(boots: int, most: int, plan: tuple[int, ...]) -> None:
-    assert judge.looks(QUICK.model_copy(update={"boots": boots, "most_boots": most})) == plan
+    assert verdict.looks(QUICK.model_copy(update={"boots": boots, "most_boots": most})) == plan
 
 
 def test_the_looks_of_an_experiment_share_its_error() -> None:
     """p is 0.028: significant for one look, not for one of three."""
     weak = (100, 137, 82), (50, 66, 40)
     for looks, answer in ((1, Answer.HOLDS), (3, Answer.CANNOT_TELL)):
-        found = judge.verdict(experiment(*weak, of=case(FALLING.model_copy(update={"by": 1.5})), looks=looks))
+        found = verdict.verdict(
+            experiment(*weak, of=case(FALLING.model_copy(update={"by": 1.5})), looks=looks)
+        )
         assert found.answer is answer
         assert found.findings[0].p is not None
         assert expectation.ALPHA / 3 < found.findings[0].p < expectation.ALPHA
 
 
 def test_going_on() -> None:
-    plan = judge.looks(QUICK)
+    plan = verdict.looks(QUICK)
     clear, unclear = (
-        judge.verdict(experiment(MANY, FEW)),
-        judge.verdict(experiment((483000, 31000, 80000), (31000, 112000, 85000))),
+        verdict.verdict(experiment(MANY, FEW)),
+        verdict.verdict(experiment((483000, 31000, 80000), (31000, 112000, 85000))),
     )
-    assert (judge.enough(clear), judge.next_look(clear, plan)) == (True, None)
-    assert (judge.enough(unclear), judge.next_look(unclear, plan)) == (False, 5)
-    begun = judge.verdict(experiment(MANY[:2], FEW[:2]))
-    assert (judge.enough(begun), judge.next_look(begun, plan)) == (False, 3)
-    last = judge.verdict(experiment((483000, 31000, 80000, 50000) * 2, (31000, 112000, 85000, 300000) * 2))
-    assert (judge.enough(last), judge.next_look(last, plan)) == (False, None)
+    assert (verdict.enough(clear), verdict.next_look(clear, plan)) == (True, None)
+    assert (verdict.enough(unclear), verdict.next_look(unclear, plan)) == (False, 5)
+    begun = verdict.verdict(experiment(MANY[:2], FEW[:2]))
+    assert (verdict.enough(begun), verdict.next_look(begun, plan)) == (False, 3)
+    last = verdict.verdict(experiment((483000, 31000, 80000, 50000) * 2, (31000, 112000, 85000, 300000) * 2))
+    assert (verdict.enough(last), verdict.next_look(last, plan)) == (False, None)
 
 
 @pytest.mark.parametrize(
@@ -436,6 +437,6 @@ def test_going_on() -> None:
     ],
 )
 def test_what_more_boots_cannot_clear(wish: Expectation) -> None:
-    found = judge.verdict(experiment(MANY, FEW, of=case(wish)))
+    found = verdict.verdict(experiment(MANY, FEW, of=case(wish)))
     assert found.answer is Answer.CANNOT_TELL
-    assert judge.enough(found)
+    assert verdict.enough(found)

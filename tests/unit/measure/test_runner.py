@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from numalab.analysis import verdict as judge
+from numalab.analysis import verdict
 from numalab.core import paths, state
 from numalab.core.errors import GuestError, GuestLost, HostError, InputError, KernelOops
 from numalab.core.process import Deadline, Result
@@ -310,7 +310,7 @@ def test_a_file_that_moves_keeps_its_name_in_the_inputs(
         synthetic.run(f"6.1-{arm}", synthetic.phase("repair-defaults"), boot=index, arm=arm, inputs=inputs)
         for index, (arm, inputs) in enumerate(3 * sides)
     ]
-    assert judge.verdict(runs).boots == (3, 3)
+    assert verdict.verdict(runs).boots == (3, 3)
     (tmp_path / "measure" / "agent.py").write_text("# other content\n")
     changed = synthetic.run(
         f"6.1-{Arm.AFTER}",
@@ -320,7 +320,7 @@ def test_a_file_that_moves_keeps_its_name_in_the_inputs(
         inputs=runner._inputs("xfsrepair"),
     )
     with pytest.raises(InputError, match=r"inputs: inside\.py="):
-        judge.verdict([*runs, changed])
+        verdict.verdict([*runs, changed])
 
 
 def lost(_: dict[str, Any]) -> str:

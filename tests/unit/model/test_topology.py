@@ -269,7 +269,14 @@ def test_what_was_found_is_what_was_asked() -> None:
     assert {"nodes", "node 2 CPUs", "node 3 memory", "node 1 zone DMA32", "node 0 distances"} <= {
         row.what for row in rows
     }
-    assert not any(line.startswith("!") for line in verification.layout_table(rows).splitlines())
+    head, *lines = verification.layout_table(rows).splitlines()
+    assert head.split() == ["requested", "observed"]
+    assert not any(line.startswith("!") for line in lines)
+
+
+def test_headings_stand_above_their_columns() -> None:
+    head, line = verification.layout_table([verification.LayoutRow("nodes", "0", "0-1", False)]).splitlines()
+    assert (head.index("requested"), head.index("observed")) == (line.index("0"), line.index("0-1"))
 
 
 @pytest.mark.parametrize(
@@ -305,7 +312,7 @@ def test_a_missing_node_is_seen() -> None:
     )
     rows = compare_layouts(the_guest()[0], observed_layout(text))
     assert [
-        row.found for row in rows if row.what in ("node 0 distances", "node 3 CPUs", "node 3 memory")
+        row.observed for row in rows if row.what in ("node 0 distances", "node 3 CPUs", "node 3 memory")
     ] == ["10 21 31 -", "no node", "0 MiB"]
     wrong = {row.what for row in rows if not row.agrees}
     assert {"nodes", "node 3 CPUs", "node 3 memory", "node 3 zone Normal", "node 0 distances"} <= wrong

@@ -167,7 +167,7 @@ def test_what_workloads_tell_is_sorted_by_name() -> None:
     )
     assert "seconds-p" in {row.name for row in comparison.times(found).rows}
     assert {row.name for row in comparison.rates(found).rows} == {"files_per_second-p"}
-    block = comparison.told(found)
+    block = comparison.other_numbers(found)
     assert not block.gains
     assert [line.split() for line in text(block).splitlines()[1:]] == [
         ["passes-p", "7", "8"],

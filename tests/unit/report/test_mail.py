@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from numalab.analysis import verdict as judge
+from numalab.analysis import verdict
 from numalab.model import catalog
 from numalab.model.case import Arm
 from numalab.model.run import Run
@@ -46,7 +46,7 @@ def composed(found: Sequence[Run], notes: Sequence[str] = ()) -> str:
     columns = comparison.columns(found)
     beside = replication.beside(REFERENCES, columns, BEFORE)
     return mail.compose(
-        columns, notes=notes, beside=beside, references=REFERENCES, verdicts=[judge.verdict(found)]
+        columns, notes=notes, beside=beside, references=REFERENCES, verdicts=[verdict.verdict(found)]
     )
 
 

@@ -284,7 +284,7 @@ def test_asked_in_words() -> None:
             {"metric": "b", "phase": "p", "direction": "falls", "by": 3, "to": 0},
         ]
     )
-    assert [sections.asked(one) for one in of.expect] == [
+    assert [sections.expected_change(one) for one in of.expect] == [
         "falls, by 2 or more",
         "rises",
         "falls, by 3 or more, to 0 or less",

@@ -44,7 +44,7 @@ def test_every_topology_has_its_picture(name: str) -> None:
         for box in found.boxes
     )
     for box in found.boxes:
-        assert f"Node {box.node}: {box.lines[0]}" in found.said
+        assert f"Node {box.node}: {box.lines[0]}" in found.description
 
 
 @pytest.mark.parametrize("count", range(1, 17))
@@ -115,4 +115,4 @@ def test_a_long_list_of_cpus_is_cut_in_its_box_and_whole_in_words() -> None:
     )
     found = topology_diagram.draw(shape)
     assert found.boxes[0].lines[0] == "CPU 0,4,8,12,…"
-    assert "Node 0: CPU 0,4,8,12,16,20,24,28,32,36,40,44, 1GiB" in found.said
+    assert "Node 0: CPU 0,4,8,12,16,20,24,28,32,36,40,44, 1GiB" in found.description

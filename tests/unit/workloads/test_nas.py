@@ -68,7 +68,7 @@ def test_class_s_verifies(program: str, kernels: Path, tmp_path: Path) -> None:
         done = ran(*words, threads=threads)
         assert done.returncode == 0, done.stdout + done.stderr
         assert "Verification SUCCESSFUL" in done.stdout
-        assert counters.told(done.stdout).keys() == {"mops_per_second", "timed_seconds"}
+        assert counters.workload_numbers(done.stdout).keys() == {"mops_per_second", "timed_seconds"}
     assert (tmp_path / "arrays").exists() is (program != "ep"), "arrays are in the file; EP has none"
 
 
@@ -167,5 +167,7 @@ def test_a_users_npb(
     )
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == status, done.stdout + done.stderr
-    assert counters.told(done.stdout) == ({} if status else {"mops_per_second": 200.25, "timed_seconds": 1.5})
+    assert counters.workload_numbers(done.stdout) == (
+        {} if status else {"mops_per_second": 200.25, "timed_seconds": 1.5}
+    )
     assert ("not verified" in done.stderr) is bool(status)

@@ -56,18 +56,18 @@ def test_none_is_left_out() -> None:
 
 
 def test_threads_in_one_buffer(programs: Path) -> None:
-    told = counters.told(ran(programs / "remote", *WORDS["remote"]).stdout)
+    told = counters.workload_numbers(ran(programs / "remote", *WORDS["remote"]).stdout)
     assert told["passes"] > 0
     assert 0 <= told["touch_minor_faults"] < 1024, "those of populating 4 MiB are left out"
 
 
 def test_rounds_of_threads(programs: Path) -> None:
-    assert counters.told(ran(programs / "threads", *WORDS["threads"]).stdout)["passes"] > 0
+    assert counters.workload_numbers(ran(programs / "threads", *WORDS["threads"]).stdout)["passes"] > 0
 
 
 def test_a_mapped_file(programs: Path, tmp_path: Path) -> None:
     place = tmp_path / "shared"
-    told = counters.told(ran(programs / "dirtymap", str(place), "4", "1").stdout)
+    told = counters.workload_numbers(ran(programs / "dirtymap", str(place), "4", "1").stdout)
     assert told["passes"] > 0
     assert place.stat().st_size == 4 << 20
     again = ran(programs / "dirtymap", str(place), "4", "1")

@@ -72,4 +72,4 @@ def test_it_is_run_and_its_score_told(
     monkeypatch.setenv("LAB_SPECJBB", str(archive))
     module = runner.load("specjbb")
     result = done(module.PARAMS[SizeClass.QUICK], tmp_path)
-    assert (result.returncode, counters.told(result.stdout)) == (status, told), result.stderr
+    assert (result.returncode, counters.workload_numbers(result.stdout)) == (status, told), result.stderr

@@ -38,7 +38,7 @@ def test_the_statistics_of_its_last_phase(tmp_path: Path, program: Callable[[str
     (tmp_path / "said").write_text(SAID)
     program("xfs_repair", f"cat {tmp_path}/said")
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=60, check=True)
-    assert counters.told(done.stdout) == {
+    assert counters.workload_numbers(done.stdout) == {
         "bcache.max_supported_entries": 808584,
         "bcache.hit_ratio": 54.35,
         "bcache.mru_0_entries": 4667,
