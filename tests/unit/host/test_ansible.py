@@ -124,7 +124,7 @@ def assert_all_end(pid: Path) -> None:
         )
     finally:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(program, signal.SIGKILL)
+            os.killpg(os.getpgid(program), signal.SIGKILL)  # its worker's session
 
 
 def words(process: Path) -> str:
