@@ -7,9 +7,9 @@ here: what a play sets (guest.provision, kernel.toolchain, host.image).
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
-import re
 import shlex
 import shutil
 import sys
@@ -18,6 +18,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ruamel.yaml import YAML
 
@@ -27,6 +28,7 @@ from numalab.core.process import Deadline, ends_with_us, run
 from numalab.host.ssh import Ssh
 
 INVENTORY = paths.ROOT / "inventory.ini"
+CALLBACKS = paths.ROOT / "playbooks/callback_plugins"
 ENVIRONMENT = {
     "ANSIBLE_PIPELINING": "1",
     "ANSIBLE_GATHERING": "explicit",
@@ -36,7 +38,7 @@ ENVIRONMENT = {
     "ANSIBLE_LOCALHOST_WARNING": "0",
     "ANSIBLE_INVENTORY_UNPARSED_WARNING": "0",
 }
-"""Fewer round trips, and output that `playbook` can parse."""
+"""Fewer round trips, and plain output that does not depend on the user's settings."""
 
 
 def ansible(program: str) -> str:
@@ -131,7 +133,7 @@ def playbook(
     """Run playbooks/NAME on the hosts of `limit`. CommandFailed names the task and its program's error."""
     log.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(prefix="numalab-") as scratch:
-        about = Path(scratch) / "vars.yml"
+        about, events = Path(scratch) / "vars.yml", Path(scratch) / "events"
         about.write_text(literals(variables))
         words = [
             ansible("ansible-playbook"),
@@ -144,33 +146,43 @@ def playbook(
             f"@{about}",
             str(paths.ROOT / "playbooks" / name),
         ]
+        env = ENVIRONMENT | {
+            "ANSIBLE_CALLBACK_PLUGINS": str(CALLBACKS),
+            "ANSIBLE_CALLBACKS_ENABLED": "numalab_events",
+            "NUMALAB_EVENTS": str(events),
+        }
         try:
-            run(ends_with_us(words), deadline=deadline, log=log, env=ENVIRONMENT, cwd=paths.ROOT, watch=watch)
+            run(ends_with_us(words), deadline=deadline, log=log, env=env, cwd=paths.ROOT, watch=watch)
         except CommandFailed as error:
-            raise _failure(name, log, error) from error
-    counts = [
-        dict(re.findall(r"(\w+)=(\d+)", line))
-        for line in log.read_text(errors="replace").partition("PLAY RECAP")[2].splitlines()
-    ]
-    return Recap(
-        sum(int(row.get("ok", 0)) for row in counts), sum(int(row.get("changed", 0)) for row in counts), log
-    )
+            raise _failure(name, log, _read(events), error) from error
+        return _recap(name, log, _read(events))
 
 
-def _failure(name: str, log: Path, error: CommandFailed) -> CommandFailed:
-    """The first failed task in a play's log, and what its program wrote to standard error."""
-    text = log.read_text(errors="replace")
-    found = re.search(r"^(?:fatal|failed): \[([^\]]+)\].*?=> (?=\{)", text, re.MULTILINE)
-    if not found:
+def _read(events: Path) -> list[dict[str, Any]]:
+    """What playbooks/callback_plugins/numalab_events.py wrote; nothing when no play began."""
+    lines = []
+    # ValueError: a line that is cut, as by a full disk.
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        for line in events.read_text().splitlines():
+            lines.append(json.loads(line))
+    return lines
+
+
+def _recap(name: str, log: Path, events: Sequence[dict[str, Any]]) -> Recap:
+    """The counts of all hosts together."""
+    counts = next((event["recap"].values() for event in events if "recap" in event), None)
+    if counts is None:
+        raise HostError(f"{name}: Ansible ended without a recap (all of it: {log})")
+    return Recap(sum(row["ok"] for row in counts), sum(row["changed"] for row in counts), log)
+
+
+def _failure(name: str, log: Path, events: Sequence[dict[str, Any]], error: CommandFailed) -> CommandFailed:
+    """The first failed task of a play, and what its program wrote to standard error."""
+    failed = next((event for event in events if "task" in event), None)
+    if failed is None:
         return error
-    task = re.findall(r"^TASK \[(?:\S+ : )?(.+?)\] \*", text[: found.start()], re.MULTILINE)
-    try:
-        told, _ = json.JSONDecoder().raw_decode(text, found.end())
-    except ValueError:
-        return error
-    said = str(told.get("stderr") or told.get("msg") or told.get("stdout") or "no output").strip()
-    where = "" if found[1] == "localhost" else f" on {found[1].split(' ')[0]}"
+    text = failed["stderr"] or failed["msg"] or failed["stdout"] or "no output"
+    where = "" if failed["host"] == "localhost" else f" on {failed['host']}"
     return CommandFailed(
-        f"{name}{where}: {task[-1] if task else 'a task'}: {said.splitlines()[0]} (all of it: {log})",
-        evidence=said,
+        f"{name}{where}: {failed['task']}: {text.splitlines()[0]} (all of it: {log})", evidence=text
     )

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shlex
 import shutil
@@ -19,7 +20,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from numalab.core import paths
-from numalab.core.errors import HostError
+from numalab.core.errors import Cancelled, CommandFailed, DeadlinePassed, HostError
 from numalab.core.process import Deadline
 from numalab.host import ansible
 from numalab.host.ssh import Ssh
@@ -74,6 +75,12 @@ def test_ansible_is_named_when_it_lacks(tmp_path: Path, monkeypatch: pytest.Monk
     assert ansible.ansible("ansible-playbook") == str(tmp_path / "ansible-playbook")
 
 
+HEAD = """
+- hosts: all
+  connection: local
+  gather_facts: false
+  tasks:
+"""
 WAIT = """
 - hosts: localhost
   connection: local
@@ -102,17 +109,22 @@ def test_a_play_ends_with_a_lab_that_is_killed(tmp_path: Path) -> None:
     finally:
         child.kill()
         child.wait()
+    assert_all_end(pid)
+
+
+def assert_all_end(pid: Path) -> None:
+    """The program of WAIT ends, and so does each process that names its folder."""
     program = int(pid.read_text())
     try:
         until(
             lambda: (
                 not running(program)
-                and not [path for path in Path("/proc").glob("[0-9]*") if str(tmp_path) in words(path)]
+                and not [path for path in Path("/proc").glob("[0-9]*") if str(pid.parent) in words(path)]
             )
         )
     finally:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(program, signal.SIGKILL)
+            os.killpg(os.getpgid(program), signal.SIGKILL)  # its worker's session
 
 
 def words(process: Path) -> str:
@@ -120,6 +132,189 @@ def words(process: Path) -> str:
         return (process / "cmdline").read_text(errors="replace")
     except OSError:
         return ""
+
+
+def play(
+    place: Path,
+    text: str,
+    *,
+    hosts: str = "localhost",
+    deadline: Deadline | None = None,
+    watch: Callable[[], None] | None = None,
+) -> ansible.Recap:
+    """Run a playbook of this text; its log is `place`/log."""
+    (place / "play.yml").write_text(text)
+    (place / "hosts").write_text(hosts)
+    return ansible.playbook(
+        str(place / "play.yml"),
+        inventories=[place / "hosts"],
+        limit="all",
+        variables={"ansible_python_interpreter": sys.executable},
+        deadline=deadline or Deadline.after(120),
+        log=place / "log",
+        watch=watch,
+    )
+
+
+class Stop(Exception):
+    """What `watch` raises here."""
+
+
+@pytest.mark.parametrize(
+    ("by", "error"), [("deadline", DeadlinePassed), ("cancel", Cancelled), ("watch", Stop)]
+)
+def test_nothing_of_a_play_outlives_its_wait(
+    by: str, error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ansible's workers are in sessions of their own: only ansible-playbook itself can end their programs."""
+    pid = tmp_path / "pid"
+    deadline = Deadline.after(120)
+
+    def look() -> None:
+        if not (pid.exists() and pid.read_text().strip()):
+            return
+        if by == "watch":
+            raise Stop
+        if by == "cancel":
+            deadline.cancel.set()
+        else:
+            monkeypatch.setattr(Deadline, "remaining", lambda _: 0.0)
+
+    with pytest.raises(error):
+        play(tmp_path, WAIT.format(pid=pid), deadline=deadline, watch=look)
+    assert_all_end(pid)
+
+
+def test_the_recap_is_that_of_all_hosts(tmp_path: Path) -> None:
+    tasks = """
+    - ansible.builtin.command: echo a
+    - ansible.builtin.debug:
+    - ansible.builtin.debug:
+      when: inventory_hostname == "b"
+    - ansible.builtin.command: echo {{ 1 / 0 }}
+      ignore_errors: true
+"""
+    recap = play(tmp_path, HEAD + tasks, hosts="a\nb\n")
+    assert (recap.ok, recap.changed) == (7, 2)
+    log = recap.log.read_bytes()
+    assert b"PLAY RECAP" in log
+    assert b"\x1b" not in log
+
+
+SHELL = "ansible.builtin.shell:"
+FAILURES = {
+    "stderr": (
+        f"""
+    - ansible.builtin.debug:
+    - name: Apply {{{{ 1 + 1 }}}} patches
+      {SHELL} "echo out; echo 'refused: 0003.patch' >&2; echo 'fatal: [x]: => {{' >&2; exit 3"
+""",
+        ("Apply 2 patches: refused: 0003.patch", "refused: 0003.patch\nfatal: [x]: => {"),
+    ),
+    "no output": (
+        """
+    - ansible.builtin.command: "false"
+""",
+        ("ansible.builtin.command: non-zero return code", "non-zero return code"),
+    ),
+    "a loop": (
+        f"""
+    - name: Loop
+      {SHELL} "echo {{{{ item }}}} failed >&2; test {{{{ item }}}} = a"
+      loop: [a, b, c]
+""",
+        ("Loop: b failed", "b failed"),
+    ),
+    "after one that may fail": (
+        f"""
+    - name: May fail
+      {SHELL} "echo early >&2; exit 1"
+      ignore_errors: true
+    - name: Must not
+      {SHELL} "echo late >&2; exit 1"
+""",
+        ("Must not: late", "late"),
+    ),
+    "a handler": (
+        f"""
+    - ansible.builtin.command: "true"
+      notify: Restart
+  handlers:
+    - name: Restart
+      {SHELL} "echo no restart >&2; exit 1"
+""",
+        ("Restart: no restart", "no restart"),
+    ),
+    "no module": (
+        """
+    - name: Say
+      ansible.builtin.debug:
+        msg: "{{ nowhere }}"
+""",
+        ("Say: ", "'nowhere' is undefined"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_a_failure_names_its_task_and_what_the_program_wrote(name: str, tmp_path: Path) -> None:
+    tasks, (message, evidence) = FAILURES[name]
+    with pytest.raises(CommandFailed) as caught:
+        play(tmp_path, HEAD + tasks)
+    assert str(caught.value).startswith(f"{tmp_path}/play.yml: {message}")
+    assert str(caught.value).endswith(f" (all of it: {tmp_path}/log)")
+    assert evidence in caught.value.evidence
+    if name != "no module":
+        assert caught.value.evidence == evidence
+
+
+def test_a_failure_names_a_host_that_is_not_this_one(tmp_path: Path) -> None:
+    far = "far ansible_connection=ssh ansible_host=127.0.0.1 ansible_port=1"
+    tasks = "    - {name: Look, ansible.builtin.command: 'true'}\n"
+    with pytest.raises(CommandFailed, match=r"play\.yml on far: Look: .*(refused|reached|UNREACHABLE)"):
+        play(tmp_path, (HEAD + tasks).replace("  connection: local\n", ""), hosts=far)
+
+
+def test_output_that_is_no_utf8_can_be_printed(tmp_path: Path) -> None:
+    tasks = rf"""
+    - name: Odd
+      {SHELL} "printf '\\377' >&2; exit 1"
+"""
+    with pytest.raises(CommandFailed, match="Odd: ") as caught:
+        play(tmp_path, HEAD + tasks)
+    str(caught.value).encode()
+    caught.value.evidence.encode()
+
+
+def test_a_playbook_that_ansible_cannot_read(tmp_path: Path) -> None:
+    """No task failed: the error has what Ansible printed."""
+    with pytest.raises(CommandFailed, match=f"exit status 4: .*{tmp_path}/log") as caught:
+        play(tmp_path, HEAD + "    - nothing_of_that_name:\n")
+    assert "couldn't resolve module/action 'nothing_of_that_name'" in caught.value.evidence
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "message"),
+    [
+        (0, HostError, "Ansible ended without a recap"),
+        (1, CommandFailed, "play.yml on a: Write: No space left on device"),
+    ],
+)
+def test_events_that_lack_their_end(
+    status: int,
+    error: type[Exception],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    program: Callable[[str, str], Path],
+) -> None:
+    line = json.dumps(
+        {"host": "a", "task": "Write", "stderr": "", "msg": "", "stdout": "No space left on device"}
+    )
+    path = program("play", f"printf '%s' '{line}\n{{\"rec' > $NUMALAB_EVENTS; exit {status}")
+    monkeypatch.setattr(ansible, "ansible", lambda _: str(path))
+    with pytest.raises(error, match=message):
+        play(tmp_path, "")
 
 
 ODD = [
