@@ -153,7 +153,8 @@ def _accel(accel: str, deadline: Deadline) -> Iterator[Fact]:
                 clock.reason,
                 clock.works,
                 "the host's load changes what a guest counts",
-                "a newer QEMU (on Debian 12: make setup QEMU=backports)",
+                "a newer QEMU (on Debian 12: make setup QEMU=backports); if the host was only busy, "
+                f"rm {state.directory()}/cache/clock.json",
             )
     except LabError as error:
         yield Fact("accelerator", str(error), False, "no guest starts as asked", "--accel auto", needed=True)
