@@ -246,8 +246,8 @@ def test_doctor(
     if closed:
         program("setpriv", "echo /root; exit 1")
     monkeypatch.setattr(doctor, "connect", lambda *_: RootHost().real())
-    fact = next(fact for fact in doctor._libvirt(None, deadline) if fact.what == "QEMU user")
+    fact = next(fact for fact in doctor._libvirt(None, deadline) if fact.name == "QEMU user")
     opened = f"libvirt-qemu: it may enter {state.directory()} (with mode 700 there, QEMU is root)"
-    assert fact.found == ("root: libvirt-qemu may not enter /root" if closed else opened)
+    assert fact.value == ("root: libvirt-qemu may not enter /root" if closed else opened)
     assert (fact.good, fact.needed) == (not closed, False)
     assert "chmod 711 it if it is the lab's, else set LAB_STATE" in fact.mend
