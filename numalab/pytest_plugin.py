@@ -191,10 +191,10 @@ class CaseItem(pytest.Item):
             kernels=kernels,
             accel=self.config.getoption("--accel"),
         )
-        asked = self.config.getoption("--boots") or self.plan.about.boots
+        asked = self.config.getoption("--boots") or self.plan.case_size.boots
         self.boots: int | None = None if asked == "auto" else asked
-        rounds = self.boots or self.plan.about.most_boots
-        self.add_marker(pytest.mark.minutes(self.plan.about.minutes * rounds * len(self.plan.kernels)))
+        rounds = self.boots or self.plan.case_size.most_boots
+        self.add_marker(pytest.mark.minutes(self.plan.case_size.minutes * rounds * len(self.plan.kernels)))
         self.outcome: Outcome | None = None
 
     def setup(self) -> None:

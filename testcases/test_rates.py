@@ -35,7 +35,7 @@ def test_before_passed_off_as_after_goes_red(
         kernels=(case.before, case.before, case.after, case.after),
         accel=lab.config.getoption("--accel"),
     )
-    rounds = asked.about.boots
+    rounds = asked.case_size.boots
     outcome = experiment.conduct(asked, lab.host, rounds, limit=Deadline.after, view=live.View(asked, rounds))
     found = error_rates.of([run for run, _ in outcome.runs])
     record_property("experiment", outcome.experiment)

@@ -250,7 +250,7 @@ def test_plan(asked: Plan) -> None:
         (BEFORE, AFTER),
     )
     assert (asked.machine.topology, asked.machine.memory, asked.machine.vcpus) == ("4socket", 4 * GIB, 8)
-    assert asked.about.boots == 3
+    assert asked.case_size.boots == 3
     assert plan_settings(asked) == {"vm.watermark_scale_factor": "1000", "scan_delay_ms": "100"}
 
 
@@ -408,7 +408,7 @@ def test_run(asked: Plan, lab: Lab) -> None:
 
 
 def test_a_guest_without_settings_is_not_tuned(asked: Plan, lab: Lab) -> None:
-    bare = asked.about.model_copy(update={"sysctls": {}, "knobs": {}})
+    bare = asked.case_size.model_copy(update={"sysctls": {}, "knobs": {}})
     plain = asked.model_copy(
         update={"case": asked.case.model_copy(update={"sizes": {SizeClass.QUICK: bare}})}
     )
