@@ -74,11 +74,11 @@ def given(monkeypatch: pytest.MonkeyPatch, program: Callable[[str, str], Path], 
 
 def files() -> list[Path]:
     """An image's disk and a kernel in the state directory, readable as their programs made them."""
-    found = [state.folder("images", "i", "1") / "disk.qcow2", state.folder("kernels", "k") / "bzImage"]
-    for path in found:
+    paths = [state.folder("images", "i", "1") / "disk.qcow2", state.folder("kernels", "k") / "bzImage"]
+    for path in paths:
         path.write_text("x")
         path.chmod(0o644)
-    return found
+    return paths
 
 
 def test_libvirts_user_is_taken(given: Given, deadline: Deadline) -> None:
@@ -111,8 +111,8 @@ def test_a_disk_in_the_pool_is_handed_over(given: Given) -> None:
     disk.touch()
     (place / "console.log").touch()
     given_disk = DiskFile(path=str(disk), format="raw", serial="500TB", direct=False)
-    about = makers.spec(directory=str(place)).model_copy(update={"owner": OTHER, "disks": (given_disk,)})
-    qemu_user.hand_over(about, RootHost().real())
+    guest_spec = makers.spec(directory=str(place)).model_copy(update={"owner": OTHER, "disks": (given_disk,)})
+    qemu_user.hand_over(guest_spec, RootHost().real())
     assert given[disk] == OTHER
     assert given.mode(place) == given.mode(place.parent) == (GROUP, "710")
 
