@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from numalab.cli.terminal import handle_signals, told, visible
+from numalab.cli.terminal import error_line, handle_signals, visible
 from numalab.core.errors import HostError, InputError, LabError
 from numalab.core.process import Deadline
 from numalab.model.case import Case
@@ -176,8 +176,10 @@ class CaseFile(pytest.File):
             raise InputError(f"--lab-kernels {kernels} --lab-series {series}: give one of the two")
         if not series:
             return kernels.split(",") if kernels else ()
-        found = [other for name in (case.before, case.after) if (other := recipe.in_series(name, series))]
-        return found if len(found) == 2 else None
+        counterparts = [
+            other for name in (case.before, case.after) if (other := recipe.in_series(name, series))
+        ]
+        return counterparts if len(counterparts) == 2 else None
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> str | Any:
         """One line about what is wrong with the case or its options."""
@@ -199,10 +201,10 @@ class CaseItem(pytest.Item):
             accel=self.config.getoption("--accel"),
             clock=Clock(self.config.getoption("--lab-clock")),
         )
-        asked = self.config.getoption("--boots") or self.plan.about.boots
-        self.boots: int | None = None if asked == "auto" else asked
-        rounds = self.boots or self.plan.about.most_boots
-        self.add_marker(pytest.mark.minutes(self.plan.about.minutes * rounds * len(self.plan.kernels)))
+        boots = self.config.getoption("--boots") or self.plan.case_size.boots
+        self.boots: int | None = None if boots == "auto" else boots
+        rounds = self.boots or self.plan.case_size.most_boots
+        self.add_marker(pytest.mark.minutes(self.plan.case_size.minutes * rounds * len(self.plan.kernels)))
         self.outcome: Outcome | None = None
 
     def setup(self) -> None:
@@ -251,7 +253,7 @@ class CaseItem(pytest.Item):
 
 def _plain(error: BaseException) -> str:
     """The text of an error that explains itself; '' for others, which need their traceback."""
-    return visible(told(error, OPTIONS)) if isinstance(error, (DoesNotHold, LabError)) else ""
+    return visible(error_line(error, OPTIONS)) if isinstance(error, (DoesNotHold, LabError)) else ""
 
 
 class DoesNotHold(AssertionError):
@@ -273,10 +275,10 @@ def pytest_report_teststatus(
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """List the reasons for `cannot tell`, as pytest does for failures."""
-    told = terminalreporter.getreports("cannot tell")
-    if told:
+    reports = terminalreporter.getreports("cannot tell")
+    if reports:
         terminalreporter.write_sep("=", "CANNOT TELL")
-    for one in told:
+    for one in reports:
         terminalreporter.write_sep("_", one.head_line or one.nodeid)
         terminalreporter.write_line(visible(one.longrepr[2]))
 
@@ -309,7 +311,7 @@ def pytest_runtest_makereport(
             made.longrepr = (*made.longrepr[:2], str(error))  # without the exception's name
     if isinstance(error, LabError):
         made.sections.append(
-            ("numalab", visible(f"{type(error).__name__}: {told(error, OPTIONS)}\n{error.evidence}"))
+            ("numalab", visible(f"{type(error).__name__}: {error_line(error, OPTIONS)}\n{error.evidence}"))
         )
         if isinstance(item, CaseItem):
             made.longrepr = _plain(error)  # pytest does not call repr_failure for errors in a set-up

@@ -29,17 +29,17 @@ def test_before_passed_off_as_after_goes_red(
     name: str, lab: Lab, record_property: Callable[[str, object], None]
 ) -> None:
     case = catalog.case(name)
-    asked = make_plan(
+    plan = make_plan(
         name,
         lab.size,
         kernels=(case.before, case.before, case.after, case.after),
         accel=lab.config.getoption("--accel"),
     )
-    rounds = asked.about.boots
-    outcome = experiment.conduct(asked, lab.host, rounds, limit=Deadline.after, view=live.View(asked, rounds))
-    found = error_rates.of([run for run, _ in outcome.runs])
+    rounds = plan.case_size.boots
+    outcome = experiment.conduct(plan, lab.host, rounds, limit=Deadline.after, view=live.View(plan, rounds))
+    rates = error_rates.of([run for run, _ in outcome.runs])
     record_property("experiment", outcome.experiment)
-    assert found.green, text.verdict(found.unchanged)
-    if found.planted.answer is Answer.CANNOT_TELL:
-        raise CannotTell(text.verdict(found.planted))
-    assert found.red, text.verdict(found.planted)
+    assert rates.green, text.verdict(rates.unchanged)
+    if rates.planted.answer is Answer.CANNOT_TELL:
+        raise CannotTell(text.verdict(rates.planted))
+    assert rates.red, text.verdict(rates.planted)

@@ -78,12 +78,12 @@ def status(verdicts: tuple[Verdict, ...]) -> Exit:
     )
 
 
-def boots_option(text: str | None, asked: Plan) -> int | None:
+def boots_option(text: str | None, plan: Plan) -> int | None:
     """--boots as a number of rounds; None is auto."""
     if text == "auto":
         return None
     if text is None:
-        return asked.about.boots
+        return plan.case_size.boots
     if not text.isdecimal() or int(text) < 1:
         raise InputError(f"--boots: {text!r} is neither a number from 1 nor auto")
     return int(text)
@@ -113,9 +113,9 @@ def _plan(
     )
 
 
-def _conduct(asked: Plan, boots: int | None, uri: str | None) -> experiment.Outcome:
+def _conduct(plan: Plan, boots: int | None, uri: str | None) -> experiment.Outcome:
     return experiment.conduct(
-        asked, connect(uri, limit(MINUTE)), boots, limit=limit, view=live.View(asked, boots)
+        plan, connect(uri, limit(MINUTE)), boots, limit=limit, view=live.View(plan, boots)
     )
 
 
@@ -124,10 +124,10 @@ def cases() -> None:
     for name in catalog.names("testcases"):
         case = catalog.case(name)
         echo(f"{name:16} {case.description}")
-        for size, about in case.sizes.items():
-            machines = ", ".join(machine.topology for machine in about.machines)
+        for size, case_size in case.sizes.items():
+            machines = ", ".join(machine.topology for machine in case_size.machines)
             echo(
-                f"{'':16}   {size}: {machines}; {case.before} against {case.after}; {about.boots} boots each, at most {about.minutes:g} min a boot"
+                f"{'':16}   {size}: {machines}; {case.before} against {case.after}; {case_size.boots} boots each, at most {case_size.minutes:g} min a boot"
             )
 
 
@@ -157,8 +157,8 @@ def run(
     uri: Uri = None,
 ) -> None:
     """Run a case: fresh guests of each kernel in turn, then a verdict from their counters."""
-    asked = _plan(case, size, kernels, topology_name, memory, vcpus, accelerator, clock, profile)
-    outcome = _conduct(asked, boots_option(boots, asked), uri)
+    plan = _plan(case, size, kernels, topology_name, memory, vcpus, accelerator, clock, profile)
+    outcome = _conduct(plan, boots_option(boots, plan), uri)
     for verdict in outcome.verdicts:
         echo(report_text.verdict(experiment.among_others(verdict, [run for run, _ in outcome.runs])))
     echo(
@@ -180,12 +180,12 @@ def verdict(
 ) -> None:
     """Judge runs again, without a guest."""
     chosen = [record.read(folder) for folder in run_index.choose(runs)]
-    found = experiment.verdicts(chosen, force=force)
-    if not found:
+    verdicts = experiment.verdicts(chosen, force=force)
+    if not verdicts:
         raise InputError(
             'there is no run of a kernel "after" among these: a verdict needs both sides of an experiment'
         )
-    for one in found:
+    for one in verdicts:
         echo(report_text.verdict(experiment.among_others(one, chosen)))
     for name in dict.fromkeys(run.place.experiment for run in chosen if run.place):
         first = min(
@@ -194,7 +194,7 @@ def verdict(
         echo(
             f"judged: experiment {name}, begun {first.started} on {first.host.get('machine', 'an unknown machine')}"
         )
-    raise typer.Exit(status(found))
+    raise typer.Exit(status(verdicts))
 
 
 def calibrate(
@@ -214,15 +214,15 @@ def calibrate(
 ) -> None:
     """Run one kernel against itself, and keep how far each metric spreads here: the case's thresholds must
     lie outside."""
-    who = kernel or catalog.case(case).after
-    asked = _plan(case, size, f"{who},{who}", topology_name, memory, vcpus, accelerator, clock)
-    rounds = boots_option(boots, asked)
+    kernel_name = kernel or catalog.case(case).after
+    plan = _plan(case, size, f"{kernel_name},{kernel_name}", topology_name, memory, vcpus, accelerator, clock)
+    rounds = boots_option(boots, plan)
     if rounds is None:
         raise InputError("--boots auto: a calibration has no answer to wait for; give a number")
-    outcome = _conduct(asked, rounds, uri)
-    found = calibration.of([run for run, _ in outcome.runs])
-    path = calibration.save(found)
-    echo(report_text.spread(found))
+    outcome = _conduct(plan, rounds, uri)
+    spreads = calibration.of([run for run, _ in outcome.runs])
+    path = calibration.save(spreads)
+    echo(report_text.spread(spreads))
     echo(f"kept: {path}")
 
 
@@ -241,24 +241,24 @@ def repro(
 ) -> None:
     """The machine of a case to look at oneself: prepared up to the moment that matters, and a shell in it."""
     own = catalog.case(case)
-    who = {"before": own.before, "after": own.after}.get(kernel, kernel)
-    asked = _plan(case, size, f"{who},{who}", topology_name, memory, vcpus, accelerator, clock)
-    build_kernels(asked, limit(experiment.PREPARE_SECONDS))
+    kernel_name = {"before": own.before, "after": own.after}.get(kernel, kernel)
+    plan = _plan(case, size, f"{kernel_name},{kernel_name}", topology_name, memory, vcpus, accelerator, clock)
+    build_kernels(plan, limit(experiment.PREPARE_SECONDS))
     host = connect(uri, limit(MINUTE))
     guest = experiment.up(
-        asked,
+        plan,
         host,
-        asked.kernels[0],
-        name or guests.fresh_name(f"repro-{asked.case_name}"),
+        plan.kernels[0],
+        name or guests.fresh_name(f"repro-{plan.case_name}"),
         limit(launch.UP_SECONDS),
         kept=True,
     )
     with guests.ending(guest, only_on_error=True):
-        experiment.prelude(asked, guest, limit(60 * asked.about.minutes))
-        phase = interesting_phase(asked)
+        experiment.prelude(plan, guest, limit(60 * plan.case_size.minutes))
+        phase = interesting_phase(plan)
         ssh.succeed(guest, f"cat > {REPRO}", deadline=limit(MINUTE), input=f"{phase.command}\n".encode())
     inventory()
-    echo(report_text.repro(asked.case, who, guest.name, phase, REPRO))
+    echo(report_text.repro(plan.case, kernel_name, guest.name, phase, REPRO))
     if enter:
         os.execvp("ssh", guest.ssh.argv("-t", guest.ssh.host))
 

@@ -171,7 +171,7 @@ def _kernels(text: str) -> list[Kernel]:
 def _requests(
     topologies: list[str],
     kernels: list[Kernel],
-    given: list[str],
+    names: list[str],
     common: dict[str, object],
     memory: int | None,
     vcpus: int | None,
@@ -179,9 +179,9 @@ def _requests(
 ) -> list[GuestRequest]:
     """Requests for the guests of one command. Every error in them is raised here, before anything is made."""
     pairs = [(text, kernel) for text in topologies for kernel in kernels]
-    if given and len(given) != len(pairs):
+    if names and len(names) != len(pairs):
         raise InputError(
-            f"--name: {len(given)} names for {len(topologies)} topologies"
+            f"--name: {len(names)} names for {len(topologies)} topologies"
             + (f" times {len(kernels)} kernels" if len(kernels) > 1 else "")
         )
     if common["ssh_port"] and len(pairs) > 1:
@@ -191,16 +191,16 @@ def _requests(
         shape = topology.scale(_with_disks(catalog.topology(text), disks), memory=memory, vcpus=vcpus)
         taken = {request.name for request in requests}
         stem = f"{recipe.stem(text)}-{kernel.stem}" if len(kernels) > 1 else text
-        who = given[index] if given else guests.fresh_name(stem, taken)
+        name = names[index] if names else guests.fresh_name(stem, taken)
         try:
-            check_name(who)
-            if who in taken:
-                raise ValueError(f"{who!r} is there twice")
+            check_name(name)
+            if name in taken:
+                raise ValueError(f"{name!r} is there twice")
         except ValueError as error:
             raise InputError(f"--name: {error}") from error
         requests.append(
             GuestRequest.model_validate(
-                {**common, "name": who, "topology_name": text, "kernel": kernel, "shape": shape}
+                {**common, "name": name, "topology_name": text, "kernel": kernel, "shape": shape}
             )
         )
     return requests
@@ -230,24 +230,24 @@ def list_guests() -> None:
     running: dict[str, set[Mark]] = {}
     for name in guests.names():
         try:
-            found = guests.read(name)
+            record = guests.read(name)
         except InputError:
             rows.append((name, "unfinished", *[""] * 6))
             continue
         except HostError:  # `status` shows the reason
             rows.append((name, "unreadable", *[""] * 6))
             continue
-        if node := guests.elsewhere(found):
+        if node := guests.elsewhere(record):
             life = f"on {node}"
         else:
-            if found.uri not in running:
-                running[found.uri] = set(connect(found.uri, limit(MINUTE)).marks())
+            if record.uri not in running:
+                running[record.uri] = set(connect(record.uri, limit(MINUTE)).marks())
             life = (
-                ("running" if found.ready else "starting")
-                if mark(found.spec) in running[found.uri]
+                ("running" if record.ready else "starting")
+                if mark(record.spec) in running[record.uri]
                 else "lost"
             )
-        spec = found.spec
+        spec = record.spec
         size = (str(spec.topology.vcpus), f"{spec.topology.memory >> 20}M")
         rows.append((name, life, spec.topology_name, *size, spec.boot.name, spec.accel, str(spec.ssh_port)))
     echo("\n".join(report_text.aligned(rows, left=len(rows[0]))))
@@ -304,11 +304,11 @@ def put_in_order(
 ) -> None:
     """Set sysctls and knobs of a running guest, and prove them by reading them back. A second time changes
     nothing."""
-    asked = provision.Order(
+    order = provision.Order(
         sysctls=provision.pairs("sysctl", sysctl or []), knobs=provision.pairs("knob", knob or [])
     )
     guest = reach(name)
-    changed = provision.tune(guest, asked, limit(5 * MINUTE)).changed
+    changed = provision.tune(guest, order, limit(5 * MINUTE)).changed
     if boot and one_of(BootWay, "--boot", boot) == BootWay.GRUB:
         kernel = recipe.load(guest.record.spec.boot.name)
         changed += provision.own_kernel(guest, kernel, limit(launch.UP_SECONDS))
@@ -338,7 +338,7 @@ def execute(
 ) -> None:
     """Run a command in the guest; its exit status is ours (124: time limit, 125: the lab failed)."""
     deadline, line = limit(timeout), shlex.join(command)
-    told: dict[str, object]
+    outcome: dict[str, object]
     try:
         guest = reach(name)
         # After >&- sys.stdout is None.
@@ -349,7 +349,7 @@ def execute(
             else guest.stream(line, deadline=deadline, **streams)
         )
         code = result.status
-        told = {
+        outcome = {
             "status": code,
             "stdout": result.stdout,
             "stderr": result.stderr,
@@ -359,7 +359,7 @@ def execute(
             "stderr_cut": result.stderr_cut,
         }
     except DeadlinePassed as error:
-        code, told = (
+        code, outcome = (
             Exit.EXEC_TIMED_OUT,
             {
                 "status": None,
@@ -380,7 +380,7 @@ def execute(
             show_error(error)
         raise typer.Exit(Exit.EXEC_LAB_ERROR) from error
     if as_json:
-        echo(json.dumps(told))
+        echo(json.dumps(outcome))
     raise typer.Exit(code)
 
 

@@ -45,11 +45,11 @@ def report(
     # Imported here: Plotly, Jinja2 and scipy.stats load slowly, and no other command needs them.
     from numalab.report import html, sections
 
-    found = [(record.read(folder), folder) for folder in run_index.choose(words)]
-    runs = [run for run, _ in found]
+    recorded = [(record.read(folder), folder) for folder in run_index.choose(words)]
+    runs = [run for run, _ in recorded]
     for group in sections.together(runs):
         report_commands.unlike(group, force=force)
-    echo(html.write(found, verdicts(runs, force=force), target, baseline=baseline))
+    echo(html.write(recorded, verdicts(runs, force=force), target, baseline=baseline))
 
 
 def verdicts(runs: Sequence[Run], *, force: bool) -> list[Verdict]:

@@ -82,7 +82,7 @@ def show(
         "recipe": kernel.recipe.model_dump(mode="json", exclude_none=True, by_alias=True)
     }
     if kernel.era:
-        facts["era"] = era.about(kernel.era)
+        facts["era"] = era.as_data(kernel.era)
     if kernel.recipe.built and (
         plan := kernel_build.make_plan(kernel, _image(kernel, image_name), limit(MINUTE), fetch=False)
     ):
@@ -139,10 +139,12 @@ def import_kernel(
     release = kernel_build.release(bzimage)
     if modules is not None and not modules.exists():
         raise InputError(f"--modules {modules}: there is no such folder or tar")
-    given = {"bzimage": str(bzimage.absolute())} | ({"modules": str(modules.absolute())} if modules else {})
+    prebuilt = {"bzimage": str(bzimage.absolute())} | (
+        {"modules": str(modules.absolute())} if modules else {}
+    )
     # JSON is YAML, and quotes the paths.
     path.write_text(
-        f"description: {json.dumps(f'{release}, built elsewhere')}\nsource: {json.dumps({'prebuilt': given})}\n"
+        f"description: {json.dumps(f'{release}, built elsewhere')}\nsource: {json.dumps({'prebuilt': prebuilt})}\n"
     )
     recipe.load(name)
     echo(f"{path}: {release}: lab.py up --kernel {name}")

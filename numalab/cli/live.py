@@ -37,7 +37,7 @@ class View:
 
     def __init__(self, plan: Plan, boots: int | None) -> None:
         self.plan, self.fixed = plan, boots is not None
-        self.total = (boots or verdict.looks(plan.about)[-1]) * len(plan.kernels)
+        self.total = (boots or verdict.looks(plan.case_size)[-1]) * len(plan.kernels)
         self.started = 0.0
         self.first: tuple[str, Mapping[str, Any]] | None = None
 
@@ -81,13 +81,13 @@ class View:
 
     def so_far(self, judged: Verdict) -> None:
         """Log the verdict after a round."""
-        told = [
+        ratios = [
             f"{finding.expectation.metric} ×{finding.ratio:.3g}"
             for finding in judged.findings
             if finding.decides and finding.ratio is not None
         ]
         log.tell(
-            f"so far ({judged.boots[0]} and {judged.boots[1]} boots): {'; '.join([judged.answer, *told])}",
+            f"so far ({judged.boots[0]} and {judged.boots[1]} boots): {'; '.join([judged.answer, *ratios])}",
             who=self.plan.case_name,
         )
 

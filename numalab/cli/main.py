@@ -137,7 +137,7 @@ def examine(accelerator: AccelOption = "auto", uri: Uri = None) -> None:
     """What this host can do, what will be used, and what to do about what it lacks."""
     facts = doctor.examine(accelerator, uri, limit(2 * MINUTE))
     for fact in facts:
-        echo(f"{'ok  ' if fact.good else 'LACK'}  {fact.what:16} {fact.found}")
+        echo(f"{'ok  ' if fact.good else 'LACK'}  {fact.name:16} {fact.value}")
         if not fact.good:
             echo(f"      {'':16} costs: {fact.cost}\n      {'':16} mend:  {fact.mend}")
     if any(not fact.good and fact.needed for fact in facts):
@@ -169,8 +169,8 @@ def image_build(
 def image_list() -> None:
     """The images there are recipes for, and whether each is built."""
     for name in catalog.names("images"):
-        found = image.existing(name, limit(MINUTE))
-        echo(f"{name:12} {found.id if found else 'not built':16}  {image.recipe(name).description}")
+        built = image.existing(name, limit(MINUTE))
+        echo(f"{name:12} {built.id if built else 'not built':16}  {image.recipe(name).description}")
 
 
 @app.command("topologies")

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from numalab.cli.terminal import echo, limit, told
+from numalab.cli.terminal import echo, error_line, limit
 from numalab.core.errors import Cancelled, HostError, InputError, KernelOops, LabError
 from numalab.guest import guest as guests
 from numalab.guest.guest import Guest
@@ -101,11 +101,11 @@ def inventory() -> Path:
     ready = []
     for name in guests.names():
         try:
-            found = guests.read(name)
+            record = guests.read(name)
         except LabError:
             continue
-        if found.ready and not guests.elsewhere(found):
-            ready.append(guests.ssh_to(found))
+        if record.ready and not guests.elsewhere(record):
+            ready.append(guests.ssh_to(record))
     return ansible.write_inventory(ready)
 
 
@@ -125,7 +125,7 @@ def learn_options(command: Callable[..., object], words: Sequence[str]) -> None:
 
 def show_error(error: BaseException) -> None:
     """Print an error's line and, indented, its evidence."""
-    echo(f"lab.py: error: {told(error, _options)}", err=True)
+    echo(f"lab.py: error: {error_line(error, _options)}", err=True)
     for line in getattr(error, "evidence", "").splitlines():
         echo(f"    {line}", err=True)
 

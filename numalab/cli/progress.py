@@ -54,14 +54,18 @@ class Progress(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Show the begin or end of a step, or a note."""
-        about = {"step": record.getMessage(), "who": "", "state": "note", "seconds": 0.0} | vars(record)
-        who, what, state = visible(str(about["who"])), visible(str(about["step"])), str(about["state"])
-        key = (record.thread or 0, what)
+        fields = {"step": record.getMessage(), "who": "", "state": "note", "seconds": 0.0} | vars(record)
+        subject, message, state = (
+            visible(str(fields["who"])),
+            visible(str(fields["step"])),
+            str(fields["state"]),
+        )
+        key = (record.thread or 0, message)
         with self._changing:
             if state == "begin":
-                self._running[key] = (who, what, time.monotonic())
+                self._running[key] = (subject, message, time.monotonic())
             elif state == "moving":
-                self._moving[record.thread or 0] = what
+                self._moving[record.thread or 0] = message
             else:
                 self._running.pop(key, None)
                 self._moving.pop(record.thread or 0, None)
@@ -76,19 +80,21 @@ class Progress(logging.Handler):
                 "note": ("!", "yellow"),
                 "told": (" ", ""),
             }[state]
-            seconds = f"{about['seconds']:8.1f} s  " if state in ("done", "failed") else " " * 12
-            self._console.print(Text.assemble(mark, f" {seconds}{who + ': ' if who else ''}{what}"))
+            seconds = f"{fields['seconds']:8.1f} s  " if state in ("done", "failed") else " " * 12
+            self._console.print(
+                Text.assemble(mark, f" {seconds}{subject + ': ' if subject else ''}{message}")
+            )
 
     def __rich__(self) -> Table:
         """The running steps, each with its seconds so far."""
         table = Table.grid(padding=(0, 1))
         with self._changing:
-            for (thread, _), (who, what, since) in self._running.items():
+            for (thread, _), (subject, message, since) in self._running.items():
                 # As Text: in a plain string rich would take brackets for its own markup.
                 table.add_row(
                     self._spinner,
                     f"{time.monotonic() - since:8.0f} s ",
-                    Text(f"{who + ': ' if who else ''}{what}"),
+                    Text(f"{subject + ': ' if subject else ''}{message}"),
                 )
                 if self._moving.get(thread):
                     table.add_row("", "", Text(self._moving[thread], style="dim"))

@@ -85,9 +85,9 @@ def compare(
         )
     runs = [record.summary(folder) for folder in run_index.choose(words, size=size, topology=topology)]
     forced = unlike(runs, force=force)
-    found = comparison.columns(runs, baseline)
+    columns = comparison.columns(runs, baseline)
     references = mirrored(runs) if with_published else {}
-    beside = replication.beside(references, found, comparison.before(found))
+    beside = replication.beside(references, columns, comparison.before(columns))
     if form is Format.CSV:
         echo(export.to_csv(runs), nl=False)
     elif form is Format.JSON:
@@ -95,7 +95,7 @@ def compare(
         echo(
             json.dumps(
                 jsonable(
-                    export.comparison(found, runs=runs, forced=forced, published=beside, verdicts=judged)
+                    export.comparison(columns, runs=runs, forced=forced, published=beside, verdicts=judged)
                 ),
                 indent=1,
             )
@@ -104,7 +104,7 @@ def compare(
         judged, doubts = verdicts(runs, force=force)
         echo(
             mail.compose(
-                found,
+                columns,
                 notes=[*notes(runs, forced), *doubts],
                 beside=beside,
                 references=references,
@@ -113,7 +113,7 @@ def compare(
             nl=False,
         )
     else:
-        echo(plain(found, notes(runs, forced), beside, references))
+        echo(plain(columns, notes(runs, forced), beside, references))
 
 
 def unlike(runs: Sequence[Run], *, force: bool) -> tuple[str, ...]:
@@ -154,17 +154,17 @@ def verdicts(runs: Sequence[Run], *, force: bool) -> tuple[tuple[Verdict, ...], 
 
 
 def plain(
-    found: Columns, above: Sequence[str], beside: Sequence[Beside], references: Mapping[str, Published]
+    columns: Columns, above: Sequence[str], beside: Sequence[Beside], references: Mapping[str, Published]
 ) -> str:
     """The seeds' tables as text, with the workload's name over the first."""
-    run = next(iter(found.values()))[0]
+    run = next(iter(columns.values()))[0]
     spec = run.guest.spec
-    boots = ", ".join(f"{len(boots)} of {heading}" for heading, boots in found.items())
+    boots = ", ".join(f"{len(boots)} of {heading}" for heading, boots in columns.items())
     shape = f"{spec.topology_name}: {spec.topology.vcpus} vCPUs, {show_size(spec.topology.memory)}"
     head = [f"{run.workload} ({run.size}) on {shape}, {spec.runs_on}; boots: {boots}"]
     if spec.caveat:
         head.append(spec.caveat)
-    first, *others = (table.text(block) for block in comparison.compare(found))
+    first, *others = (table.text(block) for block in comparison.compare(columns))
     parts = ["\n".join([*head, *above]), f"{run.workload}\n{first}", *others]
     return "\n\n".join([*parts, *([replication.text(beside, references)] if beside else [])])
 
@@ -193,7 +193,7 @@ def runs(
             echo(line)
 
 
-def listing(found: Sequence[run_index.Entry]) -> list[str]:
+def listing(entries: Sequence[run_index.Entry]) -> list[str]:
     """A line for each run, with the reason for a broken or damaged one."""
     rows = [("STARTED", "CASE", "KERNEL", "TOPOLOGY", "SIZE", "ACCEL", "RUN")]
     rows += [
@@ -206,15 +206,15 @@ def listing(found: Sequence[run_index.Entry]) -> list[str]:
             one.accel,
             one.id,
         )
-        for one in found
+        for one in entries
         if not one.damage
     ]
     whys = [
         "",
-        *(f"  BROKE: {shorten(one.error, 100)}" if one.error else "" for one in found if not one.damage),
+        *(f"  BROKE: {shorten(one.error, 100)}" if one.error else "" for one in entries if not one.damage),
     ]
     lines = [line + why for line, why in zip(text.aligned(rows, left=len(rows[0])), whys, strict=True)]
-    return lines + [f"DAMAGED  {one.id}: {one.damage}" for one in found if one.damage]
+    return lines + [f"DAMAGED  {one.id}: {one.damage}" for one in entries if one.damage]
 
 
 def register(app: typer.Typer) -> None:

@@ -55,7 +55,7 @@ def echo(text: object = "", *, err: bool = False, nl: bool = True) -> None:
     typer.echo(visible(str(text)), err=err, nl=nl)
 
 
-def told(error: BaseException, options: Mapping[str, str]) -> str:
+def error_line(error: BaseException, options: Mapping[str, str]) -> str:
     """An error's line. When an option sets its field, the option replaces the field, or follows the line."""
     line, field = str(error), getattr(error, "field", "")
     if field not in options:

@@ -48,7 +48,7 @@ class Plan(Value):
     """By kernel name, the build that all its boots use."""
 
     @property
-    def about(self) -> CaseSize:
+    def case_size(self) -> CaseSize:
         """The case's parameters for this size."""
         return self.case.sizes[self.size]
 
@@ -108,14 +108,14 @@ def _like(first: Machine, name: str) -> Machine:
 
 def check_plan(plan: Plan) -> None:
     """InputError when the workload, a metric or a phase of the plan does not exist."""
-    for wanted in plan.case.expect:
-        if not metrics.known(wanted.metric):
-            raise InputError(f"case {plan.case_name}: there is no metric {wanted.metric}")
+    for expectation in plan.case.expect:
+        if not metrics.known(expectation.metric):
+            raise InputError(f"case {plan.case_name}: there is no metric {expectation.metric}")
         if not any(
-            phase.measured and fnmatchcase(phase.name, wanted.phase) for phase in workload_phases(plan)
+            phase.measured and fnmatchcase(phase.name, expectation.phase) for phase in workload_phases(plan)
         ):
             raise InputError(
-                f"case {plan.case_name}: {plan.case.workload} has no measured phase {wanted.phase} in size {plan.size}"
+                f"case {plan.case_name}: {plan.case.workload} has no measured phase {expectation.phase} in size {plan.size}"
             )
     scaled_topology(plan)
 
@@ -156,13 +156,13 @@ def pin_builds(plan: Plan, deadline: Deadline) -> tuple[Plan, set[Path]]:
 
 def plan_settings(plan: Plan) -> dict[str, str]:
     """Sysctls and knobs of the plan as one mapping, for the record."""
-    return {**plan.about.sysctls, **plan.about.knobs}
+    return {**plan.case_size.sysctls, **plan.case_size.knobs}
 
 
 def workload_phases(plan: Plan) -> tuple[Phase, ...]:
     """The workload's phases with the plan's parameters."""
     module = runner.load(plan.case.workload)
-    phases: tuple[Phase, ...] = module.phases(runner.parameters(module, plan.size, plan.about.params))
+    phases: tuple[Phase, ...] = module.phases(runner.parameters(module, plan.size, plan.case_size.params))
     return phases
 
 
@@ -171,6 +171,6 @@ def interesting_phase(plan: Plan) -> Phase:
     return next(
         phase
         for phase in workload_phases(plan)
-        for wanted in plan.case.expect
-        if phase.measured and fnmatchcase(phase.name, wanted.phase)
+        for expectation in plan.case.expect
+        if phase.measured and fnmatchcase(phase.name, expectation.phase)
     )

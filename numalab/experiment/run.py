@@ -83,13 +83,13 @@ def run(
             number, Arm.BEFORE if index == 0 else Arm.AFTER, plan.kernels[index], experiment
         )
         watcher = began(boot)
-        deadline = limit(60 * plan.about.minutes)
+        deadline = limit(60 * plan.case_size.minutes)
         with (
             _crash_of(boot),
             booted(plan, host, boot.kernel, f"{plan.case_name}-{number}", deadline) as (guest, settings),
         ):
             options = runner.Options(
-                params=plan.about.params,
+                params=plan.case_size.params,
                 tracepoints=plan.case.tracepoints,
                 settings=settings,
                 profile_hz=plan.profile_hz,
@@ -154,10 +154,10 @@ def up(plan: Plan, host: Host, kernel: Kernel, name: str, deadline: Deadline, *,
         pinned=plan.pinned.get(kernel.name),
     )
     guest = launch.up(request, host, deadline.within(launch.UP_SECONDS))
-    if plan.about.sysctls or plan.about.knobs:
+    if plan.case_size.sysctls or plan.case_size.knobs:
         with guests.ending(guest, only_on_error=True), step("sysctls and knobs set and read back", who=name):
             provision.tune(
-                guest, provision.Order(sysctls=plan.about.sysctls, knobs=plan.about.knobs), deadline
+                guest, provision.Order(sysctls=plan.case_size.sysctls, knobs=plan.case_size.knobs), deadline
             )
     return guest
 
@@ -165,7 +165,7 @@ def up(plan: Plan, host: Host, kernel: Kernel, name: str, deadline: Deadline, *,
 def prelude(plan: Plan, guest: Guest, deadline: Deadline) -> None:
     """Run everything before the interesting phase in a guest: make file systems and files, drop caches."""
     module = runner.load(plan.case.workload)
-    runner.give_files(guest, module, runner.parameters(module, plan.size, plan.about.params), deadline)
+    runner.give_files(guest, module, runner.parameters(module, plan.size, plan.case_size.params), deadline)
     last = interesting_phase(plan)
     for phase in workload_phases(plan):
         if phase == last:
@@ -212,7 +212,7 @@ def _conduct(
     plan: Plan, host: Host, boots: int | None, *, limit: Callable[[float], Deadline], view: Observer
 ) -> Outcome:
     experiment, runs = fresh_experiment(plan), list[tuple[Run, Path]]()
-    looks = (boots,) if boots else verdict.looks(plan.about)
+    looks = (boots,) if boots else verdict.looks(plan.case_size)
     first, rounds = 0, looks[0]
     while True:
         for one in run(
@@ -231,10 +231,10 @@ def _conduct(
             if len(runs) % len(plan.kernels) == 0 and len(runs) > len(plan.kernels):
                 for judged in verdicts([run for run, _ in runs]):
                     view.so_far(judged)
-        found = verdicts([run for run, _ in runs])
-        more = [count for judged in found if (count := verdict.next_look(judged, looks)) is not None]
+        latest = verdicts([run for run, _ in runs])
+        more = [count for judged in latest if (count := verdict.next_look(judged, looks)) is not None]
         if not more:
-            return Outcome(experiment, tuple(runs), found)
+            return Outcome(experiment, tuple(runs), latest)
         first, rounds = rounds, max(more)
 
 
@@ -243,12 +243,12 @@ def _refuse(plan: Plan, run: Run, boots: int) -> None:
     known = calibration.load(calibration.site(run))
     refused = calibration.inside(plan.case, boots, known) if known and len(set(plan.kernels)) > 1 else ()
     if refused:
-        told = "; ".join(
+        reasons = "; ".join(
             f"{expected.metric}: by {expected.by:g}, but one kernel alone differs by up to {least:.3g}"
             for expected, least in refused
         )
         raise InputError(
-            f"case {plan.case_name}: {boots} boots cannot bear its thresholds here ({told}): more boots, or a larger `by`",
+            f"case {plan.case_name}: {boots} boots cannot bear its thresholds here ({reasons}): more boots, or a larger `by`",
             field="boots",
         )
 
@@ -306,7 +306,7 @@ def _others(judged: Verdict, runs: Sequence[Run]) -> list[tuple[str, str]]:
     ):
         if entry.experiment not in own:
             experiments.setdefault(entry.experiment, []).append(entry)
-    found = []
+    others = []
     for entries in experiments.values():
         before = {entry.kernel for entry in entries if entry.arm == Arm.BEFORE}
         after = {entry.kernel for entry in entries if entry.arm == Arm.AFTER}
@@ -318,8 +318,8 @@ def _others(judged: Verdict, runs: Sequence[Run]) -> list[tuple[str, str]]:
             ]
             first = boots[0]
             if (first.host.get("machine"), first.guest.spec.clock) == (machine, judged.clock):
-                found.append((boots[0].started, _answer(boots)))
-    return found
+                others.append((boots[0].started, _answer(boots)))
+    return others
 
 
 def _answer(runs: Sequence[Run]) -> str:

@@ -232,8 +232,10 @@ class Guest:
             return self.ssh.stream(self._with_environment(command), deadline=deadline, out=out, err=err)
 
     def _with_environment(self, command: str) -> str:
-        given = self.record.spec.boot.environment
-        return "".join(f"export {name}={shlex.quote(value)}; " for name, value in given.items()) + command
+        environment = self.record.spec.boot.environment
+        return (
+            "".join(f"export {name}={shlex.quote(value)}; " for name, value in environment.items()) + command
+        )
 
     @contextlib.contextmanager
     def _console_in_evidence(self) -> Iterator[None]:
@@ -246,9 +248,11 @@ class Guest:
 
     def verify(self, deadline: Deadline) -> list[verification.LayoutRow]:
         """Compare the topology with what the guest shows. TopologyMismatch when they differ."""
-        asked = self.record.spec.topology
+        topology = self.record.spec.topology
         seen = verification.observed_layout(ssh.succeed(self, verification.PROBE, deadline=deadline))
-        rows = verification.compare_layouts(verification.expected_layout(asked), seen, fake=bool(asked.fake))
+        rows = verification.compare_layouts(
+            verification.expected_layout(topology), seen, fake=bool(topology.fake)
+        )
         wrong = [row.what for row in rows if not row.agrees]
         if wrong:
             raise TopologyMismatch(

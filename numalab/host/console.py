@@ -63,8 +63,8 @@ def stale_breakpoint(text: str) -> bool:
     Seen with 6.12 under QEMU 7.2's TCG, at `sched_clock: Marking stable`: `Oops: int3` in sched_clock_cpu(),
     memory 66 90.
     """
-    found = INT3.search(text)
-    return found is not None and found["trapped"] != BREAKPOINT
+    match = INT3.search(text)
+    return match is not None and match["trapped"] != BREAKPOINT
 
 
 def silence(guest: str, cpu_seconds: float) -> str:

@@ -187,10 +187,10 @@ def _interconnects(topology: Topology) -> Element:
     for initiator, source in enumerate(topology.nodes):
         for target, node in enumerate(topology.nodes):
             if source.cpus and node.memory and (initiator == target or not node.cpus):
-                about = {"initiator": str(initiator), "target": str(target), "type": "access"}
-                entries.append(E.latency(value=str(node.latency_ns), **about))
+                attributes = {"initiator": str(initiator), "target": str(target), "type": "access"}
+                entries.append(E.latency(value=str(node.latency_ns), **attributes))
                 entries.append(
-                    E.bandwidth(value=str((node.bandwidth_mibs or 0) * MIB // KIB), unit="KiB", **about)
+                    E.bandwidth(value=str((node.bandwidth_mibs or 0) * MIB // KIB), unit="KiB", **attributes)
                 )
     entries.sort(key=lambda entry: str(entry.tag), reverse=True)  # the schema wants latencies first
     return E.interconnects(*entries)

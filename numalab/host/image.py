@@ -76,10 +76,10 @@ class Image(Stored):
 
 def recipe(name: str) -> ImageRecipe:
     """Read and check images/NAME.yml."""
-    found = load(ImageRecipe, find("images", name))
-    if not (paths.ROOT / "playbooks" / found.playbook).is_file():
-        raise InputError(f"images/{name}.yml: playbook: there is no playbooks/{found.playbook}")
-    return found
+    image_recipe = load(ImageRecipe, find("images", name))
+    if not (paths.ROOT / "playbooks" / image_recipe.playbook).is_file():
+        raise InputError(f"images/{name}.yml: playbook: there is no playbooks/{image_recipe.playbook}")
+    return image_recipe
 
 
 def inputs(name: str, base: Path | None, deadline: Deadline) -> dict[str, str]:
@@ -90,18 +90,18 @@ def inputs(name: str, base: Path | None, deadline: Deadline) -> dict[str, str]:
         paths.ROOT / "playbooks" / recipe(name).playbook,
     ]
     files += sorted(path for path in (paths.ROOT / "playbooks/roles/guest").rglob("*") if path.is_file())
-    found = {
+    hashes = {
         str(path.relative_to(paths.ROOT)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files
     }
-    found["ssh key"] = hashlib.sha256(state.ssh_key(deadline).with_suffix(".pub").read_bytes()).hexdigest()
-    found["format"] = str(FORMAT)
+    hashes["ssh key"] = hashlib.sha256(state.ssh_key(deadline).with_suffix(".pub").read_bytes()).hexdigest()
+    hashes["format"] = str(FORMAT)
     if base:
         try:
             with base.open("rb") as handle:
-                found["base"] = hashlib.file_digest(handle, "sha256").hexdigest()
+                hashes["base"] = hashlib.file_digest(handle, "sha256").hexdigest()
         except OSError as error:
             raise InputError(f"base {base}: {error.strerror}", field="base") from error
-    return found
+    return hashes
 
 
 def existing(name: str, deadline: Deadline, base: Path | None = None) -> Image | None:
@@ -149,8 +149,8 @@ def _matching(name: str, wanted: dict[str, str], base: Path | None) -> list[Imag
     for place in state.folder("images", name).iterdir():
         with contextlib.suppress(HostError, OSError):
             image = manifest(place)
-            about = {key: value for key, value in image.inputs.items() if base or key != "base"}
-            if about == wanted and not place.name.startswith("."):
+            recorded = {key: value for key, value in image.inputs.items() if base or key != "base"}
+            if recorded == wanted and not place.name.startswith("."):
                 matches.append((image.file("manifest.json").stat().st_mtime_ns, image))
     return [image for _, image in sorted(matches, key=lambda match: match[0], reverse=True)]
 
@@ -174,10 +174,10 @@ def _whole(image: Image) -> Image:
 
 def require(name: str, deadline: Deadline) -> Image:
     """The image for the current inputs. HostError says how to build it."""
-    found = existing(name, deadline)
-    if found is None:
+    image = existing(name, deadline)
+    if image is None:
         raise HostError(f"image {name} is not built, or its inputs changed: lab.py image build {name}")
-    return found
+    return image
 
 
 def build(
@@ -191,15 +191,15 @@ def build(
         if not force and (ready := existing(name, deadline, base)):
             ready.file("manifest.json").touch()  # `existing` returns this one from now on
             return ready
-        found = inputs(name, base, deadline)
+        hashes = inputs(name, base, deadline)
         place = state.folder("images", name) / uuid.uuid4().hex[:16]
         with state.making(place) as scratch:
-            what = recipe(name)
+            image_recipe = recipe(name)
             if base:
                 which, extra = accelerator if accelerator != "auto" else "tcg", _cloud_init(scratch, deadline)
                 disk = base
             else:
-                start = _base(name, what, deadline)
+                start = _base(name, image_recipe, deadline)
                 disk = start / "base.qcow2"
                 which = host_accelerator.choose(accelerator, start / "vmlinuz", deadline).accel.value
                 extra = [
@@ -207,37 +207,37 @@ def build(
                     ["-initrd", str(start / "initrd.img")],
                     ["-append", f"root=PARTUUID={PARTITION} rw {CMDLINE}"],
                 ]
-            _packer(name, what, disk, scratch, which, extra, deadline)
+            _packer(name, image_recipe, disk, scratch, which, extra, deadline)
             built = Image(
                 name=name,
                 id=place.name,
                 directory=str(place),
                 root=(scratch / "root").read_text().strip(),
-                inputs=found,
+                inputs=hashes,
                 disk_bytes=(scratch / "disk.qcow2").stat().st_size,
             )
             (scratch / "manifest.json").write_text(json.dumps(jsonable(built), indent=1))
         return built
 
 
-def _base(name: str, what: ImageRecipe, deadline: Deadline) -> Path:
+def _base(name: str, image_recipe: ImageRecipe, deadline: Deadline) -> Path:
     """The folder of the base disk, cached: a playbook changes more often than a package list."""
     key = state.ssh_key(deadline).with_suffix(".pub").read_text()
-    about = json.dumps(
-        [jsonable(what), FORMAT, key, *(f"{k}={v}" for k, v in _overlay_files(deadline).items())]
+    content = json.dumps(
+        [jsonable(image_recipe), FORMAT, key, *(f"{k}={v}" for k, v in _overlay_files(deadline).items())]
     )
-    place = state.folder("bases") / f"{name}-{hashlib.sha256(about.encode()).hexdigest()[:16]}"
+    place = state.folder("bases") / f"{name}-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
     if not place.is_dir():
         for old in place.parent.iterdir():
             # Not NAME-lean-…, which is another image's.
             if re.fullmatch(re.escape(name) + "-[0-9a-f]{16}", old.name):
                 shutil.rmtree(old, ignore_errors=True)
         with state.making(place) as scratch:
-            _base_disk(what, scratch, deadline)
+            _base_disk(image_recipe, scratch, deadline)
     return place
 
 
-def _base_disk(what: ImageRecipe, scratch: Path, deadline: Deadline) -> None:
+def _base_disk(image_recipe: ImageRecipe, scratch: Path, deadline: Deadline) -> None:
     """mmdebstrap -> tar -> ext4 in a GPT disk -> base.qcow2, with vmlinuz and initrd.img. Needs no root."""
     tar, tree, raw, disk = (
         scratch / "base.tar",
@@ -245,8 +245,8 @@ def _base_disk(what: ImageRecipe, scratch: Path, deadline: Deadline) -> None:
         scratch / "base.raw",
         scratch / "base.qcow2",
     )
-    with step(f"base file system: mmdebstrap {what.suite}, {len(what.packages)} packages"):
-        run(_mmdebstrap(what, scratch, tar, deadline), deadline=deadline, log=_log("mmdebstrap"))
+    with step(f"base file system: mmdebstrap {image_recipe.suite}, {len(image_recipe.packages)} packages"):
+        run(_mmdebstrap(image_recipe, scratch, tar, deadline), deadline=deadline, log=_log("mmdebstrap"))
     with step("base disk"):
         # fakeroot keeps owners and modes in a file, from which mke2fs reads them, without root.
         tree.mkdir(mode=0o755)
@@ -259,11 +259,11 @@ def _base_disk(what: ImageRecipe, scratch: Path, deadline: Deadline) -> None:
         run([*fake, "tar", "-C", tree, "--numeric-owner", "-xf", tar], deadline=deadline)
         (tree / "dev").mkdir()  # --skip=output/dev: its nodes need root, and the kernel mounts devtmpfs here
         with raw.open("wb") as handle:
-            handle.truncate(what.disk)
+            handle.truncate(image_recipe.disk)
         table = f"label: gpt\nstart=1MiB, size=1MiB, type=21686148-6449-6E6F-744E-656564454649\nstart={ROOT_START // MIB}MiB, uuid={PARTITION}\n"
         run([need("sfdisk", "fdisk"), "-q", raw], deadline=deadline, input=table.encode())
         # No lazy initialization: it would write to the disk during the first measurements.
-        blocks = (what.disk - ROOT_START - MIB) // 4096
+        blocks = (image_recipe.disk - ROOT_START - MIB) // 4096
         run(
             [
                 *fake,
@@ -323,7 +323,7 @@ def _overlay_files(deadline: Deadline) -> dict[str, str]:
     }
 
 
-def _mmdebstrap(what: ImageRecipe, scratch: Path, tar: Path, deadline: Deadline) -> list[str | Path]:
+def _mmdebstrap(image_recipe: ImageRecipe, scratch: Path, tar: Path, deadline: Deadline) -> list[str | Path]:
     overlay = scratch / "overlay"
     for name, text in _overlay_files(deadline).items():
         path = overlay / name
@@ -350,11 +350,11 @@ def _mmdebstrap(what: ImageRecipe, scratch: Path, tar: Path, deadline: Deadline)
             "--dpkgopt=path-exclude=/usr/share/man/*",
             "--dpkgopt=path-exclude=/usr/share/doc/*",
             "--dpkgopt=path-exclude=/usr/share/locale/*",
-            f"--include={','.join(what.packages)}",
+            f"--include={','.join(image_recipe.packages)}",
             f"--essential-hook=sync-in {overlay} /",
             f"--essential-hook=chroot $1 chown -h root:root {' '.join(ours)}",
             "--customize-hook=systemctl --root=$1 enable systemd-networkd.service",
-            what.suite,
+            image_recipe.suite,
             tar,
         ]
     )
@@ -381,7 +381,7 @@ def _cloud_init(scratch: Path, deadline: Deadline) -> list[list[str]]:
 
 def _packer(
     name: str,
-    what: ImageRecipe,
+    image_recipe: ImageRecipe,
     disk: Path,
     scratch: Path,
     which: str,
@@ -391,7 +391,7 @@ def _packer(
     """Boot the base under Packer, provision it, and keep the disk."""
     out = scratch / "packer"
     provision = {
-        "guest_packages": list(what.packages),
+        "guest_packages": list(image_recipe.packages),
         "guest_out": str(scratch),
         "guest_update_cache": (scratch / "seed").exists(),
     }
@@ -403,7 +403,7 @@ def _packer(
         "boot": [*boot, ["-serial", f"file:{_log(f'console-{name}')}"]],
         "http": str(scratch / "seed") if (scratch / "seed").exists() else "",
         "ssh_key": str(state.ssh_key(deadline)),
-        "playbook": str(paths.ROOT / "playbooks" / what.playbook),
+        "playbook": str(paths.ROOT / "playbooks" / image_recipe.playbook),
         "ansible": ansible("ansible-playbook"),
         "ansible_vars": f"@{scratch}/vars.yml",
         "timeout": "20m",
@@ -440,11 +440,11 @@ def _packer(
             )
         except CommandFailed as error:
             # Packer's last line never has the reason; Ansible's and its own errors are before it.
-            said = re.findall(
+            error_lines = re.findall(
                 r"^.*(?:fatal:|failed:|Error:|error:).*$", log.read_text(errors="replace"), re.MULTILINE
             )
             raise CommandFailed(
-                f"image {name}: {said[0].strip()[:300] if said else error} (all of it: {log})",
+                f"image {name}: {error_lines[0].strip()[:300] if error_lines else error} (all of it: {log})",
                 evidence=error.evidence,
             ) from error
     (out / "disk.qcow2").rename(scratch / "disk.qcow2")

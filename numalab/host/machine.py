@@ -12,7 +12,7 @@ from numalab.core.errors import HostError
 from numalab.core.process import Deadline
 from numalab.host.remote import Where
 
-ABOUT = r"""
+FACTS = r"""
 echo "machine=$(uname -n)"
 echo "kernel=$(uname -r)"
 echo "cpu=$(sed -n 's/^model name[[:space:]]*:[[:space:]]*//p' /proc/cpuinfo | head -n 1)"
@@ -25,9 +25,9 @@ echo "load at start=$load"
 NEEDED = ("machine", "kernel", "cpu", "cpus", "load at start")
 
 
-def about(where: Where, deadline: Deadline) -> dict[str, str]:
+def read_facts(where: Where, deadline: Deadline) -> dict[str, str]:
     """A machine's facts, in one round trip; `machine id` is absent where it has none. Raises HostError."""
-    text = where.run(["sh", "-c", ABOUT], deadline=deadline).stdout
+    text = where.run(["sh", "-c", FACTS], deadline=deadline).stdout
     facts = {
         key: value.strip()
         for key, equals, value in (line.partition("=") for line in text.splitlines())

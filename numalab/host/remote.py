@@ -113,9 +113,9 @@ class Where:
         if self.ssh and result.status == 255:
             raise HostError(f"{self.ssh}: not reached by SSH: {result.stderr.strip() or 'no answer'}")
         if check and result.status:
-            said = (result.stderr.strip() or result.stdout.strip() or "no output").splitlines()[-1]
+            last_line = (result.stderr.strip() or result.stdout.strip() or "no output").splitlines()[-1]
             raise CommandFailed(
-                f"on {self.ssh}: {shlex.join(str(word) for word in words)[:200]}: exit status {result.status}: {said}",
+                f"on {self.ssh}: {shlex.join(str(word) for word in words)[:200]}: exit status {result.status}: {last_line}",
                 evidence=result.stderr,
             )
         return result

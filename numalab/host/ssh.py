@@ -66,9 +66,9 @@ def succeed(
     line = quote(command)
     result = shell.execute(line, deadline=deadline, input=input, tell=tell)
     if result.status:
-        said = (result.stderr.strip() or result.stdout.strip() or "no output").splitlines()[-1]
+        last_line = (result.stderr.strip() or result.stdout.strip() or "no output").splitlines()[-1]
         raise CommandFailed(
-            f"in the guest: {line[:200]}: exit status {result.status}: {said}",
+            f"in the guest: {line[:200]}: exit status {result.status}: {last_line}",
             evidence=result.stderr[-EVIDENCE_BYTES:],
         )
     if result.stdout_cut:
@@ -177,8 +177,8 @@ class Ssh:
             if self.watch:
                 self.watch()
             # With `tell`, standard error is the command's, and has been passed on already.
-            said = "" if tell else result.stderr[-EVIDENCE_BYTES:].strip()
-            raise GuestLost(f"guest {self.guest}: SSH is lost: {said or 'the connection ended'}")
+            message = "" if tell else result.stderr[-EVIDENCE_BYTES:].strip()
+            raise GuestLost(f"guest {self.guest}: SSH is lost: {message or 'the connection ended'}")
         return result
 
     def connected(self, deadline: Deadline) -> bool:

@@ -67,13 +67,13 @@ def _files(kernel: Kernel, image: Image) -> Boot:
 
 def modules(kernel: Kernel, boot: Boot, scratch: Path) -> Path | None:
     """A tar with the folder RELEASE of a kernel's modules, or None. A new one goes to `scratch`."""
-    given = kernel.recipe.source.prebuilt
-    if given is None:
+    prebuilt = kernel.recipe.source.prebuilt
+    if prebuilt is None:
         beside = Path(boot.kernel or "").with_name("modules.tar")
         return beside if boot.kernel and beside.is_file() else None
-    if not given.modules:
+    if not prebuilt.modules:
         return None
-    path = Path(given.modules).expanduser()
+    path = Path(prebuilt.modules).expanduser()
     if not path.exists():
         raise InputError(f"{kernel.file}: source.prebuilt.modules: there is no {path}")
     if path.is_dir():

@@ -32,8 +32,8 @@ from numalab.kernel.recipe import (
     Kernel,
     fragments,
     is_commit,
+    patch_items,
     patch_set,
-    wanted,
 )
 from numalab.kernel.source import Tree
 from numalab.kernel.toolchain import Tools
@@ -158,9 +158,9 @@ def make_plan(kernel: Kernel, image: Image | None, deadline: Deadline, *, fetch:
 
 
 def _patches(kernel: Kernel, tree: Tree, deadline: Deadline) -> list[Patch]:
-    """A recipe's patches, in the order of recipe.wanted."""
+    """A recipe's patches, in the order of recipe.patch_items."""
     patches = []
-    for reverse, item in wanted(kernel.recipe):
+    for reverse, item in patch_items(kernel.recipe):
         if tree.git and is_commit(item):
             patches.append(source.commit_patch(tree, item, kernel, deadline, reverse=reverse))
         else:
@@ -300,10 +300,10 @@ def _play(plan: BuildPlan, tag: str, out: Path, deadline: Deadline, *, modules: 
                     f"kernel {plan.name}: {kernel_patch.refusal(error.evidence, patch) or error}",
                     evidence=error.evidence,
                 ) from error
-        who = toolchain.builder()
-        full_here = who.local and shutil.disk_usage(state.directory()).free < FULL
+        builder = toolchain.builder()
+        full_here = builder.local and shutil.disk_usage(state.directory()).free < FULL
         if full_here or "No space left on device" in error.evidence:
-            place = state.directory() if who.local else who.host
+            place = state.directory() if builder.local else builder.host
             raise HostError(
                 f"kernel {plan.name}: the disk is full ({place}): make room (lab.py kernel prune, lab.py gc), then build it again",
                 evidence=error.evidence,
@@ -339,9 +339,9 @@ def _job(plan: BuildPlan, path: Path, modules: bool) -> None:
     }
     with tarfile.open(path, "w") as archive:
         for name, text in files.items():
-            about = tarfile.TarInfo(name)
-            about.size = len(text.encode())
-            archive.addfile(about, io.BytesIO(text.encode()))
+            member = tarfile.TarInfo(name)
+            member.size = len(text.encode())
+            archive.addfile(member, io.BytesIO(text.encode()))
 
 
 def release(bzimage: Path) -> str:

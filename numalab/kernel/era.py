@@ -36,8 +36,8 @@ class Container(Value):
 
     def id(self, name: str) -> str:
         """Identifies the content: equal ids are equal containers, except for updates of the suite itself."""
-        about = json.dumps([code("container.sh"), self.suite, *self.packages])
-        return f"{name}-{hashlib.sha256(about.encode()).hexdigest()[:16]}"
+        content = json.dumps([code("container.sh"), self.suite, *self.packages])
+        return f"{name}-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
 
 
 class Era(Value):
@@ -87,35 +87,35 @@ def container(name: str) -> Container:
     return load(Container, find("kernels/containers", name))
 
 
-def make_words(what: Era) -> tuple[str, ...]:
+def make_words(kernel_era: Era) -> tuple[str, ...]:
     """make's arguments for an era's compiler. Flags go into CC: parts of an old tree ignore KCFLAGS and
     KAFLAGS.
 
     The tree's own tools need them too: gcc 10 refuses a variable that two files define (relocs, before 3.19).
     """
-    if not what.flags and what.compiler == "gcc":
+    if not kernel_era.flags and kernel_era.compiler == "gcc":
         return ()
-    return ("CC=" + " ".join((what.compiler, *what.flags)), f"HOSTCC={what.compiler}")
+    return ("CC=" + " ".join((kernel_era.compiler, *kernel_era.flags)), f"HOSTCC={kernel_era.compiler}")
 
 
-def shim(what: Era, compiler: str) -> Patch | None:
+def shim(kernel_era: Era, compiler: str) -> Patch | None:
     """A patch that adds the header which include/linux/compiler.h of a tree before 4.2 includes for this
     compiler. `compiler` is the first line of gcc --version."""
     major = re.search(r" (\d+)\.[\d.]+$", compiler)
-    if what.header is None or major is None or what.header == f"compiler-gcc{major[1]}.h":
+    if kernel_era.header is None or major is None or kernel_era.header == f"compiler-gcc{major[1]}.h":
         return None
     path = f"include/linux/compiler-gcc{major[1]}.h"
-    text = f"--- /dev/null\n+++ b/{path}\n@@ -0,0 +1 @@\n+#include <linux/{what.header}>\n"
+    text = f"--- /dev/null\n+++ b/{path}\n@@ -0,0 +1 @@\n+#include <linux/{kernel_era.header}>\n"
     return Patch(label=f"era's {path}", text=text)
 
 
-def forgiven(what: Era | None, lost: list[str]) -> tuple[list[str], list[str]]:
+def forgiven(kernel_era: Era | None, lost: list[str]) -> tuple[list[str], list[str]]:
     """Split missing options (kconfig.lost) into those that the era may lack and those that it may not."""
-    patterns = what.lacks if what else ()
+    patterns = kernel_era.lacks if kernel_era else ()
     lacking = [line for line in lost if any(fnmatch(line.split()[0], pattern) for pattern in patterns)]
     return lacking, [line for line in lost if line not in lacking]
 
 
-def about(what: Era) -> dict[str, object]:
+def as_data(kernel_era: Era) -> dict[str, object]:
     """An era as data, for `kernel show`."""
-    return {key: value for key, value in jsonable(what).items() if value}
+    return {key: value for key, value in jsonable(kernel_era).items() if value}

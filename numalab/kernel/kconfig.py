@@ -11,22 +11,22 @@ _UNSET = re.compile(r"^# (CONFIG_\w+) is not set$")
 
 def options(text: str) -> dict[str, str]:
     """The options of a fragment or a .config -> their values ("n": is not set); the last line wins."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for line in text.splitlines():
         if match := _SET.match(line.strip()):
-            found[match[1]] = match[2]
+            values[match[1]] = match[2]
         elif match := _UNSET.match(line.strip()):
-            found[match[1]] = "n"
-    return found
+            values[match[1]] = "n"
+    return values
 
 
-def lost(asked: str, config: str) -> list[str]:
+def lost(requested: str, config: str) -> list[str]:
     """One line for each requested option that the configuration lacks or has with another value."""
-    found = options(config)
+    actual = options(config)
     return [
-        f"{name} (asked {value}, got {found.get(name, 'n')})"
-        for name, value in options(asked).items()
-        if found.get(name, "n") != value
+        f"{name} (asked {value}, got {actual.get(name, 'n')})"
+        for name, value in options(requested).items()
+        if actual.get(name, "n") != value
     ]
 
 

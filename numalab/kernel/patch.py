@@ -81,21 +81,21 @@ def header(text: str, label: str) -> Header:
 
 def touched(text: str) -> tuple[str, ...]:
     """The files that a patch changes, adds or removes, sorted; paths are relative to the tree."""
-    found: set[str] = set()
+    files: set[str] = set()
     for old, new in re.findall(r"^--- (\S+).*\n\+\+\+ (\S+)", text, re.MULTILINE):
-        found |= {path.partition("/")[2] for path in (old, new) if path != "/dev/null"}
+        files |= {path.partition("/")[2] for path in (old, new) if path != "/dev/null"}
     for match in re.finditer(
         r"^(?:rename|copy) (?:from|to) (.+)$|^diff --git a/(\S+) b/(\S+)$", text, re.MULTILINE
     ):
-        found |= {path for path in match.groups() if path}
-    if bad := [path for path in found if path.startswith("/") or ".." in path.split("/")]:
+        files |= {path for path in match.groups() if path}
+    if bad := [path for path in files if path.startswith("/") or ".." in path.split("/")]:
         raise InputError(f"a patch leads out of the tree: {bad[0]}")
-    return tuple(sorted(found))
+    return tuple(sorted(files))
 
 
-def refusal(said: str, patch: Patch) -> str | None:
+def refusal(output: str, patch: Patch) -> str | None:
     """The file and hunk of a patch that do not apply, from `git apply`'s output; None when it names none."""
-    match = re.search(r"error: patch failed: (.+):(\d+)", said)
+    match = re.search(r"error: patch failed: (.+):(\d+)", output)
     if match:
         path, line = match[1], int(match[2])
         starts = _hunks(patch, path)
@@ -103,13 +103,13 @@ def refusal(said: str, patch: Patch) -> str | None:
         return f"{patch.label}: {hunk} (line {line}) of {path} does not {'reverse' if patch.reverse else 'apply'}"
     match = re.search(
         r"error: (.+?): (No such file or directory|already exists in working directory|does not exist in index)",
-        said,
+        output,
     )
     if match:
         return (
             f"{patch.label}: all of {match[1]} does not {'reverse' if patch.reverse else 'apply'}: {match[2]}"
         )
-    match = re.search(r"error: (corrupt patch .*|.*unrecognized input.*|No valid patches in input.*)", said)
+    match = re.search(r"error: (corrupt patch .*|.*unrecognized input.*|No valid patches in input.*)", output)
     return f"{patch.label}: not a patch: {match[1]}" if match else None
 
 

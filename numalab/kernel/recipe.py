@@ -76,10 +76,10 @@ class Source(Value):
     @model_validator(mode="before")
     @classmethod
     def _one(cls, data: Any) -> Any:
-        given = [name for name, value in data.items() if value] if isinstance(data, dict) else []
-        if isinstance(data, dict) and len(given) != 1:
+        names = [name for name, value in data.items() if value] if isinstance(data, dict) else []
+        if isinstance(data, dict) and len(names) != 1:
             raise ValueError(
-                f"exactly one source must be given, not {len(given)}: debian-image, debian-source, git, tarball or prebuilt"
+                f"exactly one source must be given, not {len(names)}: debian-image, debian-source, git, tarball or prebuilt"
             )
         return data
 
@@ -187,7 +187,7 @@ def fragments(kernel: Kernel) -> str:
     return "\n".join(texts)
 
 
-def wanted(recipe: KernelRecipe) -> list[tuple[bool, str]]:
+def patch_items(recipe: KernelRecipe) -> list[tuple[bool, str]]:
     """(whether to revert, patch set or commit): what the recipe applies, then what it reverts, in order."""
     return [(False, item) for item in recipe.apply] + [(True, item) for item in recipe.revert]
 

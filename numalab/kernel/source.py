@@ -196,8 +196,8 @@ def _download(url: str, sha256: str, path: Path, deadline: Deadline) -> None:
 def linux_git() -> str | None:
     """The git tree of kernels that name none: LAB_LINUX_GIT, or the last one given to `use_git`."""
     memory = state.folder("cache") / "linux-git"
-    if (given := os.environ.get("LAB_LINUX_GIT")) or not memory.exists():
-        return given
+    if (configured := os.environ.get("LAB_LINUX_GIT")) or not memory.exists():
+        return configured
     place = memory.read_text(errors="replace")
     if not place.strip() or "\0" in place or "\ufffd" in place:
         note(f"{memory} is damaged: lab.py kernel build must be told the source tree again")

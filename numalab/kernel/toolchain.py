@@ -87,46 +87,46 @@ def tools(age: Era | None, deadline: Deadline, *, ask: bool) -> Tools | None:
     The versions of a container or of another builder are cached, so that finding a built kernel connects to
     nobody.
     """
-    who = builder()
+    machine = builder()
     if age and age.container:
-        return _contained(who, age, deadline, ask=ask)
-    if who.local:
+        return _contained(machine, age, deadline, ask=ask)
+    if machine.local:
         packages = {_program(age): _program(age), **dict.fromkeys(BINUTILS, "binutils")}
         compiler, *binutils = (
             run([need(program, package), "--version"], deadline=deadline).stdout.splitlines()[0]
             for program, package in packages.items()
         )
         return Tools(compiler=compiler, binutils=tuple(binutils))
-    memory = state.folder("cache") / f"tools-{MEMORY_FORMAT}-{of_texts(who.host, _program(age))[:16]}"
+    memory = state.folder("cache") / f"tools-{MEMORY_FORMAT}-{of_texts(machine.host, _program(age))[:16]}"
     if ask:
         module = ["-m", "ansible.builtin.shell", "-a", ask_tools(age)]
-        words: list[str | Path] = [ansible.ansible("ansible"), "-i", ansible.INVENTORY, who.host, *module]
+        words: list[str | Path] = [ansible.ansible("ansible"), "-i", ansible.INVENTORY, machine.host, *module]
         answer = run(ends_with_us(words), deadline=deadline, env=ansible.ENVIRONMENT).stdout
         state.write(memory, "".join(f"{line}\n" for line in answer.splitlines()[1:]))
     lines = _remembered(memory)
     if ask and not lines:
         raise HostError(
-            f"builder {who.host}: {_program(age)}, {' and '.join(BINUTILS)} do not print their versions"
+            f"builder {machine.host}: {_program(age)}, {' and '.join(BINUTILS)} do not print their versions"
         )
     return Tools(compiler=lines[0], binutils=tuple(lines[1:])) if lines else None
 
 
-def _contained(who: Builder, age: Era, deadline: Deadline, *, ask: bool) -> Tools | None:
+def _contained(machine: Builder, age: Era, deadline: Deadline, *, ask: bool) -> Tools | None:
     """The compiler in an era's container; `ask` makes the container if it does not exist."""
     assert age.container  # the caller checked
-    what = era.container(age.container)
-    name = what.id(age.container)
-    elsewhere = f"versions-{MEMORY_FORMAT}-{of_texts(who.host, name)[:16]}"
+    container = era.container(age.container)
+    name = container.id(age.container)
+    elsewhere = f"versions-{MEMORY_FORMAT}-{of_texts(machine.host, name)[:16]}"
     memory = (
         state.directory() / "containers" / name / "versions"
-        if who.local
+        if machine.local
         else state.folder("cache") / elsewhere
     )
     lines = _remembered(memory)
-    if ask and not (who.local and lines):
+    if ask and not (machine.local and lines):
         memory.unlink(missing_ok=True)  # without it the role makes this machine's container again
         with (
-            step(f"container {age.container} on {who.host}"),
+            step(f"container {age.container} on {machine.host}"),
             tempfile.TemporaryDirectory(prefix="numalab-") as scratch,
         ):
             log = state.folder("logs") / f"container-{age.container}.log"
@@ -134,7 +134,7 @@ def _contained(who: Builder, age: Era, deadline: Deadline, *, ask: bool) -> Tool
             state.write(memory, (Path(scratch) / "versions").read_text())
         if not (lines := _remembered(memory)):
             raise HostError(
-                f"builder {who.host}: containers/{name}/versions is damaged: remove the folder containers/{name} there"
+                f"builder {machine.host}: containers/{name}/versions is damaged: remove the folder containers/{name} there"
             )
     if not lines:
         return None
@@ -168,10 +168,10 @@ def _remembered(memory: Path) -> list[str]:
 
 def play(tag: str, variables: dict[str, object], log: Path, deadline: Deadline) -> None:
     """Run playbooks/kernel.yml on the builder."""
-    who = builder()
+    machine = builder()
     scratch = f".making-{state.this_process()}-{secrets.token_hex(4)}-"
     variables = variables | {"kernel_scratch": scratch}
-    if who.local:
+    if machine.local:
         # Our own interpreter: discovery takes time and may find one that does not run (pyenv's shims).
         variables = variables | {
             "kernel_root": str(state.directory()),
@@ -181,7 +181,7 @@ def play(tag: str, variables: dict[str, object], log: Path, deadline: Deadline) 
         ansible.playbook(
             "kernel.yml",
             inventories=[ansible.INVENTORY],
-            limit=who.host,
+            limit=machine.host,
             variables=variables,
             deadline=deadline,
             log=log,
@@ -189,7 +189,7 @@ def play(tag: str, variables: dict[str, object], log: Path, deadline: Deadline) 
         )
     finally:
         # A play that was ended leaves folders, and a container's tar.
-        for path in state.directory().glob(f"*/{scratch}*") if who.local else ():
+        for path in state.directory().glob(f"*/{scratch}*") if machine.local else ():
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
             else:
@@ -200,9 +200,9 @@ def container_variables(age: Era | None) -> dict[str, object]:
     """The variables from which the role makes an era's container, should the builder lack it."""
     if age is None or age.container is None:
         return {"kernel_container": ""}
-    what = era.container(age.container)
+    container = era.container(age.container)
     return {
-        "kernel_container": what.id(age.container),
-        "kernel_suite": what.suite,
-        "kernel_packages": what.packages,
+        "kernel_container": container.id(age.container),
+        "kernel_suite": container.suite,
+        "kernel_packages": container.packages,
     }

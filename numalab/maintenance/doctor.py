@@ -26,8 +26,8 @@ LEAST_DISK = 8 * GIB
 class Fact:
     """One fact about the host. A lack of a `needed` one makes doctor fail; others cost something."""
 
-    what: str
-    found: str
+    name: str
+    value: str
     good: bool = True
     cost: str = ""
     mend: str = ""
@@ -56,19 +56,19 @@ def examine(accel: str, uri: str | None, deadline: Deadline) -> list[Fact]:
 
 
 def _programs(deadline: Deadline) -> Iterator[Fact]:
-    for what, program, words, package, cost in PROGRAMS:
+    for name, program, words, package, cost in PROGRAMS:
         try:
             result = run([need(program, package), *words], deadline=deadline, check=False)
-            said = (result.stdout + result.stderr).strip().splitlines()
-            yield Fact(what, said[0].strip() if said else "there")
+            lines = (result.stdout + result.stderr).strip().splitlines()
+            yield Fact(name, lines[0].strip() if lines else "there")
         except HostError:
-            yield Fact(what, "not installed", False, cost, f"apt-get install {package}", needed=True)
+            yield Fact(name, "not installed", False, cost, f"apt-get install {package}", needed=True)
 
 
 def _ansible(deadline: Deadline) -> Iterator[Fact]:
     try:
-        said = run([ansible("ansible-playbook"), "--version"], deadline=deadline).stdout.splitlines()[0]
-        yield Fact("ansible", said)
+        version = run([ansible("ansible-playbook"), "--version"], deadline=deadline).stdout.splitlines()[0]
+        yield Fact("ansible", version)
     except LabError as error:
         yield Fact("ansible", str(error), False, "no image can be provisioned", "make setup", needed=True)
 
@@ -129,16 +129,16 @@ def _disk() -> Iterator[Fact]:
 
 
 def _accel(accel: str, deadline: Deadline) -> Iterator[Fact]:
-    found = None
+    guest_image = None
     with contextlib.suppress(LabError):
-        found = image.existing("debian12", deadline)
-    if found is None:
+        guest_image = image.existing("debian12", deadline)
+    if guest_image is None:
         yield Fact("image", "debian12 is not built", False, "no guest starts", "lab.py image build debian12")
         yield Fact("accelerator", "not probed: that takes the image's kernel")
         return
-    yield Fact("image", f"{found.name} {found.id}")
+    yield Fact("image", f"{guest_image.name} {guest_image.id}")
     try:
-        probe = accelerator.choose(accel, found.file("vmlinuz"), deadline)
+        probe = accelerator.choose(accel, guest_image.file("vmlinuz"), deadline)
         yield Fact(
             "accelerator",
             f"{probe.accel}: {probe.reason}",
@@ -147,7 +147,7 @@ def _accel(accel: str, deadline: Deadline) -> Iterator[Fact]:
             "a host with working KVM",
         )
         if probe.accel is Accel.TCG:
-            clock = accelerator.virtual_clock(found.file("vmlinuz"), deadline)
+            clock = accelerator.virtual_clock(guest_image.file("vmlinuz"), deadline)
             yield Fact(
                 "virtual clock",
                 clock.reason,

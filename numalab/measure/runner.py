@@ -308,7 +308,7 @@ def _phase(
 def _host(guest: Guest, deadline: Deadline) -> dict[str, str]:
     """Facts about the hypervisor: those that compared runs must share, and those that help to doubt a run."""
     return {
-        **machine.about(guest.host.where, deadline),
+        **machine.read_facts(guest.host.where, deadline),
         "qemu": accelerator.qemu_version(deadline, guest.host.where),
         "libvirt": guest.host.version(),
         "uri": guest.host.uri,

@@ -37,7 +37,7 @@ class Run(Stored):
     params: dict[str, Any]
     started: str
     host: dict[str, str]
-    """Facts about the machine that runs the guest; see machine.about."""
+    """Facts about the machine that runs the guest; see machine.read_facts."""
     guest: GuestRecord
     inputs: dict[str, str] = Field(default_factory=dict)
     """File name -> SHA-256 of what the run depends on, beside the guest's files (which are in `guest`)."""

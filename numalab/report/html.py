@@ -137,7 +137,7 @@ def kernel(name: str) -> Kernel:
         loaded = kernel_recipe.load(name)
         recipe, series = loaded.recipe, loaded.recipe.of_series
         patches = []
-        for undone, item in kernel_recipe.wanted(recipe):
+        for undone, item in kernel_recipe.patch_items(recipe):
             if recipe.source.git and kernel_recipe.is_commit(item):
                 patches.append(
                     PatchSummary(

@@ -281,7 +281,7 @@ def patches(digits: random.Random, checkout: Path) -> list[tuple[Any, str, objec
         (state, "started", lambda _: 77),
         (accelerator, "try_kvm", lambda *_: (Accel.TCG, "there is no /dev/kvm")),
         (secrets, "token_hex", lambda count: f"{digits.getrandbits(8 * count):0{2 * count}x}"),
-        (machine, "about", lambda *_: FACTS),
+        (machine, "read_facts", lambda *_: FACTS),
         (machine, "load", lambda *_: 0.5),
     ]
 

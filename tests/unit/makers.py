@@ -115,7 +115,7 @@ class FakeShell:
 
     def __init__(self, says: Callable[[str, bytes | None], tuple[int, str, str]]) -> None:
         self.says = says
-        self.asked: list[str] = []
+        self.commands: list[str] = []
 
     def execute(
         self,
@@ -126,7 +126,7 @@ class FakeShell:
         tell: Callable[[str], None] | None = None,
     ) -> Result:
         """See numalab.host.ssh.Shell."""
-        self.asked.append(command)
+        self.commands.append(command)
         status, out, err = self.says(command, input)
         return Result((command,), status, out, err, 0.0)
 

@@ -157,7 +157,7 @@ def pytest_terminal_summary(terminalreporter, config):
     for name in {list(words)}:
         print(name, config.getoption("--lab-" + name), config.getoption("--" + name))
 """)
-    given = {
+    outputs = {
         prefix: run(
             tmp_path,
             "--collect-only",
@@ -170,17 +170,17 @@ def pytest_terminal_summary(terminalreporter, config):
     }
     for name, value in words.items():
         seen = {"topology": "['tiers']", "at-most": "10.0", "rates": "True"}.get(name, value)
-        for prefix, out in given.items():
+        for prefix, out in outputs.items():
             assert f"{name} {seen} {seen}\n" in out, f"{prefix}{name}"
     shown = run(tmp_path, "--help")
     assert {*words, "clock"} == set(re.findall(r"^  --lab-([a-z-]+)", shown, re.MULTILINE))
 
 
 def test_evidence_is_in_the_report(tmp_path: Path) -> None:
-    said = run(tmp_path, "-k", "lost or bare or libvirt", "--strict-markers")
-    assert "1 failed, 2 passed" in said
-    assert "- numalab -" in said
-    assert "GuestLost: guest g: SSH is lost\n[ 1.0] its last words" in said
+    output = run(tmp_path, "-k", "lost or bare or libvirt", "--strict-markers")
+    assert "1 failed, 2 passed" in output
+    assert "- numalab -" in output
+    assert "GuestLost: guest g: SSH is lost\n[ 1.0] its last words" in output
 
 
 CASE = """
@@ -213,7 +213,7 @@ class Cases:
 
     def __init__(self, pytester: pytest.Pytester) -> None:
         self.pytester = pytester
-        self.asked: list[tuple[Plan, int | None]] = []
+        self.conducted: list[tuple[Plan, int | None]] = []
         self.after: Sequence[int] = CLEAR
         self.breaks: BaseException | None = None
         for folder in ("topologies", "kernels"):
@@ -226,24 +226,24 @@ class Cases:
         """Write a case's file."""
         (self.pytester.path / "testcases" / f"{name}.yml").write_text(text)
 
-    def conduct(self, asked: Plan, host: object, boots: int | None, **_: object) -> Outcome:
+    def conduct(self, plan: Plan, host: object, boots: int | None, **_: object) -> Outcome:
         """See experiment.run.conduct."""
-        self.asked.append((asked, boots))
+        self.conducted.append((plan, boots))
         if self.breaks:
             raise self.breaks
         runs = []
-        for number, index in boot_order(asked.kernels, 3):
-            value = (BEFORE, self.after)[min(index, 1)][number // len(asked.kernels)]
+        for number, index in boot_order(plan.kernels, 3):
+            value = (BEFORE, self.after)[min(index, 1)][number // len(plan.kernels)]
             phase = synthetic.phase("touch", vmstat={"numa_pte_updates": value})
             runs.append(
                 synthetic.run(
-                    asked.kernels[index].name,
+                    plan.kernels[index].name,
                     phase,
                     boot=number,
                     arm=Arm.AFTER if index else Arm.BEFORE,
-                    case=asked.case,
+                    case=plan.case,
                     case_name="mine",
-                    size=asked.size,
+                    size=plan.size,
                 )
             )
         return Outcome("e", tuple((run, Path("/runs") / run.id) for run in runs), experiment.verdicts(runs))
@@ -277,8 +277,8 @@ def test_a_case_that_holds_passes(cases: Cases) -> None:
     result.assert_outcomes(passed=1)
     assert result.ret == 0
     result.stdout.fnmatch_lines(["testcases/mine.yml::mine[[]4socket[]] PASSED*"])
-    [(asked, boots)] = cases.asked
-    assert (asked.case_name, asked.machine.topology, kernel_names(asked), boots, asked.accel) == (
+    [(plan, boots)] = cases.conducted
+    assert (plan.case_name, plan.machine.topology, kernel_names(plan), boots, plan.accel) == (
         "mine",
         "4socket",
         ("6.1-slowscan-before", "6.1"),
@@ -361,18 +361,22 @@ def test_what_nobody_expects_brings_its_traceback(cases: Cases) -> None:
 
 def test_metrics_are_in_the_junit_xml(cases: Cases) -> None:
     """Each by kernel, phase and name; absent values are left out."""
-    found = cases.properties()
+    properties = cases.properties()
     name = "6.1.touch.numa_pte_updates"
-    assert json.loads(found[f"{name}.before"]) == list(BEFORE)
-    assert float(found[f"{name}.ratio"]) == pytest.approx(0.0606, rel=0.01)
-    assert float(found[f"{name}.low"]) < float(found[f"{name}.ratio"]) < float(found[f"{name}.high"])
-    assert 0 < float(found[f"{name}.q"]) < 0.05
-    assert found[f"{name}.answer"] == "holds"
+    assert json.loads(properties[f"{name}.before"]) == list(BEFORE)
+    assert float(properties[f"{name}.ratio"]) == pytest.approx(0.0606, rel=0.01)
+    assert (
+        float(properties[f"{name}.low"])
+        < float(properties[f"{name}.ratio"])
+        < float(properties[f"{name}.high"])
+    )
+    assert 0 < float(properties[f"{name}.q"]) < 0.05
+    assert properties[f"{name}.answer"] == "holds"
     absent = "6.1.touch.numa_hint_faults"
-    assert found[f"{absent}.answer"] == "cannot tell"
-    assert found[f"{absent}.before"] == "[]"
-    assert not {f"{absent}.ratio", f"{absent}.q"} & set(found)
-    assert found["run"].startswith("/runs/")
+    assert properties[f"{absent}.answer"] == "cannot tell"
+    assert properties[f"{absent}.before"] == "[]"
+    assert not {f"{absent}.ratio", f"{absent}.q"} & set(properties)
+    assert properties["run"].startswith("/runs/")
 
 
 def test_each_after_has_its_own_metrics(cases: Cases) -> None:
@@ -392,7 +396,7 @@ def test_each_after_has_its_own_metrics(cases: Cases) -> None:
 )
 def test_boots(cases: Cases, words: list[str], boots: int | None) -> None:
     cases.run(*words)
-    assert [asked for _, asked in cases.asked] == [boots]
+    assert [plan for _, plan in cases.conducted] == [boots]
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "many", "2.5", ""])
@@ -402,7 +406,7 @@ def test_bad_boots(cases: Cases, text: str) -> None:
     result.stderr.fnmatch_lines(
         [f"*argument --lab-boots/--boots: '{text}' is neither a number from 1 nor auto"]
     )
-    assert not cases.asked
+    assert not cases.conducted
 
 
 def test_options_choose(cases: Cases) -> None:
@@ -416,7 +420,7 @@ def test_options_choose(cases: Cases) -> None:
         "--accel",
         "tcg",
     )
-    assert [(asked.machine.topology, kernel_names(asked), asked.accel) for asked, _ in cases.asked] == [
+    assert [(plan.machine.topology, kernel_names(plan), plan.accel) for plan, _ in cases.conducted] == [
         (name, ("6.1-nogroup-always-before", "6.1"), "tcg") for name in ("fakenuma", "cpus2of4")
     ]
 
@@ -428,7 +432,7 @@ def test_series(cases: Cases) -> None:
         CASE.replace("6.1-slowscan-before", "6.1-fairzone-before").replace('"6.1"', "6.1-fairzone-after"),
     )
     assert cases.run("--series", "6.12").parseoutcomes() == {"passed": 1}
-    assert [(asked.case_name, kernel_names(asked)) for asked, _ in cases.asked] == [
+    assert [(plan.case_name, kernel_names(plan)) for plan, _ in cases.conducted] == [
         ("mine", ("6.12-slowscan-before", "6.12"))
     ]
     assert cases.run("--series", "6.1").parseoutcomes() == {"passed": 2}
@@ -462,11 +466,11 @@ def test_which_files_are_cases(cases: Cases) -> None:
     cases.write("long", CASE.replace("quick", "full"))
     assert cases.run().parseoutcomes() == {"passed": 1}
     assert cases.run("--size", "full").parseoutcomes() == {"passed": 1}
-    assert [asked.case_name for asked, _ in cases.asked] == ["mine", "long"]
+    assert [plan.case_name for plan, _ in cases.conducted] == ["mine", "long"]
 
 
 @pytest.mark.parametrize(
-    ("break_it", "words", "said"),
+    ("break_it", "words", "line"),
     [
         (
             lambda cases: cases.write("mine", "description: 1"),
@@ -488,15 +492,15 @@ def test_which_files_are_cases(cases: Cases) -> None:
     ],
 )
 def test_bad_cases_and_options(
-    cases: Cases, break_it: Callable[[Cases], Any], words: list[str], said: str
+    cases: Cases, break_it: Callable[[Cases], Any], words: list[str], line: str
 ) -> None:
     """An error of the collection, in one line."""
     break_it(cases)
     result = cases.run(*words)
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines([said])
+    result.stdout.fnmatch_lines([line])
     assert "plugin.py" not in result.stdout.str()
-    assert not cases.asked
+    assert not cases.conducted
 
 
 @pytest.mark.parametrize(

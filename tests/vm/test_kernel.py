@@ -36,59 +36,59 @@ def built(name: str) -> build.Built:
     return build.build(recipe.load(name), None, Deadline.after(40 * 60))
 
 
-def said(guest: Guest, command: str) -> str:
+def printed(guest: Guest, command: str) -> str:
     return ssh.succeed(guest, command, deadline=Deadline.after(120))
 
 
 @pytest.mark.minutes(60)
 def test_the_lean_kernel_and_a_guest_in_order(lab: Lab, deadline: Deadline) -> None:
-    asked = built("6.1")
+    expected = built("6.1")
     with lab.up(SMALL, "uma-2g", deadline, kernel="6.1") as guest:
-        assert said(guest, "uname -r").strip() == asked.release
-        assert asked.key in said(guest, "cat /proc/version")
+        assert printed(guest, "uname -r").strip() == expected.release
+        assert expected.key in printed(guest, "cat /proc/version")
         assert (
             kconfig.lost(
                 recipe.fragments(recipe.load("6.1")),
-                said(guest, "zcat /proc/config.gz"),
+                printed(guest, "zcat /proc/config.gz"),
             )
             == []
         )
-        assert said(guest, "lsmod").count("\n") == 1, "a module was loaded"
+        assert printed(guest, "lsmod").count("\n") == 1, "a module was loaded"
 
         assert provision.tune(guest, ORDER, deadline).changed == 1
         assert provision.tune(guest, ORDER, deadline).changed == 0
-        assert said(
+        assert printed(
             guest, "cat /proc/sys/kernel/numa_balancing /sys/kernel/debug/sched/numa_balancing/scan_size_mb"
         ).split() == ["0", "256"]
         with pytest.raises(CommandFailed, match=r"sysctl vm\.swappiness: 1000 is refused"):
             provision.tune(guest, provision.Order(sysctls={"vm.swappiness": "1000"}), deadline)
 
         assert provision.own_kernel(guest, recipe.load(guest.record.spec.boot.name), deadline) > 0
-        assert said(guest, "uname -r").strip() == asked.release
-        assert "BOOT_IMAGE=/boot/vmlinuz" in said(guest, "cat /proc/cmdline")
+        assert printed(guest, "uname -r").strip() == expected.release
+        assert "BOOT_IMAGE=/boot/vmlinuz" in printed(guest, "cat /proc/cmdline")
         assert provision.own_kernel(guest, recipe.load(guest.record.spec.boot.name), deadline) == 0
 
         boot = guest.record.spec.boot.model_copy(update={"release": "6.1.0-another"})
         guest.record = guest.record.model_copy(
             update={"spec": guest.record.spec.model_copy(update={"boot": boot})}
         )
-        with pytest.raises(GuestError, match=f"runs kernel {asked.release}, but 6.1 is 6.1.0-another"):
+        with pytest.raises(GuestError, match=f"runs kernel {expected.release}, but 6.1 is 6.1.0-another"):
             guest.reach(deadline)
 
 
 @pytest.mark.minutes(60)
 def test_modules_that_depmod_has_not_seen(lab: Lab, deadline: Deadline, tmp_path: Path) -> None:
     """modprobe finds them, by direct boot and by GRUB, and a second run changes nothing."""
-    asked = built("6.1")
+    expected = built("6.1")
     (tmp_path / "modules/kernel").mkdir(parents=True)
     for name in ("modules.order", "modules.builtin"):
         (tmp_path / "modules" / name).touch()
     path = tmp_path / "mine.yml"
     path.write_text(
-        f"description: d\nsource: {{prebuilt: {{bzimage: {asked.file('bzImage')}, modules: {tmp_path}/modules}}}}\n"
+        f"description: d\nsource: {{prebuilt: {{bzimage: {expected.file('bzImage')}, modules: {tmp_path}/modules}}}}\n"
     )
     with lab.up(SMALL, "uma-2g", deadline, kernel=str(path)) as guest:
-        assert "modules.dep.bin" in said(guest, "ls /lib/modules/$(uname -r)")
+        assert "modules.dep.bin" in printed(guest, "ls /lib/modules/$(uname -r)")
         assert provision.own_kernel(guest, recipe.load(guest.record.spec.boot.name), deadline) > 0
         assert provision.own_kernel(guest, recipe.load(guest.record.spec.boot.name), deadline) == 0
 
@@ -100,14 +100,14 @@ def test_fairzone_counts(lab: Lab, deadline: Deadline) -> None:
         before, after = (
             {line.split()[0]: int(line.split()[1]) for line in text.splitlines()}
             for text in (
-                said(guest, "cat /proc/vmstat"),
-                said(guest, "cat /dev/vda > /dev/null & sleep 5; kill $!; cat /proc/vmstat"),
+                printed(guest, "cat /proc/vmstat"),
+                printed(guest, "cat /dev/vda > /dev/null & sleep 5; kill $!; cat /proc/vmstat"),
             )
         )
         new = {counter for counter in after if counter.startswith("fairzone_")}
         assert new == {
-            f"fairzone_{what}"
-            for what in ("scanned", "remote", "depleted", "unfair_scanned", "reset", "zones_reset")
+            f"fairzone_{name}"
+            for name in ("scanned", "remote", "depleted", "unfair_scanned", "reset", "zones_reset")
         }
         assert after["fairzone_scanned"] > before["fairzone_scanned"]
         assert after["fairzone_reset"] > before["fairzone_reset"]

@@ -105,12 +105,10 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
         archive.add(tmp_path / "linux", "linux-6.1")
 
     def build(
-        name: str, *apply: str, config: str = "lean", cancel: threading.Event | None = None, about: str = ""
+        name: str, *apply: str, config: str = "lean", cancel: threading.Event | None = None, source: str = ""
     ) -> kernel_build.Built:
-        about = about or f"{{tarball: {{path: {tmp_path}/linux.tar}}}}"
-        text = (
-            f"description: d\nsource: {about}\nconfig: {config}\nseries: '6.1'\napply: [{', '.join(apply)}]\n"
-        )
+        source = source or f"{{tarball: {{path: {tmp_path}/linux.tar}}}}"
+        text = f"description: d\nsource: {source}\nconfig: {config}\nseries: '6.1'\napply: [{', '.join(apply)}]\n"
         (tmp_path / "kernels" / f"{name}.yml").write_text(text)
         return kernel_build.build(recipe.load(name), None, Deadline.after(120, cancel))
 
@@ -265,27 +263,27 @@ def test_git(lab: Callable[..., kernel_build.Built], tmp_path: Path) -> None:
     git("tag", "v1")
     commit = git("rev-parse", "HEAD").strip()
     (place / "mm/a.c").write_text("not committed\n")
-    about = f"{{git: {{url: {place}, rev: v1, commit: {commit}}}}}"
-    assert lab("tag", about=about).file("bzImage").read_bytes().endswith(b"one\nTWO\nthree\nb\n")
+    source = f"{{git: {{url: {place}, rev: v1, commit: {commit}}}}}"
+    assert lab("tag", source=source).file("bzImage").read_bytes().endswith(b"one\nTWO\nthree\nb\n")
     path = tmp_path / "kernels/reverted.yml"
-    path.write_text(f"description: d\nsource: {about}\nconfig: lean\nrevert: ['{commit[:12]}']\n")
+    path.write_text(f"description: d\nsource: {source}\nconfig: lean\nrevert: ['{commit[:12]}']\n")
     built = kernel_build.build(recipe.load("reverted"), None, Deadline.after(60))
     assert built.file("bzImage").read_bytes().endswith(b"one\ntwo\nthree\nb\n")
     git("commit", "-qam", "third")
     git("tag", "-f", "v1")
     with pytest.raises(InputError, match=f"not {commit}: was the tag moved"):
-        lab("tag", about=about)
+        lab("tag", source=source)
     with pytest.raises(InputError, match="has no commit v2"):
-        lab("tag", about=about.replace("v1", "v2"))
+        lab("tag", source=source.replace("v1", "v2"))
 
 
 def test_a_url(lab: Callable[..., kernel_build.Built], tmp_path: Path) -> None:
     url = (tmp_path / "linux.tar").as_uri()
     with pytest.raises(InputError, match=f"has checksum .*, not {'ab' * 32}: nothing of it is used"):
-        lab("url", about=f"{{tarball: {{url: '{url}', sha256: {'ab' * 32}}}}}")
+        lab("url", source=f"{{tarball: {{url: '{url}', sha256: {'ab' * 32}}}}}")
     assert not list(state.folder("downloads").iterdir())
     good = checksum.sha256(tmp_path / "linux.tar")
-    assert lab("url", about=f"{{tarball: {{url: '{url}', sha256: '{good}'}}}}").release.endswith("-url")
+    assert lab("url", source=f"{{tarball: {{url: '{url}', sha256: '{good}'}}}}").release.endswith("-url")
 
 
 def test_a_builder_elsewhere(lab: Callable[..., kernel_build.Built], tmp_path: Path) -> None:
@@ -387,13 +385,13 @@ def test_configured_after_a_kill(lab: Callable[..., kernel_build.Built], tmp_pat
 
 def _in_tree(program: str) -> list[int]:
     """Processes of a program with their working directory in this test's state."""
-    found = []
+    processes = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
             if (path / "cwd").readlink().is_relative_to(state.directory()) and program in (
                 path / "cmdline"
             ).read_text().replace("\0", " "):
-                found.append(int(path.name))
+                processes.append(int(path.name))
         except OSError:
             continue
-    return found
+    return processes

@@ -55,20 +55,20 @@ expect:
 """
 
 
-def boots(asked: Plan, after: Sequence[int]) -> list[Run]:
+def boots(plan: Plan, after: Sequence[int]) -> list[Run]:
     """Runs of an experiment over the plan's kernels."""
     runs = []
-    for number, index in boot_order(asked.kernels, 3):
-        values = after if index or len(set(asked.kernels)) == 1 else BEFORE
-        phase = synthetic.phase("touch", vmstat={"numa_pte_updates": values[number // len(asked.kernels)]})
+    for number, index in boot_order(plan.kernels, 3):
+        values = after if index or len(set(plan.kernels)) == 1 else BEFORE
+        phase = synthetic.phase("touch", vmstat={"numa_pte_updates": values[number // len(plan.kernels)]})
         runs.append(
             synthetic.run(
-                asked.kernels[index].name,
+                plan.kernels[index].name,
                 phase,
                 boot=number,
                 arm=Arm.AFTER if index else Arm.BEFORE,
-                case=asked.case,
-                case_name=asked.case_name,
+                case=plan.case,
+                case_name=plan.case_name,
             )
         )
     return runs
@@ -80,12 +80,12 @@ def conducted(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     seen: dict[str, Any] = {"after": AFTERS["holds"], "error": None}
 
     def conduct(
-        asked: Plan, host: object, rounds: int | None, *, limit: Callable[[float], Deadline], view: live.View
+        plan: Plan, host: object, rounds: int | None, *, limit: Callable[[float], Deadline], view: live.View
     ) -> Outcome:
-        seen.update(asked=asked, rounds=rounds, view=view)
+        seen.update(plan=plan, rounds=rounds, view=view)
         if seen["error"]:
             raise seen["error"]
-        runs = boots(asked, seen["after"])
+        runs = boots(plan, seen["after"])
         return Outcome(
             "20261121T1200-mine-7", tuple((run, Path("/runs")) for run in runs), experiment.verdicts(runs)
         )
@@ -130,10 +130,10 @@ def test_the_worst_of_several_verdicts_counts(
     lab_py: LabPy, case: str, conducted: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def several(*answers: str) -> int:
-        asked = make_plan(case, SizeClass.QUICK)
-        told = tuple(experiment.verdicts(boots(asked, AFTERS[answer]))[0] for answer in answers)
-        runs = tuple((run, Path("/runs")) for run in boots(asked, AFTERS[answers[0]]))
-        monkeypatch.setattr(experiment, "conduct", lambda *_, **__: Outcome("e", runs, told))
+        plan = make_plan(case, SizeClass.QUICK)
+        verdicts = tuple(experiment.verdicts(boots(plan, AFTERS[answer]))[0] for answer in answers)
+        runs = tuple((run, Path("/runs")) for run in boots(plan, AFTERS[answers[0]]))
+        monkeypatch.setattr(experiment, "conduct", lambda *_, **__: Outcome("e", runs, verdicts))
         return lab_py("run", case)[0]
 
     assert several("holds", "cannot tell") == 3
@@ -159,18 +159,18 @@ def test_run_as_chosen(lab_py: LabPy, case: str, conducted: dict[str, Any]) -> N
         "tcg",
     )
     lab_py("run", case, *words)
-    asked = conducted["asked"]
-    assert (kernel_names(asked), asked.machine.topology, asked.machine.memory, asked.machine.vcpus) == (
+    plan = conducted["plan"]
+    assert (kernel_names(plan), plan.machine.topology, plan.machine.memory, plan.machine.vcpus) == (
         ("6.12", "6.1"),
         "cpus2of4",
         2 * GIB,
         2,
     )
-    assert (asked.profile_hz, asked.accel, conducted["rounds"]) == (49, "tcg", None)
+    assert (plan.profile_hz, plan.accel, conducted["rounds"]) == (49, "tcg", None)
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("--boots", "0"), "--boots: '0' is neither a number from 1 nor auto"),
         (("--boots", "many"), "--boots: 'many' is neither"),
@@ -188,13 +188,13 @@ def test_run_as_chosen(lab_py: LabPy, case: str, conducted: dict[str, Any]) -> N
     ],
 )
 def test_bad_choices(
-    lab_py: LabPy, case: str, conducted: dict[str, Any], words: tuple[str, str], said: str
+    lab_py: LabPy, case: str, conducted: dict[str, Any], words: tuple[str, str], message: str
 ) -> None:
     code, out, err = lab_py("run", case, *words)
     assert (code, out) == (2, "")
-    assert said in err
+    assert message in err
     assert len(err.strip().splitlines()) == 1
-    assert "asked" not in conducted
+    assert "plan" not in conducted
 
 
 def test_no_such_case(lab_py: LabPy) -> None:
@@ -234,14 +234,14 @@ def test_verdict(
 
 
 def keep(
-    asked: Plan, answer: str, name: str, *, count: int = 6, planned: int | None = 6, **changes: Any
+    plan: Plan, answer: str, name: str, *, count: int = 6, planned: int | None = 6, **changes: Any
 ) -> list[Run]:
     """Store the first boots of an experiment."""
-    found = []
-    for run in boots(asked, AFTERS[answer])[:count]:
+    runs = []
+    for run in boots(plan, AFTERS[answer])[:count]:
         assert run.place
         place = run.place.model_copy(update={"experiment": name, "planned": planned})
-        found.append(
+        runs.append(
             run.model_copy(
                 update={
                     "id": f"{name}-{run.place.boot}",
@@ -251,14 +251,14 @@ def keep(
                 }
             )
         )
-        folder = state.folder("runs") / found[-1].id
+        folder = state.folder("runs") / runs[-1].id
         (touch := record.phase_folder(folder, 0, "touch")).mkdir(parents=True)
         for edge, value in (("before", 0), ("after", run.phases[0].counters["vmstat"]["numa_pte_updates"])):
             (touch / edge).mkdir()
             (touch / edge / "vmstat").write_text(f"numa_pte_updates {value}\n")
         (touch / "stdout").write_text("")
-        record.write(found[-1], folder)
-    return found
+        record.write(runs[-1], folder)
+    return runs
 
 
 def doubts(out: str) -> list[str]:
@@ -271,34 +271,34 @@ def doubts(out: str) -> list[str]:
 
 def test_verdict_of_an_experiment_that_was_repeated(lab_py: LabPy, case: str) -> None:
     """Repeated until it fitted, or once more; another machine, kernel or size is no repetition."""
-    asked = make_plan(case, SizeClass.QUICK)
-    keep(asked, "holds", "20261122T12")
+    plan = make_plan(case, SizeClass.QUICK)
+    keep(plan, "holds", "20261122T12")
     assert doubts(lab_py("verdict", "mine")[1]) == []
-    keep(asked, "holds", "20261122T11", host={"machine": "other", "cpu": "EPYC", "cpus": "2"})
+    keep(plan, "holds", "20261122T11", host={"machine": "other", "cpu": "EPYC", "cpus": "2"})
     keep(make_plan(case, SizeClass.QUICK, kernels=("6.12-slowscan-before", "6.12")), "holds", "20261122T10")
     code, out, _ = lab_py("verdict", "mine")
     assert (code, doubts(out)) == (0, [])
     assert out.splitlines()[-1] == "judged: experiment 20261122T12, begun 20261122T1200 on vm", (
         "the newest by what its runs say"
     )
-    keep(asked, "does not hold", "20261122T09")
+    keep(plan, "does not hold", "20261122T09")
     assert doubts(lab_py("verdict", "mine")[1]) == [
         "repeated: 1 other experiment of this case, size, topology, machine and kernels is here, 1 earlier; does not hold: 1",
     ]
-    keep(asked, "cannot tell", "20261122T08")
-    keep(asked, "holds", "20261122T07", count=1)
+    keep(plan, "cannot tell", "20261122T08")
+    keep(plan, "holds", "20261122T07", count=1)
     last = "repeated: 3 other experiments of this case, size, topology, machine and kernels are here"
     assert doubts(lab_py("verdict", "mine")[1]) == [f"{last}, 3 earlier; cannot tell: 2, does not hold: 1"]
     assert doubts(lab_py("verdict", "20261122T09")[1]) == [f"{last}, 2 earlier; cannot tell: 2, holds: 1"]
 
 
 def test_verdict_of_an_unfinished_experiment(lab_py: LabPy, case: str) -> None:
-    asked = make_plan(case, SizeClass.QUICK)
-    keep(asked, "holds", "20261122T12", count=5)
+    plan = make_plan(case, SizeClass.QUICK)
+    keep(plan, "holds", "20261122T12", count=5)
     assert doubts(lab_py("verdict", "mine")[1]) == [
         "experiment 20261122T12 is unfinished: 5 of 6 planned boots count; it was cut short, still goes on, or some were left out",
     ]
-    keep(asked, "holds", "20261122T13", count=5, planned=None)
+    keep(plan, "holds", "20261122T13", count=5, planned=None)
     assert not any("unfinished" in line for line in doubts(lab_py("verdict", "mine")[1])), (
         "nobody knows, of a run of before this was kept"
     )
@@ -351,19 +351,19 @@ def test_verdict_of_unlike_runs(lab_py: LabPy, case: str, stored: Callable[[Sequ
 def test_calibrate(lab_py: LabPy, case: str, conducted: dict[str, Any]) -> None:
     code, out, _ = lab_py("calibrate", case)
     assert code == 0
-    assert kernel_names(conducted["asked"]) == ("6.1", "6.1"), "the case's after, against itself"
+    assert kernel_names(conducted["plan"]) == ("6.1", "6.1"), "the case's after, against itself"
     assert "numa_pte_updates" in out
     kept = Path(out.splitlines()[-1].removeprefix("kept: "))
     assert calibration.Calibration.model_validate_json(kept.read_text()).kernel == "6.1"
     lab_py("calibrate", case, "--kernel", "6.12")
-    assert kernel_names(conducted["asked"]) == ("6.12", "6.12")
+    assert kernel_names(conducted["plan"]) == ("6.12", "6.12")
 
 
 def test_a_calibration_has_an_end(lab_py: LabPy, case: str, conducted: dict[str, Any]) -> None:
     code, _, err = lab_py("calibrate", case, "--boots", "auto")
     assert code == 2
     assert "--boots auto: a calibration has no answer to wait for" in err
-    assert "asked" not in conducted
+    assert "plan" not in conducted
 
 
 class Prepared(FakeShell):
@@ -374,11 +374,11 @@ class Prepared(FakeShell):
         self.reply = says
         self.name, self.ended, self.kept = "", 0, b""
 
-    def answer(self, command: str, given: bytes | None) -> tuple[int, str, str]:
+    def answer(self, command: str, input: bytes | None) -> tuple[int, str, str]:
         """Answers as requested; keeps the script."""
         if command.startswith("cat > "):
-            self.kept = given or b""
-        return self.reply(command, given)
+            self.kept = input or b""
+        return self.reply(command, input)
 
     def down(self, deadline: Deadline) -> None:
         """End it."""
@@ -390,7 +390,7 @@ def prepared(monkeypatch: pytest.MonkeyPatch) -> Prepared:
     made = Prepared(lambda *_: (0, "", ""))
 
     def up(
-        asked: Plan, host: object, kernel: recipe.Kernel, name: str, deadline: Deadline, *, kept: bool
+        plan: Plan, host: object, kernel: recipe.Kernel, name: str, deadline: Deadline, *, kept: bool
     ) -> Prepared:
         made.name, made.kernel = name, kernel.name  # type: ignore[attr-defined]
         return made
@@ -404,9 +404,9 @@ def test_repro(lab_py: LabPy, case: str, prepared: Prepared) -> None:
     """Everything before the interesting phase is done; that phase is a script in the guest, which stays."""
     code, out, _ = lab_py("repro", case, "--no-shell")
     assert code == 0
-    assert [command.split()[0] for command in prepared.asked] == ["gcc", "cat"]
+    assert [command.split()[0] for command in prepared.commands] == ["gcc", "cat"]
     assert prepared.kept == b"/root/remote 32 10 0\n"
-    assert prepared.asked[-1] == "cat > /root/numalab-next.sh"
+    assert prepared.commands[-1] == "cat > /root/numalab-next.sh"
     assert out.startswith("repro-mine: kernel 6.1-slowscan-before, all done up to phase touch of remote: ")
     for words in (
         "sh /root/numalab-next.sh",
@@ -419,11 +419,11 @@ def test_repro(lab_py: LabPy, case: str, prepared: Prepared) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kernel", "found"), [("after", "6.1"), ("before", "6.1-slowscan-before"), ("6.12", "6.12")]
+    ("kernel", "booted"), [("after", "6.1"), ("before", "6.1-slowscan-before"), ("6.12", "6.12")]
 )
-def test_repro_of_a_kernel(lab_py: LabPy, case: str, prepared: Prepared, kernel: str, found: str) -> None:
+def test_repro_of_a_kernel(lab_py: LabPy, case: str, prepared: Prepared, kernel: str, booted: str) -> None:
     assert lab_py("repro", case, "--kernel", kernel, "--name", "mine", "--no-shell")[0] == 0
-    assert (prepared.name, prepared.kernel) == ("mine", found)  # type: ignore[attr-defined]
+    assert (prepared.name, prepared.kernel) == ("mine", booted)  # type: ignore[attr-defined]
 
 
 def test_repro_ends_in_a_shell(
@@ -517,6 +517,6 @@ def test_what_nobody_expected_is_a_lab_error(lab_py: LabPy, monkeypatch: pytest.
         raise KeyError("spec")
 
     monkeypatch.setattr(catalog, "names", broken)
-    status, _, said = lab_py("cases")
+    status, _, err = lab_py("cases")
     assert status == Exit.LAB_ERROR
-    assert "KeyError: 'spec'" in said
+    assert "KeyError: 'spec'" in err

@@ -174,7 +174,7 @@ def test_exec_without_an_output(lab_py: LabPy, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(
-    ("words", "error", "said"),
+    ("words", "error", "line"),
     [
         (
             "up",
@@ -212,11 +212,11 @@ def test_exec_without_an_output(lab_py: LabPy, monkeypatch: pytest.MonkeyPatch) 
     ],
 )
 def test_a_field_is_shown_as_the_option_that_the_command_has(
-    words: str, error: LabError, said: str, capsys: pytest.CaptureFixture[str]
+    words: str, error: LabError, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options.learn_options(typer.main.get_command(main.app), words.split())
     options.show_error(error)
-    assert capsys.readouterr().err == f"lab.py: error: {said}\n"
+    assert capsys.readouterr().err == f"lab.py: error: {line}\n"
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 @pytest.fixture
-def said(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+def lab_log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     caplog.set_level(logging.DEBUG, "numalab")
     return caplog
 
@@ -54,13 +54,13 @@ def boot(number: int) -> ExperimentBoot:
     )
 
 
-def test_boots(plan: Plan, clock: list[float], said: pytest.LogCaptureFixture) -> None:
+def test_boots(plan: Plan, clock: list[float], lab_log: pytest.LogCaptureFixture) -> None:
     """The number of boots and the remaining time, without the time that kernels took to build."""
     view = live.View(plan, 3)
     for number in range(6):
         clock[0] += 120 if number else 9999
         view.began(boot(number))
-    assert said.messages == [
+    assert lab_log.messages == [
         "mine: boot 1 of 6: before, 6.1-slowscan-before",
         "mine: boot 2 of 6: after, 6.1; about 10 min left",
         "mine: boot 3 of 6: after, 6.1; about 8 min left",
@@ -70,18 +70,18 @@ def test_boots(plan: Plan, clock: list[float], said: pytest.LogCaptureFixture) -
     ]
 
 
-def test_boots_of_auto(plan: Plan, said: pytest.LogCaptureFixture) -> None:
+def test_boots_of_auto(plan: Plan, lab_log: pytest.LogCaptureFixture) -> None:
     """The number of boots is not known."""
     view = live.View(plan, None)
     view.began(boot(0))
     view.began(boot(7))
-    assert said.messages == [
+    assert lab_log.messages == [
         "mine: boot 1 of at most 16: before, 6.1-slowscan-before",
         "mine: boot 8 of at most 16: before, 6.1-slowscan-before",
     ]
 
 
-def test_phases(plan: Plan, said: pytest.LogCaptureFixture) -> None:
+def test_phases(plan: Plan, lab_log: pytest.LogCaptureFixture) -> None:
     """Measured phases, with what they counted."""
     view = live.View(plan, 3)
     view.ended(synthetic.phase("mkfs", measured=False, vmstat={"numa_pte_updates": 5}))
@@ -89,10 +89,10 @@ def test_phases(plan: Plan, said: pytest.LogCaptureFixture) -> None:
         synthetic.phase("touch", vmstat={"numa_pte_updates": 1_557_000, "nr_vmscan_write": 0, "pgfault": 5})
     )
     view.ended(synthetic.phase("idle"))
-    assert said.messages == ["mine: touch: numa_pte_updates 1.56M", "mine: idle: nothing moved"]
+    assert lab_log.messages == ["mine: touch: numa_pte_updates 1.56M", "mine: idle: nothing moved"]
 
 
-def test_so_far(plan: Plan, said: pytest.LogCaptureFixture) -> None:
+def test_so_far(plan: Plan, lab_log: pytest.LogCaptureFixture) -> None:
     view = live.View(plan, 3)
     runs = [
         synthetic.run(
@@ -110,13 +110,13 @@ def test_so_far(plan: Plan, said: pytest.LogCaptureFixture) -> None:
     [verdict] = experiment.verdicts(runs)
     view.so_far(verdict)
     view.so_far(verdict.model_copy(update={"findings": ()}))
-    assert said.messages == [
+    assert lab_log.messages == [
         "mine: so far (2 and 2 boots): cannot tell; numa_pte_updates ×0.0599",
         "mine: so far (2 and 2 boots): cannot tell",
     ]
 
 
-def test_what_moves_is_of_this_phase_of_this_boot(plan: Plan, said: pytest.LogCaptureFixture) -> None:
+def test_what_moves_is_of_this_phase_of_this_boot(plan: Plan, lab_log: pytest.LogCaptureFixture) -> None:
     """The same phase of the previous boot had other counts."""
     view = live.View(plan, 3)
     view.began(boot(0))
@@ -128,8 +128,8 @@ def test_what_moves_is_of_this_phase_of_this_boot(plan: Plan, said: pytest.LogCa
     view.moving("other", {"t": 2.0, "vmstat": {"numa_pte_updates": 9000}})
     view.moving("other", {"t": 4.0, "vmstat": {"numa_pte_updates": 9007}})
     view.moving("other", {"t": 6.0})
-    told = [record.getMessage() for record in said.records if vars(record)["state"] == "moving"]
-    assert told == ["numa_pte_updates +250", "numa_pte_updates +100", "numa_pte_updates +7", ""]
+    messages = [record.getMessage() for record in lab_log.records if vars(record)["state"] == "moving"]
+    assert messages == ["numa_pte_updates +250", "numa_pte_updates +100", "numa_pte_updates +7", ""]
 
 
 @pytest.mark.parametrize("terminal", [True, False])

@@ -22,10 +22,10 @@ def test_steps_of_several_guests(terminal: bool, monkeypatch: pytest.MonkeyPatch
         progress, "Console", lambda **_: Console(file=out, force_terminal=terminal, width=100)
     )
 
-    def work(who: str) -> None:
+    def work(name: str) -> None:
         for _ in range(20):
-            with step("boot", who=who):
-                note("emulated", who=who)
+            with step("boot", who=name):
+                note("emulated", who=name)
 
     def all_of_it() -> None:
         with progress.Progress(), ThreadPoolExecutor(4) as pool:
@@ -35,6 +35,6 @@ def test_steps_of_several_guests(terminal: bool, monkeypatch: pytest.MonkeyPatch
     thread.start()
     thread.join(60)
     assert not thread.is_alive(), "drawing waits for ever"
-    for who in "abcd":
-        assert len(re.findall(rf"✓\S*\s+[\d.]+ s  {who}: boot", out.getvalue())) == 20
-        assert out.getvalue().count(f"{who}: emulated") == 20
+    for name in "abcd":
+        assert len(re.findall(rf"✓\S*\s+[\d.]+ s  {name}: boot", out.getvalue())) == 20
+        assert out.getvalue().count(f"{name}: emulated") == 20

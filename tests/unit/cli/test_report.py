@@ -125,10 +125,10 @@ def test_mail(six: list[Run], capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_json_and_csv(six: list[Run], capsys: pytest.CaptureFixture[str]) -> None:
-    told = json.loads(good(capsys, "compare", "xfsrepair", "--format", "json", "--published"))
-    assert [column["kernel"] for column in told["columns"]] == [BEFORE, AFTER]
-    assert told["verdicts"][0]["answer"] == "holds"
-    assert told["published"]
+    data = json.loads(good(capsys, "compare", "xfsrepair", "--format", "json", "--published"))
+    assert [column["kernel"] for column in data["columns"]] == [BEFORE, AFTER]
+    assert data["verdicts"][0]["answer"] == "holds"
+    assert data["published"]
     lines = good(capsys, "compare", "xfsrepair", "--format", "csv").splitlines()
     assert lines[0].startswith("run,started,case,")
     assert len({line.split(",")[0] for line in lines[1:]}) == 6
@@ -144,9 +144,9 @@ def test_a_broken_run_is_told_and_not_counted(six: list[Run], capsys: pytest.Cap
 
 def test_mixed_accelerators_are_refused_or_forced(six: list[Run], capsys: pytest.CaptureFixture[str]) -> None:
     keep(boot(AFTER, Arm.AFTER, 8, 1000, Accel.KVM))
-    said = bad(capsys, "compare", "xfsrepair")
+    message = bad(capsys, "compare", "xfsrepair")
     assert (
-        said
+        message
         == "these runs are not comparable: accelerator: tcg (6 runs), kvm (1 run): leave some out, or use --force"
     )
     for form in ("text", "mail"):
@@ -158,7 +158,7 @@ def test_mixed_accelerators_are_refused_or_forced(six: list[Run], capsys: pytest
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ([], "compare: which runs? Give runs, an experiment or a case; lab.py runs shows what there is"),
         (["nothing"], "nothing: is no run, no experiment and no case: lab.py runs shows what there is"),
@@ -174,9 +174,9 @@ def test_mixed_accelerators_are_refused_or_forced(six: list[Run], capsys: pytest
     ],
 )
 def test_what_is_not_there(
-    words: list[str], said: str, six: list[Run], capsys: pytest.CaptureFixture[str]
+    words: list[str], message: str, six: list[Run], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert bad(capsys, "compare", *words) == said
+    assert bad(capsys, "compare", *words) == message
 
 
 def test_only_broken_runs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -192,9 +192,10 @@ def test_a_damaged_run(six: list[Run], capsys: pytest.CaptureFixture[str]) -> No
 
 def test_a_case_that_mirrors_nothing(six: list[Run], capsys: pytest.CaptureFixture[str]) -> None:
     keep(run("debian", phase("p"), boot=9))
-    said = bad(capsys, "compare", run("debian", boot=9).id, "--published")
+    message = bad(capsys, "compare", run("debian", boot=9).id, "--published")
     assert (
-        said == "--published: these runs' cases name no published tables (published: in testcases/CASE.yml)"
+        message
+        == "--published: these runs' cases name no published tables (published: in testcases/CASE.yml)"
     )
 
 

@@ -20,27 +20,30 @@ def requests(
     )
 
 
-def told(found: list[GuestRequest]) -> list[tuple[str, str, str]]:
-    return [(request.name, request.topology_name, request.kernel.name) for request in found]
+def summaries(guest_requests: list[GuestRequest]) -> list[tuple[str, str, str]]:
+    return [(request.name, request.topology_name, request.kernel.name) for request in guest_requests]
 
 
 def test_one_guest_for_each_kernel(lab_state: Path) -> None:
-    assert told(requests(["uma-2g"], "debian")) == [("uma-2g", "uma-2g", "debian")]
-    assert told(requests(["uma-2g"], "6.1,6.1-slowscan-before")) == [
+    assert summaries(requests(["uma-2g"], "debian")) == [("uma-2g", "uma-2g", "debian")]
+    assert summaries(requests(["uma-2g"], "6.1,6.1-slowscan-before")) == [
         ("uma-2g-6.1", "uma-2g", "6.1"),
         ("uma-2g-6.1-slowscan-before", "uma-2g", "6.1-slowscan-before"),
     ]
-    assert told(requests(["uma-2g", "uma-2g"], "debian,6.1")) == [
+    assert summaries(requests(["uma-2g", "uma-2g"], "debian,6.1")) == [
         ("uma-2g-debian", "uma-2g", "debian"),
         ("uma-2g-6.1", "uma-2g", "6.1"),
         ("uma-2g-debian-2", "uma-2g", "debian"),
         ("uma-2g-6.1-2", "uma-2g", "6.1"),
     ]
-    assert [name for name, *_ in told(requests(["uma-2g"], "6.1,6.12", ["old", "new"]))] == ["old", "new"]
+    assert [name for name, *_ in summaries(requests(["uma-2g"], "6.1,6.12", ["old", "new"]))] == [
+        "old",
+        "new",
+    ]
 
 
 @pytest.mark.parametrize(
-    ("kernels", "names", "port", "said"),
+    ("kernels", "names", "port", "message"),
     [
         ("6.1,", [], None, "'' is not a name"),
         ("6.1,2.4", [], None, r"no kernels file .*2\.4\.yml"),
@@ -50,6 +53,6 @@ def test_one_guest_for_each_kernel(lab_state: Path) -> None:
         ("6.1,6.12", [], 2222, "--ssh-port: one port cannot serve several guests"),
     ],
 )
-def test_bad_lists(lab_state: Path, kernels: str, names: list[str], port: int | None, said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_bad_lists(lab_state: Path, kernels: str, names: list[str], port: int | None, message: str) -> None:
+    with pytest.raises(InputError, match=message):
         requests(["uma-2g"], kernels, names, port)

@@ -76,7 +76,7 @@ def case(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def asked(case: Path) -> Plan:
+def plan(case: Path) -> Plan:
     return make_plan(str(case), SizeClass.QUICK)
 
 
@@ -163,7 +163,7 @@ def lab(monkeypatch: pytest.MonkeyPatch) -> Lab:
     monkeypatch.setattr(
         experiment,
         "pin_builds",
-        lambda asked, _: (asked.model_copy(update={"image_id": place.name, "pinned": builds}), {place}),
+        lambda plan, _: (plan.model_copy(update={"image_id": place.name, "pinned": builds}), {place}),
     )
     return made
 
@@ -191,11 +191,11 @@ class Seen:
         """See runner.Watcher."""
 
 
-def conduct(asked: Plan, boots: int | None, seen: Seen | None = None) -> experiment.Outcome:
-    return experiment.conduct(asked, FakeHost().real(), boots, limit=Deadline.after, view=seen or Seen())
+def conduct(plan: Plan, boots: int | None, seen: Seen | None = None) -> experiment.Outcome:
+    return experiment.conduct(plan, FakeHost().real(), boots, limit=Deadline.after, view=seen or Seen())
 
 
-def test_an_experiment_keeps_what_it_stands_on(lab: Lab, asked: Plan) -> None:
+def test_an_experiment_keeps_what_it_stands_on(lab: Lab, plan: Plan) -> None:
     """All boots use one build of the image, which nobody may remove from the first to the last."""
     place = state.folder("images", "e" * 16)
 
@@ -204,7 +204,7 @@ def test_an_experiment_keeps_what_it_stands_on(lab: Lab, asked: Plan) -> None:
             assert not state.discard(place), "gc or image build --force could remove it"
             return super().began(boot)
 
-    conduct(asked, 2, Remover())
+    conduct(plan, 2, Remover())
     assert {request.image_id for request in lab.requests} == {"e" * 16}
     assert [request.pinned.kernel for request in lab.requests if request.pinned] == [
         f"/{name}/bzImage" for name in (BEFORE, AFTER, AFTER, BEFORE)
@@ -212,7 +212,7 @@ def test_an_experiment_keeps_what_it_stands_on(lab: Lab, asked: Plan) -> None:
     assert state.discard(place)
 
 
-def test_a_name_that_another_experiment_takes(lab: Lab, asked: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_that_another_experiment_takes(lab: Lab, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is taken between our check and our claim."""
     lab.breaks = {"up 0": NameTaken("a guest called mine-0 is there")}
     up = lab.up
@@ -224,7 +224,7 @@ def test_a_name_that_another_experiment_takes(lab: Lab, asked: Plan, monkeypatch
             lab.breaks = {}
 
     monkeypatch.setattr(launch, "up", once)
-    assert len(conduct(asked, 1).runs) == 2
+    assert len(conduct(plan, 1).runs) == 2
 
 
 def test_order() -> None:
@@ -238,20 +238,20 @@ def test_order() -> None:
 @pytest.mark.parametrize(("first", "rounds"), [(0, 1), (0, 4), (0, 5), (1, 3), (3, 4)])
 def test_order_goes_on_where_it_was(kernels: str, first: int, rounds: int) -> None:
     """Each kernel has one boot a round; rounds added later continue the order."""
-    found = boot_order(kernels, rounds, first=first)
-    assert found == boot_order(kernels, rounds)[first * len(kernels) :]
-    assert sorted(index for _, index in found) == sorted([*range(len(kernels))] * (rounds - first))
+    order = boot_order(kernels, rounds, first=first)
+    assert order == boot_order(kernels, rounds)[first * len(kernels) :]
+    assert sorted(index for _, index in order) == sorted([*range(len(kernels))] * (rounds - first))
 
 
-def test_plan(asked: Plan) -> None:
-    assert (asked.case_name, asked.size, kernel_names(asked)) == (
+def test_plan(plan: Plan) -> None:
+    assert (plan.case_name, plan.size, kernel_names(plan)) == (
         "mine",
         SizeClass.QUICK,
         (BEFORE, AFTER),
     )
-    assert (asked.machine.topology, asked.machine.memory, asked.machine.vcpus) == ("4socket", 4 * GIB, 8)
-    assert asked.about.boots == 3
-    assert plan_settings(asked) == {"vm.watermark_scale_factor": "1000", "scan_delay_ms": "100"}
+    assert (plan.machine.topology, plan.machine.memory, plan.machine.vcpus) == ("4socket", 4 * GIB, 8)
+    assert plan.case_size.boots == 3
+    assert plan_settings(plan) == {"vm.watermark_scale_factor": "1000", "scan_delay_ms": "100"}
 
 
 @pytest.mark.parametrize(
@@ -267,9 +267,9 @@ def test_plan(asked: Plan) -> None:
     ],
 )
 def test_machine(case: Path, words: dict[str, Any], machine: tuple[str, int | None, int | None]) -> None:
-    found = make_plan(str(case), SizeClass.QUICK, **words)
-    assert (found.machine.topology, found.machine.memory, found.machine.vcpus) == machine
-    shape = scaled_topology(found)
+    plan = make_plan(str(case), SizeClass.QUICK, **words)
+    assert (plan.machine.topology, plan.machine.memory, plan.machine.vcpus) == machine
+    shape = scaled_topology(plan)
     assert shape.memory == (machine[1] or catalog.topology(machine[0]).memory)
     assert shape.vcpus == (machine[2] or catalog.topology(machine[0]).vcpus)
 
@@ -280,17 +280,17 @@ def test_a_machine_has_a_cpu_for_each_node_that_has_some(tmp_path: Path) -> None
     assert make_plan(str(path), SizeClass.QUICK, topology_name="4socket").machine.vcpus == 4
 
 
-def test_shape_has_the_cases_disks(asked: Plan) -> None:
+def test_shape_has_the_cases_disks(plan: Plan) -> None:
     """A disk replaces the topology's disk of its name, or is added."""
     assert {disk.name: disk.size for disk in catalog.topology("4socket").disks} == {"500TB": 500 << 40}
-    assert {disk.name: disk.size for disk in scaled_topology(asked).disks} == {
+    assert {disk.name: disk.size for disk in scaled_topology(plan).disks} == {
         "500TB": 2 * GIB,
         "scratch": GIB,
     }
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ({"kernels": ("6.1", "2.4")}, r"no kernels file .*2\.4\.yml"),
         ({"kernels": ("6.1", "")}, "'' is not a name"),
@@ -306,13 +306,13 @@ def test_shape_has_the_cases_disks(asked: Plan) -> None:
         ({"memory": GIB // 1024}, "^memory: this topology needs"),
     ],
 )
-def test_what_was_chosen_is_checked(case: Path, words: dict[str, Any], said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_what_was_chosen_is_checked(case: Path, words: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
         make_plan(str(case), **{"size": SizeClass.QUICK, **words})
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ("workload: remote", "workload: distant", "there is no workload distant: there are .*remote"),
         ("numa_pte_updates", "numa.updates", r"case mine: there is no metric numa\.updates"),
@@ -324,51 +324,51 @@ def test_what_was_chosen_is_checked(case: Path, words: dict[str, Any], said: str
         ('after: "6.1"', 'after: "2.4"', r"no kernels file .*2\.4\.yml"),
     ],
 )
-def test_what_the_case_says_is_checked(case: Path, old: str, new: str, said: str) -> None:
+def test_what_the_case_says_is_checked(case: Path, old: str, new: str, message: str) -> None:
     """Before anything is booted or built."""
     assert old in CASE
     case.write_text(CASE.replace(old, new))
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         make_plan(str(case), SizeClass.QUICK)
 
 
-def test_interesting(asked: Plan) -> None:
-    assert interesting_phase(asked).name == "touch"
+def test_interesting(plan: Plan) -> None:
+    assert interesting_phase(plan).name == "touch"
 
 
-def test_prelude(asked: Plan, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+def test_prelude(plan: Plan, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
     """All phases before the interesting one, which is left to the person."""
     shell = FakeShell(lambda *_: (0, "", ""))
     shell.name = "g"  # type: ignore[attr-defined]
-    experiment.prelude(asked, shell, deadline)  # type: ignore[arg-type]
-    assert [words.split()[0] for words in shell.asked] == ["gcc"]
+    experiment.prelude(plan, shell, deadline)  # type: ignore[arg-type]
+    assert [words.split()[0] for words in shell.commands] == ["gcc"]
     broken = FakeShell(lambda *_: (1, "", "no space"))
     broken.name = "g"  # type: ignore[attr-defined]
     with pytest.raises(CommandFailed, match="no space"):
-        experiment.prelude(asked, broken, deadline)  # type: ignore[arg-type]
+        experiment.prelude(plan, broken, deadline)  # type: ignore[arg-type]
 
 
-def test_prepare(asked: Plan, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+def test_prepare(plan: Plan, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
     """Kernels with a recipe are built, each once; the distribution's exists."""
     built: list[str] = []
     monkeypatch.setattr(image, "existing", lambda *_: None)
     monkeypatch.setattr(build, "build", lambda kernel, *_: built.append(kernel.name))
     build_kernels(
-        asked.model_copy(update={"kernels": tuple(map(recipe.load, ("debian", AFTER, AFTER, BEFORE)))}),
+        plan.model_copy(update={"kernels": tuple(map(recipe.load, ("debian", AFTER, AFTER, BEFORE)))}),
         deadline,
     )
     assert built == [AFTER, BEFORE]
 
 
-def test_run(asked: Plan, lab: Lab) -> None:
+def test_run(plan: Plan, lab: Lab) -> None:
     seen, patience = Seen(), list[float]()
 
     def limit(seconds: float) -> Deadline:
         patience.append(seconds)
         return Deadline.after(seconds)
 
-    found = list(
-        experiment.run(asked, FakeHost().real(), 2, experiment="e", looks=3, limit=limit, began=seen.began)
+    runs = list(
+        experiment.run(plan, FakeHost().real(), 2, experiment="e", looks=3, limit=limit, began=seen.began)
     )
     assert [word for word in lab.happened if word != "down"] == [
         f"0 {BEFORE} before",
@@ -386,7 +386,7 @@ def test_run(asked: Plan, lab: Lab) -> None:
         "quiet",
         "auto",
     )
-    assert request.shape == scaled_topology(asked)
+    assert request.shape == scaled_topology(plan)
     assert len({request.name for request in lab.requests}) == 4
     assert (
         lab.orders
@@ -395,11 +395,11 @@ def test_run(asked: Plan, lab: Lab) -> None:
     )
     assert options.settings == {"vm.watermark_scale_factor": "1000", "scan_delay_ms": "100"}
     assert (options.params, options.tracepoints) == ({"mib": 64}, ("migrate:mm_migrate_pages",))
-    place = found[1][0].place
+    place = runs[1][0].place
     assert place
     assert (place.case_name, place.case, place.experiment, place.arm, place.boot, place.looks) == (
         "mine",
-        asked.case,
+        plan.case,
         "e",
         Arm.AFTER,
         1,
@@ -407,37 +407,35 @@ def test_run(asked: Plan, lab: Lab) -> None:
     )
 
 
-def test_a_guest_without_settings_is_not_tuned(asked: Plan, lab: Lab) -> None:
-    bare = asked.about.model_copy(update={"sysctls": {}, "knobs": {}})
-    plain = asked.model_copy(
-        update={"case": asked.case.model_copy(update={"sizes": {SizeClass.QUICK: bare}})}
-    )
+def test_a_guest_without_settings_is_not_tuned(plan: Plan, lab: Lab) -> None:
+    bare = plan.case_size.model_copy(update={"sysctls": {}, "knobs": {}})
+    plain = plan.model_copy(update={"case": plan.case.model_copy(update={"sizes": {SizeClass.QUICK: bare}})})
     list(experiment.run(plain, FakeHost().real(), 1, experiment="e", limit=Deadline.after))
     assert not lab.orders
 
 
 @pytest.mark.parametrize("where", ["up", "tune", "measure"])
 @pytest.mark.parametrize("error", [GuestError("the kernel warned"), KeyboardInterrupt()])
-def test_a_boot_that_breaks_ends_it(asked: Plan, lab: Lab, where: str, error: BaseException) -> None:
+def test_a_boot_that_breaks_ends_it(plan: Plan, lab: Lab, where: str, error: BaseException) -> None:
     """Earlier runs stay, no later guest is booted, and the broken one is down."""
     lab.breaks[f"{where} 2"] = error
-    found: list[tuple[Run, Path]] = []
+    runs: list[tuple[Run, Path]] = []
     with pytest.raises(type(error)):
-        found.extend(experiment.run(asked, FakeHost().real(), 3, experiment="e", limit=Deadline.after))
-    assert [run.place.boot for run, _ in found if run.place] == [0, 1]
+        runs.extend(experiment.run(plan, FakeHost().real(), 3, experiment="e", limit=Deadline.after))
+    assert [run.place.boot for run, _ in runs if run.place] == [0, 1]
     assert lab.up_now == 0
     assert len(lab.requests) == (2 if where == "up" else 3)
 
 
-def test_no_guest_is_up_while_a_run_is_looked_at(asked: Plan, lab: Lab) -> None:
+def test_no_guest_is_up_while_a_run_is_looked_at(plan: Plan, lab: Lab) -> None:
     """The caller may raise, and then nobody would end the guest."""
-    for _ in experiment.run(asked, FakeHost().real(), 1, experiment="e", limit=Deadline.after):
+    for _ in experiment.run(plan, FakeHost().real(), 1, experiment="e", limit=Deadline.after):
         assert lab.up_now == 0
 
 
-def test_conduct(asked: Plan, lab: Lab) -> None:
+def test_conduct(plan: Plan, lab: Lab) -> None:
     seen = Seen()
-    outcome = conduct(asked, 3, seen)
+    outcome = conduct(plan, 3, seen)
     assert len(outcome.runs) == 6
     assert {run.place.experiment for run, _ in outcome.runs if run.place} == {outcome.experiment}
     assert {run.place.looks for run, _ in outcome.runs if run.place} == {1}
@@ -457,33 +455,33 @@ def test_conduct_judges_each_kernel_against_the_first(case: Path, lab: Lab) -> N
     ]
 
 
-def test_auto_ends_when_it_is_clear(asked: Plan, lab: Lab) -> None:
-    outcome = conduct(asked, None)
+def test_auto_ends_when_it_is_clear(plan: Plan, lab: Lab) -> None:
+    outcome = conduct(plan, None)
     assert (len(outcome.runs), outcome.verdicts[0].answer) == (6, Answer.HOLDS)
     assert {run.place.looks for run, _ in outcome.runs if run.place} == {3}, (
         "3, 5 and 8 boots: fixed before the first"
     )
 
 
-def test_auto_goes_on_until_the_budget_is_spent(asked: Plan, lab: Lab) -> None:
+def test_auto_goes_on_until_the_budget_is_spent(plan: Plan, lab: Lab) -> None:
     lab.values = NOISE
-    outcome = conduct(asked, None)
+    outcome = conduct(plan, None)
     assert (len(outcome.runs), outcome.verdicts[0].answer) == (16, Answer.CANNOT_TELL)
     assert [run.place.boot for run, _ in outcome.runs if run.place] == list(range(16))
     assert len({run.place.experiment for run, _ in outcome.runs if run.place}) == 1
     assert [boot.split()[1] for boot in lab.happened if boot != "down"] == [BEFORE, AFTER, AFTER, BEFORE] * 4
 
 
-def test_an_experiment_that_is_cut_short_is_doubted(asked: Plan, lab: Lab) -> None:
+def test_an_experiment_that_is_cut_short_is_doubted(plan: Plan, lab: Lab) -> None:
     """Interrupted within a look, and between two looks of --boots auto; one that is clear has ended."""
 
     def unfinished(runs: Sequence[Run]) -> list[str]:
         return [doubt for doubt in experiment.verdicts(runs)[0].doubts if "unfinished" in doubt]
 
-    clear = [run for run, _ in conduct(asked, None).runs]
+    clear = [run for run, _ in conduct(plan, None).runs]
     assert unfinished(clear) == []
     lab.values, lab.taken = NOISE, {}
-    spent = [run for run, _ in conduct(asked, None).runs]
+    spent = [run for run, _ in conduct(plan, None).runs]
     assert [run.place.planned for run in spent if run.place] == [6] * 6 + [10] * 4 + [16] * 6
     assert unfinished(spent) == []
     assert "11 of 16 planned boots count" in unfinished(spent[:11])[0]
@@ -500,49 +498,49 @@ def test_auto_of_several_goes_on_for_the_one_that_is_not_clear(case: Path, lab: 
     assert {verdict.boots for verdict in outcome.verdicts} == {(len(outcome.runs) // 3,) * 2}
 
 
-def test_an_error_ends_an_experiment_without_a_verdict(asked: Plan, lab: Lab) -> None:
+def test_an_error_ends_an_experiment_without_a_verdict(plan: Plan, lab: Lab) -> None:
     lab.breaks["measure 3"] = GuestError("the kernel warned")
     seen = Seen()
     with pytest.raises(GuestError, match="the kernel warned"):
-        conduct(asked, 3, seen)
+        conduct(plan, 3, seen)
     assert len(seen.boots) == 4
     assert lab.up_now == 0
 
 
-def calibrated(lab: Lab, asked: Plan, values: Sequence[int]) -> None:
+def calibrated(lab: Lab, plan: Plan, values: Sequence[int]) -> None:
     """Store a calibration of this case and machine."""
     lab.values = {AFTER: values}
-    outcome = conduct(asked.model_copy(update={"kernels": (asked.kernels[1],) * 2}), 3)
+    outcome = conduct(plan.model_copy(update={"kernels": (plan.kernels[1],) * 2}), 3)
     calibration.save(calibration.of([run for run, _ in outcome.runs]))
     lab.happened.clear()
     lab.taken.clear()
 
 
-def test_thresholds_inside_the_spread_are_refused(asked: Plan, lab: Lab) -> None:
+def test_thresholds_inside_the_spread_are_refused(plan: Plan, lab: Lab) -> None:
     """After the first boot, which determines the machine; its guest is down."""
-    calibrated(lab, asked, [100_000, 300_000, 900_000, 50_000])
+    calibrated(lab, plan, [100_000, 300_000, 900_000, 50_000])
     lab.values = CLEAR
     with pytest.raises(
         InputError,
         match=r"case mine: 3 boots cannot bear its thresholds here \(numa_pte_updates: by 2, but one kernel alone differs by up to",
     ):
-        conduct(asked, 3)
+        conduct(plan, 3)
     assert lab.happened == [f"0 {BEFORE} before", "down"]
     assert lab.up_now == 0
     # The existing calibration must not refuse a new one.
     lab.values = {AFTER: [98_000]}
-    conduct(asked.model_copy(update={"kernels": (asked.kernels[1],) * 2}), 3)
+    conduct(plan.model_copy(update={"kernels": (plan.kernels[1],) * 2}), 3)
 
 
-def test_thresholds_outside_the_spread_are_not(asked: Plan, lab: Lab) -> None:
-    calibrated(lab, asked, [98_000, 98_100, 98_500])
+def test_thresholds_outside_the_spread_are_not(plan: Plan, lab: Lab) -> None:
+    calibrated(lab, plan, [98_000, 98_100, 98_500])
     lab.values = CLEAR
-    verdict = conduct(asked, 3).verdicts[0]
+    verdict = conduct(plan, 3).verdicts[0]
     assert verdict.answer is Answer.HOLDS
     assert not verdict.doubts, "it is calibrated, interleaved, and nothing broke"
 
 
-def test_verdicts_need_both_sides(lab: Lab, asked: Plan) -> None:
-    runs = [run for run, _ in conduct(asked, 3).runs]
+def test_verdicts_need_both_sides(lab: Lab, plan: Plan) -> None:
+    runs = [run for run, _ in conduct(plan, 3).runs]
     assert experiment.verdicts([run for run in runs if run.place and run.place.arm is Arm.BEFORE]) == ()
     assert experiment.verdicts([]) == ()

@@ -117,15 +117,15 @@ def raises(error: BaseException) -> Callable[..., Any]:
 
 def test_up_and_down(host: FakeHost, deadline: Deadline) -> None:
     made = launch.up(request(append="quiet"), host.real(), deadline)
-    found = guest.read("g")
-    assert found == made.record
-    assert (found.ready, found.spec.accel, found.image_id) == (True, Accel.TCG, "0" * 16)
+    known = guest.read("g")
+    assert known == made.record
+    assert (known.ready, known.spec.accel, known.image_id) == (True, Accel.TCG, "0" * 16)
     assert (maker := guest.maker("g")) is not None
     assert (maker.parsed, maker.uri) == (state.this_process(), host.uri)
-    assert found.spec.boot.cmdline.startswith("root=PARTUUID=1 rw ")
-    assert found.spec.boot.cmdline.endswith(" systemd.hostname=g quiet")
-    assert "no_timer_check" in found.spec.boot.cmdline.split(), "a busy host may make the guest panic"
-    assert [disk.serial for disk in found.spec.disks] == ["root", "500TB"]
+    assert known.spec.boot.cmdline.startswith("root=PARTUUID=1 rw ")
+    assert known.spec.boot.cmdline.endswith(" systemd.hostname=g quiet")
+    assert "no_timer_check" in known.spec.boot.cmdline.split(), "a busy host may make the guest panic"
+    assert [disk.serial for disk in known.spec.disks] == ["root", "500TB"]
     assert (made.directory / "known_hosts").read_text() == "numalab host_key.pub\n"
     assert (made.directory / "known_hosts").stat().st_mode & 0o777 == 0o600
     assert 'name="g"' in (made.directory / "domain.xml").read_text()
@@ -176,9 +176,9 @@ def test_network_is_in_the_record(network: bool, host: FakeHost, deadline: Deadl
 
 def test_a_record_from_before_guests_had_a_choice_of_network(host: FakeHost, deadline: Deadline) -> None:
     made = launch.up(request(), host.real(), deadline)
-    about = jsonable(made.record)
-    del about["spec"]["network"]
-    (made.directory / "guest.json").write_text(json.dumps(about))
+    data = jsonable(made.record)
+    del data["spec"]["network"]
+    (made.directory / "guest.json").write_text(json.dumps(data))
     assert guest.read("g") == made.record
 
 
@@ -249,8 +249,8 @@ def boots(monkeypatch: pytest.MonkeyPatch, *outcomes: str) -> list[str]:
             "trap": OOPSED.format("cc"),
             "other": "[ 1.2] kernel BUG at mm/a.c:1!\n" + OOPSED.format("66"),
         }
-        said = ({"silent": ""} | oopses).get(outcome, "[ 1.0] fine\n[ 1.6] sched_clock: Marking stable\n")
-        (self.known_hosts.parent / "console.log").write_text(said)
+        text = ({"silent": ""} | oopses).get(outcome, "[ 1.0] fine\n[ 1.6] sched_clock: Marking stable\n")
+        (self.known_hosts.parent / "console.log").write_text(text)
         monkeypatch.setattr(guest, "HUNG_SECONDS", 90.0 if outcome == "up" else -1.0)
         assert self.watch
         self.watch()
@@ -265,9 +265,9 @@ def test_a_hung_boot_is_begun_again(
     boots(monkeypatch, "hang", "hang", "up")
     made = launch.up(request(), host.real(), deadline)
     assert (made.record.hung, guest.read("g").hung, host.stopped, host.names) == (2, 2, ["g", "g"], ["g"])
-    said = caplog.text
-    assert said.count("guest g: hung in its boot under emulation, nothing new on its console for") == 2
-    assert "last: [ 1.6] sched_clock: Marking stable; begun again" in said
+    log = caplog.text
+    assert log.count("guest g: hung in its boot under emulation, nothing new on its console for") == 2
+    assert "last: [ 1.6] sched_clock: Marking stable; begun again" in log
     assert next(state.folder("logs").glob("hung-*-g-2.log")).read_text().endswith("Marking stable")
 
 
@@ -451,7 +451,7 @@ def test_a_guest_that_a_full_disk_paused(host: FakeHost, deadline: Deadline) -> 
 
 
 @pytest.mark.parametrize(
-    ("free", "said"),
+    ("free", "message"),
     [
         (
             16 * GIB - 1,
@@ -463,11 +463,11 @@ def test_a_guest_that_a_full_disk_paused(host: FakeHost, deadline: Deadline) -> 
         ),
     ],
 )
-def test_admit_refuses(free: int, said: str, deadline: Deadline) -> None:
+def test_admit_refuses(free: int, message: str, deadline: Deadline) -> None:
     shape, host = catalog.topology("4socket"), FakeHost(free)
     with pytest.raises(HostError) as caught:
         start.admit(shape, host.real(), deadline)
-    assert str(caught.value) == said
+    assert str(caught.value) == message
     if fits := topology.largest(shape, free):
         start.admit(fits, host.real(), deadline)
 

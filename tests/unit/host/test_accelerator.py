@@ -62,9 +62,9 @@ def test_it_works(kernel: Path, program: Program, deadline: Deadline) -> None:
 )
 def test_it_fails(script: str, reason: str, kernel: Path, program: Program, deadline: Deadline) -> None:
     program("qemu-system-x86_64", script)
-    kind, said = accelerator.try_kvm(kernel, deadline)
+    kind, text = accelerator.try_kvm(kernel, deadline)
     assert kind is Accel.TCG
-    assert re.search(reason, said)
+    assert re.search(reason, text)
 
 
 def test_it_hangs(
@@ -82,10 +82,10 @@ def test_a_kernel_that_was_pushed_is_tried(
     kernel: Path, monkeypatch: pytest.MonkeyPatch, deadline: Deadline
 ) -> None:
     """On another machine, where it may have another path."""
-    asked: list[str] = []
+    command: list[str] = []
 
     def run(_: Where, words: Sequence[str | Path], **__: object) -> Result:
-        asked.extend(map(str, words))
+        command.extend(map(str, words))
         return Result((), 0, accelerator.WORD, "", 1.0)
 
     monkeypatch.setattr(
@@ -93,7 +93,7 @@ def test_a_kernel_that_was_pushed_is_tried(
     )
     monkeypatch.setattr(Where, "run", run)
     accelerator.boot(kernel, [], deadline, Where("there"))
-    assert [asked[asked.index(option) + 1] for option in ("-kernel", "-initrd")] == [
+    assert [command[command.index(option) + 1] for option in ("-kernel", "-initrd")] == [
         "/there/vmlinuz",
         "/there/probe.cpio",
     ]
@@ -143,9 +143,9 @@ def test_no_device(
 ) -> None:
     qemu = program("qemu-system-x86_64", WORKS)
     monkeypatch.setattr(accelerator, "_device", lambda *_: device)
-    kind, said = accelerator.try_kvm(kernel, deadline)
+    kind, text = accelerator.try_kvm(kernel, deadline)
     assert (kind, tries(qemu)) == (Accel.TCG, 0)
-    assert said.startswith(reason)
+    assert text.startswith(reason)
 
 
 def test_the_answer_is_kept(
@@ -190,7 +190,7 @@ def test_qemu_version(text: str, program: Program, deadline: Deadline) -> None:
 
 def members(archive: bytes) -> dict[str, tuple[int, int, bytes]]:
     """A newc archive's members: name -> (mode, device, content), as init/initramfs.c reads it."""
-    found: dict[str, tuple[int, int, bytes]] = {}
+    result: dict[str, tuple[int, int, bytes]] = {}
     at = 0
     while True:
         assert archive[at : at + 6] == b"070701"
@@ -201,19 +201,19 @@ def members(archive: bytes) -> dict[str, tuple[int, int, bytes]]:
         body = (at + 110 + length + 3) & ~3
         if name == b"TRAILER!!!\0":
             assert len(archive) % 4 == 0
-            return found
-        found[name[:-1].decode()] = (mode, device, archive[body : body + size])
+            return result
+        result[name[:-1].decode()] = (mode, device, archive[body : body + size])
         at = (body + size + 3) & ~3
 
 
 def test_probe_cpio(program: Program) -> None:
     busybox = program("busybox", "exit # of a length that is not a multiple of four")
-    found = members(accelerator.probe_cpio())
-    assert list(found) == ["bin", "dev", "dev/console", "bin/busybox", "init"]
-    assert found["dev/console"] == (0o020600, 0x0501, b"")
-    assert found["bin/busybox"] == (0o100755, 0, busybox.read_bytes())
-    assert found["init"][2].startswith(b"#!/bin/busybox sh\n")
-    assert accelerator.WORD.encode() in found["init"][2]
+    files = members(accelerator.probe_cpio())
+    assert list(files) == ["bin", "dev", "dev/console", "bin/busybox", "init"]
+    assert files["dev/console"] == (0o020600, 0x0501, b"")
+    assert files["bin/busybox"] == (0o100755, 0, busybox.read_bytes())
+    assert files["init"][2].startswith(b"#!/bin/busybox sh\n")
+    assert accelerator.WORD.encode() in files["init"][2]
 
 
 def test_cpio_reads_it(program: Program) -> None:

@@ -186,13 +186,13 @@ def test_pieces(size: int, tmp_path: Path) -> None:
 def test_an_oops_in_two_halves(line: str, tmp_path: Path) -> None:
     for cut in range(len(line) + 1):
         log = Log(tmp_path / f"{cut}.log")
-        said = 0
+        oopses = 0
         for half in (line[:cut], f"{line[cut:]}\n"):  # in one look or the other
             try:
                 log.grows(half)
             except KernelOops:
-                said += 1
-        assert said, line[:cut]
+                oopses += 1
+        assert oopses, line[:cut]
 
 
 def test_a_warning_in_two_halves(tmp_path: Path) -> None:

@@ -107,10 +107,10 @@ def test_a_size_that_no_file_can_have_leaves_none(tmp_path: Path, deadline: Dead
 
 def test_a_raw_disk_is_sparse_and_private(tmp_path: Path, deadline: Deadline) -> None:
     made = disks.create(disk("3G"), tmp_path, DiskForm.RAW, deadline)
-    about = Path(made.path).stat()
+    stat = Path(made.path).stat()
     assert (made.path, made.format, made.serial) == (str(tmp_path / "data.raw"), "raw", "data")
-    assert (about.st_size, about.st_mode & 0o777) == (3 * GIB, 0o600)
-    assert about.st_blocks * 512 < MIB
+    assert (stat.st_size, stat.st_mode & 0o777) == (3 * GIB, 0o600)
+    assert stat.st_blocks * 512 < MIB
 
 
 @pytest.mark.parametrize("ends_at", [EXT4], indirect=True)
@@ -121,12 +121,12 @@ def test_500_terabytes_on_ext4(tmp_path: Path, deadline: Deadline) -> None:
     made = disks.create(disk("500T"), tmp_path, DiskForm.AUTO, deadline)
     base = disks.overlay(Path(made.path), tmp_path / "root.qcow2", deadline)
     assert (made.format, made.serial, base.format, base.serial) == ("qcow2", "data", "qcow2", "root")
-    about = json.loads(
+    info = json.loads(
         subprocess.run(
             ["qemu-img", "info", "--output=json", base.path], capture_output=True, check=True, timeout=60
         ).stdout
     )
-    assert (about["virtual-size"], about["format"], about["backing-filename"]) == (
+    assert (info["virtual-size"], info["format"], info["backing-filename"]) == (
         500 * TIB,
         "qcow2",
         made.path,

@@ -54,11 +54,11 @@ def test_libvirts_schema_takes_every_golden() -> None:
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-def find(given: GuestSpec, path: str) -> list[dict[str, str]]:
+def find(guest_spec: GuestSpec, path: str) -> list[dict[str, str]]:
     """The attributes of all elements at a path."""
     return [
         {str(key): str(value) for key, value in node.attrib.items()}
-        for node in etree.fromstring(domain_xml(given).encode()).findall(path)
+        for node in etree.fromstring(domain_xml(guest_spec).encode()).findall(path)
     ]
 
 
@@ -71,12 +71,14 @@ def test_emulated_and_not() -> None:
 
 def test_distances() -> None:
     want = [str(value) for row in catalog.topology("4socket").distances for value in row]
-    assert [found["value"] for found in find(CASES["4socket-tcg"], "cpu/numa/cell/distances/sibling")] == want
+    assert [
+        sibling["value"] for sibling in find(CASES["4socket-tcg"], "cpu/numa/cell/distances/sibling")
+    ] == want
 
 
 def test_tiers() -> None:
-    found = find(CASES["tiers-tcg"], "cpu/numa/interconnects/latency")
-    assert [(entry["initiator"], entry["target"], entry["value"]) for entry in found] == [
+    entries = find(CASES["tiers-tcg"], "cpu/numa/interconnects/latency")
+    assert [(entry["initiator"], entry["target"], entry["value"]) for entry in entries] == [
         ("0", "0", "80"),
         ("0", "1", "250"),
     ]
@@ -84,13 +86,13 @@ def test_tiers() -> None:
 
 def test_two_initiators() -> None:
     """libvirt refuses links in both directions: nodes with CPUs are their own initiators, others have all."""
-    about = {"latency_ns": 80, "bandwidth_mibs": 1024, "memory": "1GiB"}
+    common = {"latency_ns": 80, "bandwidth_mibs": 1024, "memory": "1GiB"}
     shape = Topology.model_validate(
         {
             "description": "two initiators",
             "vcpus": 2,
             "memory": "3GiB",
-            "nodes": [about | {"cpus": "0"}, about | {"cpus": "1"}, about | {"latency_ns": 250}],
+            "nodes": [common | {"cpus": "0"}, common | {"cpus": "1"}, common | {"latency_ns": 250}],
         }
     )
     entries = find(spec(shape), "cpu/numa/interconnects/latency")
@@ -103,9 +105,14 @@ def test_two_initiators() -> None:
 
 
 def test_disks() -> None:
-    given = CASES["fakenuma-tcg"]
-    assert [found["dev"] for found in find(given, "devices/disk/target")] == ["vda", "vdb", "vdc", "vdd"]
-    assert [found["cache"] for found in find(given, "devices/disk/driver")] == [
+    guest_spec = CASES["fakenuma-tcg"]
+    assert [attributes["dev"] for attributes in find(guest_spec, "devices/disk/target")] == [
+        "vda",
+        "vdb",
+        "vdc",
+        "vdd",
+    ]
+    assert [attributes["cache"] for attributes in find(guest_spec, "devices/disk/driver")] == [
         "none",
         "writeback",
         "writeback",
@@ -113,7 +120,7 @@ def test_disks() -> None:
     ]
     serials = [
         element.text
-        for element in etree.fromstring(domain_xml(given).encode()).findall("devices/disk/serial")
+        for element in etree.fromstring(domain_xml(guest_spec).encode()).findall("devices/disk/serial")
     ]
     assert serials == ["root", "test", "scratch", "500TB"]
 
@@ -124,19 +131,19 @@ def test_ssh_is_forwarded_on_loopback_only() -> None:
 
 @pytest.mark.parametrize(("network", "restrict"), [(False, "on"), (True, "off")])
 def test_guests_reach_nobody_unless_they_are_to(network: bool, restrict: str) -> None:
-    given = CASES["4socket-tcg"].model_copy(update={"network": network})
-    assert f"user,id=lab0,restrict={restrict},hostfwd=" in domain_xml(given)
+    guest_spec = CASES["4socket-tcg"].model_copy(update={"network": network})
+    assert f"user,id=lab0,restrict={restrict},hostfwd=" in domain_xml(guest_spec)
 
 
 def test_qemu_appends_to_the_console_log_itself() -> None:
     """Through virtlogd, libvirt's default, all but the last megabytes would be removed."""
-    given = CASES["4socket-tcg"]
-    words = [found["value"] for found in find(given, "{*}commandline/{*}arg")]
-    assert ("-set", f"chardev.charserial0.path={given.directory}/console.log") in pairwise(words)
-    assert find(given, "devices/serial/source") == [
-        {"path": f"{given.directory}/console.log", "append": "on"}
+    guest_spec = CASES["4socket-tcg"]
+    words = [attributes["value"] for attributes in find(guest_spec, "{*}commandline/{*}arg")]
+    assert ("-set", f"chardev.charserial0.path={guest_spec.directory}/console.log") in pairwise(words)
+    assert find(guest_spec, "devices/serial/source") == [
+        {"path": f"{guest_spec.directory}/console.log", "append": "on"}
     ]
-    assert not find(given, "devices/serial/log")
+    assert not find(guest_spec, "devices/serial/log")
 
 
 @pytest.mark.parametrize(
@@ -155,13 +162,13 @@ def test_owner() -> None:
 
 
 def test_mark() -> None:
-    about = CASES["4socket-tcg"]
+    guest_spec = CASES["4socket-tcg"]
     assert (
-        read_mark(domain_xml(about))
-        == mark(about)
-        == Mark(uuid=about.uuid, name="golden", lab="0123456789abcdef", directory="/lab/guests/golden")
+        read_mark(domain_xml(guest_spec))
+        == mark(guest_spec)
+        == Mark(uuid=guest_spec.uuid, name="golden", lab="0123456789abcdef", directory="/lab/guests/golden")
     )
-    assert "<name>numalab-01234567-golden</name>" in domain_xml(about)
+    assert "<name>numalab-01234567-golden</name>" in domain_xml(guest_spec)
 
 
 @pytest.mark.parametrize(
@@ -188,8 +195,8 @@ def test_xml_in_a_name_does_not_get_in(name: str) -> None:
 def test_xml_in_other_texts_stays_text() -> None:
     shape = catalog.topology("uma-2g").model_copy(update={"description": "</description><x/>&"})
     boot = BOOT.model_copy(update={"cmdline": "a=\"<b>\" & 'c'", "name": '"><x/>'})
-    given = spec(shape, boot=boot, directory="/a&b/<c>")
-    root = etree.fromstring(domain_xml(given).encode())
+    guest_spec = spec(shape, boot=boot, directory="/a&b/<c>")
+    root = etree.fromstring(domain_xml(guest_spec).encode())
     assert not root.findall(".//x")
     assert root.findtext("os/cmdline") == boot.cmdline
-    assert read_mark(domain_xml(given)) == mark(given)
+    assert read_mark(domain_xml(guest_spec)) == mark(guest_spec)

@@ -42,35 +42,35 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def built(deadline: Deadline, base: Path | None = None) -> Path:
     """A complete image with the current inputs, as a build leaves it; returns its folder."""
-    found = image.inputs(NAME, base, deadline)
+    hashes = image.inputs(NAME, base, deadline)
     place = state.folder("images", NAME, uuid.uuid4().hex[:16])
     for name, body in FILES.items():
         (place / name).write_bytes(body)
-    about = Image(
+    manifest = Image(
         name=NAME,
         id=place.name,
         directory=str(place),
         root="PARTUUID=1",
         disk_bytes=len(FILES["disk.qcow2"]),
-        inputs=found,
+        inputs=hashes,
     )
-    (place / "manifest.json").write_text(json.dumps(jsonable(about)))
+    (place / "manifest.json").write_text(json.dumps(jsonable(manifest)))
     return place
 
 
 def test_inputs_are_the_files_that_matter(deadline: Deadline) -> None:
-    found = image.inputs(NAME, None, deadline)
+    hashes = image.inputs(NAME, None, deadline)
     assert {
         f"images/{NAME}.yml",
         f"images/{NAME}.pkr.hcl",
         "playbooks/guest.yml",
         "ssh key",
         "format",
-    } <= set(found)
-    assert any(name.startswith("playbooks/roles/guest/tasks/") for name in found)
-    assert any(name.startswith("playbooks/roles/guest/files/") for name in found)
-    assert found["format"] == str(FORMAT)
-    assert "base" not in found
+    } <= set(hashes)
+    assert any(name.startswith("playbooks/roles/guest/tasks/") for name in hashes)
+    assert any(name.startswith("playbooks/roles/guest/files/") for name in hashes)
+    assert hashes["format"] == str(FORMAT)
+    assert "base" not in hashes
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,9 @@ def test_base(tmp_path: Path, deadline: Deadline) -> None:
 
 def test_the_base_of_another_image_stays(monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
     """An image's name may be the beginning of another's: NAME-lean."""
-    monkeypatch.setattr(image, "_base_disk", lambda what, scratch, deadline: (scratch / "base.qcow2").touch())
+    monkeypatch.setattr(
+        image, "_base_disk", lambda image_recipe, scratch, deadline: (scratch / "base.qcow2").touch()
+    )
     monkeypatch.setattr(image, "_overlay_files", lambda _: {})
     mine, lean = (state.folder("bases", f"{name}-{'0' * 16}") for name in (NAME, f"{NAME}-lean"))
     hexadecimal = state.folder("bases", f"{NAME}-{'a' * 16}-{'0' * 16}")
@@ -163,9 +165,9 @@ def test_a_moved_state_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ],
 )
 def test_a_broken_image_names_its_mend(harm: str, deadline: Deadline) -> None:
-    what, name = harm.split()
+    damage, name = harm.split()
     path = built(deadline) / name
-    if what == "unlink":
+    if damage == "unlink":
         path.unlink()
     else:
         path.write_bytes(path.read_bytes()[:-1])
@@ -269,13 +271,13 @@ def test_packers_ansible_gets_literals(
     scratch.mkdir()
     program("packer", f'cp "$4" {seen}; mkdir {scratch}/packer; : > {scratch}/packer/disk.qcow2')
     program("setpriv", 'while [ "$1" != -- ]; do shift; done; shift; exec "$@"')
-    what = image.recipe("debian12")
-    image._packer("debian12", what, tmp_path / "base", scratch, "tcg", [], deadline)
+    image_recipe = image.recipe("debian12")
+    image._packer("debian12", image_recipe, tmp_path / "base", scratch, "tcg", [], deadline)
     assert json.loads(seen.read_text())["ansible_vars"] == f"@{scratch}/vars.yml"
     variables = (scratch / "vars.yml").read_text()
-    assert variables.count("!unsafe") == len(what.packages) + 1
+    assert variables.count("!unsafe") == len(image_recipe.packages) + 1
     with pytest.raises(InputError, match="Packer takes for a template"):
-        image._packer("debian12", what, tmp_path / "{{ pwd }}", scratch, "tcg", [], deadline)
+        image._packer("debian12", image_recipe, tmp_path / "{{ pwd }}", scratch, "tcg", [], deadline)
 
 
 LURE = "{{ lookup('pipe', 'id') }}"

@@ -20,7 +20,7 @@ THERE = Where("me@there")
 
 def test_this_machine(deadline: Deadline) -> None:
     """As earlier labs recorded them, so that older runs stay comparable."""
-    facts = machine.about(HERE, deadline)
+    facts = machine.read_facts(HERE, deadline)
     models = [
         line.split(":")[1].strip()
         for line in Path("/proc/cpuinfo").read_text().splitlines()
@@ -52,7 +52,7 @@ def test_a_machine_elsewhere(program: Callable[[str, str], Path], tmp_path: Path
         f"for word; do last=$word; done; echo x >> {tmp_path}/asked; PATH={there}:$PATH; export PATH; "
         f'exec sh -c "$(printf %s "$last" | sed "s#/proc/loadavg#{tmp_path}/loadavg#g")"',
     )
-    facts = machine.about(THERE, deadline)
+    facts = machine.read_facts(THERE, deadline)
     assert {key: facts[key] for key in ("machine", "kernel", "cpus", "load at start")} == {
         "machine": "big",
         "kernel": "6.12.1",
@@ -72,13 +72,13 @@ def test_the_machine_id_is_handed_on_as_a_hash(
         "ssh",
         f'for word; do last=$word; done; exec sh -c "$(printf %s "$last" | sed "s#/etc/machine-id#{own}#g")"',
     )
-    first = machine.about(THERE, deadline)["machine id"]
+    first = machine.read_facts(THERE, deadline)["machine id"]
     assert len(first) == 16
     assert first not in own.read_text()
     own.write_text("f" * 32)
-    assert machine.about(THERE, deadline)["machine id"] != first
+    assert machine.read_facts(THERE, deadline)["machine id"] != first
     own.write_text("")
-    assert "machine id" not in machine.about(THERE, deadline)
+    assert "machine id" not in machine.read_facts(THERE, deadline)
 
 
 @pytest.mark.parametrize("answer", ["", "echo Welcome; exit", "echo machine=big; exit"])
@@ -87,6 +87,6 @@ def test_a_machine_that_does_not_tell(
 ) -> None:
     program("ssh", answer or "exit 0")
     with pytest.raises(HostError, match=r"me@there: does not tell its .*kernel"):
-        machine.about(THERE, deadline)
+        machine.read_facts(THERE, deadline)
     with pytest.raises(HostError, match="me@there: /proc/loadavg"):
         machine.load(THERE, deadline)

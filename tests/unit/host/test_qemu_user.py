@@ -74,11 +74,11 @@ def given(monkeypatch: pytest.MonkeyPatch, program: Callable[[str, str], Path], 
 
 def files() -> list[Path]:
     """An image's disk and a kernel in the state directory, readable as their programs made them."""
-    found = [state.folder("images", "i", "1") / "disk.qcow2", state.folder("kernels", "k") / "bzImage"]
-    for path in found:
+    paths = [state.folder("images", "i", "1") / "disk.qcow2", state.folder("kernels", "k") / "bzImage"]
+    for path in paths:
         path.write_text("x")
         path.chmod(0o644)
-    return found
+    return paths
 
 
 def test_libvirts_user_is_taken(given: Given, deadline: Deadline) -> None:
@@ -111,8 +111,8 @@ def test_a_disk_in_the_pool_is_handed_over(given: Given) -> None:
     disk.touch()
     (place / "console.log").touch()
     given_disk = DiskFile(path=str(disk), format="raw", serial="500TB", direct=False)
-    about = makers.spec(directory=str(place)).model_copy(update={"owner": OTHER, "disks": (given_disk,)})
-    qemu_user.hand_over(about, RootHost().real())
+    guest_spec = makers.spec(directory=str(place)).model_copy(update={"owner": OTHER, "disks": (given_disk,)})
+    qemu_user.hand_over(guest_spec, RootHost().real())
     assert given[disk] == OTHER
     assert given.mode(place) == given.mode(place.parent) == (GROUP, "710")
 
@@ -246,8 +246,8 @@ def test_doctor(
     if closed:
         program("setpriv", "echo /root; exit 1")
     monkeypatch.setattr(doctor, "connect", lambda *_: RootHost().real())
-    fact = next(fact for fact in doctor._libvirt(None, deadline) if fact.what == "QEMU user")
+    fact = next(fact for fact in doctor._libvirt(None, deadline) if fact.name == "QEMU user")
     opened = f"libvirt-qemu: it may enter {state.directory()} (with mode 700 there, QEMU is root)"
-    assert fact.found == ("root: libvirt-qemu may not enter /root" if closed else opened)
+    assert fact.value == ("root: libvirt-qemu may not enter /root" if closed else opened)
     assert (fact.good, fact.needed) == (not closed, False)
     assert "chmod 711 it if it is the lab's, else set LAB_STATE" in fact.mend

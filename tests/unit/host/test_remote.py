@@ -181,9 +181,9 @@ def test_push_sees_a_change_whose_time_was_set_back(
     for _ in range(2):  # the second call has the checksum cached
         THERE.push([path], deadline)
     changed = tmp_path / side / "file"
-    about = changed.stat()
+    stat = changed.stat()
     changed.write_bytes(b"two")
-    os.utime(changed, ns=(about.st_atime_ns, about.st_mtime_ns))
+    os.utime(changed, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     THERE.push([path], deadline)
     assert (other / "file").read_bytes() == path.read_bytes()
 

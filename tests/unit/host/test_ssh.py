@@ -44,10 +44,11 @@ def test_succeed(deadline: Deadline) -> None:
 
 
 @pytest.mark.parametrize(
-    ("out", "err", "said"), [("out\n", "first\nwhy\n", "why"), ("a\nb\n", "", "b"), ("", "\n", "no output")]
+    ("out", "err", "last_line"),
+    [("out\n", "first\nwhy\n", "why"), ("a\nb\n", "", "b"), ("", "\n", "no output")],
 )
-def test_succeed_that_does_not(out: str, err: str, said: str, deadline: Deadline) -> None:
-    with pytest.raises(CommandFailed, match=f"^in the guest: false: exit status 7: {said}$") as caught:
+def test_succeed_that_does_not(out: str, err: str, last_line: str, deadline: Deadline) -> None:
+    with pytest.raises(CommandFailed, match=f"^in the guest: false: exit status 7: {last_line}$") as caught:
         succeed(says(7, out, err), "false", deadline=deadline)
     assert caught.value.evidence == err
 
@@ -130,10 +131,10 @@ def test_ssh_is_lost(ssh: Ssh, program: Program, deadline: Deadline) -> None:
 def test_ssh_is_lost_from_a_command_that_tells(ssh: Ssh, program: Program, deadline: Deadline) -> None:
     """Samples on standard error are not taken for ssh's reason."""
     program("ssh", "echo '{\"t\": 2.0}' >&2; exit 255")
-    told: list[str] = []
+    lines: list[str] = []
     with pytest.raises(GuestLost, match=r"guest g: SSH is lost: the connection ended$"):
-        ssh.execute("x", deadline=deadline, tell=told.append)
-    assert told == ['{"t": 2.0}']
+        ssh.execute("x", deadline=deadline, tell=lines.append)
+    assert lines == ['{"t": 2.0}']
 
 
 def test_255_is_the_commands_own_while_the_connection_stands(
@@ -175,9 +176,9 @@ def test_copy(
 ) -> None:
     program("scp", f'echo "$*" > {tmp_path}/words')
     ssh.copy(source=source, target=target, deadline=deadline)
-    said = (tmp_path / "words").read_text()
-    assert said.startswith("-F none -q -r -o ")
-    assert said.endswith(f" -P 2222 {words}\n")
+    argv = (tmp_path / "words").read_text()
+    assert argv.startswith("-F none -q -r -o ")
+    assert argv.endswith(f" -P 2222 {words}\n")
 
 
 def test_copy_fails(ssh: Ssh, program: Program, deadline: Deadline) -> None:
@@ -222,7 +223,7 @@ def test_wait_is_for_the_greeting(greeting: bytes, answers: bool, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("said", "again"),
+    ("message", "again"),
     [
         ("kex_exchange_identification: Connection closed by remote host", True),
         ("Connection reset by 127.0.0.1 port 2222", True),
@@ -231,12 +232,12 @@ def test_wait_is_for_the_greeting(greeting: bytes, answers: bool, tmp_path: Path
     ],
 )
 def test_wait_when_sshd_turns_the_first_away(
-    said: str, again: bool, tmp_path: Path, program: Program, deadline: Deadline
+    message: str, again: bool, tmp_path: Path, program: Program, deadline: Deadline
 ) -> None:
     tries = tmp_path / "tries"
     program(
         "ssh",
-        f'echo "$*" >> {tries}; grep -c "sh -c" {tries} | grep -q 1 || case "$*" in *"sh -c"*) exit 0;; esac; echo "{said}" >&2; exit 255',
+        f'echo "$*" >> {tries}; grep -c "sh -c" {tries} | grep -q 1 || case "$*" in *"sh -c"*) exit 0;; esac; echo "{message}" >&2; exit 255',
     )
     with socket.create_server(("127.0.0.1", 0)) as server:
         waiting = Ssh(guest="g", port=server.getsockname()[1], key=tmp_path, known_hosts=tmp_path)

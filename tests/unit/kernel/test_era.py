@@ -49,9 +49,9 @@ BINUTILS = ("GNU assembler (GNU Binutils for Debian) 2.35.2", "GNU ld (GNU Binut
 
 @pytest.mark.parametrize("name", catalog.names("kernels/eras"))
 def test_shipped_eras(name: str) -> None:
-    found = kernel_era.era(name)
-    where = kernel_era.container(str(found.container))
-    assert found.compiler in where.packages
+    era = kernel_era.era(name)
+    where = kernel_era.container(str(era.container))
+    assert era.compiler in where.packages
     used = [kernel for kernel in catalog.names("kernels") if recipe.load(kernel).recipe.era == name]
     assert used, "no kernel points to it"
 
@@ -107,7 +107,7 @@ def test_containers_by_content() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("compiler: clang\n", "compiler"),
         ("flags: ['-a b']\n", "flags"),
@@ -119,9 +119,9 @@ def test_containers_by_content() -> None:
         ("compilers: gcc\n", "compilers"),
     ],
 )
-def test_bad_eras(tmp_path: Path, text: str, said: str) -> None:
+def test_bad_eras(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "bad.yml").write_text(f"description: bad\n{text}")
-    with pytest.raises(InputError, match=rf"bad\.yml:2: {said}"):
+    with pytest.raises(InputError, match=rf"bad\.yml:2: {message}"):
         kernel_era.era(f"{tmp_path}/bad.yml")
 
 
@@ -138,22 +138,22 @@ def test_keys_change_with_the_era() -> None:
     tree = source.Tree(id="tar-1", tarball="/t", series="3.16")
 
     def plan(era: Era | None, tools: Tools) -> tuple[str, str]:
-        found = BuildPlan(
+        build_plan = BuildPlan(
             name="k", tree=tree, config="CONFIG_A=y", distribution="", patches=(), tools=tools, era=era
         )
-        return found.key, found.build
+        return build_plan.key, build_plan.build
 
     bare, inside = (
         Tools(compiler=GCC9, binutils=BINUTILS),
         Tools(compiler=GCC9, binutils=BINUTILS, container="bullseye-1"),
     )
-    found = [
+    keys = [
         plan(None, bare),
         plan(OLD, bare),
         plan(OLD, inside),
         plan(OLD.model_copy(update={"flags": ()}), inside),
     ]
-    assert len(set(found)) == len({build for _, build in found}) == 4
+    assert len(set(keys)) == len({build for _, build in keys}) == 4
     assert plan(OLD, inside) == plan(OLD.model_copy(update={"append": "quiet", "lacks": ()}), inside), (
         "what the guest gets is not in the kernel"
     )
@@ -177,14 +177,14 @@ def farm(lab_state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> li
     """A builder on another machine that prints its tools; the list has a line for each call."""
     (tmp_path / "inventory.ini").write_text("[builders]\nfarm\n")
     monkeypatch.setattr(ansible, "INVENTORY", tmp_path / "inventory.ini")
-    asked: list[str] = []
+    commands: list[str] = []
 
     def run(words: list[str], **_: object) -> Result:
-        asked.append(str(words[-1]))
+        commands.append(str(words[-1]))
         return Result((), 0, TOLD, "", 0.0)
 
     monkeypatch.setattr(toolchain, "run", run)
-    return asked
+    return commands
 
 
 def test_a_builder_elsewhere_is_asked_once(farm: list[str]) -> None:
@@ -332,27 +332,29 @@ def test_what_the_guest_gets(tmp_path: Path) -> None:
 
 def test_variables_for_every_command(lab_state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (lab_state / "guests" / "g").mkdir(parents=True)
-    about = record("g")
-    boot = about.spec.boot.model_copy(update={"environment": {"LAB_MKFS_XFS": "-m crc=0 -n ftype=0"}})
-    about = about.model_copy(update={"spec": about.spec.model_copy(update={"boot": boot})})
+    guest_record = record("g")
+    boot = guest_record.spec.boot.model_copy(update={"environment": {"LAB_MKFS_XFS": "-m crc=0 -n ftype=0"}})
+    guest_record = guest_record.model_copy(
+        update={"spec": guest_record.spec.model_copy(update={"boot": boot})}
+    )
 
     def execute(self: ssh.Ssh, command: str, *, deadline: Deadline, **_: object) -> Result:
         done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
         return Result((command,), done.returncode, done.stdout, done.stderr, 0.0)
 
     monkeypatch.setattr(ssh.Ssh, "execute", execute)
-    said = Guest(about, FakeHost().real()).execute(
+    result = Guest(guest_record, FakeHost().real()).execute(
         "echo mkfs.xfs ${LAB_MKFS_XFS:--m crc=1} /dev/vdb", deadline=Deadline.after(10)
     )
-    assert said.stdout == "mkfs.xfs -m crc=0 -n ftype=0 /dev/vdb\n"
-    said = Guest(record("g"), FakeHost().real()).execute(
+    assert result.stdout == "mkfs.xfs -m crc=0 -n ftype=0 /dev/vdb\n"
+    result = Guest(record("g"), FakeHost().real()).execute(
         "echo mkfs.xfs ${LAB_MKFS_XFS:--m crc=1} /dev/vdb", deadline=Deadline.after(10)
     )
-    assert said.stdout == "mkfs.xfs -m crc=1 /dev/vdb\n"
+    assert result.stdout == "mkfs.xfs -m crc=1 /dev/vdb\n"
 
 
 @pytest.mark.parametrize(
-    ("printed", "error", "said"),
+    ("printed", "error", "message"),
     [
         (
             "",
@@ -364,7 +366,7 @@ def test_variables_for_every_command(lab_state: Path, monkeypatch: pytest.Monkey
     ],
 )
 def test_a_silent_boot(
-    lab_state: Path, monkeypatch: pytest.MonkeyPatch, printed: str, error: type[Exception], said: str
+    lab_state: Path, monkeypatch: pytest.MonkeyPatch, printed: str, error: type[Exception], message: str
 ) -> None:
     def wait(self: ssh.Ssh, deadline: Deadline) -> None:
         raise DeadlinePassed("guest g: waiting for SSH on port 2222: the time limit passed")
@@ -373,7 +375,7 @@ def test_a_silent_boot(
     (lab_state / "guests" / "g").mkdir(parents=True)
     waiting = Guest(record("g"), FakeHost().real())
     waiting.console_log.write_text(printed)
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         waiting.reach(Deadline.after(10))
 
 
@@ -404,7 +406,7 @@ def from_source(**source: object) -> recipe.Kernel:
 
 def test_a_git_tree_is_said_once(linux: Path, lab_state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LAB_LINUX_GIT", raising=False)
-    deadline, what = (
+    deadline, kernel = (
         Deadline.after(60),
         from_source(git=recipe.Git(rev="v3.19")),
     )
@@ -412,13 +414,13 @@ def test_a_git_tree_is_said_once(linux: Path, lab_state: Path, monkeypatch: pyte
         InputError,
         match=r"kernels/3\.19\.yml: comes from a Linux git tree: say where one is, in LAB_LINUX_GIT or to lab.py kernel build",
     ):
-        source.tree(what, deadline, fetch=True)
+        source.tree(kernel, deadline, fetch=True)
     with pytest.raises(InputError, match=r"^source tree .*: is no git tree"):
         source.use_git(str(lab_state), deadline)
     source.use_git(str(linux), deadline)
-    found = source.tree(what, deadline, fetch=True)
-    assert found is not None
-    assert (found.series, found.git) == ("3.19", str(linux))
+    tree = source.tree(kernel, deadline, fetch=True)
+    assert tree is not None
+    assert (tree.series, tree.git) == ("3.19", str(linux))
     with pytest.raises(
         InputError,
         match=r"kernels/3\.19\.yml: source\.git\.commit: v3\.19 of .* is .*, not bfa76d4.*: was the tag moved",
@@ -434,16 +436,16 @@ def test_a_source_package_of_another_suite(
 ) -> None:
     """From package lists of its own: the host's sources.list is not used or changed."""
     monkeypatch.setattr(source, "USR_SRC", tmp_path / "none")
-    asked = tmp_path / "asked"
+    log = tmp_path / "asked"
     program(
         "apt-get",
-        f'echo "$@" >> {asked}; cat "${{2#*=}}" >> {asked}; case "$*" in *" download "*) touch linux.deb;; esac',
+        f'echo "$@" >> {log}; cat "${{2#*=}}" >> {log}; case "$*" in *" download "*) touch linux.deb;; esac',
     )
     program("dpkg-deb", 'mkdir -p "$3/usr/src" && echo tree > "$3/usr/src/linux-source-5.10.tar.xz"')
-    found = source.tree(recipe.load("5.10"), Deadline.after(30), fetch=True)
-    assert found is not None
-    assert found.id.startswith("debian-5.10-")
-    lines = asked.read_text().splitlines()
+    tree = source.tree(recipe.load("5.10"), Deadline.after(30), fetch=True)
+    assert tree is not None
+    assert tree.id.startswith("debian-5.10-")
+    lines = log.read_text().splitlines()
     assert [line.split()[-1] for line in lines if line.startswith("-o")] == ["update", "linux-source-5.10"]
     assert all(
         f"Dir::State={lab_state}/" in line and "Dir::Etc::SourceParts=" in line
@@ -453,7 +455,7 @@ def test_a_source_package_of_another_suite(
     assert f"deb {source.MIRROR}/debian-security bullseye-security main" in lines
     file = lab_state / "downloads/linux-source-5.10/linux-source-5.10.tar.xz"
     assert sorted(path.name for path in file.parent.iterdir()) == [file.name, f"{file.name}.sha256"]
-    assert source.tree(recipe.load("5.10"), Deadline.after(30), fetch=False) == found
+    assert source.tree(recipe.load("5.10"), Deadline.after(30), fetch=False) == tree
 
 
 @pytest.mark.parametrize("record", [True, False], ids=["with its checksum", "of an older lab"])
@@ -471,29 +473,29 @@ def test_a_truncated_source_package_is_downloaded_again(
     program(
         "dpkg-deb", f'mkdir -p "$3/usr/src" && cp {tmp_path}/tree.xz "$3/usr/src/linux-source-5.10.tar.xz"'
     )
-    what, deadline = recipe.load("5.10"), Deadline.after(30)
-    whole = source.tree(what, deadline, fetch=True)
+    kernel, deadline = recipe.load("5.10"), Deadline.after(30)
+    whole = source.tree(kernel, deadline, fetch=True)
     file = lab_state / "downloads/linux-source-5.10/linux-source-5.10.tar.xz"
     if not record:
         file.with_name(f"{file.name}.sha256").unlink()
-        assert source.tree(what, deadline, fetch=False) == whole, "what xz finds whole is whole"
+        assert source.tree(kernel, deadline, fetch=False) == whole, "what xz finds whole is whole"
         file.with_name(f"{file.name}.sha256").unlink()
     file.write_bytes(file.read_bytes()[:-20])
-    assert source.tree(what, deadline, fetch=False) is None
-    assert source.tree(what, deadline, fetch=True) == whole
+    assert source.tree(kernel, deadline, fetch=False) is None
+    assert source.tree(kernel, deadline, fetch=True) == whole
     assert f"{file} is damaged: it is downloaded again" in caplog.text
 
 
 def test_a_truncated_archive_is_made_again(
     linux: Path, lab_state: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    what = from_source(git=recipe.Git(url=str(linux), rev="v3.19"))
-    whole = source.tree(what, Deadline.after(60), fetch=True)
+    kernel = from_source(git=recipe.Git(url=str(linux), rev="v3.19"))
+    whole = source.tree(kernel, Deadline.after(60), fetch=True)
     assert whole is not None
     tarball, content = Path(whole.tarball), Path(whole.tarball).read_bytes()
-    assert source.tree(what, Deadline.after(60), fetch=False) == whole
+    assert source.tree(kernel, Deadline.after(60), fetch=False) == whole
     tarball.write_bytes(content[:100])
-    assert source.tree(what, Deadline.after(60), fetch=True) == whole
+    assert source.tree(kernel, Deadline.after(60), fetch=True) == whole
     assert tarball.read_bytes() == content
     assert f"{tarball} is damaged: it is made again" in caplog.text
 
@@ -504,12 +506,12 @@ def test_a_truncated_tarball_is_downloaded_again(
     (tmp_path / "linux.tar").write_bytes(b"tar" * 100)
     digest = hashlib.sha256(b"tar" * 100).hexdigest()
     tarball = recipe.Tarball(url=(tmp_path / "linux.tar").as_uri(), sha256=digest)
-    what = from_source(tarball=tarball)
-    whole = source.tree(what, Deadline.after(60), fetch=True)
+    kernel = from_source(tarball=tarball)
+    whole = source.tree(kernel, Deadline.after(60), fetch=True)
     assert whole is not None
     Path(whole.tarball).write_bytes(b"tar")
-    assert source.tree(what, Deadline.after(60), fetch=False) is None
-    assert source.tree(what, Deadline.after(60), fetch=True) == whole
+    assert source.tree(kernel, Deadline.after(60), fetch=False) is None
+    assert source.tree(kernel, Deadline.after(60), fetch=True) == whole
     assert "is damaged: it is downloaded again" in caplog.text
 
 
@@ -531,7 +533,7 @@ def test_a_damaged_memory_of_the_git_tree(
 def test_a_damaged_configuration_is_made_again(
     lab_state: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    asked = BuildPlan(
+    build_plan = BuildPlan(
         name="k",
         tree=source.Tree(id="tar-1", tarball="/t", series="6.1"),
         config="CONFIG_A=y",
@@ -542,9 +544,9 @@ def test_a_damaged_configuration_is_made_again(
     monkeypatch.setattr(
         kernel_build, "_play", lambda plan, tag, out, deadline: out.write_text("CONFIG_A=y\n")
     )
-    place = state.folder("configs") / asked.build
+    place = state.folder("configs") / build_plan.build
     place.write_text("")
-    assert kernel_build.configure(asked, Deadline.after(10)) == "CONFIG_A=y\n"
+    assert kernel_build.configure(build_plan, Deadline.after(10)) == "CONFIG_A=y\n"
     assert f"{place} is damaged" in caplog.text
 
 
@@ -620,9 +622,9 @@ def test_prune(lab_state: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     ]
     for name in (*stays, *goes):
         (lab_state / name).mkdir(parents=True)
-    found = prune.candidates(None, Deadline.after(60))
-    assert sorted(str(path.relative_to(lab_state)) for path in found) == sorted(goes)
-    assert all(prune.remove(path) for path in found)
+    paths = prune.candidates(None, Deadline.after(60))
+    assert sorted(str(path.relative_to(lab_state)) for path in paths) == sorted(goes)
+    assert all(prune.remove(path) for path in paths)
     assert all((lab_state / name).exists() for name in stays)
     assert not any((lab_state / name).exists() for name in goes)
 

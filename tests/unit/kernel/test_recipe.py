@@ -75,18 +75,21 @@ def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pa
 @pytest.mark.parametrize("name", BUILT)
 def test_shipped_recipes_lead_to_files(name: str) -> None:
     kernel = recipe.load(name)
-    what = kernel.recipe
-    lean = recipe.DISTRIBUTION not in what.config
-    assert what.source.git is None or what.source.git.commit, "a tag without its commit may be moved"
+    kernel_recipe = kernel.recipe
+    lean = recipe.DISTRIBUTION not in kernel_recipe.config
+    assert kernel_recipe.source.git is None or kernel_recipe.source.git.commit, (
+        "a tag without its commit may be moved"
+    )
     assert (
         kconfig.options(recipe.fragments(kernel))["CONFIG_NUMA_BALANCING" if lean else "CONFIG_EXT4_FS"]
         == "y"
     )
-    for item in (*what.apply, *what.revert):
-        if not (what.source.git and recipe.COMMIT.fullmatch(item)):
+    for item in (*kernel_recipe.apply, *kernel_recipe.revert):
+        if not (kernel_recipe.source.git and recipe.COMMIT.fullmatch(item)):
             # Without either, a git tree's Makefile has the series, here its tag.
             series = (
-                what.of_series or re.findall(r"\d+\.\d+", str(what.source.git and what.source.git.rev))[0]
+                kernel_recipe.of_series
+                or re.findall(r"\d+\.\d+", str(kernel_recipe.source.git and kernel_recipe.source.git.rev))[0]
             )
             assert all(kernel_patch.touched(patch.text) for patch in recipe.patch_set(item, series, kernel))
     if kernel.era:
@@ -95,13 +98,13 @@ def test_shipped_recipes_lead_to_files(name: str) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: "/".join(path.parts[-3:-1]))
 def test_shipped_patches_say_what_they_do(path: Path) -> None:
-    found = kernel_patch.header(path.read_text(), path.name)
-    assert found.set == path.parent.parent.name
-    assert bool(found.moves) == ("Moves: none" not in path.read_text())
+    header = kernel_patch.header(path.read_text(), path.name)
+    assert header.set == path.parent.parent.name
+    assert bool(header.moves) == ("Moves: none" not in path.read_text())
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("source: {}\n", "exactly one source must be given, not 0"),
         ('source: {debian-source: "6.1", debian-image: true}\n', "exactly one source must be given, not 2"),
@@ -126,11 +129,11 @@ def test_shipped_patches_say_what_they_do(path: Path) -> None:
         ("source: {git: {url: /linux, rev: --upload-pack=x}}\nconfig: base\n", "source.git.rev"),
     ],
 )
-def test_bad_recipes(kernels: Callable[..., Path], text: str, said: str) -> None:
+def test_bad_recipes(kernels: Callable[..., Path], text: str, message: str) -> None:
     place = kernels(**{"bad.yml": f"description: bad\n{text}"})
     with pytest.raises(InputError) as caught:
         recipe.load("bad")
-    assert said in str(caught.value).replace("bad.yml:", "", 1)
+    assert message in str(caught.value).replace("bad.yml:", "", 1)
     assert f"{place}/kernels/bad.yml:" in str(caught.value)
 
 
@@ -159,13 +162,13 @@ def test_names_that_lead_nowhere(kernels: Callable[..., Path]) -> None:
 
 
 def test_header() -> None:
-    found = kernel_patch.header(GOOD, "a.patch")
-    assert (found.subject, found.set, found.mirrors) == ("mm: do less", "less", "0123456789ab (undoes it)")
-    assert found.moves == {"numa_pte_updates": Move.UP, "pgfault": Move.UNKNOWN}
+    header = kernel_patch.header(GOOD, "a.patch")
+    assert (header.subject, header.set, header.mirrors) == ("mm: do less", "less", "0123456789ab (undoes it)")
+    assert header.moves == {"numa_pte_updates": Move.UP, "pgfault": Move.UNKNOWN}
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ("Subject: mm: do less\n", "", "Subject is missing"),
         (
@@ -178,10 +181,10 @@ def test_header() -> None:
         ("Set: less", "Set: less\nSet: more", "'Set: more' is no line of a header"),
     ],
 )
-def test_bad_headers(old: str, new: str, said: str) -> None:
+def test_bad_headers(old: str, new: str, message: str) -> None:
     with pytest.raises(InputError, match=r"^a\.patch: header: ") as caught:
         kernel_patch.header(GOOD.replace(old, new), "a.patch")
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_touched_files() -> None:
@@ -192,7 +195,7 @@ def test_touched_files() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("output", "refusal"),
     [
         (
             "error: patch failed: mm/a.c:40\nerror: mm/a.c: patch does not apply\n",
@@ -210,15 +213,15 @@ def test_touched_files() -> None:
         ("fatal: something else\n", None),
     ],
 )
-def test_refusals(said: str, told: str | None) -> None:
-    assert kernel_patch.refusal(said, Patch(label="less", text=GOOD)) == told
+def test_refusals(output: str, refusal: str | None) -> None:
+    assert kernel_patch.refusal(output, Patch(label="less", text=GOOD)) == refusal
 
 
 def test_options() -> None:
-    asked = 'CONFIG_A=y\n# comment\n# CONFIG_B is not set\nCONFIG_C="text"\nCONFIG_A=m\n'
-    assert kconfig.options(asked) == {"CONFIG_A": "m", "CONFIG_B": "n", "CONFIG_C": '"text"'}
-    assert kconfig.lost(asked, 'CONFIG_A=m\nCONFIG_C="text"\n') == []
-    assert kconfig.lost(asked, "# CONFIG_A is not set\nCONFIG_B=y\n") == [
+    requested = 'CONFIG_A=y\n# comment\n# CONFIG_B is not set\nCONFIG_C="text"\nCONFIG_A=m\n'
+    assert kconfig.options(requested) == {"CONFIG_A": "m", "CONFIG_B": "n", "CONFIG_C": '"text"'}
+    assert kconfig.lost(requested, 'CONFIG_A=m\nCONFIG_C="text"\n') == []
+    assert kconfig.lost(requested, "# CONFIG_A is not set\nCONFIG_B=y\n") == [
         "CONFIG_A (asked m, got n)",
         "CONFIG_B (asked n, got y)",
         'CONFIG_C (asked "text", got n)',
@@ -226,7 +229,7 @@ def test_options() -> None:
 
 
 def plan(**changes: object) -> build.BuildPlan:
-    about: dict[str, object] = {
+    fields: dict[str, object] = {
         "name": "k",
         "tree": source.Tree(id="tar-1", tarball="/t", series="6.1"),
         "config": "CONFIG_A=y",
@@ -234,7 +237,7 @@ def plan(**changes: object) -> build.BuildPlan:
         "patches": (Patch(label="less", text=GOOD), Patch(label="more", text="+")),
         "tools": Tools(compiler="gcc 12", binutils=BINUTILS),
     }
-    return build.BuildPlan.model_validate(about | changes)
+    return build.BuildPlan.model_validate(fields | changes)
 
 
 def test_keys_change_with_what_a_kernel_is_made_of_and_with_nothing_else() -> None:
@@ -344,7 +347,7 @@ def test_which_disk_is_full(
 
 def kept(tmp_path: Path, text: str) -> build.Built:
     """What build keeps of a result whose bzImage contains this text."""
-    bzimage(tmp_path / "bzImage", "", about=text)
+    bzimage(tmp_path / "bzImage", "", version=text)
     with tarfile.open(tmp_path / "result.tar", "w") as archive:
         archive.add(tmp_path / "bzImage", "bzImage")
     return build._keep(plan(), tmp_path, 1.0)
@@ -365,12 +368,12 @@ def test_a_kernel_with_another_key_is_refused(lab_state: Path, tmp_path: Path) -
             kept(tmp_path, text)
 
 
-def bzimage(path: Path, release: str, about: str = "") -> Path:
+def bzimage(path: Path, release: str, version: str = "") -> Path:
     """A file with the header of a bzImage."""
     head = bytearray(0x400)
     head[0x202:0x206] = b"HdrS"
     struct.pack_into("<H", head, 0x20E, 0x100)
-    head[0x300:] = (about or f"{release} (somebody@somewhere) #1").encode() + b"\0"
+    head[0x300:] = (version or f"{release} (somebody@somewhere) #1").encode() + b"\0"
     path.write_bytes(head)
     return path
 
@@ -414,13 +417,13 @@ def test_sources_that_are_not_there(
         }
     )
     deadline = Deadline.after(30)
-    for name, error, said in (
+    for name, error, message in (
         ("deb", HostError, "there is no Debian package linux-source-9.9 to be had .*Unable to locate"),
         ("tar", InputError, r"tar\.yml: source\.tarball\.path: there is no "),
         ("sum", InputError, r"sum\.yml: source\.tarball\.sha256: .* has 982d9e3eb996"),
         ("git", InputError, r"git\.yml: source\.git\.url: there is no repository"),
     ):
-        with pytest.raises(error, match=said):
+        with pytest.raises(error, match=message):
             source.tree(recipe.load(name), deadline, fetch=True)
     assert source.tree(recipe.load("deb"), deadline, fetch=False) is None
 
@@ -444,15 +447,15 @@ def test_settings_that_are_none(field: str, text: str) -> None:
 def test_import(kernels: Callable[..., Path], tmp_path: Path) -> None:
     kernels(**{"../m/modules.dep": ""})
     kernel_commands.import_kernel("mine", bzimage(tmp_path / "k", "6.1.2-mine"), tmp_path / "m")
-    found = recipe.load("mine")
-    assert found.recipe.source.prebuilt == recipe.Prebuilt(bzimage=f"{tmp_path}/k", modules=f"{tmp_path}/m")
-    assert boot.resolve(found, IMAGE).release == "6.1.2-mine"
-    for name, file, said in (
+    kernel = recipe.load("mine")
+    assert kernel.recipe.source.prebuilt == recipe.Prebuilt(bzimage=f"{tmp_path}/k", modules=f"{tmp_path}/m")
+    assert boot.resolve(kernel, IMAGE).release == "6.1.2-mine"
+    for name, file, message in (
         ("mine", "k", "is there: choose another name"),
         ("../x", "k", "is not a name"),
         ("new", "m/modules.dep", "is not a bzImage"),
     ):
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=message):
             kernel_commands.import_kernel(name, tmp_path / file)
     with pytest.raises(InputError, match=r"--modules .*: there is no such"):
         kernel_commands.import_kernel("new", tmp_path / "k", tmp_path / "none")

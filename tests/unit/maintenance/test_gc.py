@@ -39,11 +39,11 @@ def put(
     place.mkdir()
     known = guest.Maker(process=maker or gone_process(), node="iron", uri=uri)
     (place / "maker").write_text(json.dumps(jsonable(known)))
-    about = record(name, ready=ready, uri=uri)
+    guest_record = record(name, ready=ready, uri=uri)
     if written:
-        (place / "guest.json").write_text(json.dumps(jsonable(about), indent=1))
+        (place / "guest.json").write_text(json.dumps(jsonable(guest_record), indent=1))
     if host:
-        host.add(mark(about.spec))
+        host.add(mark(guest_record.spec))
     return place
 
 
@@ -307,8 +307,8 @@ def images(monkeypatch: pytest.MonkeyPatch, *ids: str) -> Path:
     folder = state.folder("images", "debian12")
     for id in ids:
         (folder / id).mkdir()
-        about = Image(name="debian12", id=id, directory="", root="", disk_bytes=1, inputs={"recipe": id})
-        (folder / id / "manifest.json").write_text(json.dumps(jsonable(about)))
+        manifest = Image(name="debian12", id=id, directory="", root="", disk_bytes=1, inputs={"recipe": id})
+        (folder / id / "manifest.json").write_text(json.dumps(jsonable(manifest)))
     return folder
 
 

@@ -136,7 +136,7 @@ class FakeGuest(FakeShell):
 def qemu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accelerator, "qemu_version", lambda *_: "7.2.22")
     facts = {"machine": "big", "kernel": "6.12", "cpu": "EPYC", "cpus": "96", "load at start": "7.25"}
-    monkeypatch.setattr(machine, "about", lambda *_: facts)
+    monkeypatch.setattr(machine, "read_facts", lambda *_: facts)
     monkeypatch.setattr(machine, "load", lambda *_: 42.5)
 
 
