@@ -5,9 +5,9 @@ numalab.cli.main."""
 
 import signal
 
-# Signals wait until the command line can take them (terminal.handle_signals). Python's own answer, while it loads,
-# is an exit status of 1, which says "does not hold". exec keeps the mask; -IS above keeps the time before it
-# short.
+# Signals wait until the command line can take them (terminal.handle_signals). Python's own answer, while it
+# loads, is an exit status of 1, which says "does not hold". exec keeps the mask; -IS above keeps the time
+# before it short.
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 
 import os

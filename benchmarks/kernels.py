@@ -54,7 +54,8 @@ def main() -> int:
             seconds = timed(name, environment)
             missed += seconds > limits[kind]
             print(
-                f"{kind:8} {name:28} {seconds:8.2f} s  {seconds / full:.4f} of full  (at most {limits[kind]:.0f} s)",
+                f"{kind:8} {name:28} {seconds:8.2f} s  {seconds / full:.4f} of full  (at most"
+                f" {limits[kind]:.0f} s)",
                 flush=True,
             )
         print(f"load {os.getloadavg()[0]:.2f} at the end")

@@ -70,7 +70,8 @@ def main() -> None:
     print(f"{'case':16} {'boots':>5}  {'before / after':14} {'passed off':14} {'unchanged':14}")
     for name, boots, one in found:
         print(
-            f"{name:16} {boots:5}  {one.effect.answer:14} {one.planted.answer:14} {'green' if one.green else 'CHANGED':14}".rstrip()
+            f"{name:16} {boots:5}  {one.effect.answer:14} {one.planted.answer:14}"
+            f" {'green' if one.green else 'CHANGED':14}".rstrip()
         )
     for what, (hits, of) in rates(one for *_, one in found).items():
         print(f"{what}: {hits} of {of}")

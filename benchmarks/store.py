@@ -94,7 +94,10 @@ def compared(folders: list[Path]) -> str:
     """Compare the chosen runs, as `compare` does."""
     runs = [record.summary(folder) for folder in folders]
     assert not compatibility.differences(runs)
-    return f"{len(runs)} runs, {sum(len(block.rows) for block in comparison.compare(comparison.columns(runs)))} rows"
+    return (
+        f"{len(runs)} runs, {sum(len(block.rows) for block in comparison.compare(comparison.columns(runs)))}"
+        " rows"
+    )
 
 
 def command(*words: str) -> str:
@@ -114,7 +117,8 @@ def main() -> int:
         make(runs, count)
         last = max(runs.iterdir()) / "run.json"
         print(
-            f"{count} runs of {last.stat().st_size / 1e3:.0f} kB; load {os.getloadavg()[0]:.2f}, {os.cpu_count()} CPUs"
+            f"{count} runs of {last.stat().st_size / 1e3:.0f} kB; load {os.getloadavg()[0]:.2f},"
+            f" {os.cpu_count()} CPUs"
         )
         print(f"{'':45} {'elapsed':>10} {'own CPU':>10}")
         timed("index made anew", lambda: f"{len(run_index.find())} runs")

@@ -52,7 +52,10 @@ def _commands(group: Command, context: Any) -> Iterator[str]:
         if hasattr(command, "list_commands"):
             yield from _commands(command, inner)
             continue
-        yield f".SS {_text(inner.command_path.removeprefix('lab.py '))} {_text(' '.join(command.collect_usage_pieces(inner)))}"
+        yield (
+            f".SS {_text(inner.command_path.removeprefix('lab.py '))}"
+            f" {_text(' '.join(command.collect_usage_pieces(inner)))}"
+        )
         yield _text(command.help)
         yield from _parameters(command, inner)
 

@@ -155,7 +155,8 @@ def of(runs: Sequence[Run]) -> Calibration:
     ]
     if unlike or any(site(run).older() != here.older() for run in whole):
         raise InputError(
-            f"a calibration is of one kernel, case and machine; these runs differ in {'; '.join(unlike) or 'their case'}"
+            "a calibration is of one kernel, case and machine; these runs differ in"
+            f" {'; '.join(unlike) or 'their case'}"
         )
     place = whole[0].place
     assert place is not None
@@ -213,5 +214,6 @@ def load(where: Site) -> Calibration | None:
         return Calibration.from_json(path.read_text()) if path.exists() else None
     except (OSError, ValueError) as error:  # ValueError: JSON, UTF-8 or fields
         raise InputError(
-            f"{path}: not a calibration: {first_line(error)}: remove it, and run lab.py calibrate {where.case_name}"
+            f"{path}: not a calibration: {first_line(error)}: remove it, and run lab.py calibrate"
+            f" {where.case_name}"
         ) from error

@@ -8,12 +8,12 @@ kernels need not have the same spread, and often do not, since many a regression
 
 Two rules keep it honest with few boots and small counts.
 
-* A count varies at least as one of independent events does (Poisson: the variance is the mean; of the log, 1/mean).
-  Three boots that counted 1 1 1 and 0 0 0 have no spread of their own, but mean little. Large counts do not feel
-  this. A metric without this floor (a ratio) and without any spread is judged by `two_modes`.
-* Zeros. With one in the data, a shift is added to all values: 1/2 to counts (Anscombe 1948; Haldane and Woolf for log
-  ratios), half of the least positive value to others. Where a kernel counted 0 in every boot, the ratio is 0 and its
-  interval is open on that side.
+* A count varies at least as one of independent events does (Poisson: the variance is the mean; of the log,
+  1/mean). Three boots that counted 1 1 1 and 0 0 0 have no spread of their own, but mean little. Large counts
+  do not feel this. A metric without this floor (a ratio) and without any spread is judged by `two_modes`.
+* Zeros. With one in the data, a shift is added to all values: 1/2 to counts (Anscombe 1948; Haldane and Woolf
+  for log ratios), half of the least positive value to others. Where a kernel counted 0 in every boot, the
+  ratio is 0 and its interval is open on that side.
 
 A permutation test cannot be used: with 3 boots of each kernel its p is never below 2/20. benchmarks/judge.py
 measures the rates of wrong answers for several distributions, from Poisson to two modes. Not here: what a

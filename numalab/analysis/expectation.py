@@ -209,7 +209,10 @@ def _effect_text(observed: Effect, expected: Expectation, alpha: float) -> str:
     bound, word = (
         (1 / expected.by, "less") if expected.direction is Direction.FALLS else (expected.by, "more")
     )
-    return f"after/before is {shown} ({ends}), asked for: {word if expected.by == 1 else f'{bound:.3g} or {word}'}"
+    return (
+        f"after/before is {shown} ({ends}), asked for:"
+        f" {word if expected.by == 1 else f'{bound:.3g} or {word}'}"
+    )
 
 
 def _lacking(observed: Effect, expected: Expectation, alpha: float) -> str:
@@ -219,5 +222,8 @@ def _lacking(observed: Effect, expected: Expectation, alpha: float) -> str:
     return (
         text
         if needed is None
-        else f"{text}, {_factor(observed, expected):.3g} takes {needed}{' or more' * (needed == effect.MOST_BOOTS)} of each kernel"
+        else (
+            f"{text}, {_factor(observed, expected):.3g} takes"
+            f" {needed}{' or more' * (needed == effect.MOST_BOOTS)} of each kernel"
+        )
     )

@@ -372,8 +372,9 @@ def describe(metric: str) -> Metric:
     parts = _counter_of(metric)
     if parts is None:
         raise InputError(
-            f"metric {metric!r} is none: write a counter of /proc/vmstat, SOURCE:COUNTER (node1.vmstat:nr_dirty, trace:SYSTEM:EVENT, "
-            f"output:NAME), {', '.join(TIMES)} or one of {', '.join(DERIVED)}"
+            f"metric {metric!r} is none: write a counter of /proc/vmstat, SOURCE:COUNTER"
+            f" (node1.vmstat:nr_dirty, trace:SYSTEM:EVENT, output:NAME), {', '.join(TIMES)} or one of"
+            f" {', '.join(DERIVED)}"
         )
     source, name = parts
     if source == "output":

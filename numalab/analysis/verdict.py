@@ -36,11 +36,17 @@ DESCRIPTIVE = ("description", "source", "published", "also", "notes")
 
 MOVED = {
     # workload.py
-    "e2e37c51a1bfe02a2bce2acf52c5061c7d99f161c4f84a9a48e4c66eaed2a657": "71df7cd11808f6ce361deaab6c6765572e3c6ab3eeb97ae59a9f7761671b3f0f",
+    "e2e37c51a1bfe02a2bce2acf52c5061c7d99f161c4f84a9a48e4c66eaed2a657": (
+        "71df7cd11808f6ce361deaab6c6765572e3c6ab3eeb97ae59a9f7761671b3f0f"
+    ),
     # nas.py
-    "ee414a2b82aa99042ffe24e2f0f98ccf1d39f856befd946531e618e974c4edbf": "5590c5bec8280f9894006b5fe7609a78b6dcebfa1ac01457b907602cebe6b8f7",
+    "ee414a2b82aa99042ffe24e2f0f98ccf1d39f856befd946531e618e974c4edbf": (
+        "5590c5bec8280f9894006b5fe7609a78b6dcebfa1ac01457b907602cebe6b8f7"
+    ),
     # specjbb.py
-    "ecf4054b393eb69b5baf0a5ee002c6e066033ba37605b18ad8ccb09685f68eda": "d8223ef994b8ca9d89fbca0f1776908c143e2614086009b49ca75c0431264fe7",
+    "ecf4054b393eb69b5baf0a5ee002c6e066033ba37605b18ad8ccb09685f68eda": (
+        "d8223ef994b8ca9d89fbca0f1776908c143e2614086009b49ca75c0431264fe7"
+    ),
 }
 """SHA-256 of inputs before the package had rooms -> of the same files after it. Only their imports changed,
 so runs with either may be judged together. Remove an entry when its file changes again."""
@@ -154,7 +160,8 @@ def unfinished(runs: Sequence[Run], judged: Verdict) -> list[str]:
             )
         elif planned and place.looks > 1 and next_look(judged, plan := looks(place.case.sizes[run.size])):
             lines.append(
-                f"experiment {name} is unfinished: unclear after {min(judged.boots)} boots of each kernel, and it was to go on to {plan[-1]}"
+                f"experiment {name} is unfinished: unclear after {min(judged.boots)} boots of each kernel,"
+                f" and it was to go on to {plan[-1]}"
             )
     return [_line(line) for line in lines]
 
@@ -167,7 +174,8 @@ def _unlike(every: Sequence[Run], whole: Sequence[Run]) -> list[str]:
     """A line for each way in which runs differ and should not."""
     if strays := [run.id for run in every if run.place is None]:
         raise InputError(
-            f"run {strays[0]} belongs to no case: lab.py run CASE makes runs that do, lab.py compare sets others side by side"
+            f"run {strays[0]} belongs to no case: lab.py run CASE makes runs that do, lab.py compare sets"
+            " others side by side"
         )
     kernels = [
         f"kernel {arm}, {line}"
@@ -216,12 +224,14 @@ def _about_runs(every: Sequence[Run], sides: Sides) -> list[str]:
     lines = [f"run {run.id} broke and is not counted: {run.error}" for run in every if run.error]
     if again := hung(every):
         lines.append(
-            f"{again}, before {', '.join(run.id for run in every if run.guest.hung)}: a kernel that hangs looks the same"
+            f"{again}, before {', '.join(run.id for run in every if run.guest.hung)}: a kernel that hangs"
+            " looks the same"
         )
     for run in every:
         if run.console_warnings and not run.error:
             lines.append(
-                f"run {run.id}: {len(run.console_warnings)} warnings on its console, the first: {run.console_warnings[0]}"
+                f"run {run.id}: {len(run.console_warnings)} warnings on its console, the first:"
+                f" {run.console_warnings[0]}"
             )
     experiments = {run.place.experiment for run in every if run.place}
     if len(experiments) > 1:
@@ -233,7 +243,8 @@ def _about_runs(every: Sequence[Run], sides: Sides) -> list[str]:
         and (max(order[0]) < min(order[1]) or max(order[1]) < min(order[0]))
     ):
         lines.append(
-            "the boots are not interleaved: what changed on the host between them looks like a change of the kernel"
+            "the boots are not interleaved: what changed on the host between them looks like a change of the"
+            " kernel"
         )
     return lines
 
@@ -241,7 +252,8 @@ def _about_runs(every: Sequence[Run], sides: Sides) -> list[str]:
 def _about_values(findings: Sequence[Finding], sides: Sides) -> list[str]:
     """Doubts about metrics that only some boots have."""
     return [
-        f"{finding.expectation.metric} ({finding.expectation.phase}) is absent from {len(sides[arm]) - len(values)} of {len(sides[arm])} boots {arm}"
+        f"{finding.expectation.metric} ({finding.expectation.phase}) is absent from"
+        f" {len(sides[arm]) - len(values)} of {len(sides[arm])} boots {arm}"
         for finding in findings
         for arm, values in ((Arm.BEFORE, finding.before), (Arm.AFTER, finding.after))
         if 0 < len(values) < len(sides[arm])
@@ -255,7 +267,8 @@ def _about_thresholds(run: Run, sides: Sides, known: Calibration | None) -> list
     if known is None:
         return ["not calibrated on this machine: how far A is from A is not known (lab.py calibrate)"]
     return [
-        f"{expected.metric} ({expected.phase}): {fewest} boots of one kernel differ by up to {limit:.3g} by themselves, and {expected.by:g} was asked for"
+        f"{expected.metric} ({expected.phase}): {fewest} boots of one kernel differ by up to {limit:.3g} by"
+        f" themselves, and {expected.by:g} was asked for"
         for expected, limit in (inside(run.place.case, fewest, known) if fewest else ())
     ]
 
@@ -269,7 +282,8 @@ def hung(runs: Sequence[Run]) -> str:
     """How many boots had to be repeated because they hung under emulation, in words; '' for none."""
     count = sum(run.guest.hung for run in runs)
     return (
-        f"{count} boot{'s' * (count > 1)} hung under emulation and {'were' if count > 1 else 'was'} begun again"
+        f"{count} boot{'s' * (count > 1)} hung under emulation and {'were' if count > 1 else 'was'} begun"
+        " again"
         if count
         else ""
     )

@@ -127,7 +127,8 @@ def cases() -> None:
         for size, case_size in case.sizes.items():
             machines = ", ".join(machine.topology for machine in case_size.machines)
             echo(
-                f"{'':16}   {size}: {machines}; {case.before} against {case.after}; {case_size.boots} boots each, at most {case_size.minutes:g} min a boot"
+                f"{'':16}   {size}: {machines}; {case.before} against {case.after}; {case_size.boots} boots"
+                f" each, at most {case_size.minutes:g} min a boot"
             )
 
 
@@ -162,7 +163,8 @@ def run(
     for verdict in outcome.verdicts:
         echo(report_text.verdict(experiment.among_others(verdict, [run for run, _ in outcome.runs])))
     echo(
-        f"\ntables: ./lab.py compare {outcome.experiment}    judge again: ./lab.py verdict {outcome.experiment}"
+        f"\ntables: ./lab.py compare {outcome.experiment}    judge again: ./lab.py verdict"
+        f" {outcome.experiment}"
     )
     raise typer.Exit(status(outcome.verdicts))
 
@@ -192,7 +194,8 @@ def verdict(
             (run for run in chosen if run.place and run.place.experiment == name), key=lambda run: run.started
         )
         echo(
-            f"judged: experiment {name}, begun {first.started} on {first.host.get('machine', 'an unknown machine')}"
+            f"judged: experiment {name}, begun {first.started} on"
+            f" {first.host.get('machine', 'an unknown machine')}"
         )
     raise typer.Exit(status(verdicts))
 

@@ -153,7 +153,8 @@ def up(
             guest = future.result()
             spec = guest.record.spec
             echo(
-                f"{spec.name} is up: {spec.topology.description}; kernel {spec.boot.name}, {spec.runs_on}, topology verified"
+                f"{spec.name} is up: {spec.topology.description}; kernel {spec.boot.name}, {spec.runs_on},"
+                " topology verified"
             )
             echo(f"  ./lab.py ssh {spec.name}    ./lab.py console {spec.name}    ./lab.py down {spec.name}")
     fail_with([error for error, _ in outcomes if error is not None])
@@ -265,9 +266,11 @@ def status(name: GuestName) -> None:
         "image": f"{guest.record.image} ({guest.record.image_id})",
         "libvirt": f"{guest.record.uri} domain {domain_name(guest.mark)}",
         "ssh": f"root@127.0.0.1 port {spec.ssh_port}",
-        "network": "reaches the host, its LAN and beyond (--network)"
-        if spec.network
-        else "none but SSH from the host",
+        "network": (
+            "reaches the host, its LAN and beyond (--network)"
+            if spec.network
+            else "none but SSH from the host"
+        ),
         "QEMU user": qemu_user.shown(spec, guest.host),
         "created": guest.record.created,
         "hung boots": str(guest.record.hung),
@@ -332,7 +335,10 @@ def execute(
         bool,
         typer.Option(
             "--json",
-            help="print status, stdout, stderr, seconds, timed_out as JSON; of a stream its last 16 MiB, and stdout_cut, stderr_cut: bytes before",
+            help=(
+                "print status, stdout, stderr, seconds, timed_out as JSON; of a stream its last 16 MiB, and"
+                " stdout_cut, stderr_cut: bytes before"
+            ),
         ),
     ] = False,
 ) -> None:

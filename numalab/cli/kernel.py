@@ -144,7 +144,8 @@ def import_kernel(
     )
     # JSON is YAML, and quotes the paths.
     path.write_text(
-        f"description: {json.dumps(f'{release}, built elsewhere')}\nsource: {json.dumps({'prebuilt': prebuilt})}\n"
+        f"description: {json.dumps(f'{release}, built elsewhere')}\nsource:"
+        f" {json.dumps({'prebuilt': prebuilt})}\n"
     )
     recipe.load(name)
     echo(f"{path}: {release}: lab.py up --kernel {name}")

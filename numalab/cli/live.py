@@ -51,7 +51,8 @@ class View:
                 f"; about {(now - self.started) / boot.number * (self.total - boot.number) / 60:.0f} min left"
             )
         log.tell(
-            f"boot {boot.number + 1} of {'' if self.fixed else 'at most '}{self.total}: {boot.arm}, {boot.kernel.name}{left}",
+            f"boot {boot.number + 1} of {'' if self.fixed else 'at most '}{self.total}: {boot.arm},"
+            f" {boot.kernel.name}{left}",
             who=self.plan.case_name,
         )
         return self

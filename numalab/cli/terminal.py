@@ -5,9 +5,10 @@ Output of guests, and records from other machines, may hold any bytes, and some 
 all text of the command line goes through `echo`. Not here: running steps (progress), whose text goes through
 `visible` too.
 
-The first SIGINT, SIGTERM or SIGHUP ends every wait, and clean-up follows. Later signals do nothing: a person who
-presses Ctrl-C twice, or then closes the terminal, would otherwise end the clean-up, and guests would stay. The
-waits of a clean-up have deadlines. Not here: the clean-up, which is in the functions that make something.
+The first SIGINT, SIGTERM or SIGHUP ends every wait, and clean-up follows. Later signals do nothing: a person
+who presses Ctrl-C twice, or then closes the terminal, would otherwise end the clean-up, and guests would
+stay. The waits of a clean-up have deadlines. Not here: the clean-up, which is in the functions that make
+something.
 """
 
 from __future__ import annotations

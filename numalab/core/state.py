@@ -43,7 +43,8 @@ def directory() -> Path:
     path = Path(text).expanduser().absolute()
     if odd := re.search(r"[\s%\"'\\]", str(path)):
         raise HostError(
-            f"state directory {str(path)!r}: has {odd[0]!r} in it, which ssh's options cannot carry: set LAB_STATE to another"
+            f"state directory {str(path)!r}: has {odd[0]!r} in it, which ssh's options cannot carry: set"
+            " LAB_STATE to another"
         )
     try:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)

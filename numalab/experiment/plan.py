@@ -71,7 +71,8 @@ def make_plan(
         raise InputError(f"case {name} has no size {size}: it has {', '.join(case.sizes)}")
     if len(kernels) == 1:
         raise InputError(
-            f"kernels {kernels[0]}: one kernel compares with nothing; give two, such as {case.before},{case.after}",
+            f"kernels {kernels[0]}: one kernel compares with nothing; give two, such as"
+            f" {case.before},{case.after}",
             field="kernels",
         )
     machines = case.sizes[size].machines
@@ -115,7 +116,8 @@ def check_plan(plan: Plan) -> None:
             phase.measured and fnmatchcase(phase.name, expectation.phase) for phase in workload_phases(plan)
         ):
             raise InputError(
-                f"case {plan.case_name}: {plan.case.workload} has no measured phase {expectation.phase} in size {plan.size}"
+                f"case {plan.case_name}: {plan.case.workload} has no measured phase {expectation.phase} in"
+                f" size {plan.size}"
             )
     scaled_topology(plan)
 

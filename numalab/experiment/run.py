@@ -248,7 +248,8 @@ def _refuse(plan: Plan, run: Run, boots: int) -> None:
             for expected, least in refused
         )
         raise InputError(
-            f"case {plan.case_name}: {boots} boots cannot bear its thresholds here ({reasons}): more boots, or a larger `by`",
+            f"case {plan.case_name}: {boots} boots cannot bear its thresholds here ({reasons}): more boots,"
+            " or a larger `by`",
             field="boots",
         )
 
@@ -291,8 +292,11 @@ def among_others(judged: Verdict, runs: Sequence[Run]) -> Verdict:
     return _doubted(
         judged,
         [
-            f"repeated: {count} other experiment{'s' * (count > 1)} of this case, size, topology, machine and kernels "
-            f"{'are' if count > 1 else 'is'} here, {sum(started < begun for started, _ in others)} earlier; {answers}",
+            (
+                f"repeated: {count} other experiment{'s' * (count > 1)} of this case, size, topology, machine"
+                f" and kernels {'are' if count > 1 else 'is'} here,"
+                f" {sum(started < begun for started, _ in others)} earlier; {answers}"
+            ),
         ],
     )
 

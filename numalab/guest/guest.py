@@ -172,8 +172,8 @@ class Guest:
         paused_by = self.host.paused_by(self.mark)
         if paused_by:
             raise HostError(
-                f"guest {self.name}: its disk on the host is full: QEMU could not write {paused_by} and has paused the guest: "
-                f"lab.py down {self.name}, and make room before the next one",
+                f"guest {self.name}: its disk on the host is full: QEMU could not write {paused_by} and has"
+                f" paused the guest: lab.py down {self.name}, and make room before the next one",
                 evidence=self.console_tail(),
             )
         if self._booting:
@@ -190,7 +190,8 @@ class Guest:
         time.sleep(OOPS_SECONDS)
         if console.stale_breakpoint(self._more_console(self._console.seen).decode(errors="replace")):
             raise (BootHung if self._booting else GuestError)(
-                f"guest {self.name}: oopsed under emulation at a breakpoint that its memory does not have (QEMU ran an old translation)",
+                f"guest {self.name}: oopsed under emulation at a breakpoint that its memory does not have"
+                " (QEMU ran an old translation)",
                 evidence=self.console_tail(),
             ) from error
 
@@ -205,8 +206,8 @@ class Guest:
             return
         if tail := self.console_tail().strip():
             raise BootHung(
-                f"guest {self.name}: hung in its boot under emulation, nothing new on its console for {HUNG_SECONDS:.0f} s; "
-                f"last: {tail.splitlines()[-1]}",
+                f"guest {self.name}: hung in its boot under emulation, nothing new on its console for"
+                f" {HUNG_SECONDS:.0f} s; last: {tail.splitlines()[-1]}",
                 evidence=tail,
             )
 
@@ -284,8 +285,8 @@ class Guest:
             self.host.stop(self.mark, deadline.grace(20))
             if process := self.host.qemu(self.mark):
                 raise HostError(
-                    f"guest {self.name}: its QEMU (process {process}) runs, but libvirt at {self.host.uri} does not know it: "
-                    f"end that process, then lab.py down {self.name}"
+                    f"guest {self.name}: its QEMU (process {process}) runs, but libvirt at {self.host.uri}"
+                    f" does not know it: end that process, then lab.py down {self.name}"
                 )
             self.ssh.control.unlink(missing_ok=True)
             remove(self.directory, self.host, deadline.grace(20))

@@ -177,7 +177,8 @@ def _claim_there(place: Path, where: Where, deadline: Deadline) -> None:
     )
     if done.status:
         raise HostError(
-            f"{where.ssh}:{place}: {done.stderr.strip()}: is it another lab's guest of this name? Choose another name",
+            f"{where.ssh}:{place}: {done.stderr.strip()}: is it another lab's guest of this name? Choose"
+            " another name",
             field="name",
         )
 

@@ -71,12 +71,14 @@ def silence(guest: str, cpu_seconds: float) -> str:
     """The message for a guest whose kernel printed nothing until the time limit, by its processor time."""
     if cpu_seconds > BUSY_SECONDS:
         return (
-            f"guest {guest}: its kernel printed nothing and used {cpu_seconds:.0f} s of processor time: it runs, or loops, "
-            "without a console: has it CONFIG_SERIAL_8250_CONSOLE? earlyprintk=ttyS0,115200 on its command line may tell more"
+            f"guest {guest}: its kernel printed nothing and used {cpu_seconds:.0f} s of processor time: it"
+            " runs, or loops, without a console: has it CONFIG_SERIAL_8250_CONSOLE? earlyprintk=ttyS0,115200"
+            " on its command line may tell more"
         )
     return (
-        f"guest {guest}: its kernel printed nothing and used only {cpu_seconds:.1f} s of processor time: it hangs before its first line. A tree "
-        "older than 4.1 that today's assembler built does so: it needs flags: [-Wa,-mshared] in its era (kernels/eras/)"
+        f"guest {guest}: its kernel printed nothing and used only {cpu_seconds:.1f} s of processor time: it"
+        " hangs before its first line. A tree older than 4.1 that today's assembler built does so: it needs"
+        " flags: [-Wa,-mshared] in its era (kernels/eras/)"
     )
 
 

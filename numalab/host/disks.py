@@ -33,7 +33,10 @@ def largest_file(folder: Path, where: Where = HERE) -> int:
     """Bytes of the largest sparse file in a folder: to the MiB here, to a power of two on another machine."""
     if where.ssh:
         sizes = " ".join(str(1 << power) for power in range(62, 29, -1))
-        script = f'f=$(mktemp -p "$1"); for s in {sizes}; do truncate -s $s "$f" 2>/dev/null && echo $s && break; done; rm -f "$f"'
+        script = (
+            f'f=$(mktemp -p "$1"); for s in {sizes}; do truncate -s $s "$f" 2>/dev/null && echo $s && break;'
+            ' done; rm -f "$f"'
+        )
         return int(where.run(["sh", "-c", script, "sh", folder], deadline=Deadline.after(60)).stdout or "0")
     with tempfile.TemporaryFile(dir=folder) as probe:
         low, high = 0, (1 << 63) // MIB - 1
@@ -51,7 +54,10 @@ def largest_file(folder: Path, where: Where = HERE) -> int:
 def direct_io(folder: Path, where: Where = HERE) -> bool:
     """Whether files in the folder can be opened with O_DIRECT, as QEMU's cache=none needs."""
     if where.ssh:
-        script = 'f=$(mktemp -p "$1"); dd if=/dev/zero of="$f" bs=4096 count=1 oflag=direct 2>/dev/null; s=$?; rm -f "$f"; exit $s'
+        script = (
+            'f=$(mktemp -p "$1"); dd if=/dev/zero of="$f" bs=4096 count=1 oflag=direct 2>/dev/null; s=$?; rm'
+            ' -f "$f"; exit $s'
+        )
         return (
             where.run(["sh", "-c", script, "sh", folder], deadline=Deadline.after(60), check=False).status
             == 0
@@ -74,7 +80,8 @@ def check_room(folder: Path, where: Where = HERE) -> None:
         free = shutil.disk_usage(folder).free
     if free < ROOM:
         raise HostError(
-            f"{folder}: {free // MIB}MiB free, a guest needs {ROOM // MIB}MiB: lab.py gc, or set LAB_STATE to a larger disk"
+            f"{folder}: {free // MIB}MiB free, a guest needs {ROOM // MIB}MiB: lab.py gc, or set LAB_STATE to"
+            " a larger disk"
         )
 
 
@@ -181,7 +188,8 @@ def pool(deadline: Deadline) -> Path:
             raise HostError("storage pool needs root for its loop mount; qcow2 does not", field="storage")
         if (old := earlier.with_suffix(".xfs")).exists():
             note(
-                f"{old}: left alone: an earlier lab made it, and another machine may have it mounted: if none has, remove it"
+                f"{old}: left alone: an earlier lab made it, and another machine may have it mounted: if none"
+                " has, remove it"
             )
         with step("storage pool: XFS on a loop device"):
             if not backing.exists():

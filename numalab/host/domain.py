@@ -241,8 +241,8 @@ def _log_path(spec: GuestSpec) -> str:
 
 
 def _network(spec: GuestSpec) -> tuple[str, ...]:
-    # libvirt does not know of this card and assigns slots from the low end: on pc up to 0x1d with 25 disks, on
-    # q35 a few of pcie.0, where 0x1f is taken.
+    # libvirt does not know of this card and assigns slots from the low end: on pc up to 0x1d with 25 disks,
+    # on q35 a few of pcie.0, where 0x1f is taken.
     bus, slot = ("pcie.0", "0x1c") if spec.topology.machine == "q35" else ("pci.0", "0x1f")
     # When restricted, QEMU still answers DHCP, without a router or a name server, so nothing waits for one.
     restrict = "off" if spec.network else "on"

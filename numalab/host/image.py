@@ -157,7 +157,10 @@ def _matching(name: str, wanted: dict[str, str], base: Path | None) -> list[Imag
 
 def _whole(image: Image) -> Image:
     """The image, after checking its files. HostError when one is missing or truncated."""
-    mend = f"lab.py image build --force {image.name} (with the --base that it was made from, if any), then lab.py gc"
+    mend = (
+        f"lab.py image build --force {image.name} (with the --base that it was made from, if any), then"
+        " lab.py gc"
+    )
     try:
         size = (
             min(image.file(needed).stat().st_size for needed in FILES)
@@ -167,7 +170,8 @@ def _whole(image: Image) -> Image:
         raise HostError(f"image {image.name}: {image.directory} is broken ({error}): {mend}") from error
     if size != image.disk_bytes:
         raise HostError(
-            f"image {image.name}: {image.directory}/disk.qcow2 has {size} bytes, not {image.disk_bytes}: {mend}"
+            f"image {image.name}: {image.directory}/disk.qcow2 has {size} bytes, not {image.disk_bytes}:"
+            f" {mend}"
         )
     return image
 
@@ -260,7 +264,10 @@ def _base_disk(image_recipe: ImageRecipe, scratch: Path, deadline: Deadline) -> 
         (tree / "dev").mkdir()  # --skip=output/dev: its nodes need root, and the kernel mounts devtmpfs here
         with raw.open("wb") as handle:
             handle.truncate(image_recipe.disk)
-        table = f"label: gpt\nstart=1MiB, size=1MiB, type=21686148-6449-6E6F-744E-656564454649\nstart={ROOT_START // MIB}MiB, uuid={PARTITION}\n"
+        table = (
+            "label: gpt\nstart=1MiB, size=1MiB,"
+            f" type=21686148-6449-6E6F-744E-656564454649\nstart={ROOT_START // MIB}MiB, uuid={PARTITION}\n"
+        )
         run([need("sfdisk", "fdisk"), "-q", raw], deadline=deadline, input=table.encode())
         # No lazy initialization: it would write to the disk during the first measurements.
         blocks = (image_recipe.disk - ROOT_START - MIB) // 4096
@@ -317,8 +324,8 @@ def _overlay_files(deadline: Deadline) -> dict[str, str]:
         "etc/fstab": f"PARTUUID={PARTITION} / ext4 errors=remount-ro,noatime 0 1\n",
         "etc/hostname": "lab\n",
         "etc/systemd/network/10-lab.network": (
-            paths.ROOT / "playbooks/roles/guest/files/root/etc/systemd/network/10-lab.network"
-        ).read_text(),
+            (paths.ROOT / "playbooks/roles/guest/files/root/etc/systemd/network/10-lab.network").read_text()
+        ),
         "root/.ssh/authorized_keys": state.ssh_key(deadline).with_suffix(".pub").read_text(),
     }
 
@@ -332,7 +339,7 @@ def _mmdebstrap(image_recipe: ImageRecipe, scratch: Path, tar: Path, deadline: D
     for path in [overlay, *overlay.rglob("*")]:
         if path.is_dir():
             path.chmod(0o700 if path.name in ("root", ".ssh") else 0o755)
-    # sshd trusts only files of root, whoever builds the image; sync-in keeps the ids that the files have here.
+    # sshd trusts only files of root, whoever builds the image; sync-in keeps the ids of the files here.
     ours = sorted(
         {
             str(path)
@@ -374,7 +381,8 @@ def _cloud_init(scratch: Path, deadline: Deadline) -> list[list[str]]:
     key = state.ssh_key(deadline).with_suffix(".pub").read_text().strip()
     (seed / "meta-data").write_text("instance-id: numalab\n")
     (seed / "user-data").write_text(
-        f"#cloud-config\ndisable_root: false\nusers:\n  - name: root\n    lock_passwd: false\n    ssh_authorized_keys: ['{key}']\n"
+        "#cloud-config\ndisable_root: false\nusers:\n  - name: root\n    lock_passwd: false\n   "
+        f" ssh_authorized_keys: ['{key}']\n"
     )
     return [["-smbios", "type=1,serial=ds=nocloud-net;s=http://{{ .HTTPIP }}:{{ .HTTPPort }}/"]]
 
@@ -411,7 +419,8 @@ def _packer(
     for path in (disk, scratch):
         if "{{" in str(path):
             raise InputError(
-                f"{path}: has {{{{ in it, which Packer takes for a template: give the file or the folder another name"
+                f"{path}: has {{{{ in it, which Packer takes for a template: give the file or the folder"
+                " another name"
             )
     (scratch / "vars.yml").write_text(literals(provision))
     # Lists go into a JSON file: on the command line Packer 1.6.6 takes them for strings.

@@ -47,7 +47,8 @@ sum=$(sha256sum <"$1") && [ "${sum%% *}" = "$3" ] && chmod "$4" "$1" && sync "$1
 """sh -c, with the file that was sent, its final name, its SHA-256 and its mode."""
 SWEEP = """
 for folder in cache guests images kernels pushed; do
-    test ! -d "$1/$folder" || find "$1/$folder" -maxdepth 3 -name "$2*" -mmin +1440 -prune -print -exec rm -rf -- {} +
+    test ! -d "$1/$folder" ||
+        find "$1/$folder" -maxdepth 3 -name "$2*" -mmin +1440 -prune -print -exec rm -rf -- {} +
 done
 """
 """sh -c, with the state directory and the prefix of our partial files: removes and prints those a day old."""
@@ -115,7 +116,8 @@ class Where:
         if check and result.status:
             last_line = (result.stderr.strip() or result.stdout.strip() or "no output").splitlines()[-1]
             raise CommandFailed(
-                f"on {self.ssh}: {shlex.join(str(word) for word in words)[:200]}: exit status {result.status}: {last_line}",
+                f"on {self.ssh}: {shlex.join(str(word) for word in words)[:200]}: exit status"
+                f" {result.status}: {last_line}",
                 evidence=result.stderr,
             )
         return result

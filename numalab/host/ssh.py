@@ -199,9 +199,11 @@ class Ssh:
         """scp -r; `guest:` stands for the guest in either path."""
         # scp never takes an absolute path for a host, even with a colon in it.
         words = [
-            path.replace("guest:", f"{self.host}:", 1)
-            if path.startswith("guest:")
-            else str(Path(path).absolute())
+            (
+                path.replace("guest:", f"{self.host}:", 1)
+                if path.startswith("guest:")
+                else str(Path(path).absolute())
+            )
             for path in (source, target)
         ]
         run(

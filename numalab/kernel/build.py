@@ -180,11 +180,13 @@ def existing(plan: BuildPlan) -> Built | None:
         size = built.file("bzImage").stat().st_size
     except (OSError, ValueError) as error:
         raise HostError(
-            f"kernel {plan.name}: {place} is broken ({first_line(error)}): remove it, then lab.py kernel build {plan.name}"
+            f"kernel {plan.name}: {place} is broken ({first_line(error)}): remove it, then lab.py kernel"
+            f" build {plan.name}"
         ) from error
     if size != built.bzimage_bytes:
         raise HostError(
-            f"kernel {plan.name}: {place}/bzImage has {size} bytes, not {built.bzimage_bytes}: remove {place} and build it again"
+            f"kernel {plan.name}: {place}/bzImage has {size} bytes, not {built.bzimage_bytes}: remove {place}"
+            " and build it again"
         )
     return built
 
@@ -226,12 +228,14 @@ def configure(plan: BuildPlan, deadline: Deadline) -> str:
         lacking, gone = kernel_era.forgiven(plan.era, kconfig.lost(plan.config, text))
         if lacking:
             note(
-                f"kernel {plan.name}: its era lacks {', '.join(line.split()[0].removeprefix('CONFIG_') for line in lacking)}"
+                f"kernel {plan.name}: its era lacks"
+                f" {', '.join(line.split()[0].removeprefix('CONFIG_') for line in lacking)}"
             )
         if gone:
             fresh.unlink()
             raise InputError(
-                f"kernel {plan.name}: options that were asked for did not survive olddefconfig: {', '.join(gone)}"
+                f"kernel {plan.name}: options that were asked for did not survive olddefconfig:"
+                f" {', '.join(gone)}"
             )
         state.sync(fresh)
         fresh.replace(place)
@@ -253,7 +257,8 @@ def _keep(plan: BuildPlan, scratch: Path, seconds: float) -> Built:
         raise HostError(f"kernel {plan.name}: what was built calls itself {built_release}")
     if not text.startswith(f"{built_release} ({plan.key}@{BUILD_HOST}) "):
         raise HostError(
-            f"kernel {plan.name}: what was built is another kernel: it carries {text!r}, and not the key {plan.key}: build it again"
+            f"kernel {plan.name}: what was built is another kernel: it carries {text!r}, and not the key"
+            f" {plan.key}: build it again"
         )
     built = Built(
         name=plan.name,
@@ -305,7 +310,8 @@ def _play(plan: BuildPlan, tag: str, out: Path, deadline: Deadline, *, modules: 
         if full_here or "No space left on device" in error.evidence:
             place = state.directory() if builder.local else builder.host
             raise HostError(
-                f"kernel {plan.name}: the disk is full ({place}): make room (lab.py kernel prune, lab.py gc), then build it again",
+                f"kernel {plan.name}: the disk is full ({place}): make room (lab.py kernel prune, lab.py gc),"
+                " then build it again",
                 evidence=error.evidence,
             ) from error
         raise CommandFailed(f"kernel {plan.name}: {error}", evidence=error.evidence) from error

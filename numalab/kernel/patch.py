@@ -61,7 +61,8 @@ def header(text: str, label: str) -> Header:
             fields[key] = value.strip()
         else:
             raise InputError(
-                f"{label}: header: {line!r} is no line of a header: it has {', '.join(HEADER)}, each once, then an empty line"
+                f"{label}: header: {line!r} is no line of a header: it has {', '.join(HEADER)}, each once,"
+                " then an empty line"
             )
     if missing := [key for key in HEADER if not fields.get(key)]:
         raise InputError(f"{label}: header: {missing[0]} is missing")
@@ -100,9 +101,13 @@ def refusal(output: str, patch: Patch) -> str | None:
         path, line = match[1], int(match[2])
         starts = _hunks(patch, path)
         hunk = f"hunk {starts.index(line) + 1} of {len(starts)}" if line in starts else "the hunk"
-        return f"{patch.label}: {hunk} (line {line}) of {path} does not {'reverse' if patch.reverse else 'apply'}"
+        return (
+            f"{patch.label}: {hunk} (line {line}) of {path} does not"
+            f" {'reverse' if patch.reverse else 'apply'}"
+        )
     match = re.search(
-        r"error: (.+?): (No such file or directory|already exists in working directory|does not exist in index)",
+        r"error: (.+?): (No such file or directory|already exists in working directory|does not exist in"
+        r" index)",
         output,
     )
     if match:

@@ -79,7 +79,8 @@ class Source(Value):
         names = [name for name, value in data.items() if value] if isinstance(data, dict) else []
         if isinstance(data, dict) and len(names) != 1:
             raise ValueError(
-                f"exactly one source must be given, not {len(names)}: debian-image, debian-source, git, tarball or prebuilt"
+                f"exactly one source must be given, not {len(names)}: debian-image, debian-source, git,"
+                " tarball or prebuilt"
             )
         return data
 
@@ -204,7 +205,8 @@ def patch_files(set_name: str, series: str | None, kernel: Kernel) -> list[Path]
     if not there:
         sets = sorted(path.name for path in (paths.ROOT / "kernels" / "patches").glob("*/"))
         raise InputError(
-            f"{kernel.file}: there is no patch set kernels/patches/{set_name}: there are {', '.join(sets) or 'none'}"
+            f"{kernel.file}: there is no patch set kernels/patches/{set_name}: there are"
+            f" {', '.join(sets) or 'none'}"
         )
     if series is None:
         raise InputError(f"{kernel.file}: series: is needed to choose among {set_name}'s: {', '.join(there)}")

@@ -225,7 +225,8 @@ def _git(kernel: Kernel, requested: Git, deadline: Deadline, fetch: bool) -> Tre
     where = requested.url or linux_git()
     if not where:
         raise InputError(
-            f"{kernel.file}: comes from a Linux git tree: say where one is, in LAB_LINUX_GIT or to lab.py kernel build",
+            f"{kernel.file}: comes from a Linux git tree: say where one is, in LAB_LINUX_GIT or to lab.py"
+            " kernel build",
             field="source_tree",
         )
     local = Path(where).expanduser()
@@ -245,7 +246,8 @@ def _git(kernel: Kernel, requested: Git, deadline: Deadline, fetch: bool) -> Tre
         raise InputError(f"{kernel.file}: source.git.rev: {where} has no commit {requested.rev}")
     if requested.commit and not commit.startswith(requested.commit):
         raise InputError(
-            f"{kernel.file}: source.git.commit: {requested.rev} of {where} is {commit[:12]}, not {requested.commit}: was the tag moved?"
+            f"{kernel.file}: source.git.commit: {requested.rev} of {where} is {commit[:12]}, not"
+            f" {requested.commit}: was the tag moved?"
         )
     tarball = next(
         filter(_named_by_content, sorted(state.folder("downloads").glob(f"git-{commit}-*.tar"))), None

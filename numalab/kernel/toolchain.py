@@ -134,7 +134,8 @@ def _contained(machine: Builder, age: Era, deadline: Deadline, *, ask: bool) -> 
             state.write(memory, (Path(scratch) / "versions").read_text())
         if not (lines := _remembered(memory)):
             raise HostError(
-                f"builder {machine.host}: containers/{name}/versions is damaged: remove the folder containers/{name} there"
+                f"builder {machine.host}: containers/{name}/versions is damaged: remove the folder"
+                f" containers/{name} there"
             )
     if not lines:
         return None

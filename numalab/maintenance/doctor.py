@@ -77,7 +77,10 @@ def _libvirt(uri: str | None, deadline: Deadline) -> Iterator[Fact]:
     try:
         host = connect(uri, deadline)
     except LabError as error:
-        mend = "start libvirtd (systemctl start libvirtd; without systemd, lab.py starts it as root), or --connect URI"
+        mend = (
+            "start libvirtd (systemctl start libvirtd; without systemd, lab.py starts it as root), or"
+            " --connect URI"
+        )
         yield Fact("libvirt", str(error), False, "no guest starts", mend, needed=True)
         return
     yield Fact("libvirt", f"{host.version()} at {host.uri}")
@@ -87,7 +90,8 @@ def _libvirt(uri: str | None, deadline: Deadline) -> Iterator[Fact]:
         f"{user.name}: {user.reason}",
         not user.avoidable,
         "a guest that breaks out of QEMU is root here",
-        "chmod 711 it if it is the lab's, else set LAB_STATE to another folder: install -d -m 711 /var/lib/numalab",
+        "chmod 711 it if it is the lab's, else set LAB_STATE to another folder: install -d -m 711"
+        " /var/lib/numalab",
     )
     free = host.free_memory(deadline)
     yield Fact(

@@ -86,7 +86,8 @@ def _guest(name: str, host: Host, deadline: Deadline) -> list[str]:
     process = maker.parsed if maker else None
     if maker and process and process.elsewhere:
         note(
-            f"guest {name}: left alone: another machine ({maker.node}) made it: run lab.py gc there, or, if it is no more, remove {place}"
+            f"guest {name}: left alone: another machine ({maker.node}) made it: run lab.py gc there, or, if"
+            f" it is no more, remove {place}"
         )
         return []
     if process and process.lives:
@@ -99,14 +100,16 @@ def _guest(name: str, host: Host, deadline: Deadline) -> list[str]:
         return []
     if maker and not process and not running:
         note(
-            f"guest {name}: left alone: a lab before 2026-11 made it, and did not say on which machine: if on this one, lab.py down {name}"
+            f"guest {name}: left alone: a lab before 2026-11 made it, and did not say on which machine: if on"
+            f" this one, lab.py down {name}"
         )
         return []
     if record:
         host.stop(mark(record.spec), deadline)
         if qemu := host.qemu(mark(record.spec)):
             note(
-                f"guest {name}: left alone: its QEMU (process {qemu}) runs, but libvirt at {host.uri} does not know it"
+                f"guest {name}: left alone: its QEMU (process {qemu}) runs, but libvirt at {host.uri} does"
+                " not know it"
             )
             return []
     guests.remove(place, host, deadline)

@@ -102,7 +102,8 @@ class Topology(Value):
                     raise ValueError(f"nodes: vCPU {cpu} is in node {owner[cpu]} and again in node {index}")
                 if cpu >= self.vcpus:
                     raise ValueError(
-                        f"nodes: node {index} has vCPU {cpu}, but there are only {self.vcpus} (0-{self.vcpus - 1})"
+                        f"nodes: node {index} has vCPU {cpu}, but there are only {self.vcpus}"
+                        f" (0-{self.vcpus - 1})"
                     )
                 owner[cpu] = index
         missing = tuple(cpu for cpu in range(self.vcpus) if cpu not in owner)
@@ -129,7 +130,8 @@ class Topology(Value):
         count = len(self.nodes)
         if len(self.distances) != count or any(len(row) != count for row in self.distances):
             raise ValueError(
-                f"distances: must be a full table of {count} rows of {count} (QEMU refuses an asymmetric one with gaps)"
+                f"distances: must be a full table of {count} rows of {count} (QEMU refuses an asymmetric one"
+                " with gaps)"
             )
 
     def _check_disks(self) -> None:
@@ -149,12 +151,14 @@ class Topology(Value):
                 owner[cpu] for cpu, least in zip(firsts, sorted(firsts), strict=True) if cpu != least
             )
             raise ValueError(
-                f"nodes: node {index} begins with vCPU {min(self.nodes[index].cpus)}, and a later node with vCPU "
-                f"{min(first for first in firsts if owner[first] > index)}: Linux numbers nodes by their first vCPU: sort them so"
+                f"nodes: node {index} begins with vCPU {min(self.nodes[index].cpus)}, and a later node with"
+                f" vCPU {min(first for first in firsts if owner[first] > index)}: Linux numbers nodes by"
+                " their first vCPU: sort them so"
             )
         cores = self.vcpus // self.sockets
         if (ids := ((self.sockets - 1) << (cores - 1).bit_length()) + cores) > MAX_VCPUS:
-            # Each socket takes a power of two of APIC ids (QEMU's include/hw/i386/topology.h); TCG has no x2APIC.
+            # Each socket takes a power of two of APIC ids (QEMU's include/hw/i386/topology.h), and TCG has no
+            # x2APIC.
             raise ValueError(
                 f"sockets: {self.sockets} sockets of {cores} vCPUs take APIC ids up to {ids - 1}; "
                 f"{MAX_VCPUS - 1} is the largest that a guest has: choose fewer sockets"
@@ -166,26 +170,29 @@ class Topology(Value):
                 raise ValueError(f"nodes: node {index}'s memory is not a whole number of MiB")
             if 0 < node.memory < LEAST_NODE:
                 raise ValueError(
-                    f"nodes: node {index} has {show_size(node.memory)}; a node with memory has {show_size(LEAST_NODE)} at least"
+                    f"nodes: node {index} has {show_size(node.memory)}; a node with memory has"
+                    f" {show_size(LEAST_NODE)} at least"
                 )
             if node.cpus and index and not self.nodes[index - 1].cpus:
                 # libvirt 9.0 searches a vCPU's node from node 0 on and reads the CPU mask that a node without
                 # CPUs does not have (qemuProcessSetupPid): libvirtd dies by SIGSEGV, for all of its users.
                 raise ValueError(
-                    f"nodes: node {index} has CPUs, but node {index - 1} before it has none: number the nodes "
-                    "without CPUs last (libvirt 9.0 crashes on others)"
+                    f"nodes: node {index} has CPUs, but node {index - 1} before it has none: number the nodes"
+                    " without CPUs last (libvirt 9.0 crashes on others)"
                 )
         if self.memory % MIB:
             raise ValueError(f"memory: {show_size(self.memory)} is not a whole number of MiB")
         if self.fake and self.memory < self.fake * LEAST_NODE:
             raise ValueError(
-                f"fake: {self.fake} nodes share {show_size(self.memory)}; each needs {show_size(LEAST_NODE)} at least"
+                f"fake: {self.fake} nodes share {show_size(self.memory)}; each needs {show_size(LEAST_NODE)}"
+                " at least"
             )
         if self.fake and self.memory % (self.fake * FAKE_STEP):
-            # A node with a hole, such as node 0 below 1 MiB, gets one step more, and the last node may then be
-            # missing: 6.1 makes 6 nodes of 900 MiB with numa=fake=7.
+            # A node with a hole, such as node 0 below 1 MiB, gets one step more, and the last node may then
+            # be missing: 6.1 makes 6 nodes of 900 MiB with numa=fake=7.
             raise ValueError(
-                f"fake: {self.fake} nodes share {show_size(self.memory)}; each needs a multiple of {show_size(FAKE_STEP)}"
+                f"fake: {self.fake} nodes share {show_size(self.memory)}; each needs a multiple of"
+                f" {show_size(FAKE_STEP)}"
             )
 
     def _limit_distances(self) -> None:
@@ -214,7 +221,8 @@ class Topology(Value):
         if memoryless and any(node.latency_ns or node.bandwidth_mibs for node in self.nodes):
             # With an HMAT libvirt makes a memory backend for each node, and QEMU refuses one of size 0.
             raise ValueError(
-                f"nodes: node {memoryless[0]} has no memory, so no node can have latency_ns and bandwidth_mibs"
+                f"nodes: node {memoryless[0]} has no memory, so no node can have latency_ns and"
+                " bandwidth_mibs"
             )
 
 
@@ -232,7 +240,8 @@ def scale(topology: Topology, *, memory: int | None = None, vcpus: int | None = 
         raise InputError(f"memory: {memory} bytes is not a whole number of MiB", field="memory")
     if vcpus < sum(map(bool, cpu_shares)):
         raise InputError(
-            f"vcpus {vcpus}: {sum(map(bool, cpu_shares))} nodes of this topology have CPUs, one each is the least",
+            f"vcpus {vcpus}: {sum(map(bool, cpu_shares))} nodes of this topology have CPUs, one each is the"
+            " least",
             field="vcpus",
         )
     if memory < (least := LEAST_NODE * max(1, topology.fake or sum(map(bool, mem_shares)))):
@@ -254,7 +263,12 @@ def scale(topology: Topology, *, memory: int | None = None, vcpus: int | None = 
     try:
         return Topology.model_validate(
             jsonable(topology)
-            | {"memory": show_size(memory), "vcpus": vcpus, "nodes": nodes, "sockets": sockets}
+            | {
+                "memory": show_size(memory),
+                "vcpus": vcpus,
+                "nodes": nodes,
+                "sockets": sockets,
+            }
         )
     except ValidationError as error:
         raise InputError(

@@ -267,7 +267,10 @@ def _effect(y: float, finding: Finding, ends: tuple[float, float]) -> list[go.Sc
             )
         )
     symbol = "triangle-left" if not finding.ratio else "circle" if finding.decides else "circle-open"
-    label = f"{finding.expectation.metric} · {finding.expectation.phase}: {number(finding.ratio)} {interval(finding.low, finding.high)}"
+    label = (
+        f"{finding.expectation.metric} · {finding.expectation.phase}: {number(finding.ratio)}"
+        f" {interval(finding.low, finding.high)}"
+    )
     traces.append(
         go.Scatter(
             x=[ratio],

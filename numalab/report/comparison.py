@@ -6,8 +6,8 @@ published mails (slowscan-lkml-2015.txt), with these deliberate differences:
 
 * Stddev divides by n - 1. The seed's divides by n: its three boots follow from Min, Amean and Max, as
   tests/unit/report/test_comparison.py shows.
-* A counter, and what is derived from it, is a mean over the boots. A ratio is that of the sums, so that it agrees
-  with the rows that it is made of. What was not measured prints as "-".
+* A counter, and what is derived from it, is a mean over the boots. A ratio is that of the sums, so that it
+  agrees with the rows that it is made of. What was not measured prints as "-".
 * Headings never touch each other: a column is as wide as its kernel's name needs.
 
 Not here: the layout of a table (table), which runs may be compared (runs.compatibility), what the numbers

@@ -57,7 +57,10 @@ def setup(columns: Columns) -> str:
         *([("Case", f"{place.case_name}: {place.case.description} ({place.case.source})")] if place else []),
         (
             "Host",
-            f"{run.host.get('cpu', '?')}, {run.host.get('cpus', '?')} CPUs, Linux {run.host.get('kernel', '?')}, QEMU {run.host.get('qemu', '?')}",
+            (
+                f"{run.host.get('cpu', '?')}, {run.host.get('cpus', '?')} CPUs, Linux"
+                f" {run.host.get('kernel', '?')}, QEMU {run.host.get('qemu', '?')}"
+            ),
         ),
         ("Guest", f"{spec.topology_name}: {shape(spec.topology)}"),
         ("Accel", accel),
@@ -65,7 +68,10 @@ def setup(columns: Columns) -> str:
         *(("Kernel", kernel(heading, boots[0])) for heading, boots in columns.items()),
         (
             "Workload",
-            f"{run.workload}, size {run.size}: {', '.join(f'{key} {value}' for key, value in run.params.items())}",
+            (
+                f"{run.workload}, size {run.size}:"
+                f" {', '.join(f'{key} {value}' for key, value in run.params.items())}"
+            ),
         ),
         *(
             [("Settings", ", ".join(f"{key} {value}" for key, value in run.settings.items()))]

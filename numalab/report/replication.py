@@ -130,7 +130,8 @@ def text(rows: Sequence[Beside], references: Mapping[str, Published]) -> str:
             f"{'':{label}}{'published':>10}{'here':>10}  {CONFIDENCE:.0%} interval",
         ]
         lines += [
-            f"{row.row:{label}}{change(row.published):>10}{change(row.ratio):>10}  {interval(row):14} {row.agreement}"
+            f"{row.row:{label}}{change(row.published):>10}{change(row.ratio):>10}  {interval(row):14}"
+            f" {row.agreement}"
             for row in mine
         ]
         parts.append("\n".join(line.rstrip() for line in lines))

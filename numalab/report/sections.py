@@ -145,7 +145,10 @@ def _section(ident: str, boots: Sequence[MeasuredBoot], verdicts: Sequence[Verdi
         title=first.place.case_name if first.place else first.workload,
         case=case,
         emulated=emulated,
-        machine=f"{first.size} on {spec.topology_name}: {spec.topology.vcpus} vCPUs, {show_size(spec.topology.memory)}, {spec.runs_on}",
+        machine=(
+            f"{first.size} on {spec.topology_name}: {spec.topology.vcpus} vCPUs,"
+            f" {show_size(spec.topology.memory)}, {spec.runs_on}"
+        ),
         verdicts=own,
         effects=[plot for verdict in own if (plot := charts.effects(verdict.findings))],
         doubts=unique(doubts),
@@ -200,7 +203,10 @@ def _published(
             )
             for row in mine
         )
-        caption = f"{about.author}, {about.date}, {about.machine}: {about.before} to {about.after}. Here: {before} to {after}."
+        caption = (
+            f"{about.author}, {about.date}, {about.machine}: {about.before} to {about.after}. Here: {before}"
+            f" to {after}."
+        )
         tables.append(
             ChartTable(
                 caption=caption,

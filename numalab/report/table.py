@@ -118,8 +118,8 @@ def _piece(
     ]
     for label, row in zip(labels, block.rows, strict=True):
         cells = [(show(row, row.cells[index], gains=block.gains), widths[index]) for index in chosen]
-        # Values stay aligned. Where there is room, a gain of three digits extends to the right, as in the seed
-        # (-163.23%).
+        # Values stay aligned. Where there is room, a gain of three digits extends to the right, as in the
+        # seed (-163.23%).
         lines.append(
             label + "".join(f"{value:>{width - gain}}{over:{gain}}" for (value, over), width in cells)
         )

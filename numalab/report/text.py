@@ -36,8 +36,10 @@ def summary(run: Run) -> str:
     phases = run.measured
     spec = run.guest.spec
     head = [
-        f"{run.workload} ({run.size}) on {spec.topology_name}: {spec.topology.vcpus} vCPUs, {show_size(spec.topology.memory)}, "
-        f"kernel {run.kernel} {run.release}, {spec.runs_on}",
+        (
+            f"{run.workload} ({run.size}) on {spec.topology_name}: {spec.topology.vcpus} vCPUs,"
+            f" {show_size(spec.topology.memory)}, kernel {run.kernel} {run.release}, {spec.runs_on}"
+        ),
     ]
     if spec.caveat:
         head.append(spec.caveat)
@@ -74,8 +76,11 @@ def aligned(rows: Sequence[Sequence[str]], *, left: int = 1) -> list[str]:
 def verdict(judged: Verdict) -> str:
     """A verdict: the answer, then each finding with values, effect and reason, deciding ones first."""
     lines = [
-        f"{judged.case_name} ({judged.size}) on {judged.topology}, {accel_label(judged.accel, judged.clock)}: {judged.before} against {judged.after}, "
-        f"{judged.boots[0]} and {judged.boots[1]} boots: {judged.answer.upper()}",
+        (
+            f"{judged.case_name} ({judged.size}) on {judged.topology},"
+            f" {accel_label(judged.accel, judged.clock)}: {judged.before} against {judged.after},"
+            f" {judged.boots[0]} and {judged.boots[1]} boots: {judged.answer.upper()}"
+        ),
     ]
     beside = [one for one in judged.findings if not one.decides]
     for one in judged.findings:
@@ -171,5 +176,8 @@ def spread(calibration: Calibration) -> str:
                 f"up to ×{one.limit(least):.3g}",
             )
         )
-    head = f"{about.case_name} ({about.size}) on {accel_label(about.accel, about.clock)}, {calibration.kernel} against itself, {len(calibration.runs)} boots:"
+    head = (
+        f"{about.case_name} ({about.size}) on {accel_label(about.accel, about.clock)}, {calibration.kernel}"
+        f" against itself, {len(calibration.runs)} boots:"
+    )
     return "\n".join([head, *(f"  {line}" for line in aligned(rows, left=2))])

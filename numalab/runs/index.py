@@ -60,7 +60,10 @@ class Entry(Value):
 
 
 _FIELDS = tuple(Entry.model_fields)
-_TABLE = f"CREATE TABLE runs (folder TEXT PRIMARY KEY, stamp TEXT, {', '.join(f'{field} TEXT' for field in _FIELDS)})"
+_TABLE = (
+    "CREATE TABLE runs (folder TEXT PRIMARY KEY, stamp TEXT,"
+    f" {', '.join(f'{field} TEXT' for field in _FIELDS)})"
+)
 
 
 def find(

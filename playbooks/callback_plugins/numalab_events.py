@@ -67,5 +67,5 @@ class CallbackModule(CallbackBase):
 
 
 def attribute(result: Any, name: str) -> Any:
-    """The result's host, task or result: ansible-core before 2.19 has _NAME alone, later ones ask for NAME."""
+    """The result's host, task or result: _NAME before ansible-core 2.19; later ones ask for NAME."""
     return getattr(result, name) if hasattr(result, name) else getattr(result, f"_{name}")

@@ -76,7 +76,8 @@ def test_sections_are_there(page: Page) -> None:
     )
     assert first[1:] == ["Tables", "Metrics", "Over time", "Profile", "What was run on what", "Runs"]
     assert page.js(
-        "return [...document.querySelectorAll('h1, h2, h3, h4, caption, figcaption, summary')].every((one) => one.textContent.trim())"
+        "return [...document.querySelectorAll('h1, h2, h3, h4, caption, figcaption, summary')].every((one) =>"
+        " one.textContent.trim())"
     )
     assert page.js("return document.querySelectorAll('.machine svg rect').length") == 4 + 4 + 1 + 4 + 2
 
@@ -95,7 +96,8 @@ def test_links_to_raw_data_open_as_text(page: Page) -> None:
     """A workload's output that is HTML is not rendered as a page."""
     page.show()
     links = page.js(
-        "return [...document.querySelectorAll('.runs a')].map((link) => link.href).filter((link) => !link.endsWith('.gz'))"
+        "return [...document.querySelectorAll('.runs a')].map((link) => link.href).filter((link) =>"
+        " !link.endsWith('.gz'))"
     )
     kinds = {link.rpartition("/")[2].partition("-")[2] or link.rpartition("/")[2]: link for link in links}
     assert {"run.json", "console.txt", "touch.stdout.txt"} <= set(kinds)
@@ -161,7 +163,8 @@ def test_hostile_text_runs_nothing(page: Page) -> None:
     page.draw()
     assert page.js("return document.images.length") == 0
     assert page.js(
-        "return [...document.querySelectorAll('.legend li')].some((item) => item.innerText.includes('<script>alert(1)</script>'))"
+        "return [...document.querySelectorAll('.legend li')].some((item) =>"
+        " item.innerText.includes('<script>alert(1)</script>'))"
     )
     assert page.js("return document.querySelectorAll('.plot a').length") == 0
 
@@ -169,7 +172,8 @@ def test_hostile_text_runs_nothing(page: Page) -> None:
 def test_the_policy_stops_a_script_that_slipped_in(page: Page) -> None:
     page.show()
     page.js(
-        "const one = document.createElement('div'); one.innerHTML = '<img src=data:, onerror=\"window.slipped = 1\">'; document.body.append(one)"
+        "const one = document.createElement('div'); one.innerHTML = '<img src=data:, onerror=\"window.slipped"
+        " = 1\">'; document.body.append(one)"
     )
     page.draw()
     assert page.js("return window.slipped === undefined")
@@ -195,7 +199,8 @@ def test_numbers_are_there_without_scripts(page: Page) -> None:
     try:
         page.show()
         assert page.js(
-            "return document.querySelectorAll('figure details table').length == document.querySelectorAll('.plot').length"
+            "return document.querySelectorAll('figure details table').length =="
+            " document.querySelectorAll('.plot').length"
         )
         assert "need JavaScript" in page.js("return document.body.innerText")
     finally:

@@ -305,7 +305,8 @@ def test_chaos(labs: list[Lab], seed: int, rounds: int, capsys: pytest.CaptureFi
         print(f"\nchaos: SEED={seed} ROUNDS={rounds}", flush=True)
     recipe = ROOT / "kernels" / "6.1-chaos.yml"
     recipe.write_text(
-        "description: never built to its end\nsource: {debian-source: '6.1'}\nconfig: [base, '6.1']\napply: [nodirty, stagger]\n"
+        "description: never built to its end\nsource: {debian-source: '6.1'}\nconfig: [base, '6.1']\napply:"
+        " [nodirty, stagger]\n"
     )
     try:
         for lab in labs:
@@ -319,7 +320,10 @@ def test_chaos(labs: list[Lab], seed: int, rounds: int, capsys: pytest.CaptureFi
             if words[0] in ENDLESS and name not in ("kill", "hang-up", "interrupt", "term"):
                 name = "kill"
             moment = dice.uniform(0, MOMENTS[words[0]])
-            line = f"round {number}: lab {lab.name}: {' '.join(words[:2] if words[0] == 'up' else words)}: {name} after {moment:.1f} s"
+            line = (
+                f"round {number}: lab {lab.name}: {' '.join(words[:2] if words[0] == 'up' else words)}:"
+                f" {name} after {moment:.1f} s"
+            )
             before = other.fingerprint()
             code, said = one(lab, words, FAULTS[name], moment)
             ended(lab, line)
@@ -327,7 +331,8 @@ def test_chaos(labs: list[Lab], seed: int, rounds: int, capsys: pytest.CaptureFi
             wrong = [*lab.wrong(), *lab.strays(), *other.wrong()]
             with capsys.disabled():
                 print(
-                    f"{line}: exit {code}; gc: {' / '.join(mended.stdout.splitlines())}; {time.monotonic() - begin:.0f} s",
+                    f"{line}: exit {code}; gc: {' / '.join(mended.stdout.splitlines())};"
+                    f" {time.monotonic() - begin:.0f} s",
                     flush=True,
                 )
             assert mended.returncode == 0, f"{line}: {mended.stderr}"

@@ -169,7 +169,8 @@ class FakeHost:
         assert mark is not None
         if domain_name(mark) in self.domains:
             raise HostError(
-                f"libvirt does not start the guest: domain '{domain_name(mark)}' already exists with uuid {mark.uuid}"
+                f"libvirt does not start the guest: domain '{domain_name(mark)}' already exists with uuid"
+                f" {mark.uuid}"
             )
         self.add(mark)
 

@@ -278,7 +278,10 @@ def profile(flush: int) -> str:
                 f"xfs_repair;main;phase3;process_ags;scan_ag {rest // 4}",
                 f"xfs_repair;main;phase4;std::vector<int, A&>::push_back {rest // 5}",
                 f"kswapd0;ret_from_fork;kthread;kswapd;shrink_node {rest // 20}",
-                f"swapper;secondary_startup;cpu_idle;native_safe_halt {rest - 3 * (rest // 5) - rest // 4 - rest // 20}",
+                (
+                    "swapper;secondary_startup;cpu_idle;native_safe_halt"
+                    f" {rest - 3 * (rest // 5) - rest // 4 - rest // 20}"
+                ),
             ]
         )
         + "\n"

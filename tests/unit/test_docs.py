@@ -162,7 +162,10 @@ def test_links(page: str) -> None:
 
 
 def test_a_broken_link_is_seen() -> None:
-    text = "[a](guests.md) [b](nosuch.md) [c](verdicts.md#exit-statuses) [d](verdicts.md#nosuch) [e](#nosuch) ![f](nosuch.png)"
+    text = (
+        "[a](guests.md) [b](nosuch.md) [c](verdicts.md#exit-statuses) [d](verdicts.md#nosuch) [e](#nosuch)"
+        " ![f](nosuch.png)"
+    )
     assert broken("docs/cases.md", text) == ["nosuch.md", "verdicts.md#nosuch", "#nosuch", "nosuch.png"]
 
 

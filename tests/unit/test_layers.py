@@ -155,7 +155,10 @@ def test_layers_may_be_folders(tmp_path: Path) -> None:
         "core/errors": "from numalab.runs import record\n",
         "runs/__init__": "",
         "host/__init__": "",
-        "runs/record": "from numalab.core.errors import LabError\nfrom numalab.runs import index\ndef f():\n    import numalab.host.ssh\n",
+        "runs/record": (
+            "from numalab.core.errors import LabError\nfrom numalab.runs import index\ndef f():\n    import"
+            " numalab.host.ssh\n"
+        ),
         "runs/index": "import numalab.core.errors\n",
         "host/ssh": "from numalab import core\n",
         "host/disks": "from numalab.host import ssh\n",

@@ -323,12 +323,14 @@ def test_a_test_of_ones_own_may_not_tell_either(cases: Cases) -> None:
     (cases.pytester.path / "testcases" / "mine.yml").unlink()
     cases.pytester.makepyfile(
         **{
-            "testcases/test_it": """
+            "testcases/test_it": (
+                """
         import pytest
         from numalab.pytest_plugin import CannotTell
         def test_one(): raise CannotTell("too few boots")
         def test_two(): pytest.skip("no room")
     """
+            )
         }
     )
     result = cases.run()

@@ -106,27 +106,34 @@ SAMPLES: dict[type[BaseModel], list[dict[str, Any]]] = {
         },
         {"description": "d", "vcpus": 1, "memory": "512MiB", "fake": 2, "deals_cpus": False},
     ],
-    KernelRecipe: [
-        {
-            "description": "d",
-            "config": ["base"],
-            "apply": ["slowscan"],
-            "series": "6.1",
-            "era": "e",
-            "source": where,
-        }
-        for where in (
-            {"debian-source": "6.1"},
-            {"git": {"url": "/linux", "rev": "v6.1", "commit": "ffc253263a13"}},
-            {"tarball": {"path": "linux.tar"}},
-            {"tarball": {"url": "https://example.org/linux.tar", "sha256": EMPTY}},
-        )
-    ]
-    + [
-        {"description": "d", "config": ["base"], "revert": ["slowscan"], "source": {"debian-source": "6.1"}},
-        {"description": "d", "source": {"prebuilt": {"bzimage": "bzImage", "modules": "modules.tar"}}},
-        {"description": "d", "source": {"debian-image": True}},
-    ],
+    KernelRecipe: (
+        [
+            {
+                "description": "d",
+                "config": ["base"],
+                "apply": ["slowscan"],
+                "series": "6.1",
+                "era": "e",
+                "source": where,
+            }
+            for where in (
+                {"debian-source": "6.1"},
+                {"git": {"url": "/linux", "rev": "v6.1", "commit": "ffc253263a13"}},
+                {"tarball": {"path": "linux.tar"}},
+                {"tarball": {"url": "https://example.org/linux.tar", "sha256": EMPTY}},
+            )
+        ]
+        + [
+            {
+                "description": "d",
+                "config": ["base"],
+                "revert": ["slowscan"],
+                "source": {"debian-source": "6.1"},
+            },
+            {"description": "d", "source": {"prebuilt": {"bzimage": "bzImage", "modules": "modules.tar"}}},
+            {"description": "d", "source": {"debian-image": True}},
+        ]
+    ),
     Era: [
         {
             "description": "d",

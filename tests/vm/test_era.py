@@ -56,9 +56,13 @@ def test_a_git_source_made_from_the_package(tmp_path: Path) -> None:
     built = build.build(recipe.load("5.10"), None, Deadline.after(40 * 60))
     place = tmp_path / "linux"
     place.mkdir()
-    parts = r"find . \( -name 'Kconfig*' -o -path './scripts/*' -o -path './arch/x86/*Makefile*' -o -path ./Makefile -o -path './include/linux/*' \) -type f"
+    parts = (
+        r"find . \( -name 'Kconfig*' -o -path './scripts/*' -o -path './arch/x86/*Makefile*' -o -path"
+        r" ./Makefile -o -path './include/linux/*' \) -type f"
+    )
     subprocess.run(
-        f"cd {state.folder('sources')}/{built.source} && {parts} -print0 | tar -c --null -T - | tar -xC {place}",
+        f"cd {state.folder('sources')}/{built.source} && {parts} -print0 | tar -c --null -T - | tar -xC"
+        f" {place}",
         shell=True,
         check=True,
     )

@@ -85,7 +85,8 @@ def test_modules_that_depmod_has_not_seen(lab: Lab, deadline: Deadline, tmp_path
         (tmp_path / "modules" / name).touch()
     path = tmp_path / "mine.yml"
     path.write_text(
-        f"description: d\nsource: {{prebuilt: {{bzimage: {expected.file('bzImage')}, modules: {tmp_path}/modules}}}}\n"
+        f"description: d\nsource: {{prebuilt: {{bzimage: {expected.file('bzImage')}, modules:"
+        f" {tmp_path}/modules}}}}\n"
     )
     with lab.up(SMALL, "uma-2g", deadline, kernel=str(path)) as guest:
         assert "modules.dep.bin" in printed(guest, "ls /lib/modules/$(uname -r)")

@@ -108,7 +108,10 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
         name: str, *apply: str, config: str = "lean", cancel: threading.Event | None = None, source: str = ""
     ) -> kernel_build.Built:
         source = source or f"{{tarball: {{path: {tmp_path}/linux.tar}}}}"
-        text = f"description: d\nsource: {source}\nconfig: {config}\nseries: '6.1'\napply: [{', '.join(apply)}]\n"
+        text = (
+            f"description: d\nsource: {source}\nconfig: {config}\nseries: '6.1'\napply:"
+            f" [{', '.join(apply)}]\n"
+        )
         (tmp_path / "kernels" / f"{name}.yml").write_text(text)
         return kernel_build.build(recipe.load(name), None, Deadline.after(120, cancel))
 
@@ -312,9 +315,10 @@ def _farm(tmp_path: Path) -> Iterator[None]:
         try:
             assert server.stdout is not None
             (tmp_path / "inventory.ini").write_text(
-                f"[builders]\nfarm ansible_host=127.0.0.1 ansible_port={int(server.stdout.readline())} ansible_user=root "
-                f"ansible_ssh_private_key_file={tmp_path}/user kernel_root={tmp_path}/far ansible_python_interpreter={sys.executable} "
-                "ansible_ssh_common_args='-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null'\n"
+                f"[builders]\nfarm ansible_host=127.0.0.1 ansible_port={int(server.stdout.readline())}"
+                f" ansible_user=root ansible_ssh_private_key_file={tmp_path}/user kernel_root={tmp_path}/far"
+                f" ansible_python_interpreter={sys.executable} ansible_ssh_common_args='-o"
+                " StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null'\n"
             )
             yield
         finally:

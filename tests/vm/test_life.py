@@ -187,8 +187,9 @@ def test_panic_after_much_on_the_console(lab_py: Command) -> None:
     begin = time.monotonic()
     # printk's own limit for /dev/kmsg would drop most of it; a line of 900 bytes at a time.
     script = (
-        "echo on > /proc/sys/kernel/printk_devkmsg; echo 8 > /proc/sys/kernel/printk; line=$(head -c 900 /dev/zero | tr '\\0' x); "
-        'for i in $(seq 3500); do echo "word $i $line" > /dev/kmsg; done; echo c > /proc/sysrq-trigger; sleep 1000'
+        "echo on > /proc/sys/kernel/printk_devkmsg; echo 8 > /proc/sys/kernel/printk; line=$(head -c 900"
+        " /dev/zero | tr '\\0' x); for i in $(seq 3500); do echo \"word $i $line\" > /dev/kmsg; done; echo c"
+        " > /proc/sysrq-trigger; sleep 1000"
     )
     result = lab_py("exec", "one", "--", "sh", "-c", script)
     assert time.monotonic() - begin < PATIENCE - 60, "the panic was not noticed, only the time limit"

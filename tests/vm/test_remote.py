@@ -36,14 +36,16 @@ def uri(lab_py: Command, tmp_path: Path) -> Iterator[str]:
         subprocess.run([*keygen, "-f", tmp_path / name], check=True)
     config = tmp_path / "config"
     config.write_text(
-        f"Host 127.0.0.1\n IdentityFile {tmp_path}/user\n StrictHostKeyChecking no\n UserKnownHostsFile /dev/null\n LogLevel ERROR\n"
+        f"Host 127.0.0.1\n IdentityFile {tmp_path}/user\n StrictHostKeyChecking no\n UserKnownHostsFile"
+        " /dev/null\n LogLevel ERROR\n"
     )
     (tmp_path / "bin").mkdir()
     for program in ("ssh", "scp"):
         shim = tmp_path / "bin" / program
         real = shlex.quote(f"/usr/bin/{program}")
         shim.write_text(
-            f'#!/bin/sh\ncase " $* " in *" -F none "*) exec {real} "$@";; esac\nexec {real} -F {shlex.quote(str(config))} "$@"\n'
+            f'#!/bin/sh\ncase " $* " in *" -F none "*) exec {real} "$@";; esac\nexec {real} -F'
+            f' {shlex.quote(str(config))} "$@"\n'
         )
         shim.chmod(0o755)
     server = subprocess.Popen(

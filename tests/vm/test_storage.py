@@ -18,7 +18,10 @@ from numalab.model.units import TIB
 from tests.vm.conftest import Command
 
 SMALL = ("--topology", "uma-2g", "--memory", "512M", "--vcpus", "1", "--name", "one", "--kernel", "6.1")
-MKFS = "mkfs.xfs -q -f -K -m crc=1,finobt=1 /dev/disk/by-id/virtio-500TB && blockdev --getsize64 /dev/disk/by-id/virtio-500TB"
+MKFS = (
+    "mkfs.xfs -q -f -K -m crc=1,finobt=1 /dev/disk/by-id/virtio-500TB && blockdev --getsize64"
+    " /dev/disk/by-id/virtio-500TB"
+)
 
 
 def pool(lab_py: Command) -> Path:

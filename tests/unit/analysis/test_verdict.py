@@ -165,7 +165,10 @@ def test_boots_that_were_begun_again_are_doubted() -> None:
     first, *others = experiment(MANY, FEW)
     runs = [first.model_copy(update={"guest": first.guest.model_copy(update={"hung": 2})}), *others]
     assert told(runs) == (
-        f"2 boots hung under emulation and were begun again, before {first.id}: a kernel that hangs looks the same",
+        (
+            f"2 boots hung under emulation and were begun again, before {first.id}: a kernel that hangs looks"
+            " the same"
+        ),
     )
 
 
@@ -231,15 +234,17 @@ def test_times_are_no_evidence_under_emulation() -> None:
         ]
         runs = [run.model_copy(update={"id": f"{run.id}{i}"}) for i, run in enumerate(runs)]
         slow = [
-            run.model_copy(
-                update={
-                    "phases": tuple(
-                        result.model_copy(update={"system": 10 + i / 10}) for result in run.phases
-                    )
-                }
+            (
+                run.model_copy(
+                    update={
+                        "phases": tuple(
+                            result.model_copy(update={"system": 10 + i / 10}) for result in run.phases
+                        )
+                    }
+                )
+                if run.place and run.place.arm is Arm.BEFORE
+                else run
             )
-            if run.place and run.place.arm is Arm.BEFORE
-            else run
             for i, run in enumerate(runs)
         ]
         found = verdict.verdict(slow)

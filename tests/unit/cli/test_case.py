@@ -283,7 +283,10 @@ def test_verdict_of_an_experiment_that_was_repeated(lab_py: LabPy, case: str) ->
     )
     keep(plan, "does not hold", "20261122T09")
     assert doubts(lab_py("verdict", "mine")[1]) == [
-        "repeated: 1 other experiment of this case, size, topology, machine and kernels is here, 1 earlier; does not hold: 1",
+        (
+            "repeated: 1 other experiment of this case, size, topology, machine and kernels is here, 1"
+            " earlier; does not hold: 1"
+        ),
     ]
     keep(plan, "cannot tell", "20261122T08")
     keep(plan, "holds", "20261122T07", count=1)
@@ -296,7 +299,10 @@ def test_verdict_of_an_unfinished_experiment(lab_py: LabPy, case: str) -> None:
     plan = make_plan(case, SizeClass.QUICK)
     keep(plan, "holds", "20261122T12", count=5)
     assert doubts(lab_py("verdict", "mine")[1]) == [
-        "experiment 20261122T12 is unfinished: 5 of 6 planned boots count; it was cut short, still goes on, or some were left out",
+        (
+            "experiment 20261122T12 is unfinished: 5 of 6 planned boots count; it was cut short, still goes"
+            " on, or some were left out"
+        ),
     ]
     keep(plan, "holds", "20261122T13", count=5, planned=None)
     assert not any("unfinished" in line for line in doubts(lab_py("verdict", "mine")[1])), (

@@ -147,7 +147,8 @@ def test_mixed_accelerators_are_refused_or_forced(six: list[Run], capsys: pytest
     message = bad(capsys, "compare", "xfsrepair")
     assert (
         message
-        == "these runs are not comparable: accelerator: tcg (6 runs), kvm (1 run): leave some out, or use --force"
+        == "these runs are not comparable: accelerator: tcg (6 runs), kvm (1 run): leave some out, or use"
+        " --force"
     )
     for form in ("text", "mail"):
         text = good(capsys, "compare", "xfsrepair", "--force", "--format", form)

@@ -190,7 +190,10 @@ def test_a_full_disk_is_an_error_of_ours() -> None:
         child = process(lab("cases"), stdout=full, stderr=subprocess.PIPE)
         _, err = child.communicate(timeout=60)
     assert (child.returncode, "No space left on device" in err) == (2, True)
-    buffered = f"import sys\nfrom numalab.model import catalog\ncatalog.names = lambda _: sys.stdout.write('x') and []\n{lab('cases')}"
+    buffered = (
+        "import sys\nfrom numalab.model import catalog\ncatalog.names = lambda _: sys.stdout.write('x') and"
+        f" []\n{lab('cases')}"
+    )
     with Path("/dev/full").open("w") as full:
         child = process(buffered, stdout=full, stderr=subprocess.PIPE)
         _, err = child.communicate(timeout=60)

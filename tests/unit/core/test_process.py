@@ -102,7 +102,10 @@ def test_input_environment_and_folder(tmp_path: Path, deadline: Deadline) -> Non
 
 def test_much_output(deadline: Deadline) -> None:
     """More than a pipe holds, on both streams at once; invalid UTF-8 is still text."""
-    script = "import sys; [(sys.stdout.write('o' * 9999), sys.stderr.write('e' * 9999)) for _ in range(300)]; sys.stdout.buffer.write(b'\\xff')"
+    script = (
+        "import sys; [(sys.stdout.write('o' * 9999), sys.stderr.write('e' * 9999)) for _ in range(300)];"
+        " sys.stdout.buffer.write(b'\\xff')"
+    )
     result = run([sys.executable, "-c", script], deadline=deadline)
     assert (len(result.stdout), len(result.stderr)) == (2999701, 2999700)
     assert result.stdout.endswith("\ufffd")
@@ -317,7 +320,10 @@ def test_lines_are_told_while_the_program_runs(tmp_path: Path, deadline: Deadlin
         seen.append(line)
         (tmp_path / f"go{len(seen)}").touch()
 
-    script = "echo one >&2; until [ -e go1 ]; do sleep 0.02; done; printf tw >&2; sleep 0.6; [ ! -e go2 ] && printf 'o\\n\\nthree\\n' >&2"
+    script = (
+        "echo one >&2; until [ -e go1 ]; do sleep 0.02; done; printf tw >&2; sleep 0.6; [ ! -e go2 ] &&"
+        " printf 'o\\n\\nthree\\n' >&2"
+    )
     result = run(["sh", "-c", script], deadline=deadline, cwd=tmp_path, tell=tell)
     assert seen == ["one", "two", "", "three"], "half a line waits for its other half"
     assert result.stderr == "one\ntwo\n\nthree\n", "and all of it is in the result"

@@ -441,9 +441,10 @@ def test_conduct(plan: Plan, lab: Lab) -> None:
     assert {run.place.looks for run, _ in outcome.runs if run.place} == {1}
     assert {run.place.planned for run, _ in outcome.runs if run.place} == {6}
     assert [(verdict.answer, verdict.boots) for verdict in outcome.verdicts] == [(Answer.HOLDS, (3, 3))]
-    assert [verdict.boots for verdict in seen.verdicts] == [(2, 2), (3, 3)], (
-        "told once a round, from two boots of each on"
-    )
+    assert [verdict.boots for verdict in seen.verdicts] == [
+        (2, 2),
+        (3, 3),
+    ], "told once a round, from two boots of each on"
 
 
 def test_conduct_judges_each_kernel_against_the_first(case: Path, lab: Lab) -> None:
@@ -522,7 +523,10 @@ def test_thresholds_inside_the_spread_are_refused(plan: Plan, lab: Lab) -> None:
     lab.values = CLEAR
     with pytest.raises(
         InputError,
-        match=r"case mine: 3 boots cannot bear its thresholds here \(numa_pte_updates: by 2, but one kernel alone differs by up to",
+        match=(
+            r"case mine: 3 boots cannot bear its thresholds here \(numa_pte_updates: by 2, but one kernel"
+            r" alone differs by up to"
+        ),
     ):
         conduct(plan, 3)
     assert lab.happened == [f"0 {BEFORE} before", "down"]

@@ -442,7 +442,10 @@ def test_a_guest_that_a_full_disk_paused(host: FakeHost, deadline: Deadline) -> 
     host.full = "/lab/guests/g/root.qcow2"
     with pytest.raises(
         HostError,
-        match=r"guest g: its disk on the host is full: QEMU could not write /lab/guests/g/root.qcow2 and has paused",
+        match=(
+            r"guest g: its disk on the host is full: QEMU could not write /lab/guests/g/root.qcow2 and has"
+            r" paused"
+        ),
     ):
         made.watch()
     made.console_log.write_text("[ 2.0] Kernel panic - not syncing: why\n")
@@ -578,7 +581,10 @@ def test_a_guest_that_another_process_works_on(host: FakeHost, deadline: Deadlin
 @contextlib.contextmanager
 def held(name: str) -> Iterator[None]:
     """A guest's lock, held by another process."""
-    script = "import fcntl, sys; f = open(sys.argv[1], 'a'); fcntl.flock(f, fcntl.LOCK_EX); print('held', flush=True); sys.stdin.read()"
+    script = (
+        "import fcntl, sys; f = open(sys.argv[1], 'a'); fcntl.flock(f, fcntl.LOCK_EX); print('held',"
+        " flush=True); sys.stdin.read()"
+    )
     words = [sys.executable, "-c", script, str(state.folder("locks") / name)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout
@@ -656,7 +662,10 @@ def test_down_of_a_guest_that_libvirt_has_forgotten(host: FakeHost, deadline: De
     host.forgotten = {made.record.spec.uuid: 77}
     with pytest.raises(
         HostError,
-        match=r"guest g: its QEMU \(process 77\) runs, but libvirt at test:///fake does not know it: end that process",
+        match=(
+            r"guest g: its QEMU \(process 77\) runs, but libvirt at test:///fake does not know it: end that"
+            r" process"
+        ),
     ):
         made.down(deadline)
     assert made.directory.exists()

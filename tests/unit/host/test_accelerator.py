@@ -160,9 +160,10 @@ def test_the_answer_is_kept(
     assert (accelerator.choose("auto", kernel, deadline).accel, tries(qemu)) == (Accel.TCG, 2), "another QEMU"
     kernel.write_bytes(b"another")
     program("qemu-system-x86_64", WORKS)
-    assert (accelerator.choose("auto", kernel, deadline).accel, tries(qemu)) == (Accel.KVM, 3), (
-        "another kernel"
-    )
+    assert (accelerator.choose("auto", kernel, deadline).accel, tries(qemu)) == (
+        Accel.KVM,
+        3,
+    ), "another kernel"
     monkeypatch.setattr(accelerator, "_device", lambda *_: "none")
     assert accelerator.choose("auto", kernel, deadline).accel is Accel.TCG, "another device"
     kernel.write_bytes(b"kernel")

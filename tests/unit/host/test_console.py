@@ -21,7 +21,10 @@ OOPSES = [
     "[    2.000000] BUG: kernel NULL pointer dereference, address: 0000000000000008",
     "[    2.000001] BUG: unable to handle page fault for address: ffffdead00000000",
     "[    2.000002] Oops: 0000 [#1] PREEMPT SMP NOPTI",
-    "[    2.000003] general protection fault, probably for non-canonical address 0xdead000000000108: 0000 [#1] PREEMPT SMP",
+    (
+        "[    2.000003] general protection fault, probably for non-canonical address 0xdead000000000108: 0000"
+        " [#1] PREEMPT SMP"
+    ),
     "[    2.000004] general protection fault: 0000 [#1] SMP",
     "[    2.000005] kernel BUG at mm/huge_memory.c:1353!",
     "[    2.000006] invalid opcode: 0000 [#1] PREEMPT SMP NOPTI",
@@ -40,7 +43,10 @@ WARNINGS = [
     "[   60.000004] WARNING: CPU: 1 PID: 99 at kernel/sched/fair.c:1609 task_numa_fault+0x1/0x2",
     "[   60.000005] INFO: task xfs_repair:1234 blocked for more than 120 seconds.",
     "[   60.000006] Out of memory: Killed process 1234 (xfs_repair) total-vm:1kB",
-    "[   60.000007] xfs_repair invoked oom-killer: gfp_mask=0x0\n[   60.000008] oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null)",
+    (
+        "[   60.000007] xfs_repair invoked oom-killer: gfp_mask=0x0\n[   60.000008]"
+        " oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null)"
+    ),
 ]
 PLAIN = [
     "[    0.000000] Linux version 6.1.0-56-amd64 (debian-kernel@lists.debian.org)",
@@ -49,7 +55,10 @@ PLAIN = [
     "[    5.000001] systemd[1]: Started Debugging.",
     "[    6.000000] XFS (vdb): Mounting V5 Filesystem",
     # A user program's fault, not the kernel's: arch/x86/kernel/traps.c, show_signal().
-    "[    7.000000] traps: stress-ng[1234] general protection fault ip:7f0000001234 sp:7ffe00000000 error:0 in libc.so.6[7f0000000000+155000]",
+    (
+        "[    7.000000] traps: stress-ng[1234] general protection fault ip:7f0000001234 sp:7ffe00000000"
+        " error:0 in libc.so.6[7f0000000000+155000]"
+    ),
     "[    7.000001] traps: stress-ng[1234] trap invalid opcode ip:55d5 sp:7ffe error:0",
     "[    7.000002] xfs_repair[1234]: segfault at 8 ip 000055d5 sp 00007ffe error 4 in xfs_repair[55d5+1000]",
 ]

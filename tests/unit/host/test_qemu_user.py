@@ -97,9 +97,10 @@ def test_libvirts_user_is_taken(given: Given, deadline: Deadline) -> None:
     ):
         assert given.mode(folder) == (GROUP, "710"), folder
     assert given.mode(disk) == given.mode(kernel) == (GROUP, "640")
-    assert given.mode(state.folder("runs")) == (None, "700"), (
-        "nothing else is opened, and what stood open is closed"
-    )
+    assert given.mode(state.folder("runs")) == (
+        None,
+        "700",
+    ), "nothing else is opened, and what stood open is closed"
     assert given.mode(state.directory() / "pool.xfs") == (None, "600")
     assert state.directory() not in given, "whether that is open is the person's choice"
 

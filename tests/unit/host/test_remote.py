@@ -121,7 +121,8 @@ def other(program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     move = f"s#{tmp_path}/here#{tmp_path}/there#g"
     program(
         "ssh",
-        f'for word; do last=$word; done; echo "$last" >> {tmp_path}/asked; exec sh -c "$(printf %s "$last" | sed "{move}")"',
+        f'for word; do last=$word; done; echo "$last" >> {tmp_path}/asked; exec sh -c "$(printf %s "$last" |'
+        f' sed "{move}")"',
     )
     program(
         "scp",
@@ -163,9 +164,10 @@ def test_push_leaves_a_persons_files_alone(other: Path, tmp_path: Path, deadline
         digest = hashlib.sha256(path.name.encode()).hexdigest()
         assert target == tmp_path / "here/pushed" / digest / path.name
         assert (other / "pushed" / digest / path.name).read_text() == path.name
-    assert {path.name for path in theirs.parent.iterdir()} == {theirs.name, ours.name}, (
-        "the fake ssh runs here: nothing is written"
-    )
+    assert {path.name for path in theirs.parent.iterdir()} == {
+        theirs.name,
+        ours.name,
+    }, "the fake ssh runs here: nothing is written"
     theirs.write_text("another build")
     assert THERE.push([theirs], deadline)[theirs] != pushed[theirs], "a guest may run the first"
     assert (other / pushed[theirs].relative_to(tmp_path / "here")).read_text() == "bzImage"

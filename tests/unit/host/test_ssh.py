@@ -237,7 +237,8 @@ def test_wait_when_sshd_turns_the_first_away(
     tries = tmp_path / "tries"
     program(
         "ssh",
-        f'echo "$*" >> {tries}; grep -c "sh -c" {tries} | grep -q 1 || case "$*" in *"sh -c"*) exit 0;; esac; echo "{message}" >&2; exit 255',
+        f'echo "$*" >> {tries}; grep -c "sh -c" {tries} | grep -q 1 || case "$*" in *"sh -c"*) exit 0;; esac;'
+        f' echo "{message}" >&2; exit 255',
     )
     with socket.create_server(("127.0.0.1", 0)) as server:
         waiting = Ssh(guest="g", port=server.getsockname()[1], key=tmp_path, known_hosts=tmp_path)

@@ -359,7 +359,10 @@ def test_variables_for_every_command(lab_state: Path, monkeypatch: pytest.Monkey
         (
             "",
             GuestError,
-            r"guest g: its kernel printed nothing and used only 3\.0 s of processor time: it hangs before its first line.*-Wa,-mshared",
+            (
+                r"guest g: its kernel printed nothing and used only 3\.0 s of processor time: it hangs before"
+                r" its first line.*-Wa,-mshared"
+            ),
         ),
         ("\r\n", GuestError, "printed nothing"),
         ("[    0.000000] Linux version 3.19.0\n", DeadlinePassed, "waiting for SSH"),
@@ -412,7 +415,10 @@ def test_a_git_tree_is_said_once(linux: Path, lab_state: Path, monkeypatch: pyte
     )
     with pytest.raises(
         InputError,
-        match=r"kernels/3\.19\.yml: comes from a Linux git tree: say where one is, in LAB_LINUX_GIT or to lab.py kernel build",
+        match=(
+            r"kernels/3\.19\.yml: comes from a Linux git tree: say where one is, in LAB_LINUX_GIT or to"
+            r" lab.py kernel build"
+        ),
     ):
         source.tree(kernel, deadline, fetch=True)
     with pytest.raises(InputError, match=r"^source tree .*: is no git tree"):
@@ -423,7 +429,9 @@ def test_a_git_tree_is_said_once(linux: Path, lab_state: Path, monkeypatch: pyte
     assert (tree.series, tree.git) == ("3.19", str(linux))
     with pytest.raises(
         InputError,
-        match=r"kernels/3\.19\.yml: source\.git\.commit: v3\.19 of .* is .*, not bfa76d4.*: was the tag moved",
+        match=(
+            r"kernels/3\.19\.yml: source\.git\.commit: v3\.19 of .* is .*, not bfa76d4.*: was the tag moved"
+        ),
     ):
         source.tree(recipe.load("3.19"), deadline, fetch=True)
     monkeypatch.setenv("LAB_LINUX_GIT", "/elsewhere")
@@ -581,12 +589,16 @@ def test_prune(lab_state: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         "read",
         lambda _: record("g").model_copy(
             update={
-                "spec": record("g").spec.model_copy(
-                    update={
-                        "boot": record("g").spec.boot.model_copy(
-                            update={"kernel": f"{lab_state}/kernels/mine-{'2' * 16}/bzImage"}
-                        )
-                    }
+                "spec": (
+                    record("g").spec.model_copy(
+                        update={
+                            "boot": (
+                                record("g").spec.boot.model_copy(
+                                    update={"kernel": f"{lab_state}/kernels/mine-{'2' * 16}/bzImage"}
+                                )
+                            )
+                        }
+                    )
                 )
             }
         ),

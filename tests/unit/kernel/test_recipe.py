@@ -390,7 +390,9 @@ def test_release_of_a_bzimage(tmp_path: Path) -> None:
 def test_modules_of_a_prebuilt_kernel(kernels: Callable[..., Path], tmp_path: Path) -> None:
     place = kernels(
         **{
-            "p.yml": f"description: p\nsource: {{prebuilt: {{bzimage: {tmp_path}/k, modules: {tmp_path}/m}}}}\n",
+            "p.yml": (
+                f"description: p\nsource: {{prebuilt: {{bzimage: {tmp_path}/k, modules: {tmp_path}/m}}}}\n"
+            ),
             "../m/kernel/a.ko": "",
         }
     )
@@ -411,7 +413,10 @@ def test_sources_that_are_not_there(
         **{
             "deb.yml": 'description: d\nsource: {debian-source: "9.9"}\nconfig: base\n',
             "tar.yml": f"description: t\nsource: {{tarball: {{path: {tmp_path}/none}}}}\nconfig: base\n",
-            "sum.yml": f"description: t\nsource: {{tarball: {{path: {tmp_path}/sum, sha256: {'a0' * 32}}}}}\nconfig: base\n",
+            "sum.yml": (
+                f"description: t\nsource: {{tarball: {{path: {tmp_path}/sum, sha256: {'a0' * 32}}}}}\nconfig:"
+                " base\n"
+            ),
             "git.yml": f"description: g\nsource: {{git: {{url: {tmp_path}/none, rev: v1}}}}\nconfig: base\n",
             "../sum": "text",
         }

@@ -162,8 +162,8 @@ def test_a_guest_of_another_machine_stays(deadline: Deadline, caplog: pytest.Log
     assert gc.collect(FakeHost().real(), deadline) == []
     assert place.exists()
     assert (
-        f"guest g: left alone: another machine (iron) made it: run lab.py gc there, or, if it is no more, remove {place}"
-        in caplog.text
+        "guest g: left alone: another machine (iron) made it: run lab.py gc there, or, if it is no more,"
+        f" remove {place}" in caplog.text
     )
 
 
@@ -339,8 +339,8 @@ def test_an_image_that_cannot_be_read_stays(
     (folder / ("e" * 16) / "manifest.json").write_text('{"format": 99}')
     assert gc.collect(FakeHost().real(), deadline) == []
     assert (
-        f"{folder / ('e' * 16)}: left alone: manifest.json cannot be read: format 99: a newer numalab wrote it"
-        in caplog.text
+        f"{folder / ('e' * 16)}: left alone: manifest.json cannot be read: format 99: a newer numalab"
+        " wrote it" in caplog.text
     )
 
 

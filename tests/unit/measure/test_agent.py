@@ -58,9 +58,10 @@ def test_status(command: str, status: int) -> None:
 
 def test_streams() -> None:
     told = inside("echo out; echo err >&2; cat; printf '\\377'")
-    assert (told["stdout"], told["stderr"]) == ("out\n\ufffd", "err\n"), (
-        "and the command's standard input is empty"
-    )
+    assert (told["stdout"], told["stderr"]) == (
+        "out\n\ufffd",
+        "err\n",
+    ), "and the command's standard input is empty"
 
 
 def test_the_end_of_long_streams_is_kept() -> None:
@@ -328,7 +329,10 @@ script)
     grep -q recorded "$3" || exit 9
     cat {place}/told;;
 esac"""
-FLUSH = "xfs_repair \n\tffffffff81a native_flush_tlb_multi\n\tffffffff81b flush_tlb_mm_range\n\t    7f00 main;cold\n\n"
+FLUSH = (
+    "xfs_repair \n\tffffffff81a native_flush_tlb_multi\n\tffffffff81b flush_tlb_mm_range\n\t    7f00"
+    " main;cold\n\n"
+)
 TOLD = f"{FLUSH}{FLUSH}kworker/0:1 ev \n\tffffffff81c [unknown]\n\n"
 """As perf script -F comm,ip,sym prints it: innermost first, an empty line after each."""
 

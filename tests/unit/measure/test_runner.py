@@ -447,8 +447,9 @@ def test_a_new_workload_is_one_file(
     monkeypatch.setattr(paths, "ROOT", tmp_path)
     (tmp_path / paths.WORKLOADS).mkdir(parents=True)
     (tmp_path / paths.WORKLOADS / "mine.py").write_text(
-        '"""Mine."""\nfrom numalab.model import Phase, SizeClass, Value\nclass Params(Value):\n    n: int\nPARAMS = {SizeClass.QUICK: Params(n=1)}\n'
-        'def phases(params):\n    return (Phase(name="only", command=f"true {params.n}", limit_seconds=9),)\n'
+        '"""Mine."""\nfrom numalab.model import Phase, SizeClass, Value\nclass Params(Value):\n    n:'
+        ' int\nPARAMS = {SizeClass.QUICK: Params(n=1)}\ndef phases(params):\n    return (Phase(name="only",'
+        ' command=f"true {params.n}", limit_seconds=9),)\n'
     )
     assert runner.workloads() == ["mine"]
     run, _ = runner.run(guest.real(), "mine", SizeClass.QUICK, deadline)

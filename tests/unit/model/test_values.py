@@ -140,7 +140,10 @@ def test_no_names(name: str) -> None:
         ),
         (
             {"nodes": [{"cpus": "1-3", "memory": "1GiB"}, {"cpus": "0", "memory": "1GiB"}], "memory": "2GiB"},
-            "node 0 begins with vCPU 1, and a later node with vCPU 0: Linux numbers nodes by their first vCPU",
+            (
+                "node 0 begins with vCPU 1, and a later node with vCPU 0: Linux numbers nodes by their first"
+                " vCPU"
+            ),
         ),
         (
             {"vcpus": 240, "sockets": 12},

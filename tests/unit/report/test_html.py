@@ -142,9 +142,11 @@ def test_what_was_run_on_what(whole: Path) -> None:
 def test_raw_data_is_there_as_text_and_whole(whole: Path, tmp_path: Path) -> None:
     place = sorted((whole / "runs").iterdir())[0]
     assert HOSTILE in (place / "console.txt").read_text()
-    assert {path.suffix for path in place.iterdir()} == {".txt", ".json", ".gz"}, (
-        "nothing that a browser would take for HTML"
-    )
+    assert {path.suffix for path in place.iterdir()} == {
+        ".txt",
+        ".json",
+        ".gz",
+    }, "nothing that a browser would take for HTML"
     with tarfile.open(place / f"{place.name}.tar.gz") as tar:
         assert {(member.uid, member.uname) for member in tar.getmembers()} == {(0, "")}
         tar.extractall(tmp_path)  # one that we made

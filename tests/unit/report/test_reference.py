@@ -71,9 +71,10 @@ GAINS = [
 def test_no_gain_is_left_out() -> None:
     told = {row.name for _, _, row in rows() if row.gains and row.values[0] is None}
     assert len(GAINS) == 208
-    assert told == {"minor faults, autonumabench", "minor faults, xfsrepair"}, (
-        "told in a sentence without values"
-    )
+    assert told == {
+        "minor faults, autonumabench",
+        "minor faults, xfsrepair",
+    }, "told in a sentence without values"
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def test_find(four: list[Run]) -> None:
     assert ids(run_index.find(since="20261121T120012")) == ["12", "20"]
     assert ids(run_index.find(topology="uma-4g")) == ids(run_index.find(kernel="debian")) == ["20"]
     assert run_index.find(case="x' OR '1'='1") == []
-    (first, *_) = run_index.find()
+    first, *_ = run_index.find()
     assert first == run_index.Entry(
         id=four[0].id,
         started="20261121T120001",

@@ -129,9 +129,11 @@ def test_two_ages_of_one_machine_and_input_may_be_judged_together(commit: str) -
             update={
                 "id": f"{run.id}-newer",
                 "host": {**run.host, "machine id": "0123456789abcdef0123456789abcdef"},
-                "place": run.place.model_copy(update={"planned": 12, "boot": run.place.boot + 6})
-                if run.place
-                else None,
+                "place": (
+                    run.place.model_copy(update={"planned": 12, "boot": run.place.boot + 6})
+                    if run.place
+                    else None
+                ),
             }
         )
         for run in runs
