@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0-only
+"""How far the boots of one kernel scatter, on the host's clock and on the virtual one, on an idle and on a
+busy host.
+
+    .venv/bin/python benchmarks/clock.py migratefail [--boots 8] [--clock virtual] [--load busy]
+
+Runs the case once for each clock and load, and prints for each kernel and each metric that the case expects
+something of: the mean over the boots, their standard deviation (of the logarithms: 1.0 % is 1.0 %), and the
+least factor that three boots of each kernel can tell from chance. A busy host runs one endless loop for each
+of its CPUs. The virtual clock needs QEMU 8.1 or later (lab.py doctor).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from numalab.analysis import calibration, effect  # noqa: E402
+from numalab.model.case import Arm  # noqa: E402
+from numalab.model.run import Run  # noqa: E402
+from numalab.model.values import Clock  # noqa: E402
+from numalab.report.text import aligned, short  # noqa: E402
+from numalab.runs import index, record  # noqa: E402
+
+LOADS = ("idle", "busy")
+HEAD: tuple[str, ...] = (
+    "CLOCK",
+    "HOST",
+    "METRIC",
+    "PHASE",
+    "ARM",
+    "BOOTS",
+    "MEAN",
+    "SCATTER",
+    "LEAST FACTOR",
+)
+VERDICTS = (0, 1, 3)
+"""Exit statuses of a `run` that came to an answer: holds, does not hold, cannot tell."""
+
+
+@contextlib.contextmanager
+def load(kind: str) -> Iterator[None]:
+    """Keep every CPU of the host busy, or leave it as it is."""
+    loops = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        for _ in range((os.cpu_count() or 1) if kind == "busy" else 0)
+    ]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+
+
+def experiment(case: str, boots: int, clock: str, words: Sequence[str]) -> list[Run]:
+    """The runs of one experiment with the case."""
+    done = subprocess.run(
+        [ROOT / "lab.py", "run", case, "--boots", str(boots), "--clock", clock, *words],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    name = re.search(r"lab\.py compare (\S+)", done.stdout)
+    if done.returncode not in VERDICTS or not name:
+        sys.exit(f"{case} on the {clock} clock: lab.py run ended with {done.returncode}")
+    return [record.read(folder) for folder in index.choose([name[1]])]
+
+
+def rows(runs: Sequence[Run], clock: str, host: str) -> list[tuple[str, ...]]:
+    """A row for each expectation and kernel of an experiment."""
+    lines: list[tuple[str, ...]] = []
+    for arm in Arm:
+        spreads = calibration.of([run for run in runs if run.place and run.place.arm is arm]).spreads
+        lines += [
+            (
+                clock,
+                host,
+                spread.metric,
+                spread.phase,
+                arm.value,
+                str(spread.boots),
+                short(spread.mean),
+                f"{spread.sd:.1%}",
+                f"{spread.limit(effect.LEAST_BOOTS):.3g}",
+            )
+            for spread in spreads
+        ]
+    return lines
+
+
+def main() -> None:
+    """Run the case and print the table, a clock and a load at a time."""
+    parser = argparse.ArgumentParser(description="scatter of a case's boots by clock and host load")
+    parser.add_argument("case")
+    parser.add_argument("--boots", type=int, default=8, help="boots of each kernel (8)")
+    parser.add_argument("--clock", choices=[clock.value for clock in Clock], help="this clock alone")
+    parser.add_argument("--load", choices=LOADS, help="this load alone")
+    options, words = parser.parse_known_args()
+    table = [HEAD]
+    for clock in [options.clock] if options.clock else [clock.value for clock in Clock]:
+        for host in [options.load] if options.load else LOADS:
+            with load(host):
+                runs = experiment(options.case, options.boots, clock, words)
+            table += rows(runs, clock, host)
+            print("\n".join(aligned(table, left=5)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""benchmarks/clock.py: the rows of its table, and that its load ends with it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from benchmarks import clock
+from numalab.core.errors import InputError
+from tests.unit.makers import running
+from tests.unit.test_rates import AFTER, BEFORE, boots
+
+
+def test_rows() -> None:
+    lines = clock.rows(boots("a", (BEFORE, AFTER), 3), "virtual", "busy")
+    before, after = (
+        next(line for line in lines if line[2:5] == ("numa_pte_updates", "repair-*", arm))
+        for arm in ("before", "after")
+    )
+    assert before[:2] == ("virtual", "busy")
+    assert before[5] == "3"
+    # The standard deviation of the logarithms of 1,557,000, 1,721,000 and 1,590,000; of 98,001 to 98,501.
+    assert (before[7], after[7]) == ("5.3%", "0.3%")
+
+
+def test_too_few_boots() -> None:
+    with pytest.raises(InputError, match="a calibration needs 3 boots"):
+        clock.rows(boots("a", (BEFORE, AFTER), 2), "host", "idle")
+
+
+@pytest.mark.parametrize(("kind", "loops"), [("idle", 0), ("busy", os.cpu_count())])
+def test_load(kind: str, loops: int) -> None:
+    others = children()
+    with clock.load(kind):
+        ours = children() - others
+        assert len(ours) == loops
+    assert not any(running(process) for process in ours)
+
+
+def children() -> set[int]:
+    """The processes that this one started."""
+    return {
+        int(process)
+        for task in Path("/proc/self/task").iterdir()
+        for process in (task / "children").read_text().split()
+    }
