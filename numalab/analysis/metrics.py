@@ -379,7 +379,7 @@ def describe(metric: str) -> Metric:
     source, name = parts
     if source == "output":
         sort = Kind.TIME if _TIMED.search(name) or name.startswith(counters.PROFILE) else Kind.COUNT
-        return _metric("", sort, "told by the workload", lambda sums: sums.output.get(name))
+        return _metric("", sort, "reported by the workload", lambda sums: sums.output.get(name))
     return _metric(
         "", Kind.COUNT, f"counter of {source}", lambda sums: sums.counters.get(source, {}).get(name)
     )

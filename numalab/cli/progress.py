@@ -78,7 +78,7 @@ class Progress(logging.Handler):
                 "done": ("✓", "green"),
                 "failed": ("✗", "red"),
                 "note": ("!", "yellow"),
-                "told": (" ", ""),
+                "message": (" ", ""),
             }[state]
             seconds = f"{fields['seconds']:8.1f} s  " if state in ("done", "failed") else " " * 12
             self._console.print(

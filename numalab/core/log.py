@@ -37,7 +37,7 @@ def note(what: str, *, who: str = "") -> None:
 
 def tell(what: str, *, who: str = "") -> None:
     """Log an intermediate result: a line that is shown on a terminal and in a pipe alike."""
-    logger.info("%s%s", f"{who}: " if who else "", what, extra={"step": what, "who": who, "state": "told"})
+    logger.info("%s%s", f"{who}: " if who else "", what, extra={"step": what, "who": who, "state": "message"})
 
 
 def moving(what: str) -> None:

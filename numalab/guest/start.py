@@ -66,7 +66,7 @@ def admit(requested: Topology, host: Host, deadline: Deadline) -> None:
             else "not even the smallest of this shape fits"
         )
         raise HostError(
-            f"{show_size(requested.memory)} of memory asked, {free // MIB}MiB free on the host: {most}",
+            f"{show_size(requested.memory)} of memory requested, {free // MIB}MiB free on the host: {most}",
             field="memory" if fits else "",
         )
 

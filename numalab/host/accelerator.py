@@ -227,8 +227,7 @@ def boot(
     )
     if WORD not in result.stdout:
         raise CommandFailed(
-            f"{kernel}: the kernel ended before user space:"
-            f" {result.stdout.strip()[-200:] or 'it said nothing'}"
+            f"{kernel}: the kernel ended before user space: {result.stdout.strip()[-200:] or 'no output'}"
         )
     return result.seconds
 

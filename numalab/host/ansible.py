@@ -44,10 +44,10 @@ ENVIRONMENT = {
 def ansible(program: str) -> str:
     """The path of one of Ansible's programs: from the lab's own environment, else from PATH."""
     beside = Path(sys.executable).parent / program
-    found = str(beside) if beside.exists() else shutil.which(program)
-    if not found:
+    path = str(beside) if beside.exists() else shutil.which(program)
+    if not path:
         raise HostError(f"{program} is not installed: make setup")
-    return found
+    return path
 
 
 class _Literal(str):

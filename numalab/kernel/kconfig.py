@@ -24,7 +24,7 @@ def lost(requested: str, config: str) -> list[str]:
     """One line for each requested option that the configuration lacks or has with another value."""
     actual = options(config)
     return [
-        f"{name} (asked {value}, got {actual.get(name, 'n')})"
+        f"{name} (requested {value}, got {actual.get(name, 'n')})"
         for name, value in options(requested).items()
         if actual.get(name, "n") != value
     ]

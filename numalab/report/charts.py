@@ -238,7 +238,7 @@ def effects(findings: Sequence[Finding]) -> Plot | None:
     )
     table = ChartTable(
         caption="Effects",
-        head=("metric", "phase", "after / before", INTERVAL, "asked", "answer"),
+        head=("metric", "phase", "after / before", INTERVAL, "expected", "answer"),
         rows=tuple(cells),
     )
     sentence = joined(cells, "{0} in {1}: {2}, interval {3}, {5}")
@@ -288,7 +288,7 @@ def _effect(y: float, finding: Finding, ends: tuple[float, float]) -> list[go.Sc
             x=[_required_ratio(finding)],
             y=[y],
             mode="markers",
-            hovertemplate="asked: %{x:.3g}<extra></extra>",
+            hovertemplate="expected: %{x:.3g}<extra></extra>",
             marker=tick,
         ),
     ]

@@ -158,7 +158,7 @@ def other_numbers(by_heading: Columns) -> Block:
             whole = all(value == int(value) for values in boots for value in values)
             cells = tuple(Cell(value=statistics.fmean(values) if values else None) for values in boots)
             rows.append(Row(name=f"{name}-{phase}", decimals=0 if whole else 2, cells=cells))
-    return Block(title="told by the workload", columns=tuple(by_heading), rows=tuple(rows))
+    return Block(title="reported by the workload", columns=tuple(by_heading), rows=tuple(rows))
 
 
 def totals(by_heading: Columns) -> Block:

@@ -194,7 +194,9 @@ def test_a_patch_that_does_not_apply(lab: Callable[..., kernel_build.Built]) -> 
 
 
 def test_an_option_that_does_not_survive(lab: Callable[..., kernel_build.Built]) -> None:
-    with pytest.raises(InputError, match=r"did not survive olddefconfig: CONFIG_LOST \(asked y, got n\)$"):
+    with pytest.raises(
+        InputError, match=r"did not survive olddefconfig: CONFIG_LOST \(requested y, got n\)$"
+    ):
         lab("bad", config="[lean, lost]")
 
 

@@ -45,7 +45,7 @@ def test_what_came_out_is_for_everybody_and_what_moves_is_not(caplog: pytest.Log
     tell("boot 1 of 6", who="mine")
     moving("numa_pte_updates +5")
     assert told(caplog) == [
-        ("INFO", "mine", "boot 1 of 6", "told"),
+        ("INFO", "mine", "boot 1 of 6", "message"),
         ("DEBUG", "", "numa_pte_updates +5", "moving"),
     ]
     assert caplog.messages == ["mine: boot 1 of 6", "numa_pte_updates +5"]

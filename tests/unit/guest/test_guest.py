@@ -458,11 +458,11 @@ def test_a_guest_that_a_full_disk_paused(host: FakeHost, deadline: Deadline) -> 
     [
         (
             16 * GIB - 1,
-            "16GiB of memory asked, 16383MiB free on the host: 16128M is the largest of this shape that fits",
+            "16GiB of memory requested, 16383MiB free on the host: 16128M is the largest of this shape that fits",
         ),
         (
             511 * MIB,
-            "16GiB of memory asked, 511MiB free on the host: not even the smallest of this shape fits",
+            "16GiB of memory requested, 511MiB free on the host: not even the smallest of this shape fits",
         ),
     ],
 )

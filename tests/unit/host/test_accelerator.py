@@ -57,7 +57,7 @@ def test_it_works(kernel: Path, program: Program, deadline: Deadline) -> None:
     [
         (FAILS, "QEMU fails under KVM: .*failed to initialize kvm"),
         (f"{VERSION}echo Booting the kernel", "the kernel ended before user space: Booting the kernel"),
-        (f"{VERSION}", "the kernel ended before user space: it said nothing"),
+        (f"{VERSION}", "the kernel ended before user space: no output"),
     ],
 )
 def test_it_fails(script: str, reason: str, kernel: Path, program: Program, deadline: Deadline) -> None:

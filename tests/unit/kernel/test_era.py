@@ -86,7 +86,7 @@ def test_a_header_for_a_compiler_that_is_too_young(compiler: str, path: str | No
 
 
 def test_what_an_era_lacks_is_forgiven_and_nothing_else() -> None:
-    lost = ["CONFIG_NEWER (asked y, got n)", "CONFIG_NUMA (asked y, got n)"]
+    lost = ["CONFIG_NEWER (requested y, got n)", "CONFIG_NUMA (requested y, got n)"]
     assert kernel_era.forgiven(OLD, lost) == (lost[:1], lost[1:])
     assert kernel_era.forgiven(None, lost) == ([], lost)
 

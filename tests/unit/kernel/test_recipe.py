@@ -222,9 +222,9 @@ def test_options() -> None:
     assert kconfig.options(requested) == {"CONFIG_A": "m", "CONFIG_B": "n", "CONFIG_C": '"text"'}
     assert kconfig.lost(requested, 'CONFIG_A=m\nCONFIG_C="text"\n') == []
     assert kconfig.lost(requested, "# CONFIG_A is not set\nCONFIG_B=y\n") == [
-        "CONFIG_A (asked m, got n)",
-        "CONFIG_B (asked n, got y)",
-        'CONFIG_C (asked "text", got n)',
+        "CONFIG_A (requested m, got n)",
+        "CONFIG_B (requested n, got y)",
+        'CONFIG_C (requested "text", got n)',
     ]
 
 

@@ -112,8 +112,8 @@ def test_json_round_trip() -> None:
 
 def test_json_has_what_workloads_told_and_the_text_leaves_out() -> None:
     told = run("6.1", phase("p", output={"passes": 7}))
-    assert "told by the workload" in {block.title for block in comparison(told).blocks}
-    assert "told by the workload" not in {
+    assert "reported by the workload" in {block.title for block in comparison(told).blocks}
+    assert "reported by the workload" not in {
         block.title for block in report_comparison.compare(report_comparison.columns([told]))
     }
 
