@@ -263,23 +263,29 @@ def connect(uri: str | None, deadline: Deadline) -> Host:
 
 
 def _start_daemons(deadline: Deadline) -> None:
-    """Start virtlogd, which writes console logs, and libvirtd. Both stay, as under an init.
-
-    A daemon that does not start because another process just did so is no error: the connection tells.
-    """
+    """Start virtlogd, which writes console logs, and libvirtd. Both stay, as under an init."""
     Path("/run/libvirt").mkdir(exist_ok=True)
     _kvm_for_qemu()
     for daemon, pid in (("virtlogd", "/run/virtlogd.pid"), ("libvirtd", "/run/libvirtd.pid")):
         path = shutil.which(daemon, path="/usr/sbin:/usr/bin")
         if not path:
             raise HostError(f"{daemon} is not installed: apt-get install libvirt-daemon-system")
-        if not _runs(daemon, Path(pid)):
-            result = run([path, "-d"], deadline=deadline, check=False)
-            if result.status and not _runs(daemon, Path(pid)):
-                reason = result.stderr.strip().splitlines() or [f"exit status {result.status}"]
-                raise HostError(f"{daemon} does not start: {reason[-1]}")
+        _start_daemon(path, Path(pid), deadline)
     until = time.monotonic() + LIBVIRTD_SECONDS
     while not LIBVIRT_SOCKET.exists() and time.monotonic() < until:
+        deadline.pause(0.1)
+
+
+def _start_daemon(path: str, pid_file: Path, deadline: Deadline) -> None:
+    """Start a daemon that does not run. A killed one that has not ended yet still holds its PID file."""
+    until = time.monotonic() + LIBVIRTD_SECONDS
+    while not _runs(Path(path).name, pid_file):
+        result = run([path, "-d"], deadline=deadline, check=False)
+        if not result.status:
+            return
+        if time.monotonic() >= until:
+            reason = result.stderr.strip().splitlines() or [f"exit status {result.status}"]
+            raise HostError(f"{path} does not start: {reason[-1]}")
         deadline.pause(0.1)
 
 

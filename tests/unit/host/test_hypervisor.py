@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import libvirt
@@ -18,6 +19,8 @@ from numalab.host.hypervisor import HEADROOM, Host, answer, connect
 from numalab.model.guest import GuestSpec
 from numalab.model.units import GIB, KIB
 from tests.unit.makers import spec
+
+Program = Callable[[str, str], Path]
 
 
 class Domain:
@@ -282,3 +285,14 @@ def test_a_daemon_that_ended_does_not_run(tmp_path: Path) -> None:
     assert not hypervisor._runs("true", pid_file)
     os.waitpid(child, 0)
     assert not hypervisor._runs("true", pid_file)
+
+
+def test_a_daemon_is_started_once_its_predecessor_has_ended(
+    monkeypatch: pytest.MonkeyPatch, program: Program, tmp_path: Path, deadline: Deadline
+) -> None:
+    daemon = program("libvirtd", f"test -e {tmp_path}/ended && exit; touch {tmp_path}/ended; exit 1")
+    hypervisor._start_daemon(str(daemon), tmp_path / "none.pid", deadline)
+    broken = program("virtlogd", "echo 'error: no permission' >&2; exit 1")
+    monkeypatch.setattr(hypervisor, "LIBVIRTD_SECONDS", 0.3)
+    with pytest.raises(HostError, match=r"virtlogd does not start: error: no permission$"):
+        hypervisor._start_daemon(str(broken), tmp_path / "none.pid", deadline)
