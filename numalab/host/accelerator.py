@@ -30,8 +30,8 @@ PROBE_SECONDS = 15.0
 """Under working KVM a kernel reaches user space within 2 s even on slow hardware; a hung one never does."""
 CLOCK_SECONDS = 90.0
 """Eight CPUs that counted instructions reached user space in 16.5 s, with QEMU 10.0 on a busy host. QEMU 7.2
-stays where Linux starts the other CPUs: it gives each CPU that waits for another one the whole budget of
-instructions; since 8.1 the CPUs share it."""
+stays where Linux starts the other CPUs, "x86: Booting SMP configuration"; since 8.1 the CPUs share the budget
+of instructions between two events."""
 CLOCK_CPUS = 8
 WORD = "numalab: user space"
 
@@ -101,7 +101,7 @@ def virtual_clock(kernel: Path, deadline: Deadline, where: Where = HERE) -> Cloc
         if key not in known:
             with step("virtual clock: do several CPUs boot under -icount?"):
                 known[key] = try_clock(kernel, version, deadline, where)
-            _write(cache, known)
+                _write(cache, known)
     return known[key]
 
 
