@@ -12,6 +12,11 @@ before where it should rise.
 discoveries over the case's deciding expectations (Benjamini and Hochberg 1995). So an effect is claimed where
 there is none, and one of `by` or more is denied, with a chance of about alpha / 2 each. The range between 1
 and `by` does not matter to the case (an indifference zone: Bechhofer 1954); either answer may result there.
+The interval of an expectation that decides is widened with the test: of m expectations R of which differ from
+1, each has an interval at 1 - alpha R / m (R at least 1), so that of the R intervals a share of at most alpha
+miss the effect (Benjamini and Yekutieli 2005), and an interval leaves 1 out exactly where "differs" is true.
+Others have one at 1 - alpha.
+
 For clear answers, `by` has to be larger than the spread of the boots (calibration) and smaller than the
 effect.
 
@@ -21,7 +26,7 @@ Not here: which runs count, and the answer of a case (verdict).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
 
@@ -29,7 +34,7 @@ from numalab.analysis import effect
 from numalab.analysis.effect import LEAST_BOOTS, Effect
 from numalab.analysis.metrics import Kind
 from numalab.model.case import Direction, Expectation
-from numalab.model.verdict import CONFIDENCE, Answer, Finding
+from numalab.model.verdict import CONFIDENCE, Answer, Finding, percent
 
 ALPHA = 1 - CONFIDENCE
 
@@ -105,13 +110,20 @@ def together(measured: Sequence[MeasuredExpectation], alpha: float = ALPHA) -> l
         i for i, one in enumerate(measured) if one.effect is not None and not one.silent and not one.obstacle
     ]
     q_none, q_less = _corrected(none, family), _corrected(less, family)
+    widened = _interval_alpha(q_none, alpha)
     findings = []
     for i, one in enumerate(measured):
-        answer, reason = _answer(one, q_none.get(i, none[i]), q_less.get(i, less[i]), alpha)
+        own_alpha = widened if i in q_none else alpha
+        answer, reason = _answer(one, q_none.get(i, none[i]), q_less.get(i, less[i]), alpha, own_alpha)
         numbers = (
             {"ratio": _rough(one)}
             if one.effect is None
-            else {"p": none[i], "q": q_none.get(i), **_numbers(one.effect, one.expectation, alpha)}
+            else {
+                "p": none[i],
+                "q": q_none.get(i),
+                **_interval(one.effect, own_alpha),
+                **_numbers(one.effect, one.expectation, alpha),
+            }
         )
         findings.append(
             Finding.model_validate(
@@ -139,12 +151,19 @@ def _corrected(ps: Sequence[float], family: Sequence[int]) -> dict[int, float]:
     return dict(zip(family, map(float, false_discovery_control([ps[i] for i in family])), strict=True))
 
 
-def _numbers(observed: Effect, expected: Expectation, alpha: float) -> dict[str, float | None]:
+def _interval_alpha(q_none: Mapping[int, float], alpha: float) -> float:
+    """The error of each deciding interval, from the q values of "no change"."""
+    return alpha * max(sum(q <= alpha for q in q_none.values()), 1) / max(len(q_none), 1)
+
+
+def _interval(observed: Effect, alpha: float) -> dict[str, float | None]:
     low, high = effect.interval(observed, alpha)
+    return {"low": low, "high": high, "confidence": 1 - alpha}
+
+
+def _numbers(observed: Effect, expected: Expectation, alpha: float) -> dict[str, float | None]:
     return {
         "ratio": effect.ratio(observed),
-        "low": low,
-        "high": high,
         "detectable": effect.detectable(observed, alpha),
         "boots_needed": effect.boots_needed(observed, _factor(observed, expected), alpha),
     }
@@ -157,11 +176,13 @@ def _rough(one: MeasuredExpectation) -> float | None:
     return geometric_mean(one.after) / geometric_mean(one.before)
 
 
-def _answer(one: MeasuredExpectation, q_none: float, q_less: float, alpha: float) -> tuple[Answer, str]:
-    """The answer by the module's rules, and the reason."""
+def _answer(
+    one: MeasuredExpectation, q_none: float, q_less: float, alpha: float, interval_alpha: float
+) -> tuple[Answer, str]:
+    """The answer by the module's rules, and the reason, which has the interval at 1 - `interval_alpha`."""
     if one.obstacle or one.effect is None:
         return Answer.CANNOT_TELL, one.obstacle
-    expected, reason = one.expectation, _effect_text(one.effect, one.expectation, alpha)
+    expected, reason = one.expectation, _effect_text(one.effect, one.expectation, interval_alpha)
     missed = [
         value
         for value in one.after
@@ -210,7 +231,7 @@ def _effect_text(observed: Effect, expected: Expectation, alpha: float) -> str:
         (1 / expected.by, "less") if expected.direction is Direction.FALLS else (expected.by, "more")
     )
     return (
-        f"after/before is {shown} ({ends}), asked for:"
+        f"after/before is {shown} ({percent(1 - alpha)}: {ends}), asked for:"
         f" {word if expected.by == 1 else f'{bound:.3g} or {word}'}"
     )
 

@@ -9,7 +9,13 @@ from numalab.model.case import Expectation
 from numalab.model.values import Clock, Line, SizeClass, Value
 
 CONFIDENCE = 0.95
-"""The confidence of every interval; 1 - CONFIDENCE is the false discovery rate over a case's expectations."""
+"""The confidence of an interval that stands alone; 1 - CONFIDENCE is the false discovery rate over a case's
+expectations."""
+
+
+def percent(confidence: float) -> str:
+    """A level of confidence in words: 95 %, 98.3 %."""
+    return f"{100 * confidence:.3g} %"
 
 
 class Answer(StrEnum):
@@ -32,6 +38,8 @@ class Finding(Value):
     low: float | None = None
     high: float | None = None
     """Bounds of the ratio's confidence interval; None where it is open, or without two boots each."""
+    confidence: float = CONFIDENCE
+    """The interval's level; higher where several expectations decide, and with several looks."""
     p: float | None = None
     """The two-sided p-value of "no change"."""
     q: float | None = None

@@ -18,7 +18,7 @@ from scipy import stats
 
 from numalab.model.case import Direction
 from numalab.model.values import Value
-from numalab.model.verdict import CONFIDENCE, Answer, Finding
+from numalab.model.verdict import CONFIDENCE, Answer, Finding, percent
 from numalab.report.chart import ChartTable, Plot, axis, figure, interval, joined, note, number, rows, titled
 from numalab.report.text import short
 from numalab.runs import profile, samples
@@ -204,7 +204,7 @@ def effects(findings: Sequence[Finding]) -> Plot | None:
                 expected.metric,
                 expected.phase,
                 number(finding.ratio),
-                interval(finding.low, finding.high),
+                _interval(finding),
                 number(_required_ratio(finding)),
                 str(finding.answer),
             )
@@ -238,7 +238,7 @@ def effects(findings: Sequence[Finding]) -> Plot | None:
     )
     table = ChartTable(
         caption="Effects",
-        head=("metric", "phase", "after / before", INTERVAL, "expected", "answer"),
+        head=("metric", "phase", "after / before", "interval", "expected", "answer"),
         rows=tuple(cells),
     )
     sentence = joined(cells, "{0} in {1}: {2}, interval {3}, {5}")
@@ -269,7 +269,7 @@ def _effect(y: float, finding: Finding, ends: tuple[float, float]) -> list[go.Sc
     symbol = "triangle-left" if not finding.ratio else "circle" if finding.decides else "circle-open"
     label = (
         f"{finding.expectation.metric} · {finding.expectation.phase}: {number(finding.ratio)}"
-        f" {interval(finding.low, finding.high)}"
+        f" {_interval(finding)}"
     )
     traces.append(
         go.Scatter(
@@ -292,6 +292,11 @@ def _effect(y: float, finding: Finding, ends: tuple[float, float]) -> list[go.Sc
             marker=tick,
         ),
     ]
+
+
+def _interval(finding: Finding) -> str:
+    """A finding's interval with its level: [0.274, 0.285] (95 %)."""
+    return f"{interval(finding.low, finding.high)} ({percent(finding.confidence)})"
 
 
 def _required_ratio(finding: Finding) -> float:

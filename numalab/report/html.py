@@ -26,7 +26,7 @@ from numalab.kernel import patch as kernel_patch
 from numalab.kernel import recipe as kernel_recipe
 from numalab.model.run import Run
 from numalab.model.values import jsonable
-from numalab.model.verdict import Verdict
+from numalab.model.verdict import Verdict, percent
 from numalab.report import attachments, chart, charts, reference, sections, table
 from numalab.report.reference import Published
 from numalab.report.section_charts import MeasuredBoot
@@ -185,8 +185,11 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    env.filters |= {"number": chart.number, "interval": chart.interval, "show": table.show}
     env.filters |= {
+        "number": chart.number,
+        "interval": chart.interval,
+        "percent": percent,
+        "show": table.show,
         "expected_change": sections.expected_change,
         "deciding": sections.deciding,
         "middle": middle,

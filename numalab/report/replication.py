@@ -17,7 +17,7 @@ from numalab.analysis import expectation, metrics
 from numalab.analysis.metrics import Kind
 from numalab.model.case import Direction, Expectation
 from numalab.model.values import Value
-from numalab.model.verdict import CONFIDENCE, Answer
+from numalab.model.verdict import CONFIDENCE, Answer, Finding, percent
 from numalab.report import comparison
 from numalab.report import reference as report_reference
 from numalab.report.comparison import Columns
@@ -49,11 +49,13 @@ class Beside(Value):
     metric: str
     phase: str
     published: float
-    ratio: float | None
+    ratio: float | None = None
     """Our ratio; None when a side has no value, or all of before is 0."""
-    low: float | None
-    high: float | None
+    low: float | None = None
+    high: float | None = None
     """Bounds of its confidence interval; both None without one, one of them where it is open."""
+    confidence: float = CONFIDENCE
+    """The interval's level."""
     boots: tuple[int, int]
     """Boots that have a value."""
     agreement: Agreement
@@ -61,19 +63,28 @@ class Beside(Value):
 
 def beside(references: Mapping[str, Published], columns: Columns, before: str) -> tuple[Beside, ...]:
     """Every published row beside the boots of `before` (a heading) and of each other kernel. Rows about
-    phases that no boot has are left out."""
+    phases that no boot has are left out.
+
+    Rows are judged together, corrected over all that are evidence and over the looks of the experiment.
+    """
     phases = comparison.phases(columns)
-    return tuple(
-        _beside(name, effect, (before, after), columns)
+    rows = [
+        _row(name, effect, (before, after), columns)
         for name, about in references.items()
         for after in columns
         if after != before
         for effect in report_reference.effects(about)
         if any(fnmatchcase(phase, effect.phase) for phase in phases)
-    )
+    ]
+    looks = max((run.place.looks for runs in columns.values() for run in runs if run.place), default=1)
+    findings = expectation.together([measured for _, measured in rows], expectation.ALPHA / looks)
+    return tuple(_judged(row, finding) for (row, _), finding in zip(rows, findings, strict=True))
 
 
-def _beside(name: str, effect: PublishedEffect, kernels: tuple[str, str], columns: Columns) -> Beside:
+def _row(
+    name: str, effect: PublishedEffect, kernels: tuple[str, str], columns: Columns
+) -> tuple[Beside, expectation.MeasuredExpectation]:
+    """A published row without our effect yet, and what was measured for it."""
     boots = [columns[heading] for heading in kernels]
     sides = [metrics.values(runs, effect.metric, effect.phase) for runs in boots]
     expected = Expectation(
@@ -82,18 +93,8 @@ def _beside(name: str, effect: PublishedEffect, kernels: tuple[str, str], column
         direction=Direction.FALLS if effect.ratio < 1 else Direction.RISES,
     )
     kind = metrics.kind(effect.metric)
-    ours = expectation.alone(expected, sides[0], sides[1], kind=kind)
     emulated = kind is Kind.TIME and any(run.emulated for runs in boots for run in runs)
-    agreement = (
-        Agreement.EMULATED
-        if emulated
-        else {
-            Answer.HOLDS: Agreement.SAME,
-            Answer.DOES_NOT_HOLD: Agreement.OTHER,
-            Answer.CANNOT_TELL: Agreement.OPEN,
-        }[ours.answer]
-    )
-    return Beside(
+    row = Beside(
         before=kernels[0],
         after=kernels[1],
         reference=name,
@@ -101,12 +102,37 @@ def _beside(name: str, effect: PublishedEffect, kernels: tuple[str, str], column
         metric=effect.metric,
         phase=effect.phase,
         published=effect.ratio,
-        ratio=ours.ratio,
-        low=ours.low,
-        high=ours.high,
         boots=(len(sides[0]), len(sides[1])),
-        agreement=agreement,
+        agreement=Agreement.EMULATED if emulated else Agreement.OPEN,
     )
+    silent = "emulated" if emulated else ""
+    return row, expectation.with_values(expected, sides[0], sides[1], kind, silent=silent)
+
+
+def _judged(row: Beside, ours: Finding) -> Beside:
+    """The row with our effect and, unless it is no evidence, whether that agrees."""
+    agreement = {
+        Answer.HOLDS: Agreement.SAME,
+        Answer.DOES_NOT_HOLD: Agreement.OTHER,
+        Answer.CANNOT_TELL: Agreement.OPEN,
+    }[ours.answer]
+    return row.model_copy(
+        update={
+            "ratio": ours.ratio,
+            "low": ours.low,
+            "high": ours.high,
+            "confidence": ours.confidence,
+            "agreement": row.agreement if row.agreement is Agreement.EMULATED else agreement,
+        }
+    )
+
+
+def levels(rows: Sequence[Beside]) -> str:
+    """The levels of the rows' intervals: '95 %', or '99.8 %; emulated: 95 %'."""
+    of = {row.agreement is Agreement.EMULATED: percent(row.confidence) for row in rows}
+    if len(set(of.values())) == 1:
+        return next(iter(of.values()))
+    return f"{of[False]}; emulated: {of[True]}"
 
 
 def grouped(rows: Sequence[Beside]) -> dict[tuple[str, str, str], list[Beside]]:
@@ -127,7 +153,7 @@ def text(rows: Sequence[Beside], references: Mapping[str, Published]) -> str:
             f"published: {about.author}, {about.date} (reference/{name}.yml)",
             f"           {about.before} -> {about.after}",
             f"here:      {before} -> {after}",
-            f"{'':{label}}{'published':>10}{'here':>10}  {CONFIDENCE:.0%} interval",
+            f"{'':{label}}{'published':>10}{'here':>10}  interval ({levels(mine)})",
         ]
         lines += [
             f"{row.row:{label}}{change(row.published):>10}{change(row.ratio):>10}  {interval(row):14}"

@@ -16,7 +16,7 @@ from numalab.model.run import Run
 from numalab.model.topology import Disk
 from numalab.model.units import show_size
 from numalab.model.values import Value
-from numalab.model.verdict import CONFIDENCE, Answer, Finding, Verdict
+from numalab.model.verdict import Answer, Finding, Verdict
 from numalab.report import charts, comparison, replication, section_charts, topology_diagram
 from numalab.report.chart import ChartTable, Plot
 from numalab.report.reference import Published
@@ -210,7 +210,14 @@ def _published(
         tables.append(
             ChartTable(
                 caption=caption,
-                head=("change of", "published", "here", f"{CONFIDENCE:.0%} interval", "boots", "direction"),
+                head=(
+                    "change of",
+                    "published",
+                    "here",
+                    f"interval ({replication.levels(mine)})",
+                    "boots",
+                    "direction",
+                ),
                 rows=cells,
             )
         )

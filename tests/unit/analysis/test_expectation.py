@@ -66,7 +66,7 @@ def test_what_a_finding_says() -> None:
     assert found.high < 1 / 1.5
     assert found.p == found.q
     assert found.p < 1e-4
-    assert found.reason.startswith("after/before is 0.248 (")
+    assert found.reason.startswith("after/before is 0.248 (95 %: ")
     assert found.reason.endswith("asked for: 0.667 or less")
 
 
@@ -233,6 +233,49 @@ def test_correction_over_a_case() -> None:
     assert [found.q for found in shown] == [None, None]
     assert shown[0].answer is HOLDS, "what decides nothing is not corrected, and not counted by others"
     assert "decides nothing" in shown[0].reason
+
+
+def test_intervals_are_corrected_with_the_answers() -> None:
+    """Of m expectations that decide R differ from 1: their intervals are at 1 - 5 % R / m."""
+    e = math.e
+    sure, none = ([1000, 1010, 990], [10, 11, 9.5]), ([1, e, e**2], [e, 1, e**2.2])
+
+    def levels(*pairs: tuple[Sequence[float], Sequence[float]]) -> list[float]:
+        findings = expectation.together(
+            [expectation.with_values(wish(), *pair, Kind.RATIO) for pair in pairs]
+            + [expectation.with_values(wish(decides=False), *sure, Kind.RATIO)]
+        )
+        assert findings[-1].confidence == pytest.approx(0.95), "it stands alone"
+        return [round(found.confidence, 4) for found in findings[:-1]]
+
+    assert levels(sure) == [0.95]
+    assert levels(sure, sure) == [0.95, 0.95]
+    assert levels(sure, none) == [0.975, 0.975]
+    assert levels(none, none) == [0.975, 0.975]
+    assert levels(sure, sure, none, none) == [0.975] * 4
+    (found,) = expectation.together(
+        [expectation.with_values(wish(), *sure, Kind.RATIO)], expectation.ALPHA / 3
+    )
+    assert "(98.3 %: " in found.reason
+
+
+@given(st.lists(st.tuples(SIDE, SIDE), min_size=1, max_size=6))
+def test_an_interval_leaves_1_out_where_there_is_an_effect(
+    pairs: list[tuple[list[float], list[float]]],
+) -> None:
+    findings = expectation.together(
+        [expectation.with_values(wish(by=1), *pair, Kind.RATIO) for pair in pairs]
+    )
+    for found in findings:
+        # Not where boots without spread are judged by their two modes, which no interval shows.
+        if (
+            found.q is None
+            or found.low == found.high
+            or math.isclose(found.q, expectation.ALPHA, rel_tol=1e-6)
+        ):
+            continue
+        out = (found.low or 0) > 1 or (found.high is not None and found.high < 1)
+        assert out == (found.q <= expectation.ALPHA)
 
 
 def test_more_looks_ask_for_more() -> None:

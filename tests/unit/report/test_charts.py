@@ -110,9 +110,9 @@ def test_effects() -> None:
         ]
     )
     assert found
-    assert found.table.rows == (("numa_pte_updates", "touch", "0.11", "[0.05, 0.25]", "0.5", "holds"),), (
-        "without a ratio there is nothing to draw"
-    )
+    assert found.table.rows == (
+        ("numa_pte_updates", "touch", "0.11", "[0.05, 0.25] (95 %)", "0.5", "holds"),
+    ), "without a ratio there is nothing to draw"
     assert charts.effects([finding(of, 1, [], [], Answer.CANNOT_TELL, None)]) is None
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import pytest
 
-from numalab.model.case import Arm
+from numalab.analysis import expectation, metrics
+from numalab.analysis.metrics import Kind
+from numalab.model.case import Arm, Direction, Expectation
 from numalab.model.run import Run
 from numalab.model.values import Accel
+from numalab.model.verdict import Answer
 from numalab.report import comparison, replication
 from numalab.report import reference as report_reference
 from numalab.report.replication import Agreement, Beside
@@ -67,6 +70,46 @@ def test_no_change_is_open() -> None:
     assert rows(after=[10.1, 10.9, 12.05])["system"].agreement is Agreement.OPEN
 
 
+def test_rows_are_judged_together() -> None:
+    """A row that is one of many needs more than one that stands alone; two looks ask for more still."""
+    columns = comparison.columns(
+        [
+            *boots(BEFORE, Arm.BEFORE, [10, 11, 12], [1000, 1100, 1200]),
+            *boots(AFTER, Arm.AFTER, [8.5, 9.0, 9.5], [1010, 1120, 1180]),
+        ]
+    )
+    alone = expectation.alone(
+        Expectation(metric="system", phase="repair-*", direction=Direction.FALLS),
+        metrics.values(columns[BEFORE], "system", "repair-*"),
+        metrics.values(columns[AFTER], "system", "repair-*"),
+        kind=Kind.TIME,
+    )
+    together = {row.metric: row for row in replication.beside(SEED, columns, BEFORE)}
+    evidence = [row for row in together.values() if row.low is not None]
+    assert len(evidence) > 1
+    assert alone.answer is Answer.HOLDS
+    assert together["system"].agreement is Agreement.OPEN
+    assert together["system"].confidence == pytest.approx(1 - expectation.ALPHA / len(evidence))
+    looked = {
+        name: tuple(
+            one.model_copy(update={"place": one.place.model_copy(update={"looks": 2})}) if one.place else one
+            for one in runs
+        )
+        for name, runs in columns.items()
+    }
+    row = next(row for row in replication.beside(SEED, looked, BEFORE) if row.metric == "system")
+    assert row.confidence == pytest.approx(1 - expectation.ALPHA / len(evidence) / 2)
+
+
+def test_levels() -> None:
+    assert replication.levels(tuple(rows().values())) == "95 %"
+    found = tuple(
+        row.model_copy(update={"confidence": 0.95 if row.agreement is Agreement.EMULATED else 0.99})
+        for row in rows(Accel.TCG).values()
+    )
+    assert replication.levels(found) == "99 %; emulated: 95 %"
+
+
 def test_emulated_times_are_no_evidence_and_counters_are() -> None:
     found = rows(Accel.TCG)
     assert found["system"].agreement is Agreement.EMULATED
@@ -112,7 +155,7 @@ def test_text() -> None:
         "published: Mel Gorman, 2015-03-07 (reference/slowscan-xfsrepair.yml)",
         "           4.0.0-rc1 vanilla -> 4.0.0-rc1 slowscan-v2",
         "here:      6.1-slowscan-before -> 6.1",
-        "                        published      here  95% interval",
+        "                        published      here  interval (95 %)",
     ]
     (line,) = (line for line in lines if line.startswith("Amean syst-xfsrepair"))
     assert line.split()[:4] == ["Amean", "syst-xfsrepair", "-45.83%", "-40.00%"]

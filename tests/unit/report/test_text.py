@@ -189,16 +189,16 @@ xfsrepair (quick) on 4socket, tcg: 6.1-slowscan-before against 6.1, 3 and 3 boot
   numa_pte_updates, repair-*: falls by a factor of 1.5: holds, ×0.0606
     6.1-slowscan-before  1.56M  1.72M  1.59M
     6.1                    98k  98.1k  98.5k
-    after/before is 0.0606 (0.0532 to 0.069), asked for: 0.667 or less
+    after/before is 0.0606 (95 %: 0.0532 to 0.069), asked for: 0.667 or less
   nr_vmscan_immediate_reclaim, repair-*: falls by a factor of 10, to 0: holds, ×0
     6.1-slowscan-before  11.4k  13k  947
     6.1                      0    0    0
-    after/before is 0 (0 to 0.00255), asked for: 0.1 or less
+    after/before is 0 (95 %: 0 to 0.00255), asked for: 0.1 or less
   no part of the verdict:
     migrated_per_hint_fault, repair-*: falls by a factor of 1.1: cannot tell, ×0.507
       6.1-slowscan-before   0.9  0.77  0.91
       6.1                  0.28  0.42   0.7
-      after/before is 0.507 (0.172 to 1.5), asked for: 0.909 or less; q 0.12 is above 0.05; so many boots that scatter so show a factor of 4.38, \
+      after/before is 0.507 (95 %: 0.172 to 1.5), asked for: 0.909 or less; q 0.12 is above 0.05; so many boots that scatter so show a factor of 4.38, \
 1.1 takes 192 of each kernel (decides nothing: expected of releases 4.*, this is 6.1-numalab)
     system, repair-*: falls: cannot tell, ×0.91
       6.1-slowscan-before  10.5  10.8  10.9
