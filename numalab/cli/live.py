@@ -81,14 +81,15 @@ class View:
             log.tell(f"{result.phase.name}: {'  '.join(moved) or 'nothing moved'}", who=self.plan.case_name)
 
     def so_far(self, judged: Verdict) -> None:
-        """Log the verdict after a round."""
+        """Log the effects after a round, not the answer: to stop at the first clear one errs too often."""
         ratios = [
             f"{finding.expectation.metric} ×{finding.ratio:.3g}"
             for finding in judged.findings
             if finding.decides and finding.ratio is not None
         ]
         log.tell(
-            f"so far ({judged.boots[0]} and {judged.boots[1]} boots): {'; '.join([judged.answer, *ratios])}",
+            f"so far ({judged.boots[0]} and {judged.boots[1]} boots), no verdict yet:"
+            f" {'; '.join(ratios) or 'no ratio'}",
             who=self.plan.case_name,
         )
 

@@ -111,8 +111,8 @@ def test_so_far(plan: Plan, lab_log: pytest.LogCaptureFixture) -> None:
     view.so_far(verdict)
     view.so_far(verdict.model_copy(update={"findings": ()}))
     assert lab_log.messages == [
-        "mine: so far (2 and 2 boots): cannot tell; numa_pte_updates ×0.0599",
-        "mine: so far (2 and 2 boots): cannot tell",
+        "mine: so far (2 and 2 boots), no verdict yet: numa_pte_updates ×0.0599",
+        "mine: so far (2 and 2 boots), no verdict yet: no ratio",
     ]
 
 
