@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -71,7 +71,7 @@ def choose(accel: str, kernel: Path, deadline: Deadline, where: Where = HERE) ->
     """The accelerator for `accel`: kvm, tcg or auto. HostError when KVM is required and does not boot."""
     if accel == "tcg":
         return Probe(accel=Accel.TCG, reason="asked for", key="")
-    probe = _cached(kernel, deadline, where)
+    probe = _accelerator(kernel, deadline, where)
     if accel == "kvm" and probe.accel is not Accel.KVM:
         raise HostError(f"accelerator kvm: {probe.reason}; use tcg or auto", field="accelerator")
     return probe
@@ -94,15 +94,12 @@ def choose_clock(clock: Clock, accel: Accel, kernel: Path, deadline: Deadline, w
 def virtual_clock(kernel: Path, deadline: Deadline, where: Where = HERE) -> ClockProbe:
     """Whether QEMU can count instructions with several CPUs: the cached result of a boot."""
     version = qemu_version(deadline, where)
-    key = f"{where.ssh} {version}".strip()
-    cache = state.folder("cache") / "clock.json"
-    with state.lock("clock", deadline):
-        known = _read(cache, ClockProbe, "the virtual clock")
-        if key not in known:
-            with step("virtual clock: do several CPUs boot under -icount?"):
-                known[key] = try_clock(kernel, version, deadline, where)
-                _write(cache, known)
-    return known[key]
+
+    def probe() -> ClockProbe:
+        with step("virtual clock: do several CPUs boot under -icount?"):
+            return try_clock(kernel, version, deadline, where)
+
+    return _cached("clock", ClockProbe, f"{where.ssh} {version}".strip(), probe, deadline)
 
 
 def try_clock(kernel: Path, version: str, deadline: Deadline, where: Where = HERE) -> ClockProbe:
@@ -126,35 +123,40 @@ def try_clock(kernel: Path, version: str, deadline: Deadline, where: Where = HER
     )
 
 
-def _cached(kernel: Path, deadline: Deadline, where: Where) -> Probe:
-    """The cached result of the probe; concurrent callers wait for the one that makes it."""
+def _accelerator(kernel: Path, deadline: Deadline, where: Where) -> Probe:
+    """The cached result of a boot under KVM."""
     digest = hashlib.sha256(kernel.read_bytes()).hexdigest()[:16]
     release = where.run(["uname", "-r"], deadline=deadline).stdout.strip()
     key = f"{where.ssh} {release} {qemu_version(deadline, where)} {digest} {_device(where, deadline)}".strip()
-    cache = state.folder("cache") / "accel.json"
-    with state.lock("accel", deadline):
-        known = _read(cache, Probe, "the accelerator")
+
+    def probe() -> Probe:
+        with step("accelerator: does a kernel boot under KVM?"):
+            accel, reason = try_kvm(kernel, deadline, where)
+        return Probe(accel=accel, reason=reason, key=key)
+
+    return _cached("accel", Probe, key, probe, deadline)
+
+
+def _cached(name: str, kind: type[S], key: str, probe: Callable[[], S], deadline: Deadline) -> S:
+    """A probe's result from cache/NAME.json, else made; concurrent callers wait for the one that makes it."""
+    cache = state.folder("cache") / f"{name}.json"
+    with state.lock(name, deadline):
+        known = _read(cache, kind)
         if key not in known:
-            with step("accelerator: does a kernel boot under KVM?"):
-                accel, reason = try_kvm(kernel, deadline, where)
-            known[key] = Probe(accel=accel, reason=reason, key=key)
-            _write(cache, known)
+            known[key] = probe()
+            state.write(cache, json.dumps({each: jsonable(one) for each, one in known.items()}, indent=1))
     return known[key]
 
 
-def _read(cache: Path, kind: type[S], what: str) -> dict[str, S]:
+def _read(cache: Path, kind: type[S]) -> dict[str, S]:
     """The cached probes; none, with a warning, when the file is damaged."""
     try:
         return TypeAdapter(dict[str, kind]).validate_json(cache.read_bytes())  # type: ignore[valid-type]
     except FileNotFoundError:
         return {}
     except (OSError, ValueError):
-        note(f"{cache} is damaged: {what} is tried again")
+        note(f"{cache} is damaged: what it kept is tried again")
         return {}
-
-
-def _write(cache: Path, probes: Mapping[str, Stored]) -> None:
-    state.write(cache, json.dumps({key: jsonable(probe) for key, probe in probes.items()}, indent=1))
 
 
 def _device(where: Where, deadline: Deadline) -> str:

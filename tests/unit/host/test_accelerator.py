@@ -249,7 +249,7 @@ def test_a_damaged_cache_is_made_anew(
     cache = lab_state / "cache/accel.json"
     cache.write_bytes(damage)
     assert accelerator.choose("auto", kernel, deadline).accel is Accel.KVM
-    assert f"{cache} is damaged: the accelerator is tried again" in caplog.text
+    assert f"{cache} is damaged: what it kept is tried again" in caplog.text
     assert accelerator.choose("auto", kernel, deadline).accel is Accel.KVM
     assert tries(qemu) == 2, "what was made anew is kept"
 

@@ -186,7 +186,7 @@ def test_calibration(commit: str) -> None:
 
 def test_accelerator(commit: str) -> None:
     """The recorded probe is not made again."""
-    probes = accelerator._read(state.folder("cache") / "accel.json", accelerator.Probe, "the accelerator")
+    probes = accelerator._read(state.folder("cache") / "accel.json", accelerator.Probe)
     assert [(probe.accel, probe.reason) for probe in probes.values()] == [(Accel.TCG, "there is no /dev/kvm")]
 
 
