@@ -29,6 +29,8 @@ from numalab.model.verdict import Answer, Finding, Verdict
 from numalab.runs import compatibility
 from numalab.runs.compatibility import Traits
 
+OTHERS = 0.1
+"""The share of the host's processor time that other programs may take from an emulated guest unmentioned."""
 STEP = 1.5
 """The factor from one look to the next: 3, 5 and 8 boots of each kernel."""
 DESCRIPTIVE = ("description", "source", "published", "also", "notes")
@@ -233,6 +235,7 @@ def _about_runs(every: Sequence[Run], sides: Sides) -> list[str]:
                 f"run {run.id}: {len(run.console_warnings)} warnings on its console, the first:"
                 f" {run.console_warnings[0]}"
             )
+    lines += _about_host(every)
     experiments = {run.place.experiment for run in every if run.place}
     if len(experiments) > 1:
         lines.append(f"the boots are of {len(experiments)} experiments, not interleaved with each other")
@@ -247,6 +250,24 @@ def _about_runs(every: Sequence[Run], sides: Sides) -> list[str]:
             " kernel"
         )
     return lines
+
+
+def _about_host(every: Sequence[Run]) -> list[str]:
+    """A doubt when other programs kept the host busy while a guest followed the host's clock."""
+    shares = {
+        run.id: share
+        for run in every
+        if not run.virtual and not run.error
+        for share in [max((one.host_others or 0 for one in run.phases if one.phase.measured), default=0)]
+        if share > OTHERS
+    }
+    if not shares:
+        return []
+    worst = max(shares, key=lambda ident: shares[ident])
+    return [
+        f"the host was busy with something else in {len(shares)} of {len(every)} boots, most in {worst}:"
+        f" other programs took {shares[worst]:.0%} of its processor time, and the guest had less of it"
+    ]
 
 
 def _about_values(findings: Sequence[Finding], sides: Sides) -> list[str]:

@@ -253,6 +253,7 @@ def _phase(
             if watcher:
                 watcher.moving(phase.name, sample)
 
+    begin = _cpu_times(guest, deadline)
     try:
         text = ssh.succeed(
             guest,
@@ -263,6 +264,7 @@ def _phase(
         )
     finally:
         record.write_samples(folder, index, phase.name, samples)
+    end = _cpu_times(guest, deadline)
     try:
         answer = json.loads(text)
         record.write_phase(
@@ -302,7 +304,20 @@ def _phase(
         output=record.output(folder, index, phase.name),
         guest_load=used["load"],
         host_load=machine.load(guest.host.where, deadline),
+        host_others=None if begin is None or end is None else _share_of_others(begin, end),
     )
+
+
+def _cpu_times(guest: Guest, deadline: Deadline) -> tuple[machine.CpuTime, float] | None:
+    """Processor time of the host and, in seconds, of the guest's QEMU. None when they cannot be read now: a
+    phase is worth more."""
+    with contextlib.suppress(HostError):
+        return machine.cpu_time(guest.host.where, deadline), guest.host.cpu_seconds(guest.mark)
+    return None
+
+
+def _share_of_others(begin: tuple[machine.CpuTime, float], end: tuple[machine.CpuTime, float]) -> float:
+    return round(machine.share_of_others(begin[0], end[0], end[1] - begin[1]), 3)
 
 
 def _host(guest: Guest, deadline: Deadline) -> dict[str, str]:

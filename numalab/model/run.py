@@ -26,6 +26,9 @@ class PhaseResult(Value):
     guest_load: float
     host_load: float
     """The load of the machine that runs the guest."""
+    host_others: float | None = None
+    """The share of that machine's processor time, 0 to 1, that everything but the guest's QEMU took during
+    the phase; None in older runs."""
 
 
 class Run(Stored):

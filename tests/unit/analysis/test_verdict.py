@@ -15,7 +15,7 @@ from numalab.core.errors import InputError
 from numalab.model.case import Arm, Case, CaseSize, Direction, Expectation, Machine, Place
 from numalab.model.run import PhaseResult, Run
 from numalab.model.topology import Topology
-from numalab.model.values import Accel, Phase, SizeClass
+from numalab.model.values import Accel, Clock, Phase, SizeClass
 from numalab.model.verdict import Answer
 from tests.unit.makers import BOOT, record_of, spec
 
@@ -183,6 +183,29 @@ def test_one_side_alone() -> None:
     found = verdict.verdict(experiment(MANY, ()))
     assert (found.answer, found.after) == (Answer.CANNOT_TELL, "6.1")
     assert "absent from every boot after" in found.findings[0].reason
+
+
+def busy(run: Run, *shares: float | None, clock: Clock = Clock.HOST) -> Run:
+    """The run on a host of which others took these shares in its phases."""
+    phases = tuple(
+        phase.model_copy(update={"host_others": share})
+        for phase, share in zip(run.phases, shares, strict=True)
+    )
+    known = run.guest.spec.model_copy(update={"clock": clock})
+    guest = run.guest.model_copy(update={"spec": known})
+    return run.model_copy(update={"phases": phases, "guest": guest})
+
+
+def test_a_busy_host_is_a_doubt() -> None:
+    runs = experiment((100, 104, 98), (25, 24, 26))
+    assert told(runs) == (), "older runs do not know"
+    assert told([busy(run, 0.02, 0.1) for run in runs]) == ()
+    loaded = [busy(runs[0], 0.05, 0.43), busy(runs[1], 0.2, None), *(busy(run, 0, 0) for run in runs[2:])]
+    assert told(loaded) == (
+        f"the host was busy with something else in 2 of 6 boots, most in {runs[0].id}: other programs took 43%"
+        " of its processor time, and the guest had less of it",
+    )
+    assert told([busy(run, 0.5, 0.5, clock=Clock.VIRTUAL) for run in runs]) == (), "its clock waits for it"
 
 
 def test_a_console_that_warns_is_a_doubt() -> None:

@@ -90,3 +90,37 @@ def test_a_machine_that_does_not_tell(
         machine.read_facts(THERE, deadline)
     with pytest.raises(HostError, match="me@there: /proc/loadavg"):
         machine.load(THERE, deadline)
+
+
+STAT = "cpu  100 20 30 1000 50 4 6 40 10 0\ncpu0 1 2 3 4 5 6 7 8 9 0\n"
+
+
+def test_cpu_time(program: Callable[[str, str], Path], tmp_path: Path, deadline: Deadline) -> None:
+    """Steal is busy; guest is in user already; idle and iowait are not busy."""
+    (tmp_path / "stat").write_text(STAT)
+    program(
+        "ssh",
+        f'for word; do last=$word; done; exec sh -c "$(printf %s "$last" | sed "s#/proc/stat#{tmp_path}/stat#g")"',
+    )
+    assert machine.cpu_time(THERE, deadline) == machine.CpuTime(busy=2.0, total=12.5)
+    here = machine.cpu_time(HERE, deadline)
+    assert 0 < here.busy < here.total
+    (tmp_path / "stat").write_text("cpu\n")
+    with pytest.raises(HostError, match="me@there: /proc/stat has no CPU times"):
+        machine.cpu_time(THERE, deadline)
+
+
+@pytest.mark.parametrize(
+    ("busy", "total", "own", "share"),
+    [
+        (80, 100, 60, 0.2),
+        (60, 100, 60, 0),
+        (59, 100, 60, 0),  # the two are not read at once
+        (100, 100, 0, 1),
+        (0, 0, 0, 0),
+    ],
+)
+def test_share_of_others(busy: float, total: float, own: float, share: float) -> None:
+    begin = machine.CpuTime(1000, 5000)
+    end = machine.CpuTime(1000 + busy, 5000 + total)
+    assert machine.share_of_others(begin, end, own) == pytest.approx(share)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +18,7 @@ from numalab.core import paths, state
 from numalab.core.errors import GuestError, GuestLost, HostError, InputError, KernelOops
 from numalab.core.process import Deadline, Result
 from numalab.guest.guest import Guest
-from numalab.host import accelerator, console, machine
+from numalab.host import accelerator, console, domain, machine
 from numalab.measure import runner
 from numalab.model import verification
 from numalab.model.case import Arm, Place
@@ -75,6 +76,7 @@ class FakeGuest(FakeShell):
         self.copied: list[tuple[str, str]] = []
         self.ssh = self
         self.record = makers.record("g")
+        self.mark = domain.mark(self.record.spec)
         self.name, self.host, self.directory = "g", FakeHost(), Path(self.record.spec.directory)
         self.directory.mkdir()
         (self.directory / "domain.xml").write_text("<domain/>\n")
@@ -138,6 +140,8 @@ def qemu(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = {"machine": "big", "kernel": "6.12", "cpu": "EPYC", "cpus": "96", "load at start": "7.25"}
     monkeypatch.setattr(machine, "read_facts", lambda *_: facts)
     monkeypatch.setattr(machine, "load", lambda *_: 42.5)
+    times = itertools.count(step=100)
+    monkeypatch.setattr(machine, "cpu_time", lambda *_: machine.CpuTime((now := next(times)) * 0.3, now))
 
 
 def only_run() -> Path:
@@ -276,6 +280,7 @@ def test_run(deadline: Deadline) -> None:
         "7.25",
         42.5,
     ), "of the hypervisor, not of this machine"
+    assert run.phases[0].host_others == 0.3
     assert run.guest == guest.record
     assert json.loads((folder / "run.json").read_text())["guest"] == jsonable(guest.record)
     assert record.read(folder) == run
