@@ -120,7 +120,7 @@ man: setup
 
 # docs/report.png, the README's picture of a report, from recorded runs.
 picture: setup
-	@$(MAKE) --no-print-directory packages EXTRA="$(BROWSER)"
+	@$(MAKE) --no-print-directory packages EXTRA="$(BROWSER) optipng"
 	$(VENV)/bin/python tools/picture.py
 
 clean:

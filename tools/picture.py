@@ -74,4 +74,6 @@ def picture(page: Path) -> bytes:
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         image = picture(report(Path(folder)))
-    (ROOT / "docs/report.png").write_bytes(image)
+    target = ROOT / "docs/report.png"
+    target.write_bytes(image)
+    subprocess.run(["optipng", "-quiet", "-o2", target], check=True, timeout=120)
