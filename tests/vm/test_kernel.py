@@ -13,13 +13,10 @@ from numalab.guest import provision
 from numalab.guest.guest import Guest
 from numalab.host import ssh
 from numalab.kernel import build, kconfig, recipe
-from numalab.measure import runner
 from numalab.model import catalog, topology
-from numalab.model.values import SizeClass
 from numalab.pytest_plugin import Lab
 
 SMALL = topology.scale(catalog.topology("uma-2g"), memory=512 << 20, vcpus=1)
-FOUR = topology.scale(catalog.topology("4socket"), memory=4 << 30, vcpus=8).model_copy(update={"disks": ()})
 ORDER = provision.Order(
     sysctls={"kernel.numa_balancing": "0", "vm.watermark_scale_factor": "1000"},
     knobs={
@@ -113,18 +110,3 @@ def test_fairzone_counts(lab: Lab, deadline: Deadline) -> None:
         assert after["fairzone_scanned"] > before["fairzone_scanned"]
         assert after["fairzone_reset"] > before["fairzone_reset"]
         assert after["fairzone_remote"] == 0, "there is but one node"
-
-
-@pytest.mark.minutes(40)
-def test_slowscan(lab: Lab, deadline: Deadline) -> None:
-    """Failed migrations slow down only the stock kernel's scanner: by a factor of 7 to 16 in manual runs."""
-    updates = {}
-    for name in ("6.1", "6.1-slowscan-before"):
-        built(name)
-        with lab.up(FOUR, "4socket", deadline, kernel=name) as guest:
-            provision.tune(
-                guest, ORDER.model_copy(update={"sysctls": {"vm.watermark_scale_factor": "1000"}}), deadline
-            )
-            run, _ = runner.run(guest, "migratefail", SizeClass.QUICK, deadline)
-            updates[name] = run.phase("touch").counters["vmstat"]["numa_pte_updates"]
-    assert updates["6.1-slowscan-before"] > 3 * updates["6.1"], updates
