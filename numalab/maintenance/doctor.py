@@ -150,15 +150,25 @@ def _accel(accel: str, deadline: Deadline) -> Iterator[Fact]:
             "emulation: times mean nothing, and everything takes longer",
             "a host with working KVM",
         )
-        if probe.accel is Accel.TCG:
-            clock = accelerator.virtual_clock(guest_image.file("vmlinuz"), deadline)
-            yield Fact(
-                "virtual clock",
-                clock.reason,
-                clock.works,
-                "the host's load changes what a guest counts",
-                "a newer QEMU (on Debian 12: make setup QEMU=backports); if the host was only busy, "
-                f"rm {state.directory()}/cache/clock.json",
-            )
     except LabError as error:
         yield Fact("accelerator", str(error), False, "no guest starts as asked", "--accel auto", needed=True)
+        return
+    if probe.accel is Accel.TCG:
+        yield _clock(guest_image, deadline)
+
+
+def _clock(guest_image: image.Image, deadline: Deadline) -> Fact:
+    """Whether emulated guests can have a virtual clock. They start without one too."""
+    try:
+        probe = accelerator.virtual_clock(guest_image.file("vmlinuz"), deadline)
+        works, reason = probe.works, probe.reason
+    except LabError as error:
+        works, reason = False, str(error)
+    return Fact(
+        "virtual clock",
+        reason,
+        works,
+        "the host's load changes what a guest counts",
+        "a newer QEMU (on Debian 12: make setup QEMU=backports); if the host was only busy, "
+        f"rm {state.directory()}/cache/clock.json",
+    )

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What doctor says of the accelerator and the virtual clock."""
+
+from __future__ import annotations
+
+import pytest
+
+from numalab.core.errors import DeadlinePassed, HostError
+from numalab.core.process import Deadline
+from numalab.host import accelerator, image
+from numalab.host.accelerator import ClockProbe, Probe
+from numalab.maintenance import doctor
+from numalab.maintenance.doctor import Fact
+from numalab.model.values import Accel
+
+IMAGE = image.Image(name="debian12", id="0" * 16, directory="/i", root="/dev/vda", disk_bytes=1, inputs={})
+
+
+def facts(
+    monkeypatch: pytest.MonkeyPatch, deadline: Deadline, accel: Accel, clock: ClockProbe | Exception
+) -> dict[str, Fact]:
+    def try_clock(*_: object) -> ClockProbe:
+        if isinstance(clock, Exception):
+            raise clock
+        return clock
+
+    monkeypatch.setattr(image, "existing", lambda *_: IMAGE)
+    monkeypatch.setattr(accelerator, "choose", lambda *_: Probe(accel=accel, reason="tried", key=""))
+    monkeypatch.setattr(accelerator, "virtual_clock", try_clock)
+    return {fact.name: fact for fact in doctor._accel("auto", deadline)}
+
+
+def test_the_virtual_clock(monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+    works = ClockProbe(works=True, reason="8 CPUs reached user space in 8.0 s")
+    fact = facts(monkeypatch, deadline, Accel.TCG, works)["virtual clock"]
+    assert (fact.value, fact.good) == (works.reason, True)
+    lacks = facts(monkeypatch, deadline, Accel.TCG, ClockProbe(works=False, reason="QEMU 7.2"))
+    assert (lacks["virtual clock"].good, lacks["virtual clock"].needed) == (False, False)
+    assert "virtual clock" not in facts(monkeypatch, deadline, Accel.KVM, works), "KVM has the host's only"
+
+
+@pytest.mark.parametrize("error", [DeadlinePassed("probing: the time limit passed"), HostError("no busybox")])
+def test_a_clock_that_cannot_be_tried_is_no_fault_of_the_accelerator(
+    monkeypatch: pytest.MonkeyPatch, deadline: Deadline, error: Exception
+) -> None:
+    """Guests start without it."""
+    shown = facts(monkeypatch, deadline, Accel.TCG, error)
+    assert not shown["accelerator"].needed
+    assert (shown["virtual clock"].value, shown["virtual clock"].needed) == (str(error), False)
