@@ -82,17 +82,15 @@ def up(request: GuestRequest, host: Host, deadline: Deadline) -> Guest:
     if (state.folder("guests") / request.name).exists():
         raise taken(request.name)
     with guests.hold(request.name, deadline):
-        for hung in range(BOOT_TRIES):
+        for hung in range(BOOT_TRIES - 1):
             try:
                 return _up(request, host, deadline, hung)
             except BootHung as error:
-                if hung == BOOT_TRIES - 1:
-                    raise
                 console_log = state.folder("logs") / f"hung-{state.stamp()}-{request.name}-{hung + 1}.log"
                 with contextlib.suppress(OSError):
                     console_log.write_text(error.evidence)
                 note(f"{error}; begun again (the end of its console: {console_log})")
-    raise AssertionError("the last attempt returns or raises")
+        return _up(request, host, deadline, BOOT_TRIES - 1)
 
 
 def _up(request: GuestRequest, host: Host, deadline: Deadline, hung: int) -> Guest:

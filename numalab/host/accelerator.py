@@ -22,7 +22,7 @@ from numalab.core import state
 from numalab.core.errors import CommandFailed, DeadlinePassed, HostError
 from numalab.core.log import note, step
 from numalab.core.process import Deadline, need
-from numalab.host.domain import ICOUNT_SHIFT, TCG_MODEL
+from numalab.host.domain import ICOUNT, TCG_MODEL
 from numalab.host.remote import HERE, Where
 from numalab.model.values import Accel, Clock, Stored, jsonable
 
@@ -104,7 +104,7 @@ def virtual_clock(kernel: Path, deadline: Deadline, where: Where = HERE) -> Cloc
 
 def try_clock(kernel: Path, version: str, deadline: Deadline, where: Where = HERE) -> ClockProbe:
     """Boot `kernel` with CLOCK_CPUS CPUs that count instructions."""
-    words = ["-accel", "tcg", "-cpu", TCG_MODEL, "-icount", f"shift={ICOUNT_SHIFT},sleep=on"]
+    words = ["-accel", "tcg", "-cpu", TCG_MODEL, *ICOUNT]
     try:
         seconds = boot(kernel, words, deadline.within(CLOCK_SECONDS), where, cpus=CLOCK_CPUS)
     except DeadlinePassed:

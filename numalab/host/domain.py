@@ -30,8 +30,9 @@ LAB_DIGITS = 8
 """Digits of a lab's identity in its domains' names: two labs may both have a guest `migratefail`."""
 TCG_MODEL = "Nehalem"
 """The fastest to boot under TCG of those measured (6.3 s; qemu64 7.6 s, max 8.3 s); it has x2APIC."""
-ICOUNT_SHIFT = 3
-"""An instruction takes 2**3 = 8 ns on the virtual clock. Other values have not been measured."""
+ICOUNT = ("-icount", "shift=3,sleep=on")
+"""QEMU's words for the virtual clock, which libvirt (as of 12) does not know. An instruction takes 2**3 ns;
+other values have not been measured. While all CPUs are idle, the clock runs as the host's does, for SSH."""
 CMDLINE = "console=ttyS0,115200 net.ifnames=0 no_timer_check"
 """Words for every kernel. no_timer_check: a kernel that sees no KVM waits a moment for its timer to tick, and
 panics when a busy host held up QEMU's main thread for that long (seen; reproduced by stopping that thread for
@@ -90,9 +91,10 @@ def domain_xml(spec: GuestSpec) -> str:
     if spec.owner:
         label = "+{}:+{}".format(*spec.owner)
         root.append(E.seclabel(E.label(label), type="static", model="dac", relabel="no"))
+    icount = ICOUNT if spec.clock is Clock.VIRTUAL else ()
     root.append(
         _Qemu.commandline(
-            *(_Qemu.arg(value=word) for word in (*_network(spec), *_console_log(spec), *_icount(spec)))
+            *(_Qemu.arg(value=word) for word in (*_network(spec), *_console_log(spec), *icount))
         )
     )
     return etree.tostring(root, pretty_print=True, encoding="unicode")
@@ -124,12 +126,6 @@ def _clock(spec: GuestSpec) -> Element:
     if spec.clock is Clock.VIRTUAL:
         clock.append(E.timer(name="rtc", track="guest"))
     return clock
-
-
-def _icount(spec: GuestSpec) -> tuple[str, ...]:
-    """QEMU's instruction counting, of which libvirt (as of 12) does not know. An instruction takes
-    2**ICOUNT_SHIFT ns; while all CPUs are idle, the clock runs as the host's does, which SSH needs."""
-    return ("-icount", f"shift={ICOUNT_SHIFT},sleep=on") if spec.clock is Clock.VIRTUAL else ()
 
 
 def _os(spec: GuestSpec) -> Element:

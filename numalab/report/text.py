@@ -91,8 +91,8 @@ def verdict(judged: Verdict) -> str:
     for one in beside:
         lines += [f"  {line}" for line in _finding(one, judged)]
     lines += [f"  doubt: {doubt}" for doubt in judged.doubts]
-    if judged.accel == Accel.TCG:
-        lines.append(f"  {caveat(judged.accel, judged.clock)}, and no time decided this")
+    if note := caveat(judged.accel, judged.clock):
+        lines.append(f"  {note}, and no time decided this")
     return "\n".join(lines)
 
 
