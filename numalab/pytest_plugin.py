@@ -62,9 +62,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
     group.addoption(
         "--lab-clock",
-        choices=[clock.value for clock in Clock],
-        default=Clock.HOST.value,
-        help="virtual: the guests' clocks count instructions, and the host's load changes nothing (TCG)",
+        choices=[*(clock.value for clock in Clock), "auto"],
+        default="auto",
+        help="virtual: the guests' clocks count instructions, and the host's load changes nothing (TCG);"
+        " auto: virtual where it is to be had and something is measured",
     )
     add("topology", action="append", metavar="T", help="run on these topologies instead of each test's own")
     add(
@@ -199,7 +200,7 @@ class CaseItem(pytest.Item):
             topology_name=topology_name,
             kernels=kernels,
             accel=self.config.getoption("--accel"),
-            clock=Clock(self.config.getoption("--lab-clock")),
+            clock=_clock(self.config, measured=True),
         )
         boots = self.config.getoption("--boots") or self.plan.case_size.boots
         self.boots: int | None = None if boots == "auto" else boots
@@ -334,8 +335,9 @@ class Lab:
         *,
         kernel: str | None = None,
         append: str = "",
+        measured: bool = False,
     ) -> Iterator[Guest]:
-        """A fresh, verified guest; ended with the block."""
+        """A fresh, verified guest; ended with the block. `measured`: a workload's counters will be judged."""
         from numalab.guest import guest as guests
         from numalab.guest import launch
         from numalab.kernel import recipe
@@ -346,7 +348,7 @@ class Lab:
             shape=topology,
             kernel=recipe.load(kernel or self.config.getoption("--kernel")),
             accel=self.config.getoption("--accel"),
-            clock=Clock(self.config.getoption("--lab-clock")),
+            clock=_clock(self.config, measured=measured),
             append=append,
         )
         guest = launch.up(request, self.host, deadline.within(launch.UP_SECONDS))
@@ -365,6 +367,12 @@ def lab(pytestconfig: pytest.Config) -> Lab:
     from numalab.host.hypervisor import connect
 
     return Lab(connect(pytestconfig.getoption("--connect"), Deadline.after(60)), pytestconfig)
+
+
+def _clock(config: pytest.Config, *, measured: bool) -> Clock | None:
+    """The clock of --lab-clock. auto (None) is for guests that are measured; others boot faster without."""
+    chosen = config.getoption("--lab-clock")
+    return Clock(chosen) if chosen != "auto" else None if measured else Clock.HOST
 
 
 def _minutes(item: pytest.Item) -> float:
@@ -398,7 +406,10 @@ def guest(request: pytest.FixtureRequest, lab: Lab, deadline: Deadline) -> Itera
     except HostError as error:
         pytest.skip(f"{mark.args[0]} ({shape.memory / GIB:.1f} GiB) does not fit this host: {error}")
     kernel = request.node.get_closest_marker("kernel")
-    with lab.up(shape, mark.args[0], deadline, kernel=kernel.args[0] if kernel else None) as fresh:
+    measured = "run" in request.fixturenames
+    with lab.up(
+        shape, mark.args[0], deadline, kernel=kernel.args[0] if kernel else None, measured=measured
+    ) as fresh:
         yield fresh
 
 

@@ -52,6 +52,8 @@ class MeasuredExpectation:
     """Why no answer is possible, whatever the effect; '' when one is."""
     silent: str
     """Why it does not decide; '' when it does."""
+    label: str
+    """What kind of number it is, where a reader must know; else ''."""
 
 
 def alone(
@@ -74,8 +76,9 @@ def with_values(
     *,
     obstacle: str = "",
     silent: str = "",
+    label: str = "",
 ) -> MeasuredExpectation:
-    """An expectation with the values of the boots that have one. `obstacle`, `silent`: see the class."""
+    """An expectation with the values of the boots that have one. `obstacle` to `label`: see the class."""
     values, fewest = [*before, *after], min(len(before), len(after))
     if not fewest:
         lacking = [name for name, side in (("before", before), ("after", after)) if not side]
@@ -99,6 +102,7 @@ def with_values(
         effect=effect.compare(before, after, counts=counts) if sound else None,
         obstacle=obstacle or trouble,
         silent=silent or ("" if expectation.decides else "so the case has it"),
+        label=label,
     )
 
 
@@ -115,6 +119,7 @@ def together(measured: Sequence[MeasuredExpectation], alpha: float = ALPHA) -> l
     for i, one in enumerate(measured):
         own_alpha = widened if i in q_none else alpha
         answer, reason = _answer(one, q_none.get(i, none[i]), q_less.get(i, less[i]), alpha, own_alpha)
+        reason = f"{one.label}: {reason}" if one.label else reason
         numbers = (
             {"ratio": _rough(one)}
             if one.effect is None

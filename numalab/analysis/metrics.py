@@ -17,13 +17,14 @@ here: what a metric should do (model.case), and whether it did (verdict).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import TypeVar
 
 from numalab.core.errors import InputError
+from numalab.model.case import Cost
 from numalab.model.run import PhaseResult, Run
 from numalab.runs import counters
 
@@ -32,7 +33,7 @@ Vmstat = Mapping[str, int]
 
 
 class Kind(StrEnum):
-    """What a metric is made of: events; several numbers; or a time, which is no evidence under emulation."""
+    """What a metric is made of: events; several numbers; or a time (see `no_evidence`)."""
 
     COUNT = "count"
     RATIO = "ratio"
@@ -383,6 +384,32 @@ def describe(metric: str) -> Metric:
     return _metric(
         "", Kind.COUNT, f"counter of {source}", lambda sums: sums.counters.get(source, {}).get(name)
     )
+
+
+def no_evidence(metric: str, cost: Cost | None, runs: Sequence[Run]) -> str:
+    """Why a metric of these runs is no evidence; '' where it is. `cost` is what the time is spent on.
+
+    An emulated guest's times mean nothing on the host's clock. On a virtual clock they count instructions.
+    """
+    emulated = [run for run in runs if run.emulated]
+    if kind(metric) is not Kind.TIME or not emulated:
+        return ""
+    if not all(run.virtual for run in emulated):
+        return "times are emulated and tell nothing"
+    return _NOT_COUNTED[cost]
+
+
+_NOT_COUNTED = {
+    Cost.WORK: "",
+    Cost.LOCALITY: "instruction time does not tell locality",
+    Cost.WAITING: "instruction time does not tell waiting",
+    None: "instruction time tells work alone, and this is not said to be work",
+}
+
+
+def instruction_time(metric: str, runs: Iterable[Run]) -> bool:
+    """Whether a metric is a time that counts instructions in some of these runs."""
+    return kind(metric) is Kind.TIME and any(run.virtual for run in runs)
 
 
 _SOURCES = (

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Runs of an experiment -> a verdict; and whether more boots could make it clearer.
 
-This module decides which runs count, and what a reader should doubt. Broken runs, times under emulation, and
-effects that the kernel's release does not have are no evidence. Not here: what counts as an effect
-(expectation), booting (experiment).
+This module decides which runs count, and what a reader should doubt. Broken runs, times under emulation (but
+see metrics.no_evidence), and effects that the kernel's release does not have are no evidence. Not here: what
+counts as an effect (expectation), booting (experiment).
 
 With `--boots auto` an experiment is judged at several looks. The allowed error is divided by their number,
 which is fixed beforehand (`looks`) and kept in the runs (Place.looks), and intervals are widened to match, so
@@ -15,12 +15,12 @@ often, with and without this correction.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from numalab.analysis import expectation, metrics
 from numalab.analysis.calibration import Calibration, inside
 from numalab.analysis.effect import LEAST_BOOTS
-from numalab.analysis.metrics import Kind
 from numalab.core.errors import InputError
 from numalab.model.case import Arm, CaseSize, Expectation, Place
 from numalab.model.run import Run
@@ -96,6 +96,7 @@ def verdict(runs: Sequence[Run], *, calibration: Calibration | None = None, forc
         answer=overall(findings),
         findings=findings,
         runs=tuple(run.id for run in whole),
+        varied=_varied(whole),
         doubts=tuple(
             map(
                 _line,
@@ -204,8 +205,8 @@ def _measured(expected: Expectation, sides: Sides) -> expectation.MeasuredExpect
     values = {arm: metrics.values(runs, expected.metric, expected.phase) for arm, runs in sides.items()}
     kind = metrics.kind(expected.metric)
     release = next((run.release for run in sides[Arm.AFTER]), "")
-    tcg = any(run.emulated for runs in sides.values() for run in runs)
-    emulated = "times are emulated and tell nothing" if kind is Kind.TIME and tcg else ""
+    runs = [run for side in sides.values() for run in side]
+    unfit = metrics.no_evidence(expected.metric, expected.cost, runs)
     foreign = (
         f"expected of releases {expected.releases}, this is {release}"
         if release and not expected.applies(release)
@@ -216,8 +217,9 @@ def _measured(expected: Expectation, sides: Sides) -> expectation.MeasuredExpect
         values[Arm.BEFORE],
         values[Arm.AFTER],
         kind,
-        obstacle=emulated,
-        silent="emulated" if emulated else foreign,
+        obstacle=unfit,
+        silent="emulated" if unfit else foreign,
+        label="instruction time" if metrics.instruction_time(expected.metric, runs) and not unfit else "",
     )
 
 
@@ -236,6 +238,7 @@ def _about_runs(every: Sequence[Run], sides: Sides) -> list[str]:
                 f" {run.console_warnings[0]}"
             )
     lines += _about_host(every)
+    lines += _about_seeds(every)
     experiments = {run.place.experiment for run in every if run.place}
     if len(experiments) > 1:
         lines.append(f"the boots are of {len(experiments)} experiments, not interleaved with each other")
@@ -250,6 +253,33 @@ def _about_runs(every: Sequence[Run], sides: Sides) -> list[str]:
             " kernel"
         )
     return lines
+
+
+def _varied(runs: Sequence[Run]) -> str:
+    """What the lab varied between these boots, by which seeds."""
+    seeds = dict.fromkeys(
+        run.place.seed
+        for run in runs
+        if run.place and run.place.seed is not None and run.guest.spec.seed is not None
+    )
+    if not seeds:
+        return ""
+    rdrand = "what RDRAND gives, and " if all(run.emulated for run in runs) else ""
+    return (
+        f"varied from boot to boot: {rdrand}the start of each measured phase"
+        f" (seed {', '.join(map(str, seeds))})"
+    )
+
+
+def _about_seeds(every: Sequence[Run]) -> list[str]:
+    """A doubt when boots on a virtual clock share a seed: they differ by little, and are not two samples."""
+    counts = Counter(
+        (run.kernel, run.guest.spec.seed)
+        for run in every
+        if run.virtual and not run.error and run.guest.spec.seed is not None
+    )
+    again = sum(count - 1 for count in counts.values())
+    return [f"{again} boots have the seed of another one of their kernel: they are no samples"] * (again > 0)
 
 
 def _about_host(every: Sequence[Run]) -> list[str]:

@@ -24,10 +24,12 @@ from numalab.cli.options import (
     ClockOption,
     GuestName,
     MemoryOption,
+    SeedOption,
     SizeOption,
     Uri,
     VcpusOption,
     accel_word,
+    clock_word,
     inventory,
     one_of,
     reach,
@@ -42,7 +44,7 @@ from numalab.guest import launch
 from numalab.host import ssh
 from numalab.host.hypervisor import connect
 from numalab.model import catalog
-from numalab.model.values import Clock, SizeClass
+from numalab.model.values import SizeClass
 from numalab.model.verdict import Answer, Verdict
 from numalab.report import text as report_text
 from numalab.runs import counters, record
@@ -97,8 +99,10 @@ def _plan(
     memory: str | None,
     vcpus: int | None,
     accelerator: str,
-    clock: Clock,
+    clock: str,
     profile: int = 0,
+    seed: int | None = None,
+    side_by_side: int | None = None,
 ) -> Plan:
     return make_plan(
         case,
@@ -108,7 +112,9 @@ def _plan(
         memory=size_option("--memory", memory),
         vcpus=vcpus,
         accel=accel_word(accelerator),
-        clock=clock,
+        clock=clock_word(clock),
+        seed=seed,
+        side_by_side=side_by_side,
         profile_hz=profile,
     )
 
@@ -154,11 +160,23 @@ def run(
         ),
     ] = 0,
     accelerator: AccelOption = "auto",
-    clock: ClockOption = Clock.HOST,
+    clock: ClockOption = "auto",
+    seed: SeedOption = None,
+    side_by_side: Annotated[
+        int | None,
+        typer.Option(
+            "--side-by-side",
+            metavar="N",
+            min=1,
+            help="guests at a time (virtual clock); default: as many as CPUs and memory allow",
+        ),
+    ] = None,
     uri: Uri = None,
 ) -> None:
     """Run a case: fresh guests of each kernel in turn, then a verdict from their counters."""
-    plan = _plan(case, size, kernels, topology_name, memory, vcpus, accelerator, clock, profile)
+    plan = _plan(
+        case, size, kernels, topology_name, memory, vcpus, accelerator, clock, profile, seed, side_by_side
+    )
     outcome = _conduct(plan, boots_option(boots, plan), uri)
     for verdict in outcome.verdicts:
         echo(report_text.verdict(experiment.among_others(verdict, [run for run, _ in outcome.runs])))
@@ -212,7 +230,7 @@ def calibrate(
     memory: MemoryOption = None,
     vcpus: VcpusOption = None,
     accelerator: AccelOption = "auto",
-    clock: ClockOption = Clock.HOST,
+    clock: ClockOption = "auto",
     uri: Uri = None,
 ) -> None:
     """Run one kernel against itself, and keep how far each metric spreads here: the case's thresholds must
@@ -239,7 +257,7 @@ def repro(
     name: Annotated[str | None, typer.Option("--name", "-n", metavar="N")] = None,
     enter: Annotated[bool, typer.Option("--shell/--no-shell", help="end in a shell in the guest")] = True,
     accelerator: AccelOption = "auto",
-    clock: ClockOption = Clock.HOST,
+    clock: ClockOption = "auto",
     uri: Uri = None,
 ) -> None:
     """The machine of a case to look at oneself: prepared up to the moment that matters, and a shell in it."""

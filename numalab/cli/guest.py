@@ -22,9 +22,11 @@ from numalab.cli.options import (
     ClockOption,
     GuestName,
     MemoryOption,
+    SeedOption,
     Uri,
     VcpusOption,
     accel_word,
+    clock_word,
     fail_with,
     inventory,
     one_of,
@@ -48,7 +50,7 @@ from numalab.maintenance import gc as maintenance_gc
 from numalab.model import catalog, topology, verification
 from numalab.model.guest import BootWay, DiskForm
 from numalab.model.topology import Disk, Topology
-from numalab.model.values import Clock, check_name, first_fault
+from numalab.model.values import check_name, first_fault
 from numalab.report import text as report_text
 
 
@@ -111,7 +113,8 @@ def up(
         ),
     ] = False,
     accelerator: AccelOption = "auto",
-    clock: ClockOption = Clock.HOST,
+    clock: ClockOption = "host",
+    seed: SeedOption = None,
     uri: Uri = None,
     timeout: Annotated[
         float, typer.Option(help="seconds until an unfinished up is given up")
@@ -122,7 +125,8 @@ def up(
         "image_name": image_name,
         "append": append,
         "accel": accel_word(accelerator),
-        "clock": clock,
+        "clock": clock_word(clock),
+        "seed": seed,
         "kept": True,
         "ssh_port": ssh_port,
         "network": network,

@@ -39,23 +39,42 @@ class View:
         self.plan, self.fixed = plan, boots is not None
         self.total = (boots or verdict.looks(plan.case_size)[-1]) * len(plan.kernels)
         self.started = 0.0
-        self.first: tuple[str, Mapping[str, Any]] | None = None
 
-    def began(self, boot: ExperimentBoot) -> View:
+    def began(self, boot: ExperimentBoot) -> BootView:
         """A boot begins."""
-        self.first, left, now = None, "", time.monotonic()
-        if not boot.number:
-            self.started = now
-        elif self.fixed:
-            left = (
-                f"; about {(now - self.started) / boot.number * (self.total - boot.number) / 60:.0f} min left"
-            )
+        left, now = "", time.monotonic()
+        # When one begins, all but those beside it have ended.
+        ended = boot.place.boot + 1 - boot.place.side_by_side
+        self.started = self.started or now
+        if self.fixed and ended > 0:
+            left = f"; about {(now - self.started) / ended * (self.total - ended) / 60:.0f} min left"
         log.tell(
-            f"boot {boot.number + 1} of {'' if self.fixed else 'at most '}{self.total}: {boot.arm},"
+            f"boot {boot.place.boot + 1} of {'' if self.fixed else 'at most '}{self.total}: {boot.place.arm},"
             f" {boot.kernel.name}{left}",
             who=self.plan.case_name,
         )
-        return self
+        return BootView(boot.name)
+
+    def so_far(self, judged: Verdict) -> None:
+        """Log the effects after a round, not the answer: to stop at the first clear one errs too often."""
+        ratios = [
+            f"{finding.expectation.metric} ×{finding.ratio:.3g}"
+            for finding in judged.findings
+            if finding.decides and finding.ratio is not None
+        ]
+        log.tell(
+            f"so far ({judged.boots[0]} and {judged.boots[1]} boots), no verdict yet:"
+            f" {'; '.join(ratios) or 'no ratio'}",
+            who=self.plan.case_name,
+        )
+
+
+class BootView:
+    """A runner.Watcher over one boot."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.first: tuple[str, Mapping[str, Any]] | None = None
 
     def moving(self, phase: str, sample: Mapping[str, Any]) -> None:
         """See runner.Watcher."""
@@ -78,20 +97,7 @@ class View:
                 for name in WATCHED
                 if result.counters.get("vmstat", {}).get(name)
             ]
-            log.tell(f"{result.phase.name}: {'  '.join(moved) or 'nothing moved'}", who=self.plan.case_name)
-
-    def so_far(self, judged: Verdict) -> None:
-        """Log the effects after a round, not the answer: to stop at the first clear one errs too often."""
-        ratios = [
-            f"{finding.expectation.metric} ×{finding.ratio:.3g}"
-            for finding in judged.findings
-            if finding.decides and finding.ratio is not None
-        ]
-        log.tell(
-            f"so far ({judged.boots[0]} and {judged.boots[1]} boots), no verdict yet:"
-            f" {'; '.join(ratios) or 'no ratio'}",
-            who=self.plan.case_name,
-        )
+            log.tell(f"{result.phase.name}: {'  '.join(moved) or 'nothing moved'}", who=self.name)
 
 
 def watched_table(

@@ -8,6 +8,7 @@ several commands share (options), printing (terminal).
 
 from __future__ import annotations
 
+import secrets
 import subprocess
 import sys
 import traceback
@@ -29,10 +30,12 @@ from numalab.cli.options import (
     AccelOption,
     ClockOption,
     MemoryOption,
+    SeedOption,
     SizeOption,
     Uri,
     VcpusOption,
     accel_word,
+    clock_word,
     inventory,
     learn_options,
     one_of,
@@ -52,7 +55,7 @@ from numalab.kernel import recipe
 from numalab.maintenance import doctor
 from numalab.measure import runner
 from numalab.model import catalog, topology
-from numalab.model.values import Clock, SizeClass
+from numalab.model.values import SizeClass
 from numalab.report import text
 from numalab.runs import record
 
@@ -98,7 +101,8 @@ def measure_workload(
     memory: MemoryOption = None,
     vcpus: VcpusOption = None,
     accelerator: AccelOption = "auto",
-    clock: ClockOption = Clock.HOST,
+    clock: ClockOption = "auto",
+    seed: SeedOption = None,
     uri: Uri = None,
 ) -> None:
     """Run a workload by itself in one guest, and show what the kernel counted in each phase."""
@@ -116,7 +120,8 @@ def measure_workload(
             shape=shape,
             kernel=recipe.load(kernel_name),
             accel=accel_word(accelerator),
-            clock=clock,
+            clock=clock_word(clock),
+            seed=secrets.randbits(32) if seed is None else seed,
         )
         deadline = limit(launch.UP_SECONDS)
         guest = launch.up(request, connect(uri, deadline), deadline)

@@ -36,11 +36,22 @@ AccelOption = Annotated[
     ),
 ]
 ClockOption = Annotated[
-    Clock,
+    str,
     typer.Option(
         "--clock",
-        metavar="host|virtual",
-        help="virtual: the guest's clock counts its instructions, and the host's load changes nothing (TCG)",
+        metavar="host|virtual|auto",
+        help="virtual: the guest's clock counts its instructions, and the host's load changes nothing (TCG);"
+        " auto: virtual where it is to be had",
+    ),
+]
+SeedOption = Annotated[
+    int | None,
+    typer.Option(
+        "--seed",
+        metavar="N",
+        min=0,
+        max=2**32 - 1,
+        help="what boots differ by (RDRAND under TCG, the start of phases); default: a new one, printed",
     ),
 ]
 GuestName = Annotated[str, typer.Argument(metavar="N", help="a guest's name (see list)")]
@@ -86,6 +97,16 @@ def accel_word(text: str) -> str:
     if text not in ("kvm", "tcg", "auto"):
         raise InputError(f"--accel: {text!r} is none of kvm, tcg, auto")
     return text
+
+
+def clock_word(text: str) -> Clock | None:
+    """The clock of --clock; None for auto."""
+    if text == "auto":
+        return None
+    try:
+        return Clock(text)
+    except ValueError:
+        raise InputError(f"--clock: {text!r} is none of host, virtual, auto") from None
 
 
 def size_option(option: str, text: str | None) -> int | None:

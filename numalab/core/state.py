@@ -34,6 +34,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from numalab.core.errors import HostError
+from numalab.core.log import tell
 from numalab.core.process import Deadline, need, run
 
 
@@ -165,17 +166,56 @@ def lock(name: str, deadline: Deadline) -> Iterator[None]:
 def machine_lock(name: str, deadline: Deadline) -> Iterator[None]:
     """A lock held by one thread at a time on this machine, across users and state directories."""
     with socket.socket(socket.AF_UNIX) as handle:
-        while True:
-            try:
-                # An abstract socket (unix(7)): no file, so no owner and nothing to clean up.
-                handle.bind(f"\0numalab-{name}")
-                break
-            except OSError as error:
-                if error.errno != errno.EADDRINUSE:
-                    raise
-                deadline.check(f"waiting for another lab.py on this machine that holds {name}")
-                deadline.pause(0.2)
+        while not _bound(handle, name):
+            deadline.check(f"waiting for another lab.py on this machine that holds {name}")
+            deadline.pause(0.2)
         yield
+
+
+@contextmanager
+def machine_share(name: str, total: int, wanted: int, deadline: Deadline) -> Iterator[None]:
+    """Hold `wanted` of the `total` equal parts of something that this machine has, as of its CPUs.
+
+    Across users and state directories, as machine_lock. At least one part is held, at most all.
+    """
+    with ExitStack() as held:
+        # One at a time collects its parts: two that wait for each other's would wait forever.
+        with machine_lock(f"{name}-queue", deadline):
+            for part in _free_parts(name, total, deadline):
+                held.enter_context(part)
+                wanted -= 1
+                if wanted <= 0:
+                    break
+        yield
+
+
+def _free_parts(name: str, total: int, deadline: Deadline) -> Iterator[socket.socket]:
+    """The parts, each as soon as nobody holds it."""
+    left, waited = list(range(total)), False
+    while left:
+        for number in list(left):
+            handle = socket.socket(socket.AF_UNIX)
+            if _bound(handle, f"{name}-{number}"):
+                left.remove(number)
+                yield handle
+            else:
+                handle.close()
+        if not waited:
+            tell(f"waiting for {name}: other lab.py use them")
+            waited = True
+        deadline.check(f"waiting for {name} that other lab.py use")
+        deadline.pause(0.2)
+
+
+def _bound(handle: socket.socket, name: str) -> bool:
+    """Bind an abstract socket (unix(7)): no file, no owner, nothing to clean up. False if taken."""
+    try:
+        handle.bind(f"\0numalab-{name}")
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        return False
+    return True
 
 
 @contextmanager

@@ -7,9 +7,11 @@ Not here: booting and measuring (run).
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import Field
 
@@ -17,7 +19,7 @@ from numalab.analysis import metrics
 from numalab.core.errors import InputError
 from numalab.core.process import Deadline
 from numalab.guest import launch
-from numalab.host import image
+from numalab.host import accelerator, image
 from numalab.kernel import boot as kernel_boot
 from numalab.kernel import build, recipe
 from numalab.kernel.recipe import Kernel
@@ -39,7 +41,14 @@ class Plan(Value):
     kernels: tuple[Kernel, ...]
     """First "before", then any number of "after". One kernel twice calibrates."""
     accel: str = "auto"
-    clock: Clock = Clock.HOST
+    clock: Clock | None = None
+    """None: virtual where an emulated guest can have it."""
+    seed: Annotated[int, Field(ge=0, lt=2**32)] | None = None
+    """From which each boot's seed is made; None: a random one is drawn before the first boot."""
+    side_by_side: Annotated[int, Field(ge=1)] | None = None
+    """Guests at a time; None: as many as this machine holds on a virtual clock, one on the host's."""
+    probe: accelerator.Probe | None = None
+    """The accelerator of all boots; None until the first one."""
     profile_hz: int = 0
     image: str = "debian12"
     image_id: str = ""
@@ -62,7 +71,9 @@ def make_plan(
     memory: int | None = None,
     vcpus: int | None = None,
     accel: str = "auto",
-    clock: Clock = Clock.HOST,
+    clock: Clock | None = None,
+    seed: int | None = None,
+    side_by_side: int | None = None,
     profile_hz: int = 0,
 ) -> Plan:
     """The plan for a case and a person's choices, checked before anything is made. Raises InputError."""
@@ -88,6 +99,8 @@ def make_plan(
         kernels=tuple(recipe.load(name) for name in kernels or (case.before, case.after)),
         accel=accel,
         clock=clock,
+        seed=seed,
+        side_by_side=side_by_side,
         profile_hz=profile_hz,
     )
     check_plan(made)
@@ -154,6 +167,11 @@ def pin_builds(plan: Plan, deadline: Deadline) -> tuple[Plan, set[Path]]:
     return plan.model_copy(update={"image_id": base.id, "pinned": boots}), launch.folders(
         base, *boots.values()
     )
+
+
+def boot_seed(seed: int, number: int) -> int:
+    """The seed of an experiment's boot."""
+    return int.from_bytes(hashlib.sha256(f"{seed} {number}".encode()).digest()[:4])
 
 
 def plan_settings(plan: Plan) -> dict[str, str]:

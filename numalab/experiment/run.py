@@ -3,7 +3,9 @@
 person.
 
 Boots alternate (A B, then B A), never all of one kernel first, so that a drift of the host affects both. A
-boot is one sample, whatever it repeats inside. Not here: what the runs show (analysis.verdict), what is
+boot is one sample, whatever it repeats inside. On a virtual clock, which company does not disturb, guests run
+side by side. A measured guest holds CPUs of the machine (state.machine_share), so that several experiments
+share it without more guests than CPUs. Not here: what the runs show (analysis.verdict), what is
 decided before the first boot (plan).
 """
 
@@ -11,9 +13,11 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -21,11 +25,12 @@ from typing import Protocol
 from numalab.analysis import calibration, verdict
 from numalab.core import state
 from numalab.core.errors import InputError, KernelOops, LabError, NameTaken
-from numalab.core.log import step
-from numalab.core.process import Deadline
+from numalab.core.log import step, tell
+from numalab.core.process import POLL_SECONDS, Deadline
 from numalab.experiment.plan import (
     Plan,
     boot_order,
+    boot_seed,
     build_kernels,
     interesting_phase,
     pin_builds,
@@ -36,12 +41,13 @@ from numalab.experiment.plan import (
 from numalab.guest import guest as guests
 from numalab.guest import launch, provision
 from numalab.guest.guest import Guest
-from numalab.host import ssh
+from numalab.host import accelerator, ssh
 from numalab.host.hypervisor import Host
 from numalab.kernel.recipe import Kernel
 from numalab.measure import runner
 from numalab.model.case import Arm, Place
 from numalab.model.run import Run
+from numalab.model.values import Clock
 from numalab.model.verdict import Verdict
 from numalab.runs import index as run_index
 from numalab.runs import record
@@ -56,10 +62,13 @@ SPARE_SECONDS = 60.0
 class ExperimentBoot:
     """One boot of an experiment, before it begins."""
 
-    number: int
-    arm: Arm
     kernel: Kernel
-    experiment: str
+    place: Place
+
+    @property
+    def name(self) -> str:
+        """What progress calls it: its guest's name, unless that is taken."""
+        return f"{self.place.case_name}-{self.place.boot}"
 
 
 def run(
@@ -72,39 +81,80 @@ def run(
     looks: int = 1,
     limit: Callable[[float], Deadline],
     began: Callable[[ExperimentBoot], runner.Watcher | None] = lambda _: None,
-) -> Iterator[tuple[Run, Path]]:
-    """Boot and measure rounds `first` to `boots` - 1, one run each. An error ends the experiment; its earlier
-    runs stay.
+) -> Generator[tuple[Run, Path]]:
+    """Boot and measure rounds `first` to `boots` - 1, plan.side_by_side guests at a time. Yields a run for
+    each boot, in order.
 
-    A run is yielded when its guest is down: the caller may take long, or raise.
+    An error in any boot ends the experiment; earlier runs stay. Nothing begins while the caller looks at a
+    run. Close the generator when not all of it is used: that ends the boots in progress.
     """
-    for number, index in boot_order(plan.kernels, boots, first=first):
-        boot = ExperimentBoot(
-            number, Arm.BEFORE if index == 0 else Arm.AFTER, plan.kernels[index], experiment
+    begun = [
+        ExperimentBoot(
+            plan.kernels[index],
+            Place(
+                case_name=plan.case_name,
+                case=plan.case,
+                experiment=experiment,
+                arm=Arm.BEFORE if index == 0 else Arm.AFTER,
+                boot=number,
+                looks=looks,
+                planned=boots * len(plan.kernels),
+                seed=plan.seed,
+                side_by_side=plan.side_by_side or 1,
+            ),
         )
+        for number, index in boot_order(plan.kernels, boots, first=first)
+    ]
+    stop, cancel = threading.Event(), limit(0).cancel
+    waiting, going = deque(begun), deque[Future[tuple[Run, Path]]]()
+    with ThreadPoolExecutor(plan.side_by_side or 1) as pool:
+        try:
+            while waiting or going:
+                if going and going[0].done():
+                    yield going.popleft().result()
+                    continue
+                busy = [boot for boot in going if not boot.done()]
+                if waiting and len(busy) < (plan.side_by_side or 1):
+                    going.append(pool.submit(_measure, plan, host, waiting.popleft(), began, stop))
+                    continue
+                wait(busy, POLL_SECONDS, FIRST_COMPLETED)
+                if cancel.is_set():
+                    stop.set()
+                for boot in going:
+                    if boot.done() and (error := boot.exception()):
+                        raise error
+        finally:
+            stop.set()  # ends those in progress
+
+
+def _measure(
+    plan: Plan,
+    host: Host,
+    boot: ExperimentBoot,
+    began: Callable[[ExperimentBoot], runner.Watcher | None],
+    stop: threading.Event,
+) -> tuple[Run, Path]:
+    """One boot's run, on CPUs of its own; ended early by `stop`."""
+    total = host.cpus(Deadline.after(SPARE_SECONDS, stop))
+    # A guest on a virtual clock runs its CPUs one at a time.
+    wanted = 1 if plan.clock is Clock.VIRTUAL else min(total, scaled_topology(plan).vcpus)
+    machine = f" of {host.where.ssh}" if host.where.ssh else ""
+    with (
+        state.machine_share(f"CPUs{machine}", total, wanted, Deadline.after(PREPARE_SECONDS, stop)),
+        _crash_of(boot),
+    ):
         watcher = began(boot)
-        deadline = limit(60 * plan.case_size.minutes)
-        with (
-            _crash_of(boot),
-            booted(plan, host, boot.kernel, f"{plan.case_name}-{number}", deadline) as (guest, settings),
-        ):
+        deadline = Deadline.after(60 * plan.case_size.minutes, stop)
+        seed = None if plan.seed is None else boot_seed(plan.seed, boot.place.boot)
+        with booted(plan, host, boot.kernel, boot.name, deadline, seed=seed) as (guest, settings):
             options = runner.Options(
                 params=plan.case_size.params,
                 tracepoints=plan.case.tracepoints,
                 settings=settings,
                 profile_hz=plan.profile_hz,
-                place=Place(
-                    case_name=plan.case_name,
-                    case=plan.case,
-                    experiment=experiment,
-                    arm=boot.arm,
-                    boot=number,
-                    looks=looks,
-                    planned=boots * len(plan.kernels),
-                ),
+                place=boot.place,
             )
-            done = runner.run(guest, plan.case.workload, plan.size, deadline, options, watcher=watcher)
-        yield done
+            return runner.run(guest, plan.case.workload, plan.size, deadline, options, watcher=watcher)
 
 
 @contextmanager
@@ -114,7 +164,7 @@ def _crash_of(boot: ExperimentBoot) -> Iterator[None]:
         yield
     except KernelOops as error:
         raise KernelOops(
-            f"the {boot.arm} kernel ({boot.kernel.name}) crashed: {error}", evidence=error.evidence
+            f"the {boot.place.arm} kernel ({boot.kernel.name}) crashed: {error}", evidence=error.evidence
         ) from error
 
 
@@ -125,12 +175,12 @@ def fresh_experiment(plan: Plan) -> str:
 
 @contextmanager
 def booted(
-    plan: Plan, host: Host, kernel: Kernel, name: str, deadline: Deadline
+    plan: Plan, host: Host, kernel: Kernel, name: str, deadline: Deadline, *, seed: int | None = None
 ) -> Iterator[tuple[Guest, dict[str, str]]]:
     """A fresh guest of the plan, with its settings as read back; ended with the block."""
     while True:
         try:
-            guest = up(plan, host, kernel, guests.fresh_name(name), deadline)
+            guest = up(plan, host, kernel, guests.fresh_name(name), deadline, seed=seed)
             break
         except NameTaken:  # by another experiment, after our check
             deadline.check(f"finding a name for guest {name}")
@@ -138,7 +188,16 @@ def booted(
         yield guest, plan_settings(plan)
 
 
-def up(plan: Plan, host: Host, kernel: Kernel, name: str, deadline: Deadline, *, kept: bool = False) -> Guest:
+def up(
+    plan: Plan,
+    host: Host,
+    kernel: Kernel,
+    name: str,
+    deadline: Deadline,
+    *,
+    kept: bool = False,
+    seed: int | None = None,
+) -> Guest:
     """A guest of the plan with its sysctls and knobs; `kept` for a person. On any error, nothing is left."""
     request = launch.GuestRequest(
         name=name,
@@ -147,6 +206,8 @@ def up(plan: Plan, host: Host, kernel: Kernel, name: str, deadline: Deadline, *,
         kernel=kernel,
         accel=plan.accel,
         clock=plan.clock,
+        probe=plan.probe,
+        seed=seed,
         append=plan.case.append,
         image_name=plan.image,
         image_id=plan.image_id,
@@ -183,7 +244,7 @@ class Outcome:
     verdicts: tuple[Verdict, ...]
 
 
-class Observer(runner.Watcher, Protocol):
+class Observer(Protocol):
     """Observes an experiment in progress."""
 
     def began(self, boot: ExperimentBoot) -> runner.Watcher:
@@ -205,7 +266,29 @@ def conduct(
     build_kernels(plan, limit(PREPARE_SECONDS))
     pinned, folders = pin_builds(plan, limit(SPARE_SECONDS))
     with state.using(*folders):
-        return _conduct(pinned, host, boots, limit=limit, view=view)
+        return _conduct(_settled(pinned, host, limit(launch.UP_SECONDS)), host, boots, limit=limit, view=view)
+
+
+def _settled(plan: Plan, host: Host, deadline: Deadline) -> Plan:
+    """The plan with its seed, and the accelerator, clock and guests at a time that this machine allows."""
+    kernel = Path(plan.pinned[plan.kernels[0].name].kernel or "")
+    probe = accelerator.choose(plan.accel, kernel, deadline, host.where)
+    clock = accelerator.choose_clock(plan.clock, probe.accel, kernel, deadline, host.where)
+    if clock is Clock.HOST and (plan.side_by_side or 1) > 1:
+        raise InputError(
+            f"side by side: {plan.side_by_side} guests on the host's clock take each other's time: one at a"
+            " time, or the virtual clock",
+            field="side_by_side",
+        )
+    room = min(host.cpus(deadline), host.free_memory(deadline) // scaled_topology(plan).memory)
+    chosen = {
+        "probe": probe,
+        "clock": clock,
+        "side_by_side": plan.side_by_side or (max(room, 1) if clock is Clock.VIRTUAL else 1),
+        "seed": secrets.randbits(32) if plan.seed is None else plan.seed,
+    }
+    tell(f"seed {chosen['seed']}, {chosen['side_by_side']} at a time", who=plan.case_name)
+    return plan.model_copy(update=chosen)
 
 
 def _conduct(
@@ -215,7 +298,7 @@ def _conduct(
     looks = (boots,) if boots else verdict.looks(plan.case_size)
     first, rounds = 0, looks[0]
     while True:
-        for one in run(
+        more_runs = run(
             plan,
             host,
             rounds,
@@ -224,13 +307,15 @@ def _conduct(
             looks=len(looks),
             limit=limit,
             began=view.began,
-        ):
-            runs.append(one)
-            if len(runs) == 1:
-                _refuse(plan, one[0], looks[-1])
-            if len(runs) % len(plan.kernels) == 0 and len(runs) > len(plan.kernels):
-                for judged in verdicts([run for run, _ in runs]):
-                    view.so_far(judged)
+        )
+        with closing(more_runs):
+            for one in more_runs:
+                runs.append(one)
+                if len(runs) == 1:
+                    _refuse(plan, one[0], looks[-1])
+                if len(runs) % len(plan.kernels) == 0 and len(runs) > len(plan.kernels):
+                    for judged in verdicts([run for run, _ in runs]):
+                        view.so_far(judged)
         latest = verdicts([run for run, _ in runs])
         more = [count for judged in latest if (count := verdict.next_look(judged, looks)) is not None]
         if not more:

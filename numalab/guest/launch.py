@@ -62,7 +62,12 @@ class GuestRequest(Value):
     """The id of a particular build of the image; '' takes the newest one of the current inputs."""
     append: str = ""
     accel: str = "auto"
-    clock: Clock = Clock.HOST
+    clock: Clock | None = Clock.HOST
+    """None: virtual where an emulated guest can have it, for guests that are measured."""
+    probe: accelerator.Probe | None = None
+    """The accelerator where an experiment has chosen it for all its boots; `accel` is then without effect."""
+    seed: int | None = None
+    """See GuestSpec."""
     form: DiskForm = DiskForm.AUTO
     ssh_port: int | None = None
     network: bool = False
@@ -187,7 +192,7 @@ def _make(
     """Everything before the start: accelerator, files on the hypervisor, disks, record."""
     where = host.where
     shape = kernel_boot.fitted(request.kernel, request.shape)
-    probe = accelerator.choose(request.accel, Path(boot.kernel or ""), deadline, where)
+    probe = request.probe or accelerator.choose(request.accel, Path(boot.kernel or ""), deadline, where)
     clock = accelerator.choose_clock(request.clock, probe.accel, Path(boot.kernel or ""), deadline, where)
     files = [base.file("disk.qcow2"), *(Path(path) for path in (boot.kernel, boot.initrd) if path)]
     there = _push(files, request.name, place, where, deadline)
@@ -202,6 +207,7 @@ def _make(
         topology_name=request.topology_name,
         accel=probe.accel,
         clock=clock,
+        seed=request.seed,
         boot=_compose_boot(request, shape, base, boot, there),
         disks=_make_disks(there[files[0]], shape.disks, request.form, place, where, deadline),
         ssh_port=request.ssh_port or free_port(where),

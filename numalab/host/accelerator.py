@@ -77,18 +77,24 @@ def choose(accel: str, kernel: Path, deadline: Deadline, where: Where = HERE) ->
     return probe
 
 
-def choose_clock(clock: Clock, accel: Accel, kernel: Path, deadline: Deadline, where: Where = HERE) -> Clock:
-    """The clock, checked. HostError when the virtual one is required and not to be had here."""
-    if clock is Clock.HOST:
-        return clock
+def choose_clock(
+    clock: Clock | None, accel: Accel, kernel: Path, deadline: Deadline, where: Where = HERE
+) -> Clock:
+    """The clock, checked; for None the virtual one if it is to be had. HostError when it is required and not
+    to be had here."""
+    if clock is Clock.HOST or (clock is None and accel is Accel.KVM):
+        return Clock.HOST
     if accel is Accel.KVM:
         raise HostError(
             "clock virtual: KVM has the host's clock only; emulate, or use the host's", field="clock"
         )
     probe = virtual_clock(kernel, deadline, where)
-    if not probe.works:
-        raise HostError(f"clock virtual: {probe.reason}", field="clock")
-    return clock
+    if probe.works:
+        return Clock.VIRTUAL
+    if clock is None:
+        note(f"the host's clock, which its load disturbs: {probe.reason}")
+        return Clock.HOST
+    raise HostError(f"clock virtual: {probe.reason}", field="clock")
 
 
 def virtual_clock(kernel: Path, deadline: Deadline, where: Where = HERE) -> ClockProbe:

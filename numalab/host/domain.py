@@ -91,12 +91,8 @@ def domain_xml(spec: GuestSpec) -> str:
     if spec.owner:
         label = "+{}:+{}".format(*spec.owner)
         root.append(E.seclabel(E.label(label), type="static", model="dac", relabel="no"))
-    icount = ICOUNT if spec.clock is Clock.VIRTUAL else ()
-    root.append(
-        _Qemu.commandline(
-            *(_Qemu.arg(value=word) for word in (*_network(spec), *_console_log(spec), *icount))
-        )
-    )
+    words = (*_network(spec), *_console_log(spec), *_time_and_chance(spec))
+    root.append(_Qemu.commandline(*(_Qemu.arg(value=word) for word in words)))
     return etree.tostring(root, pretty_print=True, encoding="unicode")
 
 
@@ -128,6 +124,17 @@ def _clock(spec: GuestSpec) -> Element:
     return clock
 
 
+def _time_and_chance(spec: GuestSpec) -> tuple[str, ...]:
+    """QEMU's words for the virtual clock and for a seeded RDRAND, which libvirt does not know."""
+    icount = ICOUNT if spec.clock is Clock.VIRTUAL else ()
+    return (*icount, *(("-seed", str(spec.seed)) if _seeded(spec) else ()))
+
+
+def _seeded(spec: GuestSpec) -> bool:
+    """Whether QEMU draws the guest's random numbers from its seed; under KVM the processor draws them."""
+    return spec.seed is not None and spec.accel is Accel.TCG
+
+
 def _os(spec: GuestSpec) -> Element:
     os = E.os(E.type("hvm", arch="x86_64", machine=_machine(spec.topology)))
     if spec.boot.kernel:
@@ -149,6 +156,9 @@ def _cpu(spec: GuestSpec) -> Element:
     cpu.append(
         E.topology(sockets=str(topology.sockets), cores=str(topology.vcpus // topology.sockets), threads="1")
     )
+    if _seeded(spec):
+        # Nehalem has none. It is all that -seed decides: the addresses of kernel and programs, hash seeds.
+        cpu.append(E.feature(policy="require", name="rdrand"))
     if topology.nodes:
         numa = E.numa(*(_cell(topology, index, node) for index, node in enumerate(topology.nodes)))
         if any(node.latency_ns for node in topology.nodes):

@@ -157,6 +157,10 @@ class Host:
         )
         return max(0, int(free) * KIB - HEADROOM)
 
+    def cpus(self, deadline: Deadline) -> int:
+        """How many CPUs it has."""
+        return int(self._ask(self.connection.getInfo, deadline)[2])
+
     def version(self) -> str:
         """libvirt's version, '9.0.0'."""
         number = int(self._ask(self.connection.getLibVersion))

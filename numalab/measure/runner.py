@@ -14,6 +14,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import random
 import secrets
 import shutil
 from collections.abc import Mapping
@@ -40,6 +41,8 @@ AGENT_INPUT, WORKLOAD_INPUT = "inside.py", "workload.py"
 """Keys of Run.inputs. Runs are compared by them, so they stay as in stored runs when files move."""
 SAMPLE_SECONDS = 2.0
 """A sample costs an emulated vCPU about 10 ms."""
+START_SPREAD = 1.0
+"""The most seconds, by the guest's clock, that a measured phase of a seeded boot is put off."""
 
 
 def workloads() -> list[str]:
@@ -257,7 +260,7 @@ def _phase(
     try:
         text = ssh.succeed(
             guest,
-            ["python3", INSIDE],
+            agent_command(guest.record.spec.seed, index if phase.measured else None),
             deadline=deadline.within(phase.limit_seconds + 60),
             input=json.dumps(about).encode(),
             tell=tell,
@@ -306,6 +309,16 @@ def _phase(
         host_load=machine.load(guest.host.where, deadline),
         host_others=None if begin is None or end is None else _share_of_others(begin, end),
     )
+
+
+def agent_command(seed: int | None, measured: int | None) -> list[str]:
+    """The command that runs the agent. A measured phase, by its index, waits a part of a second that the
+    guest's seed decides: what the kernel does by its clock meets each boot's workload elsewhere."""
+    agent = ["python3", INSIDE]
+    if seed is None or measured is None:
+        return agent
+    delay = random.Random(f"{seed} {measured}").uniform(0, START_SPREAD)
+    return ["sh", "-c", f"sleep {delay:.3f}; exec {' '.join(agent)}"]
 
 
 def _cpu_times(guest: Guest, deadline: Deadline) -> tuple[machine.CpuTime, float] | None:

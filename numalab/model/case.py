@@ -32,6 +32,18 @@ class Direction(StrEnum):
     RISES = "rises"
 
 
+class Cost(StrEnum):
+    """What a time is spent on; it decides whether a virtual clock, which counts instructions, can tell."""
+
+    WORK = "work"
+    """Instructions: scanning, faulting, reclaiming. A virtual clock counts them."""
+    LOCALITY = "locality"
+    """Caches, TLB misses, the way to another node's memory. On a virtual clock every instruction costs the
+    same."""
+    WAITING = "waiting"
+    """Waits for a disk, a lock or another CPU. The CPUs of a guest with a virtual clock run one at a time."""
+
+
 class Expectation(Value):
     """What "after" does to one metric. See metrics.value for what a metric can be.
 
@@ -48,6 +60,8 @@ class Expectation(Value):
     to: float | None = None
     releases: Annotated[str, Field(pattern=r"^[0-9a-z.*?|-]+$")] = "*"
     """Kernels that show the effect, by uname -r (4.*|3.*). On others it is shown, but decides nothing."""
+    cost: Cost | None = None
+    """What a time is spent on; None for what is no time. On a virtual clock times of work alone decide."""
     decides: bool = True
     """False: measured and shown beside the published number, but not part of the verdict."""
     why: Line = ""
@@ -132,3 +146,7 @@ class Place(Value):
     planned: Annotated[int, Field(ge=1)] | None = None
     """Boots of all kernels together that were planned when this one began; --boots auto plans from look to
     look. None in runs from before this was recorded."""
+    seed: int | None = None
+    """The experiment's, from which each boot's is made (GuestSpec.seed). None in runs from before."""
+    side_by_side: Annotated[int, Field(ge=1)] = 1
+    """How many guests of the experiment ran at a time."""

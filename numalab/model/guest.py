@@ -78,6 +78,9 @@ class GuestSpec(Value):
     network: bool = False
     """Whether the guest reaches the host's loopback, its LAN and beyond; otherwise only SSH is forwarded."""
     clock: Clock = Clock.HOST
+    seed: Annotated[int, Field(ge=0, lt=2**32)] | None = None
+    """What this boot differs by from others of its experiment: QEMU's -seed under TCG, and how long each
+    measured phase is put off (runner). None: whatever the host's timing makes of it."""
     owner: tuple[int, int] | None = None
     """uid and gid that QEMU runs as under the system instance of libvirt; None under a session."""
 

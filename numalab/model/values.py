@@ -117,6 +117,13 @@ def caveat(accel: str, clock: str) -> str:
     return "emulated: counters are faithful, times are not"
 
 
+def times_are(accel: str, clock: str) -> str:
+    """What times measured so are, in a few words; '' for KVM."""
+    if accel != Accel.TCG:
+        return ""
+    return "instruction time" if clock == Clock.VIRTUAL else "emulated: no evidence"
+
+
 class SizeClass(StrEnum):
     """How large a workload is: quick for two emulated cores, full as in the seed."""
 

@@ -68,5 +68,7 @@ class Verdict(Value):
     answer: Answer
     findings: tuple[Finding, ...]
     runs: tuple[str, ...]
+    varied: Line = ""
+    """What was varied from boot to boot, and the seed; '' for boots of which none had a seed."""
     doubts: tuple[Line, ...] = ()
     """Warnings for the reader: a forced comparison, broken boots, a missing calibration."""

@@ -14,8 +14,7 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 
 from numalab.analysis import expectation, metrics
-from numalab.analysis.metrics import Kind
-from numalab.model.case import Direction, Expectation
+from numalab.model.case import Cost, Direction, Expectation
 from numalab.model.values import Value
 from numalab.model.verdict import CONFIDENCE, Answer, Finding, percent
 from numalab.report import comparison
@@ -33,7 +32,7 @@ class Agreement(StrEnum):
     OPEN = "open"
     """The interval includes no change, or there is no interval."""
     EMULATED = "emulated"
-    """A time under TCG, which is no evidence."""
+    """A time under TCG that is no evidence (see metrics.no_evidence)."""
 
 
 class Beside(Value):
@@ -93,7 +92,9 @@ def _row(
         direction=Direction.FALLS if effect.ratio < 1 else Direction.RISES,
     )
     kind = metrics.kind(effect.metric)
-    emulated = kind is Kind.TIME and any(run.emulated for runs in boots for run in runs)
+    # The tables do not say what their times are spent on. In the kernel it is work: scanning, faulting.
+    cost = Cost.WORK if effect.metric == "system" else None
+    emulated = bool(metrics.no_evidence(effect.metric, cost, [run for runs in boots for run in runs]))
     row = Beside(
         before=kernels[0],
         after=kernels[1],

@@ -109,7 +109,7 @@ class Gallery:
     zero: Sequence[str]
 
 
-def every_metric(boots: MeasuredBoots, expected: Iterable[tuple[str, str]], *, emulated: bool) -> Gallery:
+def every_metric(boots: MeasuredBoots, expected: Iterable[tuple[str, str]], *, times: str) -> Gallery:
     """A plot of every metric: the expected ones (metric, phase), even at 0, then GROUPS, then all others."""
     kernels, measured = (
         unique(kernel for kernel, _ in boots),
@@ -139,7 +139,7 @@ def every_metric(boots: MeasuredBoots, expected: Iterable[tuple[str, str]], *, e
                         metrics.describe(name).unit,
                         values,
                         kernels,
-                        about=_about(name, emulated=emulated),
+                        about=_about(name, times=times),
                     )
                 )
         groups.append(_group(title, plots))
@@ -176,12 +176,12 @@ def _values(boots: MeasuredBoots, metric: str, pattern: str) -> dict[str, list[t
     return by_kernel
 
 
-def _about(metric: str, *, emulated: bool) -> str:
-    """A metric's own name where the title is the seeds', its formula, and whether it is evidence."""
+def _about(metric: str, *, times: str) -> str:
+    """A metric's own name where the title is the seeds', its formula, and what its times are worth."""
     meaning = metrics.describe(metric)
     words = [metric] if metric in NUMA else []
     words += [meaning.about] if metric in metrics.TIMES or metric in metrics.DERIVED else []
-    words += ["emulated: no evidence"] if emulated and meaning.kind is metrics.Kind.TIME else []
+    words += [times] if times and meaning.kind is metrics.Kind.TIME else []
     return "; ".join(words)
 
 

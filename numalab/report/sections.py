@@ -15,7 +15,7 @@ from numalab.model.case import Case, Expectation
 from numalab.model.run import Run
 from numalab.model.topology import Disk
 from numalab.model.units import show_size
-from numalab.model.values import Value
+from numalab.model.values import Value, times_are
 from numalab.model.verdict import Answer, Finding, Verdict
 from numalab.report import charts, comparison, replication, section_charts, topology_diagram
 from numalab.report.chart import ChartTable, Plot
@@ -70,7 +70,10 @@ class Section:
     title: str
     machine: str
     case: Case | None
-    emulated: bool
+    caveat: str
+    """What a reader must know of its measurements; '' under KVM."""
+    times: str
+    """What its times are worth; '' under KVM."""
     verdicts: Sequence[Verdict]
     effects: Sequence[Plot]
     doubts: Sequence[str]
@@ -120,7 +123,6 @@ def together(runs: Sequence[Run]) -> list[list[Run]]:
 def _section(ident: str, boots: Sequence[MeasuredBoot], verdicts: Sequence[Verdict], known: Known) -> Section:
     runs, first = [boot.run for boot in boots], boots[0].run
     spec, case = first.guest.spec, next((boot.run.place.case for boot in boots if boot.run.place), None)
-    emulated = first.emulated
     whole = [run for run in runs if not run.error]
     columns = comparison.columns(whole, known.baseline) if whole else {}
     names = {run.id: run.kernel for run in runs} | {
@@ -144,7 +146,8 @@ def _section(ident: str, boots: Sequence[MeasuredBoot], verdicts: Sequence[Verdi
         id=ident,
         title=first.place.case_name if first.place else first.workload,
         case=case,
-        emulated=emulated,
+        caveat=spec.caveat,
+        times=times_are(spec.accel, spec.clock),
         machine=(
             f"{first.size} on {spec.topology_name}: {spec.topology.vcpus} vCPUs,"
             f" {show_size(spec.topology.memory)}, {spec.runs_on}"
@@ -155,7 +158,7 @@ def _section(ident: str, boots: Sequence[MeasuredBoot], verdicts: Sequence[Verdi
         keys=[_key(index, name, every, known.kernels) for index, name in enumerate(order)],
         tables=comparison.compare(columns) if columns else (),
         published=_published(known.references, columns, case),
-        metrics=section_charts.every_metric(shown, expected, emulated=emulated),
+        metrics=section_charts.every_metric(shown, expected, times=times_are(spec.accel, spec.clock)),
         over_time=section_charts.over_time(shown, [metric for metric, _ in expected]),
         profiles=section_charts.profiles(shown),
         drawing=topology_diagram.draw(spec.topology),

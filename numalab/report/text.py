@@ -13,7 +13,7 @@ from numalab.analysis.calibration import Calibration
 from numalab.model.case import Case, Expectation
 from numalab.model.run import Run
 from numalab.model.units import show_size
-from numalab.model.values import Accel, Phase, accel_label, caveat
+from numalab.model.values import Phase, accel_label, caveat, times_are
 from numalab.model.verdict import Finding, Verdict
 from numalab.runs import counters
 
@@ -90,9 +90,14 @@ def verdict(judged: Verdict) -> str:
         lines.append("  no part of the verdict:")
     for one in beside:
         lines += [f"  {line}" for line in _finding(one, judged)]
+    lines += [f"  {judged.varied}"] if judged.varied else []
     lines += [f"  doubt: {doubt}" for doubt in judged.doubts]
     if note := caveat(judged.accel, judged.clock):
-        lines.append(f"  {note}, and no time decided this")
+        timed = any(
+            one.decides and metrics.kind(one.expectation.metric) is metrics.Kind.TIME
+            for one in judged.findings
+        )
+        lines.append(f"  {note}{'' if timed else ', and no time decided this'}")
     return "\n".join(lines)
 
 
@@ -162,14 +167,13 @@ def spread(calibration: Calibration) -> str:
     about, least = calibration.site, effect.LEAST_BOOTS
     rows = [("METRIC", "PHASE", "MEAN", "SCATTER", f"{least} BOOTS AGAINST {least}")]
     for one in calibration.spreads:
-        emulated = (
-            " (emulated)"
-            if about.accel == Accel.TCG and metrics.kind(one.metric) is metrics.Kind.TIME
-            else ""
+        times = times_are(about.accel, about.clock)
+        label = (
+            f" ({times.partition(':')[0]})" if times and metrics.kind(one.metric) is metrics.Kind.TIME else ""
         )
         rows.append(
             (
-                one.metric + emulated,
+                one.metric + label,
                 one.phase,
                 short(one.mean),
                 f"{one.sd:.1%}",

@@ -18,9 +18,10 @@ from numalab.host.hypervisor import Host
 from numalab.host.remote import HERE as THIS_MACHINE
 from numalab.model import catalog
 from numalab.model.guest import Boot, DiskFile, GuestRecord, GuestSpec
+from numalab.model.run import Run
 from numalab.model.topology import Topology
 from numalab.model.units import GIB
-from numalab.model.values import Accel
+from numalab.model.values import Accel, Clock
 
 TESTS = Path(__file__).resolve().parent.parent
 RECORDED = TESTS / "recorded"
@@ -200,6 +201,10 @@ class FakeHost:
         """Bytes."""
         return self.free
 
+    def cpus(self, deadline: Deadline) -> int:
+        """Its CPUs."""
+        return 2
+
     def version(self) -> str:
         """A version as libvirt's."""
         return "9.0.0"
@@ -236,3 +241,9 @@ def pytest_argv(place: Path, tests: str, *words: str) -> list[str]:
 def kernel_names(plan: Plan) -> tuple[str, ...]:
     """The names of a plan's kernels."""
     return tuple(kernel.name for kernel in plan.kernels)
+
+
+def on_virtual_clock(run: Run, **changes: object) -> Run:
+    """The run as if its guest had a virtual clock; `changes` of the guest's spec."""
+    spec = run.guest.spec.model_copy(update={"clock": Clock.VIRTUAL, **changes})
+    return run.model_copy(update={"guest": run.guest.model_copy(update={"spec": spec})})

@@ -12,12 +12,12 @@ import pytest
 from numalab.analysis import calibration, expectation, verdict
 from numalab.core import paths
 from numalab.core.errors import InputError
-from numalab.model.case import Arm, Case, CaseSize, Direction, Expectation, Machine, Place
+from numalab.model.case import Arm, Case, CaseSize, Cost, Direction, Expectation, Machine, Place
 from numalab.model.run import PhaseResult, Run
 from numalab.model.topology import Topology
 from numalab.model.values import Accel, Clock, Phase, SizeClass
 from numalab.model.verdict import Answer
-from tests.unit.makers import BOOT, record_of, spec
+from tests.unit.makers import BOOT, on_virtual_clock, record_of, spec
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -275,6 +275,57 @@ def test_times_are_no_evidence_under_emulation() -> None:
         assert (found.answer, one.answer, one.decides) == (answer, answer, accel is Accel.KVM)
         assert one.ratio == pytest.approx(0.098, abs=0.001)
         assert ("emulated" in one.reason) == (accel is Accel.TCG)
+
+
+@pytest.mark.parametrize(
+    ("cost", "answer", "reason"),
+    [
+        (Cost.WORK, Answer.HOLDS, "instruction time: after/before is 0."),
+        (Cost.LOCALITY, Answer.CANNOT_TELL, "instruction time does not tell locality (decides nothing"),
+        (Cost.WAITING, Answer.CANNOT_TELL, "instruction time does not tell waiting (decides nothing"),
+        (None, Answer.CANNOT_TELL, "instruction time tells work alone"),
+    ],
+)
+def test_on_a_virtual_clock_times_of_work_decide(cost: Cost | None, answer: Answer, reason: str) -> None:
+    """System time counts the kernel's instructions there; where memory lies costs nothing."""
+    timed = case(FALLING.model_copy(update={"metric": "system", "by": 1.5, "cost": cost}))
+    runs = [
+        on_virtual_clock(run).model_copy(
+            update={
+                "phases": tuple(
+                    result.model_copy(
+                        update={"system": (19 if run.place and run.place.arm is Arm.BEFORE else 10) + i / 9}
+                    )
+                    for result in run.phases
+                )
+            }
+        )
+        for i, run in enumerate(experiment(MANY, FEW, of=timed, accel=Accel.TCG))
+    ]
+    finding = verdict.verdict(runs).findings[0]
+    assert (finding.answer, finding.decides) == (answer, cost is Cost.WORK)
+    assert finding.reason.startswith(reason)
+
+
+def seeded(run: Run, seed: int) -> Run:
+    assert run.place
+    return on_virtual_clock(run, seed=seed).model_copy(
+        update={"place": run.place.model_copy(update={"seed": 7})}
+    )
+
+
+def test_what_was_varied_is_said_and_one_seed_twice_is_a_doubt() -> None:
+    runs = experiment(MANY, FEW)
+    assert verdict.verdict(runs).varied == ""
+    judged = verdict.verdict([seeded(run, i) for i, run in enumerate(runs)])
+    assert judged.varied == (
+        "varied from boot to boot: what RDRAND gives, and the start of each measured phase (seed 7)"
+    )
+    assert not [doubt for doubt in judged.doubts if "seed" in doubt]
+    judged = verdict.verdict([seeded(run, 1) for run in runs])
+    assert f"{len(runs) - 2} boots have the seed of another one of their kernel: they are no samples" in (
+        judged.doubts
+    )
 
 
 def test_an_effect_of_other_releases_decides_nothing() -> None:

@@ -16,7 +16,7 @@ from numalab.experiment import run as experiment
 from numalab.experiment.plan import Plan
 from numalab.experiment.run import ExperimentBoot
 from numalab.kernel import recipe
-from numalab.model.case import Arm
+from numalab.model.case import Arm, Place
 from numalab.model.values import SizeClass
 from tests.unit import synthetic
 
@@ -47,11 +47,17 @@ def lab_log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     return caplog
 
 
-def boot(number: int) -> ExperimentBoot:
+def boot(number: int, side_by_side: int = 1) -> ExperimentBoot:
     index = [0, 1, 1, 0][number % 4]
-    return ExperimentBoot(
-        number, Arm.AFTER if index else Arm.BEFORE, recipe.load((BEFORE, AFTER)[index]), "e"
+    place = Place(
+        case_name="mine",
+        case=synthetic.CASE,
+        experiment="e",
+        arm=Arm.AFTER if index else Arm.BEFORE,
+        boot=number,
+        side_by_side=side_by_side,
     )
+    return ExperimentBoot(recipe.load((BEFORE, AFTER)[index]), place)
 
 
 def test_boots(plan: Plan, clock: list[float], lab_log: pytest.LogCaptureFixture) -> None:
@@ -70,6 +76,20 @@ def test_boots(plan: Plan, clock: list[float], lab_log: pytest.LogCaptureFixture
     ]
 
 
+def test_boots_side_by_side(plan: Plan, clock: list[float], lab_log: pytest.LogCaptureFixture) -> None:
+    """The first two begin together; then one begins whenever another has ended."""
+    view = live.View(plan, 2)
+    for number, seconds in enumerate((9999, 0, 120, 0)):
+        clock[0] += seconds
+        view.began(boot(number, side_by_side=2))
+    assert lab_log.messages == [
+        "mine: boot 1 of 4: before, 6.1-slowscan-before",
+        "mine: boot 2 of 4: after, 6.1",
+        "mine: boot 3 of 4: after, 6.1; about 6 min left",
+        "mine: boot 4 of 4: before, 6.1-slowscan-before; about 2 min left",
+    ]
+
+
 def test_boots_of_auto(plan: Plan, lab_log: pytest.LogCaptureFixture) -> None:
     """The number of boots is not known."""
     view = live.View(plan, None)
@@ -81,15 +101,15 @@ def test_boots_of_auto(plan: Plan, lab_log: pytest.LogCaptureFixture) -> None:
     ]
 
 
-def test_phases(plan: Plan, lab_log: pytest.LogCaptureFixture) -> None:
+def test_phases(lab_log: pytest.LogCaptureFixture) -> None:
     """Measured phases, with what they counted."""
-    view = live.View(plan, 3)
+    view = live.BootView("mine-0")
     view.ended(synthetic.phase("mkfs", measured=False, vmstat={"numa_pte_updates": 5}))
     view.ended(
         synthetic.phase("touch", vmstat={"numa_pte_updates": 1_557_000, "nr_vmscan_write": 0, "pgfault": 5})
     )
     view.ended(synthetic.phase("idle"))
-    assert lab_log.messages == ["mine: touch: numa_pte_updates 1.56M", "mine: idle: nothing moved"]
+    assert lab_log.messages == ["mine-0: touch: numa_pte_updates 1.56M", "mine-0: idle: nothing moved"]
 
 
 def test_so_far(plan: Plan, lab_log: pytest.LogCaptureFixture) -> None:
@@ -118,13 +138,13 @@ def test_so_far(plan: Plan, lab_log: pytest.LogCaptureFixture) -> None:
 
 def test_what_moves_is_of_this_phase_of_this_boot(plan: Plan, lab_log: pytest.LogCaptureFixture) -> None:
     """The same phase of the previous boot had other counts."""
-    view = live.View(plan, 3)
-    view.began(boot(0))
+    boots = live.View(plan, 3)
+    view = boots.began(boot(0))
     view.moving("touch", {"t": 2.0, "vmstat": {"numa_pte_updates": 100, "nr_dirty": 1}})
     view.moving("touch", {"t": 4.0, "vmstat": {"numa_pte_updates": 350, "nr_dirty": 9, "pgscan_kswapd": 4}})
     view.moving("other", {"t": 2.0, "vmstat": {"numa_pte_updates": 400}})
     view.moving("other", {"t": 4.0, "vmstat": {"numa_pte_updates": 500}})
-    view.began(boot(1))
+    view = boots.began(boot(1))
     view.moving("other", {"t": 2.0, "vmstat": {"numa_pte_updates": 9000}})
     view.moving("other", {"t": 4.0, "vmstat": {"numa_pte_updates": 9007}})
     view.moving("other", {"t": 6.0})
@@ -139,9 +159,8 @@ def test_on_a_terminal_and_in_a_pipe(terminal: bool, plan: Plan, monkeypatch: py
     monkeypatch.setattr(
         progress, "Console", lambda **_: Console(file=out, force_terminal=terminal, width=120)
     )
-    view = live.View(plan, 3)
     with progress.Progress() as shown:
-        view.began(boot(0))
+        view = live.View(plan, 3).began(boot(0))
         with log.step("remote: touch", who="g"):
             view.moving("touch", {"t": 2.0, "vmstat": {"numa_pte_updates": 100}})
             view.moving("touch", {"t": 4.0, "vmstat": {"numa_pte_updates": 350}})
@@ -151,7 +170,7 @@ def test_on_a_terminal_and_in_a_pipe(terminal: bool, plan: Plan, monkeypatch: py
         assert "numa_pte_updates +250" in rows.file.getvalue()  # type: ignore[attr-defined]
     text = out.getvalue()
     assert "mine: boot 1 of 6: before, 6.1-slowscan-before" in text
-    assert "mine: touch: numa_pte_updates 250" in text
+    assert "mine-0: touch: numa_pte_updates 250" in text
     if not terminal:
         assert "+250" not in text
         assert "\x1b" not in text

@@ -8,9 +8,11 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -210,6 +212,38 @@ def test_a_machine_has_one_lock(lab_state: Path, tmp_path: Path, monkeypatch: py
             pass
     with state.machine_lock(f"test-{os.getpid()}", Deadline.after(0.1)):
         pass
+
+
+def share(name: str, total: int, wanted: int, seconds: float = 30) -> AbstractContextManager[None]:
+    return state.machine_share(f"test {name} {os.getpid()}", total, wanted, Deadline.after(seconds))
+
+
+def test_parts_of_a_machine() -> None:
+    """As many hold parts as there are; whoever wants all waits until the last is free."""
+    with share("CPUs", 3, 1), share("CPUs", 3, 2):
+        with pytest.raises(DeadlinePassed, match=r"^waiting for test CPUs \d+ that other lab.py use"):
+            share("CPUs", 3, 1, seconds=0.1).__enter__()
+        with share("other CPUs", 1, 1):
+            pass
+    with share("CPUs", 3, 3), pytest.raises(DeadlinePassed):
+        share("CPUs", 3, 1, seconds=0.1).__enter__()
+    with share("CPUs", 3, 9):  # more than there are is all
+        pass
+
+
+def test_two_that_want_all_parts_get_them_in_turn() -> None:
+    """Each would hold half, and wait for the other's half, if both collected at once."""
+    together = threading.Lock()
+
+    def work() -> bool:
+        with share("CPUs", 4, 4):
+            alone = together.acquire(blocking=False)
+            time.sleep(0.05)
+            together.release()
+            return alone
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(future.result(30) for future in [pool.submit(work) for _ in range(4)])
 
 
 def test_what_is_needed_is_not_discarded(lab_state: Path) -> None:

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,13 @@ import pytest
 
 from numalab.analysis import calibration
 from numalab.core import state
-from numalab.core.errors import CommandFailed, GuestError, InputError, NameTaken
+from numalab.core.errors import Cancelled, CommandFailed, GuestError, InputError, NameTaken
 from numalab.core.process import Deadline
 from numalab.experiment import run as experiment
 from numalab.experiment.plan import (
     Plan,
     boot_order,
+    boot_seed,
     build_kernels,
     interesting_phase,
     make_plan,
@@ -26,7 +29,8 @@ from numalab.experiment.plan import (
 from numalab.experiment.run import ExperimentBoot
 from numalab.guest import launch, provision
 from numalab.guest.launch import GuestRequest
-from numalab.host import image
+from numalab.host import accelerator, image
+from numalab.host.accelerator import Probe
 from numalab.kernel import build, recipe
 from numalab.measure import runner
 from numalab.model import catalog
@@ -34,7 +38,7 @@ from numalab.model.case import Arm
 from numalab.model.guest import Boot as BootFiles
 from numalab.model.run import Run
 from numalab.model.units import GIB
-from numalab.model.values import SizeClass
+from numalab.model.values import Accel, Clock, SizeClass
 from numalab.model.verdict import Answer, Verdict
 from tests.unit import synthetic
 from tests.unit.makers import FakeHost, FakeShell, kernel_names
@@ -91,12 +95,24 @@ class Lab:
         self.orders: list[provision.Order] = []
         self.options: list[runner.Options] = []
         self.breaks: dict[str, BaseException] = {}
+        self.shares: list[tuple[str, int, int]] = []
+        self.deadlines: list[Deadline] = []
+        self.clock = Clock.HOST
+        self.together: threading.Barrier | None = None
+        """Guests that must be up at the same time; None: one after the other."""
         self.up_now = 0
+
+    @contextmanager
+    def share(self, name: str, total: int, wanted: int, deadline: Deadline) -> Iterator[None]:
+        """See state.machine_share."""
+        self.shares.append((name, total, wanted))
+        yield
 
     def up(self, request: GuestRequest, host: object, deadline: Deadline) -> Any:
         """See launch.up."""
         self._maybe("up")
         self.requests.append(request)
+        self.deadlines.append(deadline)
         self.up_now += 1
         lab = self
 
@@ -126,7 +142,10 @@ class Lab:
         watcher: runner.Watcher | None = None,
     ) -> tuple[Run, Path]:
         """See runner.run."""
-        assert self.up_now == 1, "one guest at a time"
+        if self.together:
+            self.together.wait(10)
+        else:
+            assert self.up_now == 1, "one guest at a time"
         self._maybe("measure")
         self.options.append(options)
         place = options.place
@@ -158,6 +177,10 @@ def lab(monkeypatch: pytest.MonkeyPatch) -> Lab:
     monkeypatch.setattr(provision, "tune", made.tune)
     monkeypatch.setattr(runner, "run", made.measure)
     monkeypatch.setattr(experiment, "build_kernels", lambda *_: None)
+    # An experiment on this machine may hold its CPUs for an hour.
+    monkeypatch.setattr(state, "machine_share", made.share)
+    monkeypatch.setattr(accelerator, "choose", lambda *_: Probe(accel=Accel.TCG, reason="faked", key=""))
+    monkeypatch.setattr(accelerator, "choose_clock", lambda clock, *_: clock or made.clock)
     place = state.folder("images", "e" * 16)
     builds = {name: BootFiles(name=name, kernel=f"/{name}/bzImage") for name in (BEFORE, AFTER)}
     monkeypatch.setattr(
@@ -361,14 +384,11 @@ def test_prepare(plan: Plan, monkeypatch: pytest.MonkeyPatch, deadline: Deadline
 
 
 def test_run(plan: Plan, lab: Lab) -> None:
-    seen, patience = Seen(), list[float]()
-
-    def limit(seconds: float) -> Deadline:
-        patience.append(seconds)
-        return Deadline.after(seconds)
-
+    seen = Seen()
     runs = list(
-        experiment.run(plan, FakeHost().real(), 2, experiment="e", looks=3, limit=limit, began=seen.began)
+        experiment.run(
+            plan, FakeHost().real(), 2, experiment="e", looks=3, limit=Deadline.after, began=seen.began
+        )
     )
     assert [word for word in lab.happened if word != "down"] == [
         f"0 {BEFORE} before",
@@ -378,7 +398,8 @@ def test_run(plan: Plan, lab: Lab) -> None:
     ]
     assert lab.happened[1::2] == ["down"] * 4, "one after the other"
     assert [boot.kernel.name for boot in seen.boots] == [BEFORE, AFTER, AFTER, BEFORE]
-    assert patience == [240.0] * 4, "each boot has its own time"
+    assert len({deadline.at for deadline in lab.deadlines}) == 4, "each boot has its own time"
+    assert lab.shares == [("CPUs", 2, 2)] * 4, "on the host's clock a guest takes as many CPUs as it has"
     request, options = lab.requests[1], lab.options[1]
     assert (request.topology_name, request.kernel.name, request.append, request.accel) == (
         "4socket",
@@ -405,6 +426,79 @@ def test_run(plan: Plan, lab: Lab) -> None:
         1,
         3,
     )
+
+
+def test_side_by_side_on_a_virtual_clock(plan: Plan, lab: Lab) -> None:
+    """Two CPUs hold two guests; each boot has a seed of its own, made from the experiment's."""
+    lab.clock, lab.together = Clock.VIRTUAL, threading.Barrier(2)
+    outcome = conduct(plan.model_copy(update={"seed": 7}), 3)
+    assert [run.place.boot for run, _ in outcome.runs if run.place] == list(range(6))
+    assert {(run.place.side_by_side, run.place.seed) for run, _ in outcome.runs if run.place} == {(2, 7)}
+    assert lab.shares == [("CPUs", 2, 1)] * 6, "its CPUs run one at a time"
+    assert {request.clock for request in lab.requests} == {Clock.VIRTUAL}
+    assert {request.seed for request in lab.requests} == {boot_seed(7, number) for number in range(6)}
+    assert outcome.verdicts[0].answer is Answer.HOLDS
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ({"side_by_side": 1, "clock": Clock.VIRTUAL}, 1),
+        ({"clock": Clock.VIRTUAL}, 2),
+        ({"clock": Clock.HOST}, 1),
+        ({"clock": Clock.VIRTUAL, "machine": {"memory": 40 * GIB}}, 1),
+    ],
+)
+def test_guests_at_a_time(plan: Plan, lab: Lab, words: dict[str, Any], expected: int) -> None:
+    """As many as CPUs and memory allow (64 GiB here), unless a person wants fewer."""
+    machine = plan.machine.model_copy(update=words.pop("machine", {}))
+    if expected > 1:
+        lab.together = threading.Barrier(expected)
+    outcome = conduct(plan.model_copy(update={"machine": machine, **words}), 1)
+    assert {run.place.side_by_side for run, _ in outcome.runs if run.place} == {expected}
+
+
+def test_company_on_the_hosts_clock_is_refused(plan: Plan, lab: Lab) -> None:
+    with pytest.raises(
+        InputError, match=r"^side by side: 2 guests on the host's clock take each other's time"
+    ):
+        conduct(plan.model_copy(update={"side_by_side": 2, "clock": Clock.HOST}), 1)
+    assert not lab.requests
+
+
+def test_a_new_experiment_has_a_new_seed(plan: Plan, lab: Lab) -> None:
+    seeds = {run.place.seed for _ in range(2) for run, _ in conduct(plan, 1).runs if run.place}
+    assert len(seeds) == 2
+
+
+@pytest.mark.parametrize("how", ["another breaks", "cancelled"])
+def test_what_ends_one_boot_ends_those_beside_it(
+    plan: Plan, lab: Lab, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for the four minutes of the other, and no guest stays."""
+    cancel, both = threading.Event(), threading.Barrier(2)
+
+    def measure(guest: Any, workload: str, size: SizeClass, deadline: Deadline, *_: Any, **__: Any) -> Any:
+        both.wait(10)
+        if how == "cancelled":
+            cancel.set()
+        elif guest.kernel == AFTER:
+            raise GuestError("the kernel warned")
+        deadline.pause(60)
+        deadline.check("measuring")
+
+    monkeypatch.setattr(runner, "run", measure)
+    boots = experiment.run(
+        plan.model_copy(update={"side_by_side": 2, "clock": Clock.VIRTUAL}),
+        FakeHost().real(),
+        1,
+        experiment="e",
+        limit=lambda seconds: Deadline.after(seconds, cancel),
+    )
+    with pytest.raises(GuestError if how == "another breaks" else Cancelled):
+        list(boots)
+    assert lab.up_now == 0
+    assert lab.happened == ["down", "down"]
 
 
 def test_a_guest_without_settings_is_not_tuned(plan: Plan, lab: Lab) -> None:

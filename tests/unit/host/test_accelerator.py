@@ -267,7 +267,9 @@ def test_the_virtual_clock_is_tried_once(
     assert tries(qemu) == 1
     if works:
         assert accelerator.choose_clock(Clock.VIRTUAL, Accel.TCG, kernel, deadline) is Clock.VIRTUAL
+        assert accelerator.choose_clock(None, Accel.TCG, kernel, deadline) is Clock.VIRTUAL
     else:
+        assert accelerator.choose_clock(None, Accel.TCG, kernel, deadline) is Clock.HOST
         with pytest.raises(
             HostError,
             match=r"^clock virtual: QEMU 7\.2\S* cannot count instructions with several CPUs \(8 CPUs do not "
@@ -289,4 +291,5 @@ def test_kvm_has_the_hosts_clock_only(kernel: Path, program: Program, deadline: 
     with pytest.raises(HostError, match=r"^clock virtual: KVM has the host's clock only"):
         accelerator.choose_clock(Clock.VIRTUAL, Accel.KVM, kernel, deadline)
     assert accelerator.choose_clock(Clock.HOST, Accel.KVM, kernel, deadline) is Clock.HOST
+    assert accelerator.choose_clock(None, Accel.KVM, kernel, deadline) is Clock.HOST
     assert tries(qemu) == 0

@@ -26,6 +26,7 @@ CASES = {
 STICK = Disk.model_validate({"name": "stick", "size": "16GiB", "bus": "usb", "mibs_per_second": 12})
 CASES["stick-tcg"] = spec(catalog.topology("uma-2g").model_copy(update={"disks": (STICK,)}))
 CASES["virtual-tcg"] = spec("4socket").model_copy(update={"clock": Clock.VIRTUAL})
+CASES["seeded-tcg"] = CASES["virtual-tcg"].model_copy(update={"seed": 4711})
 CASES["grub-tcg"] = spec("uma-2g", boot=Boot(name="own"))
 CASES["noinitrd-tcg"] = spec("uma-2g", boot=BOOT.model_copy(update={"initrd": None}))
 
@@ -67,6 +68,17 @@ def test_emulated_and_not() -> None:
     assert find(CASES["4socket-kvm"], ".") == [{"type": "kvm"}]
     assert find(CASES["4socket-kvm"], "cpu")[0]["mode"] == "host-passthrough"
     assert find(CASES["4socket-tcg"], "cpu")[0]["mode"] == "custom"
+
+
+def test_a_seed_is_qemus_under_emulation_only() -> None:
+    """Under KVM the processor's own RDRAND answers."""
+    seeded = {"seed": 4711}
+    kvm = CASES["4socket-kvm"]
+    assert domain_xml(kvm.model_copy(update=seeded)) == domain_xml(kvm)
+    host_clock = domain_xml(CASES["4socket-tcg"].model_copy(update=seeded))
+    assert "rdrand" in host_clock
+    assert "4711" in host_clock
+    assert "icount" not in host_clock
 
 
 def test_distances() -> None:

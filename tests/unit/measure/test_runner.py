@@ -144,6 +144,17 @@ def qemu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "cpu_time", lambda *_: machine.CpuTime((now := next(times)) * 0.3, now))
 
 
+def test_a_seed_puts_measured_phases_off() -> None:
+    """By less than a second, each phase by its own part of it; preparation begins at once."""
+    assert runner.agent_command(None, 1) == ["python3", runner.INSIDE]
+    assert runner.agent_command(7, None) == ["python3", runner.INSIDE]
+    commands = [runner.agent_command(seed, index)[2] for seed in (7, 8) for index in (1, 2)]
+    delays = [float(command.split()[1].rstrip(";")) for command in commands]
+    assert all(0 <= delay <= runner.START_SPREAD for delay in delays)
+    assert len(set(delays)) == 4
+    assert runner.agent_command(7, 1)[2] == commands[0]
+
+
 def only_run() -> Path:
     """The folder of the only run."""
     folders = list(state.folder("runs").iterdir())

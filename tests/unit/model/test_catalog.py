@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from numalab.analysis import metrics
 from numalab.core.errors import InputError
 from numalab.host import image
 from numalab.kernel import recipe
@@ -136,6 +137,14 @@ def test_topologies_load(name: str) -> None:
 @pytest.mark.parametrize("name", catalog.names("kernels"))
 def test_kernels_load(name: str) -> None:
     assert recipe.load(name).recipe.description
+
+
+@pytest.mark.parametrize("name", catalog.names("testcases"))
+def test_cases_load(name: str) -> None:
+    """Each expectation of a time says what the time is spent on, and no other does."""
+    for expected in catalog.case(name).expect:
+        timed = metrics.kind(expected.metric) is metrics.Kind.TIME
+        assert (expected.cost is not None) == timed, f"{name}.yml: {expected.metric}"
 
 
 @pytest.mark.parametrize("name", catalog.names("images"))

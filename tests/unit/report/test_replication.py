@@ -14,6 +14,7 @@ from numalab.model.verdict import Answer
 from numalab.report import comparison, replication
 from numalab.report import reference as report_reference
 from numalab.report.replication import Agreement, Beside
+from tests.unit.makers import on_virtual_clock
 from tests.unit.synthetic import phase, run
 
 SEED = {"slowscan-xfsrepair": report_reference.load("slowscan-xfsrepair")}
@@ -114,6 +115,22 @@ def test_emulated_times_are_no_evidence_and_counters_are() -> None:
     found = rows(Accel.TCG)
     assert found["system"].agreement is Agreement.EMULATED
     assert found["numa_hint_faults"].agreement is Agreement.OTHER
+
+
+def test_on_a_virtual_clock_system_time_is_evidence_and_elapsed_is_not() -> None:
+    """What the kernel does is work; how long it took is where memory lay, too."""
+    columns = comparison.columns(
+        [
+            *boots(BEFORE, Arm.BEFORE, [10, 11, 12], [1000, 1100, 1200], Accel.TCG),
+            *boots(AFTER, Arm.AFTER, [6, 6.6, 7.2], [2000, 2100, 2200], Accel.TCG),
+        ]
+    )
+    virtual = {name: [on_virtual_clock(run) for run in runs] for name, runs in columns.items()}
+    found = {row.metric: row for row in replication.beside(SEED, virtual, BEFORE)}
+    assert found["system"].agreement is Agreement.SAME
+    assert {row.agreement for name, row in found.items() if name in ("elapsed", "user")} == {
+        Agreement.EMULATED
+    }
 
 
 def test_one_boot_of_each_has_a_ratio_and_no_interval() -> None:
