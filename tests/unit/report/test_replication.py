@@ -125,7 +125,7 @@ def test_on_a_virtual_clock_system_time_is_evidence_and_elapsed_is_not() -> None
             *boots(AFTER, Arm.AFTER, [6, 6.6, 7.2], [2000, 2100, 2200], Accel.TCG),
         ]
     )
-    virtual = {name: [on_virtual_clock(run) for run in runs] for name, runs in columns.items()}
+    virtual = {name: tuple(map(on_virtual_clock, runs)) for name, runs in columns.items()}
     found = {row.metric: row for row in replication.beside(SEED, virtual, BEFORE)}
     assert found["system"].agreement is Agreement.SAME
     assert {row.agreement for name, row in found.items() if name in ("elapsed", "user")} == {
