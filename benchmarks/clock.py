@@ -3,20 +3,24 @@
 """How far the boots of one kernel scatter, on the host's clock and on the virtual one, on an idle and on a
 busy host.
 
-    .venv/bin/python benchmarks/clock.py migratefail [--boots 8] [--clock virtual] [--load busy]
+    .venv/bin/python benchmarks/clock.py migratefail [--boots 8] [--clock virtual] [--load busy] [--again]
 
 Runs the case once for each clock and load, and prints for each kernel and each metric that the case expects
 something of: the mean over the boots, their standard deviation (of the logarithms: 1.0 % is 1.0 %), and the
 least factor that three boots of each kernel can tell from chance. A busy host runs one endless loop for each
-of its CPUs. The virtual clock needs QEMU 8.1 or later (lab.py doctor).
+of its CPUs. With --again each experiment is made a second time with the same seeds; SAME SEED is then the
+standard deviation of boots with one seed: 0 if the clock and the seed decided everything. Other options go to
+lab.py run (--side-by-side 1). The virtual clock needs QEMU 8.1 or later (lab.py doctor).
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import os
 import re
+import statistics
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -25,7 +29,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from numalab.analysis import calibration, effect  # noqa: E402
+from numalab.analysis import calibration, effect, metrics  # noqa: E402
 from numalab.model.case import Arm  # noqa: E402
 from numalab.model.run import Run  # noqa: E402
 from numalab.model.values import Clock  # noqa: E402
@@ -42,6 +46,7 @@ HEAD: tuple[str, ...] = (
     "BOOTS",
     "MEAN",
     "SCATTER",
+    "SAME SEED",
     "LEAST FACTOR",
 )
 VERDICTS = (0, 1, 3)
@@ -77,11 +82,24 @@ def experiment(case: str, boots: int, clock: str, words: Sequence[str]) -> list[
     return [record.read(folder) for folder in index.choose([name[1]])]
 
 
-def rows(runs: Sequence[Run], clock: str, host: str) -> list[tuple[str, ...]]:
-    """A row for each expectation and kernel of an experiment."""
+def same_seed(runs: Sequence[Run], again: Sequence[Run], metric: str, phase: str) -> str:
+    """The standard deviation of boots with one seed, from pairs of them; '-' without pairs."""
+    seconds = {run.guest.spec.seed: run for run in again}
+    pairs = [
+        (metrics.value(run, metric, phase), metrics.value(seconds[run.guest.spec.seed], metric, phase))
+        for run in runs
+        if run.guest.spec.seed in seconds
+    ]
+    logs = [math.log(one / other) for one, other in pairs if one and other]
+    return f"{math.sqrt(statistics.fmean(log * log for log in logs) / 2):.1%}" if logs else "-"
+
+
+def rows(runs: Sequence[Run], again: Sequence[Run], clock: str, host: str) -> list[tuple[str, ...]]:
+    """A row for each expectation and kernel of an experiment, and of one with the same seeds."""
     lines: list[tuple[str, ...]] = []
     for arm in Arm:
-        spreads = calibration.of([run for run in runs if run.place and run.place.arm is arm]).spreads
+        side = [run for run in runs if run.place and run.place.arm is arm]
+        spreads = calibration.of(side).spreads
         lines += [
             (
                 clock,
@@ -92,6 +110,7 @@ def rows(runs: Sequence[Run], clock: str, host: str) -> list[tuple[str, ...]]:
                 str(spread.boots),
                 short(spread.mean),
                 f"{spread.sd:.1%}",
+                same_seed(side, again, spread.metric, spread.phase),
                 f"{spread.limit(effect.LEAST_BOOTS):.3g}",
             )
             for spread in spreads
@@ -106,13 +125,17 @@ def main() -> None:
     parser.add_argument("--boots", type=int, default=8, help="boots of each kernel (8)")
     parser.add_argument("--clock", choices=[clock.value for clock in Clock], help="this clock alone")
     parser.add_argument("--load", choices=LOADS, help="this load alone")
+    parser.add_argument("--again", action="store_true", help="a second time, with the same seeds")
     options, words = parser.parse_known_args()
     table = [HEAD]
     for clock in [options.clock] if options.clock else [clock.value for clock in Clock]:
         for host in [options.load] if options.load else LOADS:
             with load(host):
                 runs = experiment(options.case, options.boots, clock, words)
-            table += rows(runs, clock, host)
+                place = runs[0].place
+                repeat = ["--seed", str(place.seed), *words] if options.again and place else []
+                again = experiment(options.case, options.boots, clock, repeat) if repeat else []
+            table += rows(runs, again, clock, host)
             print("\n".join(aligned(table, left=5)), flush=True)
 
 

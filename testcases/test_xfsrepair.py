@@ -20,7 +20,7 @@ from numalab.model.values import SizeClass
 def test_repair_migrates_pages(guest: Guest, run: Callable[[str], Run], deadline: Deadline) -> None:
     # With the kernel's default knobs a repair this short is not scanned at all under emulation: 0 PTE updates
     # in all four.
-    provision.tune(
+    provision.apply(
         guest, provision.Order(knobs=catalog.case("xfsrepair").sizes[SizeClass.QUICK].knobs), deadline
     )
     result = run("xfsrepair")

@@ -217,7 +217,7 @@ def up(
     guest = launch.up(request, host, deadline.within(launch.UP_SECONDS))
     if plan.case_size.sysctls or plan.case_size.knobs:
         with guests.ending(guest, only_on_error=True), step("sysctls and knobs set and read back", who=name):
-            provision.tune(
+            provision.apply(
                 guest, provision.Order(sysctls=plan.case_size.sysctls, knobs=plan.case_size.knobs), deadline
             )
     return guest

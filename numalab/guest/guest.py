@@ -41,10 +41,12 @@ from numalab.host.hypervisor import Host
 from numalab.host.remote import of_uri
 from numalab.model import verification
 from numalab.model.guest import GuestRecord
-from numalab.model.values import Accel, Stored, check_name, first_line, jsonable
+from numalab.model.values import Accel, Clock, Stored, check_name, first_line, jsonable
 
 OOPS_SECONDS = 1.0
 """Time for an oops to appear on the console completely."""
+VIRTUAL_PACE = 10.0
+"""A virtual clock may be faster than the host's: 8 ns an instruction is 125 million a second."""
 HUNG_SECONDS = 90.0
 """A boot under emulation that has printed nothing new for so long, and does not answer, hangs. QEMU before
 8.1 may keep the translation of an instruction that another vCPU has just patched (Linux patches static keys
@@ -93,6 +95,7 @@ def ssh_to(record: GuestRecord, watch: Callable[[], None] | None = None) -> ssh.
         known_hosts=Path(record.spec.directory) / "known_hosts",
         via=of_uri(record.uri).ssh,
         watch=watch,
+        pace=VIRTUAL_PACE if record.spec.clock is Clock.VIRTUAL else 1.0,
     )
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from numalab.core import state
+from numalab.core import paths, state
 from numalab.core.errors import InputError
 from numalab.core.log import step
 from numalab.core.process import Deadline
@@ -30,6 +30,8 @@ from numalab.model.values import Value
 
 KNOBS = ("scan_delay_ms", "scan_period_min_ms", "scan_period_max_ms", "scan_size_mb")
 """Settings of automatic NUMA balancing: /sys/kernel/debug/sched/numa_balancing since 5.13, sysctls before."""
+TUNE = "playbooks/roles/tuning/files/tune.sh"
+"""Relative to paths.ROOT."""
 SHUTDOWN_SECONDS = 60.0
 
 
@@ -57,8 +59,20 @@ def pairs(field: str, texts: Sequence[str]) -> dict[str, str]:
     return settings
 
 
+def apply(guest: Guest, order: Order, deadline: Deadline) -> None:
+    """Set what differs, then verify everything by reading it back. CommandFailed names what was refused.
+
+    One command over SSH, with the script of the role that `tune` plays: Ansible takes a dozen seconds of an
+    emulated guest, and would in each boot of an experiment.
+    """
+    words = [f"sysctl:{name}={value}" for name, value in order.sysctls.items()]
+    words += [f"knob:{name}={value}" for name, value in order.knobs.items()]
+    script = (paths.ROOT / TUNE).read_bytes()
+    ssh.succeed(guest, ["sh", "-s", "--", *words], deadline=deadline, input=script)
+
+
 def tune(guest: Guest, order: Order, deadline: Deadline) -> ansible.Recap:
-    """Set what differs, then verify everything by reading it back. CommandFailed names what was refused."""
+    """As `apply`, by playbook, which tells what it changed."""
     with guests.hold(guest.name, deadline):
         return _play(guest, {"tuning_sysctls": order.sysctls, "tuning_knobs": order.knobs}, deadline)
 

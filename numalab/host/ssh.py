@@ -99,6 +99,8 @@ class Ssh:
     host: str = "127.0.0.1"
     via: str = ""
     watch: Callable[[], None] | None = None
+    pace: float = 1.0
+    """The most seconds of the guest's clock that go by in one of the host's."""
 
     @property
     def control(self) -> Path:
@@ -140,7 +142,8 @@ class Ssh:
         input: bytes | None = None,
         tell: Callable[[str], None] | None = None,
     ) -> Result:
-        """See Shell. timeout(1) in the guest ends the command when the deadline passes."""
+        """See Shell. timeout(1) in the guest ends the command when the deadline passes; on a virtual clock,
+        which may be the faster one, only later."""
         return self._execute(command, deadline, input=input, tell=tell)
 
     def stream(
@@ -159,7 +162,7 @@ class Ssh:
         out: IO[bytes] | None = None,
         err: IO[bytes] | None = None,
     ) -> Result:
-        limit = max(1.0, deadline.remaining())
+        limit = max(1.0, deadline.remaining()) * self.pace
         words = f"exec timeout -k 5 {limit:.1f} sh -c {shlex.quote(command)}"
         result = run(
             self.argv("-T", self.host, words),

@@ -323,7 +323,7 @@ def play_guest(
 
 
 def use_case(path: Path, deadline: Deadline) -> None:
-    """Use a case as experiment.run.up does."""
+    """Use a case's words and settings in a guest, as `provision` does."""
     case = catalog.load(Case, path)
     about = next(iter(case.sizes.values()))
     play_guest(

@@ -57,8 +57,11 @@ def test_the_lean_kernel_and_a_guest_in_order(lab: Lab, deadline: Deadline) -> N
         assert printed(
             guest, "cat /proc/sys/kernel/numa_balancing /sys/kernel/debug/sched/numa_balancing/scan_size_mb"
         ).split() == ["0", "256"]
-        with pytest.raises(CommandFailed, match=r"sysctl vm\.swappiness: 1000 is refused"):
-            provision.tune(guest, provision.Order(sysctls={"vm.swappiness": "1000"}), deadline)
+        for way in (provision.tune, provision.apply):
+            with pytest.raises(CommandFailed, match=r"sysctl vm\.swappiness: 1000 is refused"):
+                way(guest, provision.Order(sysctls={"vm.swappiness": "1000"}), deadline)
+        provision.apply(guest, provision.Order(knobs={"scan_size_mb": "128"}), deadline)
+        assert printed(guest, "cat /sys/kernel/debug/sched/numa_balancing/scan_size_mb") == "128\n"
 
         assert provision.own_kernel(guest, recipe.load(guest.record.spec.boot.name), deadline) > 0
         assert printed(guest, "uname -r").strip() == expected.release

@@ -127,7 +127,7 @@ class Lab:
         return Guest()
 
     def tune(self, guest: object, order: provision.Order, deadline: Deadline) -> None:
-        """See provision.tune."""
+        """See provision.apply."""
         self._maybe("tune")
         self.orders.append(order)
 
@@ -174,7 +174,7 @@ class Lab:
 def lab(monkeypatch: pytest.MonkeyPatch) -> Lab:
     made = Lab()
     monkeypatch.setattr(launch, "up", made.up)
-    monkeypatch.setattr(provision, "tune", made.tune)
+    monkeypatch.setattr(provision, "apply", made.tune)
     monkeypatch.setattr(runner, "run", made.measure)
     monkeypatch.setattr(experiment, "build_kernels", lambda *_: None)
     # An experiment on this machine may hold its CPUs for an hour.
