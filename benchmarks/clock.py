@@ -5,12 +5,16 @@ busy host.
 
     .venv/bin/python benchmarks/clock.py migratefail [--boots 8] [--clock virtual] [--load busy] [--again]
 
-Runs the case once for each clock and load, and prints for each kernel and each metric that the case expects
-something of: the mean over the boots, their standard deviation (of the logarithms: 1.0 % is 1.0 %), and the
-least factor that three boots of each kernel can tell from chance. A busy host runs one endless loop for each
-of its CPUs. With --again each experiment is made a second time with the same seeds; SAME SEED is then the
-standard deviation of boots with one seed: 0 if the clock and the seed decided everything. Other options go to
-lab.py run (--side-by-side 1). The virtual clock needs QEMU 8.1 or later (lab.py doctor).
+    .venv/bin/python benchmarks/clock.py --stored EXPERIMENT…
+
+Runs the case once for each clock and load, or takes stored experiments, and prints for each kernel and each
+metric that decides: the mean over the boots, their standard deviation (of the logarithms: 1.0 % is 1.0 %),
+and the least factor that three boots of each kernel can tell from chance. HOST is the most of the host's
+processor time that others took in a measured phase, guests of the same experiment included. --load busy
+runs an endless loop for each of the host's CPUs. With --again each experiment is made a second time with
+the same seeds; SAME SEED is then the standard deviation of boots with one seed: 0 if the clock and the seed
+decided everything. Other options go to lab.py run (--side-by-side 1). The virtual clock needs QEMU 8.1 or
+later (lab.py doctor).
 """
 
 from __future__ import annotations
@@ -38,6 +42,7 @@ from numalab.runs import index, record  # noqa: E402
 
 LOADS = ("idle", "busy")
 HEAD: tuple[str, ...] = (
+    "CASE",
     "CLOCK",
     "HOST",
     "METRIC",
@@ -79,7 +84,7 @@ def experiment(case: str, boots: int, clock: str, words: Sequence[str]) -> list[
     name = re.search(r"lab\.py compare (\S+)", done.stdout)
     if done.returncode not in VERDICTS or not name:
         sys.exit(f"{case} on the {clock} clock: lab.py run ended with {done.returncode}")
-    return [record.read(folder) for folder in index.choose([name[1]])]
+    return stored(name[1])
 
 
 def same_seed(runs: Sequence[Run], again: Sequence[Run], metric: str, phase: str) -> str:
@@ -94,16 +99,37 @@ def same_seed(runs: Sequence[Run], again: Sequence[Run], metric: str, phase: str
     return f"{math.sqrt(statistics.fmean(log * log for log in logs) / 2):.1%}" if logs else "-"
 
 
-def rows(runs: Sequence[Run], again: Sequence[Run], clock: str, host: str) -> list[tuple[str, ...]]:
-    """A row for each expectation and kernel of an experiment, and of one with the same seeds."""
+def deciding(runs: Sequence[Run]) -> set[tuple[str, str]]:
+    """Metric and phase of each expectation that decides for these runs."""
+    return {
+        (expected.metric, expected.phase)
+        for run in runs[:1]
+        if run.place
+        for expected in run.place.case.expect
+        if expected.decides
+        and expected.applies(run.release)
+        and not metrics.no_evidence(expected.metric, expected.cost, runs)
+    }
+
+
+def busy(runs: Sequence[Run]) -> str:
+    """The most of the host's processor time that others took in a measured phase."""
+    shares = [result.host_others for run in runs for result in run.measured if result.host_others is not None]
+    return f"{max(shares):.0%}" if shares else "-"
+
+
+def rows(runs: Sequence[Run], again: Sequence[Run]) -> list[tuple[str, ...]]:
+    """A row for each deciding expectation and kernel of an experiment, and of one with the same seeds."""
     lines: list[tuple[str, ...]] = []
+    judged = deciding(runs)
     for arm in Arm:
         side = [run for run in runs if run.place and run.place.arm is arm]
-        spreads = calibration.of(side).spreads
+        known = calibration.of(side)
         lines += [
             (
-                clock,
-                host,
+                known.site.case_name,
+                known.site.clock.value,
+                busy(side),
                 spread.metric,
                 spread.phase,
                 arm.value,
@@ -113,30 +139,43 @@ def rows(runs: Sequence[Run], again: Sequence[Run], clock: str, host: str) -> li
                 same_seed(side, again, spread.metric, spread.phase),
                 f"{spread.limit(effect.LEAST_BOOTS):.3g}",
             )
-            for spread in spreads
+            for spread in known.spreads
+            if (spread.metric, spread.phase) in judged
         ]
     return lines
+
+
+def stored(experiment: str) -> list[Run]:
+    """The runs of a stored experiment."""
+    return [record.read(folder) for folder in index.choose([experiment])]
 
 
 def main() -> None:
     """Run the case and print the table, a clock and a load at a time."""
     parser = argparse.ArgumentParser(description="scatter of a case's boots by clock and host load")
-    parser.add_argument("case")
+    parser.add_argument("case", nargs="+", metavar="CASE|EXPERIMENT")
+    parser.add_argument("--stored", action="store_true", help="these stored experiments; nothing is run")
     parser.add_argument("--boots", type=int, default=8, help="boots of each kernel (8)")
     parser.add_argument("--clock", choices=[clock.value for clock in Clock], help="this clock alone")
     parser.add_argument("--load", choices=LOADS, help="this load alone")
     parser.add_argument("--again", action="store_true", help="a second time, with the same seeds")
     options, words = parser.parse_known_args()
     table = [HEAD]
+    if options.stored:
+        for name in options.case:
+            table += rows(stored(name), [])
+        print("\n".join(aligned(table, left=6)))
+        return
+    (case,) = options.case
     for clock in [options.clock] if options.clock else [clock.value for clock in Clock]:
         for host in [options.load] if options.load else LOADS:
             with load(host):
-                runs = experiment(options.case, options.boots, clock, words)
+                runs = experiment(case, options.boots, clock, words)
                 place = runs[0].place
                 repeat = ["--seed", str(place.seed), *words] if options.again and place else []
-                again = experiment(options.case, options.boots, clock, repeat) if repeat else []
-            table += rows(runs, again, clock, host)
-            print("\n".join(aligned(table, left=5)), flush=True)
+                again = experiment(case, options.boots, clock, repeat) if repeat else []
+            table += rows(runs, again)
+            print("\n".join(aligned(table, left=6)), flush=True)
 
 
 if __name__ == "__main__":
