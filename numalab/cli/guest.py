@@ -228,19 +228,19 @@ def _with_disks(shape: Topology, texts: list[str]) -> Topology:
 
 
 def list_guests() -> None:
-    """The lab's guests: name, state, topology, size, kernel, accelerator, SSH port."""
+    """The lab's guests: name, state, topology, size, kernel, accelerator, clock, SSH port."""
     rows: list[tuple[str, ...]] = [
-        ("NAME", "STATE", "TOPOLOGY", "VCPUS", "MEMORY", "KERNEL", "ACCEL", "PORT")
+        ("NAME", "STATE", "TOPOLOGY", "VCPUS", "MEMORY", "KERNEL", "ACCEL", "CLOCK", "PORT")
     ]
     running: dict[str, set[Mark]] = {}
     for name in guests.names():
         try:
             record = guests.read(name)
         except InputError:
-            rows.append((name, "unfinished", *[""] * 6))
+            rows.append((name, "unfinished", *[""] * 7))
             continue
         except HostError:  # `status` shows the reason
-            rows.append((name, "unreadable", *[""] * 6))
+            rows.append((name, "unreadable", *[""] * 7))
             continue
         if node := guests.elsewhere(record):
             life = f"on {node}"
@@ -254,7 +254,8 @@ def list_guests() -> None:
             )
         spec = record.spec
         size = (str(spec.topology.vcpus), f"{spec.topology.memory >> 20}M")
-        rows.append((name, life, spec.topology_name, *size, spec.boot.name, spec.accel, str(spec.ssh_port)))
+        machine = (spec.topology_name, *size, spec.boot.name, spec.accel, spec.clock)
+        rows.append((name, life, *machine, str(spec.ssh_port)))
     echo("\n".join(report_text.aligned(rows, left=len(rows[0]))))
 
 

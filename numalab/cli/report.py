@@ -195,7 +195,7 @@ def runs(
 
 def listing(entries: Sequence[run_index.Entry]) -> list[str]:
     """A line for each run, with the reason for a broken or damaged one."""
-    rows = [("STARTED", "CASE", "KERNEL", "TOPOLOGY", "SIZE", "ACCEL", "RUN")]
+    rows = [("STARTED", "CASE", "KERNEL", "TOPOLOGY", "SIZE", "ACCEL", "CLOCK", "RUN")]
     rows += [
         (
             one.started,
@@ -204,6 +204,7 @@ def listing(entries: Sequence[run_index.Entry]) -> list[str]:
             one.topology,
             one.size,
             one.accel,
+            one.clock,
             one.id,
         )
         for one in entries

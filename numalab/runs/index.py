@@ -22,10 +22,10 @@ from typing import Any
 from numalab.core import state
 from numalab.core.errors import HostError, InputError
 from numalab.model import catalog
-from numalab.model.values import Value
+from numalab.model.values import Clock, Value
 from numalab.runs import record
 
-VERSION = 1
+VERSION = 2
 """The version of the index's schema: an index of another version is made again."""
 WAIT_SECONDS = 60.0
 """How long to wait for another lab.py that writes the index."""
@@ -45,6 +45,7 @@ class Entry(Value):
     kernel: str = ""
     topology: str = ""
     accel: str = ""
+    clock: str = ""
     case_name: str = ""
     experiment: str = ""
     arm: str = ""
@@ -76,6 +77,7 @@ def find(
     size: str | None = None,
     topology: str | None = None,
     accel: str | None = None,
+    clock: str | None = None,
 ) -> list[Entry]:
     """The runs that match all arguments, oldest first; damaged ones only without any. `since`: see moment."""
     exact = {
@@ -86,6 +88,7 @@ def find(
         "size": size,
         "topology": topology,
         "accel": accel,
+        "clock": clock,
     }
     wanted = {field: text for field, text in exact.items() if text is not None}
     conditions = [f"{field} = ?" for field in wanted]
@@ -266,6 +269,7 @@ def _entry(name: str, text: bytes) -> Entry:
         kernel=spec["boot"]["name"],
         topology=spec["topology_name"],
         accel=spec["accel"],
+        clock=spec.get("clock", Clock.HOST),  # older runs had no other
         case_name=place.get("case_name", ""),
         experiment=place.get("experiment", ""),
         arm=place.get("arm", ""),

@@ -208,8 +208,9 @@ def test_runs(six: list[Run], capsys: pytest.CaptureFixture[str]) -> None:
     (state.folder("runs") / six[0].id / "run.json").write_text("{")
     lines = good(capsys, "runs").splitlines()
     assert len(lines) == 1 + 5 + 1 + 1
-    assert lines[0].split() == ["STARTED", "CASE", "KERNEL", "TOPOLOGY", "SIZE", "ACCEL", "RUN"]
-    assert lines[1].split() == ["20261121T120001", "xfsrepair", AFTER, "4socket", "quick", "tcg", six[1].id]
+    assert lines[0].split() == ["STARTED", "CASE", "KERNEL", "TOPOLOGY", "SIZE", "ACCEL", "CLOCK", "RUN"]
+    words = "20261121T120001", "xfsrepair", AFTER, "4socket", "quick", "tcg", "host", six[1].id
+    assert tuple(lines[1].split()) == words
     assert lines[6].split()[1:3] == ["(xfsrepair)", "debian"]
     assert lines[6].endswith("BROKE: phase p: exit status 1")
     assert lines[7].startswith(f"DAMAGED  {six[0].id}: run.json cannot be read")

@@ -80,6 +80,7 @@ def test_find(four: list[Run]) -> None:
         kernel=BEFORE,
         topology="4socket",
         accel="tcg",
+        clock="host",
         case_name="xfsrepair",
         experiment="old",
         arm="before",
