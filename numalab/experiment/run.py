@@ -24,7 +24,7 @@ from typing import Protocol
 
 from numalab.analysis import calibration, verdict
 from numalab.core import state
-from numalab.core.errors import InputError, KernelOops, LabError, NameTaken
+from numalab.core.errors import DeadlinePassed, InputError, KernelOops, LabError, NameTaken
 from numalab.core.log import step, tell
 from numalab.core.process import POLL_SECONDS, Deadline
 from numalab.experiment.plan import (
@@ -47,7 +47,7 @@ from numalab.kernel.recipe import Kernel
 from numalab.measure import runner
 from numalab.model.case import Arm, Place
 from numalab.model.run import Run
-from numalab.model.values import Clock
+from numalab.model.values import Clock, SizeClass
 from numalab.model.verdict import Verdict
 from numalab.runs import index as run_index
 from numalab.runs import record
@@ -147,10 +147,13 @@ def _measure(
         _crash_of(boot),
     ):
         watcher = began(boot)
-        patience = VIRTUAL_PATIENCE if plan.clock is Clock.VIRTUAL else 1
-        deadline = Deadline.after(60 * plan.case_size.minutes * patience, stop)
+        minutes = plan.case_size.minutes * (VIRTUAL_PATIENCE if plan.clock is Clock.VIRTUAL else 1)
+        deadline = Deadline.after(60 * minutes, stop)
         seed = None if plan.seed is None else boot_seed(plan.seed, boot.place.boot)
-        with booted(plan, host, boot.kernel, boot.name, deadline, seed=seed) as (guest, settings):
+        with (
+            _too_late(boot, plan.size, minutes, deadline),
+            booted(plan, host, boot.kernel, boot.name, deadline, seed=seed) as (guest, settings),
+        ):
             options = runner.Options(
                 params=plan.case_size.params,
                 tracepoints=plan.case.tracepoints,
@@ -159,6 +162,21 @@ def _measure(
                 place=boot.place,
             )
             return runner.run(guest, plan.case.workload, plan.size, deadline, options, watcher=watcher)
+
+
+@contextmanager
+def _too_late(boot: ExperimentBoot, size: SizeClass, minutes: float, deadline: Deadline) -> Iterator[None]:
+    """Name the limit that a boot exceeded, and where it is set."""
+    try:
+        yield
+    except DeadlinePassed as error:
+        if deadline.remaining():  # a step's own limit
+            raise
+        field = f"case {boot.place.case_name}, size {size}: minutes"
+        raise DeadlinePassed(
+            f"{boot.name}: not done in {minutes:g} minutes ({field}): {error}",
+            evidence=error.evidence,
+        ) from error
 
 
 @contextmanager

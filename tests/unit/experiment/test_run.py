@@ -13,7 +13,7 @@ import pytest
 
 from numalab.analysis import calibration
 from numalab.core import state
-from numalab.core.errors import Cancelled, CommandFailed, GuestError, InputError, NameTaken
+from numalab.core.errors import Cancelled, CommandFailed, DeadlinePassed, GuestError, InputError, NameTaken
 from numalab.core.process import Deadline
 from numalab.experiment import run as experiment
 from numalab.experiment.plan import (
@@ -499,6 +499,22 @@ def test_what_ends_one_boot_ends_those_beside_it(
         list(boots)
     assert lab.up_now == 0
     assert lab.happened == ["down", "down"]
+
+
+def test_a_boot_that_takes_too_long_names_its_limit(plan: Plan, lab: Lab) -> None:
+    """The command that was running then is no help; where the limit is set is. A step's own limit is named
+    by the step."""
+    lab.breaks["measure 0"] = DeadlinePassed("ssh -F none -o …: the time limit passed")
+    hasty = plan.case_size.model_copy(update={"minutes": 1e-9})
+    quick = plan.case.model_copy(update={"sizes": {SizeClass.QUICK: hasty}})
+    for case, words in (
+        (quick, r"^mine-0: not done in 1e-09 minutes \(case mine, size quick: minutes\): ssh"),
+        (plan.case, "^ssh"),
+    ):
+        late = plan.model_copy(update={"case": case})
+        with pytest.raises(DeadlinePassed, match=words):
+            list(experiment.run(late, FakeHost().real(), 1, experiment="e", limit=Deadline.after))
+        lab.happened.clear()
 
 
 def test_a_guest_without_settings_is_not_tuned(plan: Plan, lab: Lab) -> None:
