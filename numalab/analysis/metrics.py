@@ -115,6 +115,16 @@ def _zones(name: str) -> Term:
     return over
 
 
+def _else(now: Term, then: Term) -> Term:
+    """The first of two that is there: today's counters, or those that earlier kernels had in their place."""
+
+    def either(sums: Sums) -> float | None:
+        value = now(sums)
+        return then(sums) if value is None else value
+
+    return either
+
+
 def _derived(name: str) -> Term:
     """A ratio of the seeds' tables, from counters.derived."""
     return lambda sums: counters.derived(sums.vmstat).get(name)
@@ -153,6 +163,13 @@ before it), so its cost is lower by 1297.5e-6 a page; the changelog counts the i
 author took back (20130107152931.GM3885@suse.de).
 """
 
+_KSWAPD_RECLAIMED = _else(_zones("pgsteal_kswapd"), _counter("kswapd_steal"))
+_DIRECT_RECLAIMED = _else(_zones("pgsteal_direct"), _less(_zones("pgsteal"), _counter("kswapd_steal")))
+"""Before 3.5 kswapd_steal counts what kswapd reclaimed, and pgsteal_ZONE what anybody did.
+
+Ying Han's "mm: fix up the vmscan stat in vmstat" (April 2012) split the latter by the reclaimer. Scans were
+split already.
+"""
 _SCANNED = _total(_zones("pgscan_kswapd"), _zones("pgscan_direct"))
 _ALLOCATED = _zones("pgalloc")
 _REFUSED = _total(_counter("fairzone_remote"), _counter("fairzone_depleted"))
@@ -249,37 +266,43 @@ DERIVED = {
         "pages", Kind.COUNT, "pgscan_kswapd, or the sum of its zones before 4.8", _zones("pgscan_kswapd")
     ),
     "kswapd_reclaimed": _metric(
-        "pages", Kind.COUNT, "pgsteal_kswapd, or the sum of its zones before 4.8", _zones("pgsteal_kswapd")
+        "pages",
+        Kind.COUNT,
+        "pgsteal_kswapd, or the sum of its zones before 4.8, or kswapd_steal before 3.5",
+        _KSWAPD_RECLAIMED,
     ),
     "direct_scanned": _metric(
         "pages", Kind.COUNT, "pgscan_direct, or the sum of its zones before 4.8", _zones("pgscan_direct")
     ),
     "direct_reclaimed": _metric(
-        "pages", Kind.COUNT, "pgsteal_direct, or the sum of its zones before 4.8", _zones("pgsteal_direct")
+        "pages",
+        Kind.COUNT,
+        "pgsteal_direct, or the sum of its zones before 4.8, or that of pgsteal less kswapd_steal before 3.5",
+        _DIRECT_RECLAIMED,
     ),
     "kswapd_scan_per_steal": _metric(
         "pages/page",
         Kind.RATIO,
         "pgscan_kswapd / pgsteal_kswapd",
-        _ratio(_zones("pgscan_kswapd"), _zones("pgsteal_kswapd")),
+        _ratio(_zones("pgscan_kswapd"), _KSWAPD_RECLAIMED),
     ),
     "direct_scan_per_steal": _metric(
         "pages/page",
         Kind.RATIO,
         "pgscan_direct / pgsteal_direct",
-        _ratio(_zones("pgscan_direct"), _zones("pgsteal_direct")),
+        _ratio(_zones("pgscan_direct"), _DIRECT_RECLAIMED),
     ),
     "kswapd_efficiency": _metric(
         "%",
         Kind.RATIO,
         "100 × pgsteal_kswapd / pgscan_kswapd (mmtests)",
-        _ratio(_zones("pgsteal_kswapd"), _zones("pgscan_kswapd"), 100),
+        _ratio(_KSWAPD_RECLAIMED, _zones("pgscan_kswapd"), 100),
     ),
     "direct_efficiency": _metric(
         "%",
         Kind.RATIO,
         "100 × pgsteal_direct / pgscan_direct (mmtests)",
-        _ratio(_zones("pgsteal_direct"), _zones("pgscan_direct"), 100),
+        _ratio(_DIRECT_RECLAIMED, _zones("pgscan_direct"), 100),
     ),
     "zones_looked_at_per_1000_pages": _metric(
         "zones",

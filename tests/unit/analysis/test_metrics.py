@@ -160,6 +160,53 @@ def test_a_part_that_is_absent_is_not_0() -> None:
             assert value in (None, whole), f"{name} without {missing}"
 
 
+def test_reclaim_of_3_2() -> None:
+    """Before 3.5 kswapd_steal is kswapd's part of pgsteal_ZONE, and the rest was reclaimed directly.
+
+    By hand from vmstat-3.2.txt: kswapd scanned 7968 + 512000 + 88032 pages and reclaimed 456000 of the 4800 + 402000 +
+    73200; 2000 + 40000 + 6000 were scanned directly.
+    """
+    whole = run(phase("a", {"vmstat": parse(recorded("vmstat-3.2.txt"))}))
+    expected = {
+        "kswapd_scanned": 608000,
+        "kswapd_reclaimed": 456000,
+        "direct_scanned": 48000,
+        "direct_reclaimed": 24000,
+        "kswapd_scan_per_steal": 4 / 3,
+        "direct_scan_per_steal": 2,
+        "kswapd_efficiency": 75,
+        "direct_efficiency": 50,
+        "vmscan_write_per_scan": 0.05,
+    }
+    assert {name: metrics.value(whole, name, "*") for name in expected} == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("missing", "absent"),
+    [
+        ("kswapd_steal", {"kswapd_reclaimed", "direct_reclaimed"}),
+        ("pgsteal_", {"direct_reclaimed"}),
+    ],
+)
+def test_reclaim_of_3_2_without_a_part(missing: str, absent: set[str]) -> None:
+    vmstat = {
+        name: count
+        for name, count in parse(recorded("vmstat-3.2.txt")).items()
+        if not name.startswith(missing)
+    }
+    less = run(phase("a", {"vmstat": vmstat}))
+    names = {"kswapd_reclaimed", "direct_reclaimed"}
+    assert {name for name in names if metrics.value(less, name, "*") is None} == absent
+
+
+def test_todays_counters_go_first() -> None:
+    """A kernel with both (none has) is read by today's."""
+    both = RECLAIM | {"kswapd_steal": 1, "pgsteal_normal": 2}
+    of = run(phase("a", {"vmstat": both}))
+    assert metrics.value(of, "kswapd_reclaimed", "a") == 100
+    assert metrics.value(of, "direct_reclaimed", "a") == 150
+
+
 def test_published_cost() -> None:
     """mmtests' cost without page copies: for 5.3-rc2 (5948 updates, 4639 faults, 1528 pages) 23.27."""
     vmstat = {"numa_pte_updates": 5948, "numa_hint_faults": 4639, "numa_pages_migrated": 1528}
