@@ -109,7 +109,7 @@ def quantile(probability: float, freedom: float) -> float:
     return float(stdtrit(freedom, probability))
 
 
-def interval(effect: Effect, alpha: float) -> tuple[float | None, float | None]:
+def interval(effect: Effect, alpha: float) -> tuple[float, float | None]:
     """The ratio's confidence interval at 1 - alpha; None is an open end."""
     reach = quantile(1 - alpha / 2, effect.freedom) * effect.error if effect.error > NO_SPREAD else 0.0
     low = 0.0 if effect.vanished[1] else math.exp(effect.log - reach)

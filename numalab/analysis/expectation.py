@@ -8,6 +8,12 @@ before where it should rise.
 * does not hold: E is less than `by`, or two boots or more do not meet `to`.
 * cannot tell: everything else.
 
+An answer has a grade where it needs one. "Holds" says that there is an effect, estimated at `by` or more, and
+not that it is as large: at a true E of `by` it is the answer every other time. So it is "size open" unless
+the whole interval lies beyond `by`. "Does not hold" is "the other way" when E differs from 1 in that
+direction, "smaller than asked" when it differs in the expected one, "no change" when it does not differ, and
+"not in every boot" when only `to` denies it.
+
 "Differs" and "is less" are two-sided tests (see effect) at an error of `alpha`, each corrected for false
 discoveries over the case's deciding expectations (Benjamini and Hochberg 1995). So an effect is claimed where
 there is none, and one of `by` or more is denied, with a chance of about alpha / 2 each. The range between 1
@@ -34,7 +40,7 @@ from numalab.analysis import effect
 from numalab.analysis.effect import LEAST_BOOTS, Effect
 from numalab.analysis.metrics import Kind
 from numalab.model.case import Direction, Expectation
-from numalab.model.verdict import CONFIDENCE, Answer, Finding, percent
+from numalab.model.verdict import CONFIDENCE, Answer, Finding, Grade, percent
 
 ALPHA = 1 - CONFIDENCE
 
@@ -118,7 +124,7 @@ def together(measured: Sequence[MeasuredExpectation], alpha: float = ALPHA) -> l
     findings = []
     for i, one in enumerate(measured):
         own_alpha = widened if i in q_none else alpha
-        answer, reason = _answer(one, q_none.get(i, none[i]), q_less.get(i, less[i]), alpha, own_alpha)
+        answer, grade, reason = _answer(one, q_none.get(i, none[i]), q_less.get(i, less[i]), alpha, own_alpha)
         reason = f"{one.label}: {reason}" if one.label else reason
         numbers = (
             {"ratio": _rough(one)}
@@ -138,6 +144,7 @@ def together(measured: Sequence[MeasuredExpectation], alpha: float = ALPHA) -> l
                     "after": one.after,
                     **numbers,
                     "answer": answer,
+                    "grade": grade,
                     "decides": not one.silent,
                     "reason": f"{reason} (decides nothing: {one.silent})" if one.silent else reason,
                 }
@@ -183,10 +190,10 @@ def _rough(one: MeasuredExpectation) -> float | None:
 
 def _answer(
     one: MeasuredExpectation, q_none: float, q_less: float, alpha: float, interval_alpha: float
-) -> tuple[Answer, str]:
-    """The answer by the module's rules, and the reason, which has the interval at 1 - `interval_alpha`."""
+) -> tuple[Answer, Grade | None, str]:
+    """Answer and grade by the module's rules, and the reason, with the interval at 1 - `interval_alpha`."""
     if one.obstacle or one.effect is None:
-        return Answer.CANNOT_TELL, one.obstacle
+        return Answer.CANNOT_TELL, None, one.obstacle
     expected, reason = one.expectation, _effect_text(one.effect, one.expectation, interval_alpha)
     missed = [
         value
@@ -196,16 +203,39 @@ def _answer(
     ]
     if missed:
         reason = f"{reason}; not at {expected.to:g} in {len(missed)} of {len(one.after)} boots after"
-    if len(missed) > 1 or q_less <= alpha:
-        return Answer.DOES_NOT_HOLD, reason
+    if q_less <= alpha:
+        return Answer.DOES_NOT_HOLD, _failure(one.effect, expected, differs=q_none <= alpha), reason
+    if len(missed) > 1:
+        return Answer.DOES_NOT_HOLD, Grade.MISSED, reason
     if q_none > alpha:
         return (
             Answer.CANNOT_TELL,
+            None,
             f"{reason}; q {q_none:.2g} is above {alpha:.2g}; {_lacking(one.effect, expected, alpha)}",
         )
     if _towards(one.effect, expected) < math.log(expected.by) - effect.NO_SPREAD:
-        return Answer.CANNOT_TELL, f"{reason}; there is an effect, but maybe not as large as that"
-    return (Answer.CANNOT_TELL if missed else Answer.HOLDS), reason
+        return Answer.CANNOT_TELL, None, f"{reason}; there is an effect, but maybe not as large as that"
+    if missed:
+        return Answer.CANNOT_TELL, None, reason
+    clear = _wholly_beyond(one.effect, expected, interval_alpha)
+    return Answer.HOLDS, None if clear else Grade.SIZE_OPEN, reason
+
+
+def _failure(observed: Effect, expected: Expectation, *, differs: bool) -> Grade:
+    """How an effect of less than `by` fails; `differs`: from 1."""
+    if not differs:
+        return Grade.NO_CHANGE
+    return Grade.SMALLER if _towards(observed, expected) > 0 else Grade.OTHER_WAY
+
+
+def _wholly_beyond(observed: Effect, expected: Expectation, alpha: float) -> bool:
+    """Whether the interval of an effect that differs from 1 lies beyond `by`, in the expected direction."""
+    if expected.by == 1:
+        return True
+    low, high = effect.interval(observed, alpha)
+    if expected.direction is Direction.RISES:
+        return low >= expected.by * (1 - effect.NO_SPREAD)
+    return high is not None and high * expected.by <= 1 + effect.NO_SPREAD
 
 
 def _towards(observed: Effect, expected: Expectation) -> float:
