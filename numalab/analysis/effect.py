@@ -141,6 +141,18 @@ def p_distance(effect: Effect, distance: float) -> float:
     return two_modes(effect.boots) if abs(distance) > NO_SPREAD else 1.0
 
 
+def share(part: int, whole: int, alpha: float) -> tuple[float, float]:
+    """The interval at 1 - alpha of a share of which `part` of `whole` were drawn (Clopper and Pearson 1934).
+
+    Its error is alpha / 2 at most at each end, however few were drawn.
+    """
+    from scipy.special import betaincinv
+
+    low = float(betaincinv(part, whole - part + 1, alpha / 2)) if part else 0.0
+    high = float(betaincinv(part + 1, whole - part, 1 - alpha / 2)) if part < whole else 1.0
+    return low, high
+
+
 def _planned(variances: tuple[float, float], boots: tuple[int, int]) -> float:
     """Degrees of freedom for planning.
 
