@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Error rates of verdicts, and how often they detect known effects: simulated boots, the same every time.
 
-Three tables, in percent: effects claimed where nothing changed, for several distributions; the known effects
-(issue 4's table, KNOWN) detected; and the same cases with "before" passed off as "after".
+Four tables, in percent: effects claimed where nothing changed, for several distributions; the known effects
+(issue 4's table, KNOWN) detected; the same cases with "before" passed off as "after"; and counters that
+should be 0 (`to`) denied, by the share of boots that miss it.
 
     .venv/bin/python benchmarks/judge.py [--tries 2000]
 """
@@ -117,6 +118,9 @@ UNCHANGED: dict[str, tuple[Kind, Draw]] = {
     "two modes, 3 of 10": (RATIO, _modes(0.05, 2, 0.3)),
 }
 ANY = Expectation(metric="any", phase="*", direction=Direction.FALLS)
+TO_NOTHING = Expectation(metric="any", phase="*", direction=Direction.FALLS, by=10, to=0)
+MANY = _scattered(9, 0.3, 0)
+MISSING_BOOTS = (*BOOTS, 12)
 AUTO = verdict.looks(CaseSize(source="", machines=(Machine(topology="4socket"),), minutes=1))
 
 
@@ -205,6 +209,27 @@ def show_planted(tries: int) -> None:
         print(f"{row.name:18} {row.metric:31}{row.by:6g}{shown}", flush=True)
 
 
+def missing(share: float) -> Draw:
+    """Boots that count nothing, except that a share of them counts a few events."""
+    return lambda rng, boots: _drawn(3 * (rng.random(boots) < share))
+
+
+def show_misses(tries: int) -> None:
+    """Print how often `to` is denied."""
+    print("\nfalls by 10 to 0, and some boots after count 3: does not hold, %")
+    print(
+        f"({50 * expectation.ALPHA:.3g} are allowed where {100 * expectation.MISSES:g} % or less of boots miss)"
+    )
+    print(f"{'boots of each kernel':28}" + "".join(f"{boots:>7}" for boots in MISSING_BOOTS))
+    for share in (0.01, 0.05, expectation.MISSES, 0.3, 0.5, 0.9, 1.0):
+        found = [
+            rates(TO_NOTHING, COUNT, MANY, missing(share), boots, tries)[Answer.DOES_NOT_HOLD]
+            for boots in MISSING_BOOTS
+        ]
+        name = f"{100 * share:g} % of boots miss"
+        print(f"{name:28}" + "".join(f"{rate:7.1f}" for rate in found), flush=True)
+
+
 def two_boots(tries: int) -> float:
     """Effects claimed from two boots of each kernel without a change, in percent: why LEAST_BOOTS is 3."""
     rng, draw, held = np.random.default_rng(6), UNCHANGED["two modes, even"][1], 0
@@ -219,7 +244,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--tries", type=int, default=2000)
     tries: int = parser.parse_args().tries
-    for show in (show_unchanged, show_known, show_planted):
+    for show in (show_unchanged, show_known, show_planted, show_misses):
         show(tries)
     return 0
 

@@ -223,7 +223,7 @@ class CaseItem(pytest.Item):
                 name = f"{verdict.after}.{finding.expectation.phase}.{finding.expectation.metric}"
                 facts = finding.model_dump(
                     mode="json",
-                    include={"before", "after", "ratio", "low", "high", "q", "answer"},
+                    include={"before", "after", "ratio", "low", "high", "q", "answer", "grade"},
                     exclude_none=True,
                 )
                 self.user_properties += [

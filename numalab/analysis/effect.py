@@ -109,7 +109,7 @@ def quantile(probability: float, freedom: float) -> float:
     return float(stdtrit(freedom, probability))
 
 
-def interval(effect: Effect, alpha: float) -> tuple[float | None, float | None]:
+def interval(effect: Effect, alpha: float) -> tuple[float, float | None]:
     """The ratio's confidence interval at 1 - alpha; None is an open end."""
     reach = quantile(1 - alpha / 2, effect.freedom) * effect.error if effect.error > NO_SPREAD else 0.0
     low = 0.0 if effect.vanished[1] else math.exp(effect.log - reach)
@@ -139,6 +139,18 @@ def p_distance(effect: Effect, distance: float) -> float:
 
         return min(1.0, float(2 * stdtr(effect.freedom, -abs(distance) / effect.error)))
     return two_modes(effect.boots) if abs(distance) > NO_SPREAD else 1.0
+
+
+def share(part: int, whole: int, alpha: float) -> tuple[float, float]:
+    """The interval at 1 - alpha of a share of which `part` of `whole` were drawn (Clopper and Pearson 1934).
+
+    Its error is alpha / 2 at most at each end, however few were drawn.
+    """
+    from scipy.special import betaincinv
+
+    low = float(betaincinv(part, whole - part + 1, alpha / 2)) if part else 0.0
+    high = float(betaincinv(part + 1, whole - part, 1 - alpha / 2)) if part < whole else 1.0
+    return low, high
 
 
 def _planned(variances: tuple[float, float], boots: tuple[int, int]) -> float:

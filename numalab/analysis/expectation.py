@@ -5,13 +5,22 @@ The rules. E is the effect in the expected direction: before / after where a met
 before where it should rise.
 
 * holds: E differs from 1, is estimated at `by` or more, and every boot after meets `to`.
-* does not hold: E is less than `by`, or two boots or more do not meet `to`.
+* does not hold: E is less than `by`, or more than MISSES of all boots after do not meet `to`.
 * cannot tell: everything else.
+
+An answer has a grade where it needs one. "Holds" says that there is an effect, estimated at `by` or more, and
+not that it is as large: at a true E of `by` it is the answer every other time. So it is "size open" unless
+the whole interval lies beyond `by`. "Does not hold" is "the other way" when E differs from 1 in that
+direction, "smaller than asked" when it differs in the expected one, "no change" when it does not differ, and
+"not in every boot" when only `to` denies it.
 
 "Differs" and "is less" are two-sided tests (see effect) at an error of `alpha`, each corrected for false
 discoveries over the case's deciding expectations (Benjamini and Hochberg 1995). So an effect is claimed where
-there is none, and one of `by` or more is denied, with a chance of about alpha / 2 each. The range between 1
-and `by` does not matter to the case (an indifference zone: Bechhofer 1954); either answer may result there.
+there is none, and one of `by` or more is denied, with a chance of about alpha / 2 each. "More than MISSES" is
+the lower end of the share's interval (effect.share) at 1 - alpha / n, n the deciding expectations with a `to`
+(Bonferroni), so that a share of MISSES or less is denied with a chance of at most alpha / 2 over the case.
+The range between 1 and `by` does not matter to the case (an indifference zone: Bechhofer 1954); either answer
+may result there.
 The interval of an expectation that decides is widened with the test: of m expectations R of which differ from
 1, each has an interval at 1 - alpha R / m (R at least 1), so that of the R intervals a share of at most alpha
 miss the effect (Benjamini and Yekutieli 2005), and an interval leaves 1 out exactly where "differs" is true.
@@ -34,9 +43,12 @@ from numalab.analysis import effect
 from numalab.analysis.effect import LEAST_BOOTS, Effect
 from numalab.analysis.metrics import Kind
 from numalab.model.case import Direction, Expectation
-from numalab.model.verdict import CONFIDENCE, Answer, Finding, percent
+from numalab.model.verdict import CONFIDENCE, Answer, Finding, Grade, percent
 
 ALPHA = 1 - CONFIDENCE
+MISSES = 0.1
+"""The share of boots after that may miss `to`. An effect that nine boots of ten show is there, and a smaller
+share is not to be had: of 3 boots all must miss before it is denied, of 5 three, of 8 four, of 12 five."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,10 +127,18 @@ def together(measured: Sequence[MeasuredExpectation], alpha: float = ALPHA) -> l
     ]
     q_none, q_less = _corrected(none, family), _corrected(less, family)
     widened = _interval_alpha(q_none, alpha)
+    shares = sum(measured[i].expectation.to is not None for i in family)
     findings = []
     for i, one in enumerate(measured):
         own_alpha = widened if i in q_none else alpha
-        answer, reason = _answer(one, q_none.get(i, none[i]), q_less.get(i, less[i]), alpha, own_alpha)
+        answer, grade, reason = _answer(
+            one,
+            q_none.get(i, none[i]),
+            q_less.get(i, less[i]),
+            alpha,
+            interval_alpha=own_alpha,
+            share_alpha=alpha / shares if shares and i in q_none else alpha,
+        )
         reason = f"{one.label}: {reason}" if one.label else reason
         numbers = (
             {"ratio": _rough(one)}
@@ -138,6 +158,7 @@ def together(measured: Sequence[MeasuredExpectation], alpha: float = ALPHA) -> l
                     "after": one.after,
                     **numbers,
                     "answer": answer,
+                    "grade": grade,
                     "decides": not one.silent,
                     "reason": f"{reason} (decides nothing: {one.silent})" if one.silent else reason,
                 }
@@ -182,30 +203,72 @@ def _rough(one: MeasuredExpectation) -> float | None:
 
 
 def _answer(
-    one: MeasuredExpectation, q_none: float, q_less: float, alpha: float, interval_alpha: float
-) -> tuple[Answer, str]:
-    """The answer by the module's rules, and the reason, which has the interval at 1 - `interval_alpha`."""
+    one: MeasuredExpectation,
+    q_none: float,
+    q_less: float,
+    alpha: float,
+    *,
+    interval_alpha: float,
+    share_alpha: float,
+) -> tuple[Answer, Grade | None, str]:
+    """Answer and grade by the module's rules, and the reason.
+
+    `interval_alpha` and `share_alpha`: of the intervals of the effect, and of the boots that miss `to`.
+    """
     if one.obstacle or one.effect is None:
-        return Answer.CANNOT_TELL, one.obstacle
+        return Answer.CANNOT_TELL, None, one.obstacle
     expected, reason = one.expectation, _effect_text(one.effect, one.expectation, interval_alpha)
-    missed = [
-        value
-        for value in one.after
-        if expected.to is not None
-        and (value > expected.to if expected.direction is Direction.FALLS else value < expected.to)
-    ]
+    missed = _missed(one)
+    least, most = effect.share(missed, len(one.after), share_alpha)
     if missed:
-        reason = f"{reason}; not at {expected.to:g} in {len(missed)} of {len(one.after)} boots after"
-    if len(missed) > 1 or q_less <= alpha:
-        return Answer.DOES_NOT_HOLD, reason
+        reason = (
+            f"{reason}; {missed} of {len(one.after)} boots after {'is' if missed == 1 else 'are'} not at"
+            f" {expected.to:g}: {100 * least:.3g} % to {100 * most:.3g} % of boots miss it"
+            f" ({percent(1 - share_alpha)}), {100 * MISSES:g} % may"
+        )
+    if q_less <= alpha:
+        return Answer.DOES_NOT_HOLD, _failure(one.effect, expected, differs=q_none <= alpha), reason
+    if least > MISSES:
+        return Answer.DOES_NOT_HOLD, Grade.MISSED, reason
     if q_none > alpha:
         return (
             Answer.CANNOT_TELL,
+            None,
             f"{reason}; q {q_none:.2g} is above {alpha:.2g}; {_lacking(one.effect, expected, alpha)}",
         )
     if _towards(one.effect, expected) < math.log(expected.by) - effect.NO_SPREAD:
-        return Answer.CANNOT_TELL, f"{reason}; there is an effect, but maybe not as large as that"
-    return (Answer.CANNOT_TELL if missed else Answer.HOLDS), reason
+        return Answer.CANNOT_TELL, None, f"{reason}; there is an effect, but maybe not as large as that"
+    if missed:
+        return Answer.CANNOT_TELL, None, reason
+    clear = _wholly_beyond(one.effect, expected, interval_alpha)
+    return Answer.HOLDS, None if clear else Grade.SIZE_OPEN, reason
+
+
+def _missed(one: MeasuredExpectation) -> int:
+    """How many boots after are not at `to`."""
+    to = one.expectation.to
+    if to is None:
+        return 0
+    return sum(
+        value > to if one.expectation.direction is Direction.FALLS else value < to for value in one.after
+    )
+
+
+def _failure(observed: Effect, expected: Expectation, *, differs: bool) -> Grade:
+    """How an effect of less than `by` fails; `differs`: from 1."""
+    if not differs:
+        return Grade.NO_CHANGE
+    return Grade.SMALLER if _towards(observed, expected) > 0 else Grade.OTHER_WAY
+
+
+def _wholly_beyond(observed: Effect, expected: Expectation, alpha: float) -> bool:
+    """Whether the interval of an effect that differs from 1 lies beyond `by`, in the expected direction."""
+    if expected.by == 1:
+        return True
+    low, high = effect.interval(observed, alpha)
+    if expected.direction is Direction.RISES:
+        return low >= expected.by * (1 - effect.NO_SPREAD)
+    return high is not None and high * expected.by <= 1 + effect.NO_SPREAD
 
 
 def _towards(observed: Effect, expected: Expectation) -> float:

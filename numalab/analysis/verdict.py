@@ -25,7 +25,7 @@ from numalab.core.errors import InputError
 from numalab.model.case import Arm, CaseSize, Expectation, Place
 from numalab.model.run import Run
 from numalab.model.values import jsonable
-from numalab.model.verdict import Answer, Finding, Verdict
+from numalab.model.verdict import Answer, Finding, Grade, Verdict
 from numalab.runs import compatibility
 from numalab.runs.compatibility import Traits
 
@@ -93,7 +93,8 @@ def verdict(runs: Sequence[Run], *, calibration: Calibration | None = None, forc
         before=(named[Arm.BEFORE] or [place.case.before])[0],
         after=(named[Arm.AFTER] or [place.case.after])[0],
         boots=(len(sides[Arm.BEFORE]), len(sides[Arm.AFTER])),
-        answer=overall(findings),
+        answer=(answer := overall(findings)),
+        grade=_grade(answer, findings),
         findings=findings,
         runs=tuple(run.id for run in whole),
         varied=_varied(whole),
@@ -117,6 +118,14 @@ def overall(findings: Sequence[Finding]) -> Answer:
     if Answer.DOES_NOT_HOLD in answers:
         return Answer.DOES_NOT_HOLD
     return Answer.HOLDS if answers == {Answer.HOLDS} else Answer.CANNOT_TELL
+
+
+def _grade(answer: Answer, findings: Sequence[Finding]) -> Grade | None:
+    """A case's grade, from the deciding findings with the case's answer."""
+    grades = {finding.grade for finding in findings if finding.decides and finding.answer is answer}
+    if answer is Answer.HOLDS:
+        return Grade.SIZE_OPEN if Grade.SIZE_OPEN in grades else None
+    return grades.pop() if len(grades) == 1 else None
 
 
 def looks(size: CaseSize) -> tuple[int, ...]:

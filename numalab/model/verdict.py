@@ -26,6 +26,28 @@ class Answer(StrEnum):
     CANNOT_TELL = "cannot tell"
 
 
+class Grade(StrEnum):
+    """What an answer leaves open, or how an expectation failed. It changes no answer and no exit status."""
+
+    SIZE_OPEN = "size open"
+    """It holds, and the interval is not wholly beyond `by`."""
+    NO_CHANGE = "no change"
+    """It does not hold: the effect is less than `by`, and no difference from 1 was seen."""
+    SMALLER = "smaller than asked"
+    """It does not hold: there is an effect in the expected direction, less than `by`."""
+    OTHER_WAY = "the other way"
+    """It does not hold: there is an effect in the other direction."""
+    MISSED = "not in every boot"
+    """It does not hold: too many boots after are not at `to`."""
+
+
+def worded(answer: Answer, grade: Grade | None) -> str:
+    """An answer with its grade: 'holds, size open', 'does not hold: no change'."""
+    if grade is None:
+        return str(answer)
+    return f"{answer}{', ' if answer is Answer.HOLDS else ': '}{grade}"
+
+
 class Finding(Value):
     """The result for one expectation: the boots' values, the effect, and its uncertainty."""
 
@@ -49,8 +71,15 @@ class Finding(Value):
     boots_needed: int | None = None
     """Boots of each kernel that show `by` (where that is 1, the observed effect) with a power of 80 %."""
     answer: Answer
+    grade: Grade | None = None
+    """None where the answer needs none: it holds and its size is clear, or it cannot be told."""
     decides: bool
     reason: Line
+
+    @property
+    def words(self) -> str:
+        """The answer with its grade."""
+        return worded(self.answer, self.grade)
 
 
 class Verdict(Value):
@@ -66,9 +95,16 @@ class Verdict(Value):
     """The two kernels' names."""
     boots: tuple[int, int]
     answer: Answer
+    grade: Grade | None = None
+    """SIZE_OPEN where a deciding finding's is; how it failed, where deciding findings agree in that."""
     findings: tuple[Finding, ...]
     runs: tuple[str, ...]
     varied: Line = ""
     """What was varied from boot to boot, and the seed; '' for boots of which none had a seed."""
     doubts: tuple[Line, ...] = ()
     """Warnings for the reader: a forced comparison, broken boots, a missing calibration."""
+
+    @property
+    def words(self) -> str:
+        """The answer with its grade."""
+        return worded(self.answer, self.grade)

@@ -206,7 +206,7 @@ def effects(findings: Sequence[Finding]) -> Plot | None:
                 number(finding.ratio),
                 _interval(finding),
                 number(_required_ratio(finding)),
-                str(finding.answer),
+                finding.words,
             )
         )
     height, ticks = 34 * len(shown) + 52, _ticks(start, end)

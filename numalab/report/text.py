@@ -79,7 +79,7 @@ def verdict(judged: Verdict) -> str:
         (
             f"{judged.case_name} ({judged.size}) on {judged.topology},"
             f" {accel_label(judged.accel, judged.clock)}: {judged.before} against {judged.after},"
-            f" {judged.boots[0]} and {judged.boots[1]} boots: {judged.answer.upper()}"
+            f" {judged.boots[0]} and {judged.boots[1]} boots: {judged.words.upper()}"
         ),
     ]
     beside = [one for one in judged.findings if not one.decides]
@@ -108,7 +108,7 @@ def _finding(one: Finding, judged: Verdict) -> list[str]:
         (kernel, *(map(short, values) if values else [ABSENT]))
         for kernel, values in ((judged.before, one.before), (judged.after, one.after))
     ]
-    lines = [f"  {_expectation_text(one.expectation)}: {one.answer}{ratio}"]
+    lines = [f"  {_expectation_text(one.expectation)}: {one.words}{ratio}"]
     lines += [f"    {line}" for line in aligned([*zip(*zip_longest(*rows, fillvalue=""), strict=True)])]
     lines.append(f"    {one.reason}")  # for "cannot tell", with the boots that an answer takes
     return lines

@@ -17,7 +17,7 @@ from numalab.model.guest import Boot
 from numalab.model.run import PhaseResult, Run
 from numalab.model.topology import Topology
 from numalab.model.values import Accel, Phase, SizeClass
-from numalab.model.verdict import Answer, Finding, Verdict
+from numalab.model.verdict import Answer, Finding, Grade, Verdict
 from numalab.runs import record
 from numalab.runs.samples import Sample
 from tests.unit.makers import record_of, spec
@@ -185,6 +185,7 @@ def finding(
     after: Sequence[float],
     answer: Answer,
     ratio: tuple[float, float, float] | None,
+    grade: Grade | None = None,
 ) -> Finding:
     """A judged expectation; `ratio` is (ratio, low, high)."""
     middle, low, high = ratio or (None, None, None)
@@ -200,6 +201,7 @@ def finding(
         detectable=1.31,
         boots_needed=3 if answer is Answer.HOLDS else 9,
         answer=answer,
+        grade=grade,
         decides=of.expect[index].decides,
         reason={
             Answer.HOLDS: "the interval lies beyond what was asked for",
@@ -437,7 +439,15 @@ def _xfsrepair() -> tuple[list[Run], Verdict]:
             )
         )
     findings = [
-        finding(of, 0, (96e3, 106e3, 99e3), (70e3, 76e3, 76e3), Answer.DOES_NOT_HOLD, (0.737, 0.654, 0.831)),
+        finding(
+            of,
+            0,
+            (96e3, 106e3, 99e3),
+            (70e3, 76e3, 76e3),
+            Answer.DOES_NOT_HOLD,
+            (0.737, 0.654, 0.831),
+            Grade.SMALLER,
+        ),
         finding(of, 1, (0.90, 0.77, 0.91), (0.28, 0.42, 0.70), Answer.CANNOT_TELL, (0.508, 0.201, 1.28)),
     ]
     return found, verdict(

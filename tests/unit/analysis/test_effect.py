@@ -269,6 +269,13 @@ def test_a_larger_effect_never_needs_more_boots(spread: float, alpha: float) -> 
     assert needed[-1] == effect.LEAST_BOOTS
 
 
+@pytest.mark.parametrize("alpha", [0.05, 0.05 / 3])
+@pytest.mark.parametrize(("part", "whole"), [(0, 3), (1, 12), (2, 3), (5, 12), (8, 8)])
+def test_share_as_scipy_has_it(part: int, whole: int, alpha: float) -> None:
+    theirs = stats.binomtest(part, whole).proportion_ci(1 - alpha)
+    assert effect.share(part, whole, alpha) == pytest.approx((theirs.low, theirs.high))
+
+
 def test_boots_needed_has_an_end() -> None:
     wild = compare([1, 1e6, 1e-6], [1, 1e-6, 1e6], counts=False)
     assert effect.boots_needed(wild, 1.01, 0.05) == effect.MOST_BOOTS

@@ -16,7 +16,7 @@ from numalab.model.case import Arm, Case, CaseSize, Cost, Direction, Expectation
 from numalab.model.run import PhaseResult, Run
 from numalab.model.topology import Topology
 from numalab.model.values import Accel, Clock, Phase, SizeClass
-from numalab.model.verdict import Answer
+from numalab.model.verdict import Answer, Grade
 from tests.unit.makers import BOOT, on_virtual_clock, record_of, spec
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -206,6 +206,34 @@ def test_a_busy_host_is_a_doubt() -> None:
         " of its processor time, and the guest had less of it",
     )
     assert told([busy(run, 0.5, 0.5, clock=Clock.VIRTUAL) for run in runs]) == (), "its clock waits for it"
+
+
+@pytest.mark.parametrize(
+    ("grades", "grade"),
+    [
+        ([(Answer.HOLDS, None), (Answer.HOLDS, None)], None),
+        ([(Answer.HOLDS, None), (Answer.HOLDS, Grade.SIZE_OPEN)], Grade.SIZE_OPEN),
+        ([(Answer.HOLDS, Grade.SIZE_OPEN), (Answer.CANNOT_TELL, None)], None),
+        ([(Answer.HOLDS, Grade.SIZE_OPEN), (Answer.DOES_NOT_HOLD, Grade.SMALLER)], Grade.SMALLER),
+        ([(Answer.DOES_NOT_HOLD, Grade.NO_CHANGE), (Answer.DOES_NOT_HOLD, Grade.SMALLER)], None),
+        ([(Answer.DOES_NOT_HOLD, Grade.OTHER_WAY)] * 2, Grade.OTHER_WAY),
+    ],
+)
+def test_the_grade_of_a_case(grades: Sequence[tuple[Answer, Grade | None]], grade: Grade | None) -> None:
+    """Of deciding findings with the case's answer: one open size is enough, failures have to agree."""
+    (one,) = verdict.verdict(experiment(MANY, FEW)).findings
+    findings = [one.model_copy(update={"answer": answer, "grade": known}) for answer, known in grades]
+    aside = one.model_copy(
+        update={"decides": False, "answer": Answer.DOES_NOT_HOLD, "grade": Grade.NO_CHANGE}
+    )
+    answer = verdict.overall(findings)
+    assert verdict._grade(answer, [*findings, aside]) is grade
+
+
+def test_a_verdict_has_a_grade() -> None:
+    assert verdict.verdict(experiment(MANY, FEW)).words == "holds"
+    assert verdict.verdict(experiment(MANY, MANY[::-1])).words == "does not hold: no change"
+    assert verdict.verdict(experiment(FEW, MANY)).words == "does not hold: the other way"
 
 
 def test_a_console_that_warns_is_a_doubt() -> None:

@@ -34,7 +34,8 @@ from tests.unit.makers import FakeShell, kernel_names
 BEFORE = (1_557_000, 1_721_000, 1_590_000)
 AFTERS = {
     "holds": (98_000, 98_100, 98_500),
-    "does not hold": (1_500_000, 1_690_000, 1_580_000),
+    "holds, size open": (560_000, 800_000, 640_000),
+    "does not hold: no change": (1_500_000, 1_690_000, 1_580_000),
     "cannot tell": (900_000, 200_000, 1_800_000),
 }
 """numa_pte_updates of three boots of each kernel -> the answer."""
@@ -94,7 +95,10 @@ def conducted(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return seen
 
 
-@pytest.mark.parametrize(("answer", "status"), [("holds", 0), ("does not hold", 1), ("cannot tell", 3)])
+@pytest.mark.parametrize(
+    ("answer", "status"),
+    [("holds", 0), ("holds, size open", 0), ("does not hold: no change", 1), ("cannot tell", 3)],
+)
 def test_run(lab_py: LabPy, case: str, conducted: dict[str, Any], answer: str, status: int) -> None:
     conducted["after"] = AFTERS[answer]
     code, out, _ = lab_py("run", case)
@@ -137,8 +141,8 @@ def test_the_worst_of_several_verdicts_counts(
         return lab_py("run", case)[0]
 
     assert several("holds", "cannot tell") == 3
-    assert several("cannot tell", "does not hold", "holds") == 1
-    assert several("holds", "holds") == 0
+    assert several("cannot tell", "does not hold: no change", "holds") == 1
+    assert several("holds", "holds, size open") == 0
 
 
 def test_run_as_chosen(lab_py: LabPy, case: str, conducted: dict[str, Any]) -> None:
@@ -223,7 +227,10 @@ def stored(case: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[Run
     return keep
 
 
-@pytest.mark.parametrize(("answer", "status"), [("holds", 0), ("does not hold", 1), ("cannot tell", 3)])
+@pytest.mark.parametrize(
+    ("answer", "status"),
+    [("holds", 0), ("holds, size open", 0), ("does not hold: no change", 1), ("cannot tell", 3)],
+)
 def test_verdict(
     lab_py: LabPy, case: str, stored: Callable[[Sequence[Run]], None], answer: str, status: int
 ) -> None:
@@ -281,7 +288,7 @@ def test_verdict_of_an_experiment_that_was_repeated(lab_py: LabPy, case: str) ->
     assert out.splitlines()[-1] == "judged: experiment 20261122T12, begun 20261122T1200 on vm", (
         "the newest by what its runs say"
     )
-    keep(plan, "does not hold", "20261122T09")
+    keep(plan, "does not hold: no change", "20261122T09")
     assert doubts(lab_py("verdict", "mine")[1]) == [
         (
             "repeated: 1 other experiment of this case, size, topology, machine and kernels is here, 1"
@@ -311,7 +318,7 @@ def test_verdict_of_an_unfinished_experiment(lab_py: LabPy, case: str) -> None:
 
 
 def test_run_says_that_it_was_repeated(lab_py: LabPy, case: str, conducted: dict[str, Any]) -> None:
-    keep(make_plan(case, SizeClass.QUICK), "does not hold", "20251122T09")
+    keep(make_plan(case, SizeClass.QUICK), "does not hold: no change", "20251122T09")
     code, out, _ = lab_py("run", case)
     assert (code, len(doubts(out))) == (0, 1)
     assert doubts(out)[0].startswith("repeated: 1 other experiment ")

@@ -41,7 +41,7 @@ OOPS = KernelOops("guest mine-0: its kernel says: Kernel panic - not syncing", e
 
 @pytest.mark.parametrize(
     ("values", "status", "answer"),
-    [(CLEAR, 0, "HOLDS"), (SAME, 1, "DOES NOT HOLD"), (NOISE, 3, "CANNOT TELL")],
+    [(CLEAR, 0, "HOLDS"), (SAME, 1, "DOES NOT HOLD: NO CHANGE"), (NOISE, 3, "CANNOT TELL")],
 )
 def test_a_verdict(
     lab_py: LabPy, case: str, fake_lab: FakeLab, values: dict[str, list[int]], status: int, answer: str

@@ -113,6 +113,7 @@ def test_verdicts_stand_on_top_in_words(whole: Path) -> None:
         "no verdict remote",
     ]
     assert [item.split(" quick")[0] for item in items] == heads
+    assert "does not hold: smaller than asked" in items[1]
     for words in (
         "3 + 3 boots",
         "×0.0605 [0.0526, 0.0695]",

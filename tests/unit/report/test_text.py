@@ -11,7 +11,7 @@ from numalab.experiment.plan import boot_order
 from numalab.model.case import Arm, Direction, Expectation
 from numalab.model.run import PhaseResult, Run
 from numalab.model.values import Accel, Phase, SizeClass
-from numalab.model.verdict import Verdict
+from numalab.model.verdict import Grade, Verdict
 from numalab.report import text as report_text
 from tests.unit import synthetic
 from tests.unit.makers import record_of, spec
@@ -219,6 +219,14 @@ def test_verdict_without_emulation() -> None:
     assert "emulated" not in text
     assert "\n  system, repair-*: falls: holds, ×0.91\n" in text
     assert "boots of each kernel" not in text
+
+
+def test_grades_are_shown() -> None:
+    found = judged()
+    first = found.findings[0].model_copy(update={"grade": Grade.SIZE_OPEN})
+    text = report_text.verdict(found.model_copy(update={"findings": (first,), "grade": Grade.SIZE_OPEN}))
+    assert "3 and 3 boots: HOLDS, SIZE OPEN\n" in text
+    assert "falls by a factor of 1.5: holds, size open, ×0.0606\n" in text
 
 
 def test_verdict_where_one_side_lacks_boots() -> None:
