@@ -217,9 +217,7 @@ def missing(share: float) -> Draw:
 def show_misses(tries: int) -> None:
     """Print how often `to` is denied."""
     print("\nfalls by 10 to 0, and some boots after count 3: does not hold, %")
-    print(
-        f"({50 * expectation.ALPHA:.3g} are allowed where {100 * expectation.MISSES:g} % or less of boots miss)"
-    )
+    print(f"({50 * expectation.ALPHA:.3g} are allowed where {100 * expectation.MISSES:g} % of boots miss)")
     print(f"{'boots of each kernel':28}" + "".join(f"{boots:>7}" for boots in MISSING_BOOTS))
     for share in (0.01, 0.05, expectation.MISSES, 0.3, 0.5, 0.9, 1.0):
         found = [
