@@ -60,7 +60,7 @@ def _known(
     return Known(name=name, metric=metric, kind=kind, before=tuple(before), after=tuple(after), by=by, to=to)
 
 
-COUNT, RATIO = Kind.COUNT, Kind.RATIO
+COUNT, RATIO, SHARE = Kind.COUNT, Kind.RATIO, Kind.SHARE
 KNOWN = (
     _known("slowscan", "numa_pte_updates", COUNT, (1557e3, 1721e3, 1590e3), (98e3, 98e3, 98e3), 4),
     _known("savedwrite", "faults_per_hint_fault", RATIO, (2.3, 2.0, 2.3), (1.04, 1.03, 1.09), 1.5),
@@ -102,6 +102,13 @@ def _zeros(sd: float, share: float) -> Draw:
     return lambda rng, boots: _drawn(np.exp(rng.normal(9, sd, boots)) * (rng.random(boots) < share), 0)
 
 
+def _percentages(whole: int, share: float) -> Draw:
+    """Boots in each of which a share of so many events is of one sort; the share differs a little by boot."""
+    return lambda rng, boots: _drawn(
+        100 / whole * rng.binomial(whole, rng.beta(50 * share, 50 * (1 - share), boots))
+    )
+
+
 UNCHANGED: dict[str, tuple[Kind, Draw]] = {
     "log-normal": (RATIO, _scattered(8, 0.5)),  # the width does not matter: the tests use logs
     "exponential": (RATIO, lambda rng, boots: _drawn(rng.exponential(1, boots))),
@@ -113,6 +120,9 @@ UNCHANGED: dict[str, tuple[Kind, Draw]] = {
     "counts in rare bursts": (COUNT, lambda rng, boots: _drawn(rng.negative_binomial(0.2, 2e-4, boots))),
     "0 in half of the boots": (COUNT, _zeros(0.5, 0.5)),
     "0 in most boots": (COUNT, _zeros(0.5, 0.2)),
+    "percentages about 40": (SHARE, _percentages(100, 0.4)),
+    "percentages about 98": (SHARE, _percentages(100, 0.98)),
+    "percentages about 99.9": (SHARE, _percentages(1000, 0.999)),
     "two modes, even": (RATIO, _modes(0.05, 2, 0.5)),
     "two modes, exact": (RATIO, _modes(0, 2, 0.5)),
     "two modes, 3 of 10": (RATIO, _modes(0.05, 2, 0.3)),

@@ -78,6 +78,8 @@ class Spread(Value):
     """The mean of the values, in the metric's unit."""
     sd: float = Field(ge=0)
     """The standard deviation of the values' logarithms (for zeros see effect.shift): 0.1 is about 10 %."""
+    odds: bool = False
+    """Whether these are the logarithms of a percentage's odds. They were its own before it was judged so."""
 
     def limit(self, boots: int) -> float:
         """The factor by which two groups of this many boots of one kernel differ in at most 1 of 20 cases.
@@ -99,12 +101,15 @@ class Calibration(Stored):
     spreads: tuple[Spread, ...]
 
     def spread(self, expectation: Expectation) -> Spread | None:
-        """The spread of an expectation's metric; None when too few boots have a value."""
+        """The spread of an expectation's metric; None when too few boots have a value, or when an older lab
+        measured that of a percentage itself.
+        """
+        odds = metrics.kind(expectation.metric) is Kind.SHARE
         return next(
             (
                 spread
                 for spread in self.spreads
-                if (spread.metric, spread.phase) == (expectation.metric, expectation.phase)
+                if (spread.metric, spread.phase, spread.odds) == (expectation.metric, expectation.phase, odds)
             ),
             None,
         )
@@ -171,13 +176,21 @@ def of(runs: Sequence[Run]) -> Calibration:
 
 
 def _spread(runs: Sequence[Run], expected: Expectation) -> Spread | None:
-    values = metrics.values(runs, expected.metric, expected.phase)
-    if len(values) < effect.LEAST_BOOTS or min(values) < 0:
+    values, kind = metrics.values(runs, expected.metric, expected.phase), metrics.kind(expected.metric)
+    share = kind is Kind.SHARE
+    if len(values) < effect.LEAST_BOOTS or min(values) < 0 or (share and max(values) > 100):
         return None
-    extra = effect.shift(values, counts=metrics.kind(expected.metric) is Kind.COUNT)
-    logs = [math.log(value + extra) for value in values]
+    if effect.mixed(values) and kind in (Kind.RATIO, Kind.TIME):
+        return None
+    extra = effect.edge(values) if share else effect.shift(values, counts=kind is Kind.COUNT)
+    compared = [effect.odds(value, extra) if share else value + extra for value in values]
     return Spread(
-        metric=expected.metric, phase=expected.phase, boots=len(values), mean=mean(values), sd=stdev(logs)
+        metric=expected.metric,
+        phase=expected.phase,
+        boots=len(values),
+        mean=mean(values),
+        sd=stdev(map(math.log, compared)),
+        odds=share,
     )
 
 

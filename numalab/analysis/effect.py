@@ -12,8 +12,14 @@ Two rules keep it honest with few boots and small counts.
   1/mean). Three boots that counted 1 1 1 and 0 0 0 have no spread of their own, but mean little. Large counts
   do not feel this. A metric without this floor (a ratio) and without any spread is judged by `two_modes`.
 * Zeros. With one in the data, a shift is added to all values: 1/2 to counts (Anscombe 1948; Haldane and Woolf
-  for log ratios), half of the least positive value to others. Where a kernel counted 0 in every boot, the
-  ratio is 0 and its interval is open on that side.
+  for log ratios), half of the median of the positive values to others. Where a kernel counted 0 in every
+  boot, the ratio is 0 and its interval is open on that side. A count has a scale of its own, and others have
+  none: 0, 0 and 1e-9 may be alike or far apart. So kernels of which some boots have 0 and others not are
+  compared by counts only (`mixed`).
+
+A percentage has a ceiling: from 92 it cannot rise by 1.1. So the odds p / (100 - p) are compared, which have
+no ends. With a 0 or a 100 in the data, percentages are taken as known to half a point (`EDGE`): it is added
+to both parts, and a boot's log varies by at least that much.
 
 A permutation test cannot be used: with 3 boots of each kernel its p is never below 2/20. benchmarks/judge.py
 measures the rates of wrong answers for several distributions, from Poisson to two modes. Not here: what a
@@ -26,7 +32,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import mean, variance
+from statistics import mean, median, variance
 
 LEAST_BOOTS = 3
 """The least boots of each kernel for any decision. A counter that has two modes, chosen at random in each
@@ -37,6 +43,8 @@ MOST_BOOTS = 1000
 POWER = 0.8
 MOST_EFFECT = 1e6
 """The largest result of detectable: this factor, or more."""
+EDGE = 0.5
+"""What is added to both parts of percentages when one of them is 0 or 100, in points."""
 NO_SPREAD = 1e-9
 """Standard error of a log ratio below which values differ only by rounding."""
 
@@ -73,23 +81,47 @@ def shift(values: Sequence[float], *, counts: bool) -> float:
     """What is added to all values before taking logs: 0 unless one of them is 0."""
     if min(values) > 0:
         return 0.0
-    return 0.5 if counts else min((value for value in values if value > 0), default=1.0) / 2
+    return 0.5 if counts else median([value for value in values if value > 0] or [1.0]) / 2
 
 
-def compare(before: Sequence[float], after: Sequence[float], *, counts: bool) -> Effect:
+def mixed(values: Sequence[float]) -> bool:
+    """Whether some values of a kernel are 0 and others not: no ratio without a scale tells how far apart."""
+    return 0 < sum(value == 0 for value in values) < len(values)
+
+
+def edge(percentages: Sequence[float]) -> float:
+    """What is added to both parts of percentages before taking odds: 0 unless one of them is 0 or 100."""
+    return 0.0 if min(percentages) > 0 and max(percentages) < 100 else EDGE
+
+
+def odds(percentage: float, extra: float) -> float:
+    """The part over the rest of the whole; `extra`: see edge."""
+    return (percentage + extra) / (100 - percentage + extra)
+
+
+def compare(before: Sequence[float], after: Sequence[float], *, counts: bool, share: bool = False) -> Effect:
     """The effect between the values of two or more boots of each kernel. No value is negative, not all are 0.
 
-    `counts`: the values are numbers of events, not ratios or times.
+    `counts`: the values are numbers of events, not ratios or times; others may not be `mixed`.
+    `share`: they are percentages, and the effect is that of their odds.
     """
-    extra = shift([*before, *after], counts=counts)
-    logs = [[math.log(value + extra) for value in side] for side in (before, after)]
-    floors = [1 / (mean(side) + extra) if counts else 0.0 for side in (before, after)]
+    if share:
+        extra = edge([*before, *after])
+        logs = [[math.log(odds(value, extra)) for value in side] for side in (before, after)]
+        floors = [
+            sum((extra / (part + extra)) ** 2 for part in (mean(side), 100 - mean(side)))
+            for side in (before, after)
+        ]
+    else:
+        extra = shift([*before, *after], counts=counts)
+        logs = [[math.log(value + extra) for value in side] for side in (before, after)]
+        floors = [1 / (mean(side) + extra) if counts else 0.0 for side in (before, after)]
     spread = [max(variance(side), floor) for side, floor in zip(logs, floors, strict=True)]
     return Effect(
         boots=(len(before), len(after)),
         log=mean(logs[1]) - mean(logs[0]),
         variances=(spread[0], spread[1]),
-        vanished=(not any(before), not any(after)),
+        vanished=(not share and not any(before), not share and not any(after)),
     )
 
 

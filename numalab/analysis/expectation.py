@@ -2,7 +2,7 @@
 """One expectation and a value of each boot -> a finding: it holds, does not hold, or cannot be told.
 
 The rules. E is the effect in the expected direction: before / after where a metric should fall, after /
-before where it should rise.
+before where it should rise. Of a percentage (Kind.SHARE) it is that of the odds, and so is `by`.
 
 * holds: E differs from 1, is estimated at `by` or more, and every boot after meets `to`.
 * does not hold: E is less than `by`, or more than MISSES of all boots after do not meet `to`.
@@ -66,6 +66,8 @@ class MeasuredExpectation:
     """Why it does not decide; '' when it does."""
     label: str
     """What kind of number it is, where a reader must know; else ''."""
+    odds: bool
+    """Whether the effect is of the odds of a percentage (Kind.SHARE)."""
 
 
 def alone(
@@ -92,11 +94,25 @@ def with_values(
 ) -> MeasuredExpectation:
     """An expectation with the values of the boots that have one. `obstacle` to `label`: see the class."""
     values, fewest = [*before, *after], min(len(before), len(after))
+    share = kind is Kind.SHARE
+    counts = kind is Kind.COUNT and all(float(value).is_integer() for value in values)
+    halves = [
+        name
+        for name, side in (("before", before), ("after", after))
+        if effect.mixed(side) and not counts and not share
+    ]
     if not fewest:
         lacking = [name for name, side in (("before", before), ("after", after)) if not side]
         trouble = f"{expectation.metric} is absent from every boot {' and '.join(lacking)}"
     elif min(values) < 0:
         trouble = f"{expectation.metric} is negative in some boots: a level, of which a ratio says nothing"
+    elif share and max(values) > 100:
+        trouble = f"{expectation.metric} is above 100 % in some boots: no part of a whole"
+    elif halves:
+        trouble = (
+            f"{expectation.metric} is 0 in some boots {' and '.join(halves)} and not in others: it is no"
+            " count, and has no scale on which to tell how far apart they are; more boots change nothing"
+        )
     elif not any(values):
         trouble = f"{expectation.metric} is 0 in every boot of both kernels"
     elif fewest < LEAST_BOOTS:
@@ -105,16 +121,17 @@ def with_values(
         )
     else:
         trouble = ""
-    sound = fewest > 1 and min(values) >= 0 and any(values)
-    counts = kind is Kind.COUNT and all(float(value).is_integer() for value in values)
+    sound = fewest > 1 and min(values) >= 0 and any(values) and not halves
+    sound = sound and not (share and max(values) > 100)
     return MeasuredExpectation(
         expectation=expectation,
         before=tuple(before),
         after=tuple(after),
-        effect=effect.compare(before, after, counts=counts) if sound else None,
+        effect=effect.compare(before, after, counts=counts, share=share) if sound else None,
         obstacle=obstacle or trouble,
         silent=silent or ("" if expectation.decides else "so the case has it"),
         label=label,
+        odds=share,
     )
 
 
@@ -159,6 +176,7 @@ def together(measured: Sequence[MeasuredExpectation], alpha: float = ALPHA) -> l
                     **numbers,
                     "answer": answer,
                     "grade": grade,
+                    "odds": one.odds,
                     "decides": not one.silent,
                     "reason": f"{reason} (decides nothing: {one.silent})" if one.silent else reason,
                 }
@@ -197,9 +215,14 @@ def _numbers(observed: Effect, expected: Expectation, alpha: float) -> dict[str,
 
 def _rough(one: MeasuredExpectation) -> float | None:
     """after / before, from too few boots for an interval."""
-    if not one.before or not one.after or min(*one.before, *one.after) <= 0:
+    values = [*one.before, *one.after]
+    if not one.before or not one.after or min(values) <= 0 or (one.odds and max(values) >= 100):
         return None
-    return geometric_mean(one.after) / geometric_mean(one.before)
+    before, after = (
+        geometric_mean([effect.odds(value, 0) for value in side] if one.odds else side)
+        for side in (one.before, one.after)
+    )
+    return after / before
 
 
 def _answer(
@@ -217,7 +240,8 @@ def _answer(
     """
     if one.obstacle or one.effect is None:
         return Answer.CANNOT_TELL, None, one.obstacle
-    expected, reason = one.expectation, _effect_text(one.effect, one.expectation, interval_alpha)
+    expected = one.expectation
+    reason = _effect_text(one.effect, expected, interval_alpha, odds=one.odds)
     missed = _missed(one)
     least, most = effect.share(missed, len(one.after), share_alpha)
     if missed:
@@ -290,7 +314,7 @@ def _factor(observed: Effect, expected: Expectation) -> float:
     return expected.by if expected.by > 1 else math.exp(abs(observed.log))
 
 
-def _effect_text(observed: Effect, expected: Expectation, alpha: float) -> str:
+def _effect_text(observed: Effect, expected: Expectation, alpha: float, *, odds: bool) -> str:
     """The observed and the expected effect, in words."""
     ratio, (low, high) = effect.ratio(observed), effect.interval(observed, alpha)
     shown = "without end" if ratio is None else f"{ratio:.3g}"
@@ -298,8 +322,9 @@ def _effect_text(observed: Effect, expected: Expectation, alpha: float) -> str:
     bound, word = (
         (1 / expected.by, "less") if expected.direction is Direction.FALLS else (expected.by, "more")
     )
+    of = " of the odds p/(100 - p)" if odds else ""
     return (
-        f"after/before is {shown} ({percent(1 - alpha)}: {ends}), asked for:"
+        f"after/before{of} is {shown} ({percent(1 - alpha)}: {ends}), asked for:"
         f" {word if expected.by == 1 else f'{bound:.3g} or {word}'}"
     )
 

@@ -33,10 +33,12 @@ Vmstat = Mapping[str, int]
 
 
 class Kind(StrEnum):
-    """What a metric is made of: events; several numbers; or a time (see `no_evidence`)."""
+    """What a metric is made of: events; several numbers; a part of a whole, in percent, which is judged by
+    its odds (see effect); or a time (see `no_evidence`)."""
 
     COUNT = "count"
     RATIO = "ratio"
+    SHARE = "share"
     TIME = "time"
 
 
@@ -206,7 +208,7 @@ DERIVED = {
     ),
     "hint_local_percent": _metric(
         "%",
-        Kind.RATIO,
+        Kind.SHARE,
         "100 × numa_hint_faults_local / numa_hint_faults (the seeds' tables)",
         _derived("hint_local_percent"),
     ),
@@ -294,13 +296,13 @@ DERIVED = {
     ),
     "kswapd_efficiency": _metric(
         "%",
-        Kind.RATIO,
+        Kind.SHARE,
         "100 × pgsteal_kswapd / pgscan_kswapd (mmtests)",
         _ratio(_KSWAPD_RECLAIMED, _zones("pgscan_kswapd"), 100),
     ),
     "direct_efficiency": _metric(
         "%",
-        Kind.RATIO,
+        Kind.SHARE,
         "100 × pgsteal_direct / pgscan_direct (mmtests)",
         _ratio(_DIRECT_RECLAIMED, _zones("pgscan_direct"), 100),
     ),
@@ -383,7 +385,7 @@ def known(metric: str) -> bool:
 
 
 def kind(metric: str) -> Kind:
-    """Whether a metric is a count, a ratio or made of times. Raises InputError."""
+    """What a metric is made of. Raises InputError."""
     return describe(metric).kind
 
 

@@ -48,9 +48,10 @@ class Expectation(Value):
     """What "after" does to one metric. See metrics.value for what a metric can be.
 
     The effect is there when the ratio of the two kernels' values is at least `by` in the direction given
-    (falls by 2: after is half of before, or less). With `to`, "after" must also be at most `to` (falls) or
-    at least `to` (rises) in every boot: for counters that are exactly 0 on one side. A boot that misses it
-    leaves the answer open; too large a share of them denies it (expectation.MISSES).
+    (falls by 2: after is half of before, or less). Of a percentage (metrics.Kind.SHARE) it is the ratio of
+    the odds, p / (100 - p): from 70 to 91 they rise by 4.3. With `to`, "after" must also be at most `to`
+    (falls) or at least `to` (rises) in every boot: for counters that are exactly 0 on one side. A boot that
+    misses it leaves the answer open; too large a share of them denies it (expectation.MISSES).
     """
 
     metric: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.:-]+$")]

@@ -73,6 +73,8 @@ class Finding(Value):
     answer: Answer
     grade: Grade | None = None
     """None where the answer needs none: it holds and its size is clear, or it cannot be told."""
+    odds: bool = False
+    """Whether ratio, interval and `by` are of the odds p / (100 - p) of a percentage, which has a ceiling."""
     decides: bool
     reason: Line
 

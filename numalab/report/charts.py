@@ -197,13 +197,13 @@ def effects(findings: Sequence[Finding]) -> Plot | None:
     for row, finding in enumerate(shown):
         y, expected = -2.0 * row - 1, finding.expectation
         traces += _effect(y, finding, (start, end))
-        notes.append(note(y + 0.85, f"{expected.metric} · {expected.phase}"))
+        notes.append(note(y + 0.85, f"{expected.metric} · {expected.phase}{' · odds' * finding.odds}"))
         ratios[y] = number(finding.ratio)
         cells.append(
             (
                 expected.metric,
                 expected.phase,
-                number(finding.ratio),
+                f"{'odds ' * finding.odds}{number(finding.ratio)}",
                 _interval(finding),
                 number(_required_ratio(finding)),
                 finding.words,

@@ -14,6 +14,7 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 
 from numalab.analysis import expectation, metrics
+from numalab.analysis.metrics import Kind
 from numalab.model.case import Cost, Direction, Expectation
 from numalab.model.values import Value
 from numalab.model.verdict import CONFIDENCE, Answer, Finding, percent
@@ -91,7 +92,8 @@ def _row(
         phase=effect.phase,
         direction=Direction.FALLS if effect.ratio < 1 else Direction.RISES,
     )
-    kind = metrics.kind(effect.metric)
+    # A published change is of a percentage itself, and so is ours beside it.
+    kind = Kind.RATIO if (own := metrics.kind(effect.metric)) is Kind.SHARE else own
     # The tables do not say what their times are spent on. In the kernel it is work: scanning, faulting.
     cost = Cost.WORK if effect.metric == "system" else None
     emulated = bool(metrics.no_evidence(effect.metric, cost, [run for runs in boots for run in runs]))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from numalab.analysis import metrics
 from numalab.analysis.verdict import hung
 from numalab.model.case import Case, Expectation
 from numalab.model.run import Run
@@ -296,7 +297,8 @@ def _disk(disk: Disk) -> str:
 def expected_change(expectation: Expectation) -> str:
     """An expectation in a few words."""
     words = [str(expectation.direction)]
-    words += [f"by {expectation.by:g} or more"] if expectation.by > 1 else []
+    odds = " in odds" if metrics.kind(expectation.metric) is metrics.Kind.SHARE else ""
+    words += [f"by {expectation.by:g} or more{odds}"] if expectation.by > 1 else []
     words += (
         [f"to {expectation.to:g} or {'less' if expectation.direction == 'falls' else 'more'}"]
         if expectation.to is not None

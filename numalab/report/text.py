@@ -103,7 +103,7 @@ def verdict(judged: Verdict) -> str:
 
 def _finding(one: Finding, judged: Verdict) -> list[str]:
     """A finding's lines: expectation, answer, each kernel's values, reason, boots that an answer takes."""
-    ratio = "" if one.ratio is None else f", ×{one.ratio:.3g}"
+    ratio = "" if one.ratio is None else f", {'odds ' * one.odds}×{one.ratio:.3g}"
     rows = [
         (kernel, *(map(short, values) if values else [ABSENT]))
         for kernel, values in ((judged.before, one.before), (judged.after, one.after))
@@ -116,7 +116,8 @@ def _finding(one: Finding, judged: Verdict) -> list[str]:
 
 def _expectation_text(expected: Expectation) -> str:
     """An expectation in the case's own terms."""
-    by = f" by a factor of {expected.by:g}" if expected.by > 1 else ""
+    odds = " in odds" if metrics.kind(expected.metric) is metrics.Kind.SHARE else ""
+    by = f" by a factor of {expected.by:g}{odds}" if expected.by > 1 else ""
     to = "" if expected.to is None else f"{',' * bool(by)} to {expected.to:g}"
     return f"{expected.metric}, {expected.phase}: {expected.direction}{by}{to}"
 
@@ -168,9 +169,8 @@ def spread(calibration: Calibration) -> str:
     rows = [("METRIC", "PHASE", "MEAN", "SCATTER", f"{least} BOOTS AGAINST {least}")]
     for one in calibration.spreads:
         times = times_are(about.accel, about.clock)
-        label = (
-            f" ({times.partition(':')[0]})" if times and metrics.kind(one.metric) is metrics.Kind.TIME else ""
-        )
+        timed = times and metrics.kind(one.metric) is metrics.Kind.TIME
+        label = f" ({times.partition(':')[0]})" if timed else " (odds)" * one.odds
         rows.append(
             (
                 one.metric + label,

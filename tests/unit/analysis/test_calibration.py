@@ -21,6 +21,7 @@ from tests.unit.analysis.test_verdict import FALLING, QUICK, boot, case, experim
 from tests.unit.makers import spec
 
 SAME = case(before="6.1", after="6.1")
+LOCAL = case(FALLING.model_copy(update={"metric": "hint_local_percent"}), before="6.1", after="6.1")
 
 
 def spread_of(counts: tuple[int, ...], **more: Any) -> Spread:
@@ -63,6 +64,35 @@ def test_zeros_have_a_spread_too() -> None:
     assert spread_of((0, 0, 0)).sd == 0
     mixed = spread_of((0, 4, 0, 9))
     assert mixed.sd == pytest.approx(np.std(np.log([0.5, 4.5, 0.5, 9.5]), ddof=1))
+
+
+def local(*counts: tuple[int, int]) -> list[Run]:
+    """Boots with these hinting faults: all, local ones."""
+    vmstat = [{"numa_hint_faults": every, "numa_hint_faults_local": near} for every, near in counts]
+    return [boot(Arm.AFTER, index, numbers, of=LOCAL) for index, numbers in enumerate(vmstat)]
+
+
+def test_percentages_have_the_spread_of_their_odds() -> None:
+    """80, 90, 50 %: odds 4, 9, 1; a spread of an older lab, of the percentages, is none."""
+    known = calibration.of(local((100, 80), (200, 180), (100, 50)))
+    (spread,) = known.spreads
+    assert spread.odds
+    assert spread.sd == pytest.approx(np.std(np.log([4, 9, 1]), ddof=1))
+    assert spread.mean == pytest.approx((80 + 90 + 50) / 3)
+    assert known.spread(LOCAL.expect[0]) == spread
+    older = known.model_copy(update={"spreads": (spread.model_copy(update={"odds": False}),)})
+    assert older.spread(LOCAL.expect[0]) is None
+
+
+def test_some_zeros_in_a_ratio_have_no_spread() -> None:
+    ratio = FALLING.model_copy(update={"metric": "migrated_per_hint_fault"})
+    of = case(ratio, before="6.1", after="6.1")
+    for moved, spreads in (((4, 5, 6), 1), ((0, 0, 4), 0), ((0, 0, 0), 1)):
+        runs = [
+            boot(Arm.AFTER, index, {"numa_hint_faults": 100, "numa_pages_migrated": pages}, of=of)
+            for index, pages in enumerate(moved)
+        ]
+        assert len(calibration.of(runs).spreads) == spreads
 
 
 def test_thresholds_inside_the_spread() -> None:

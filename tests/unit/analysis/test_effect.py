@@ -205,8 +205,8 @@ def test_zeros_before_are_without_end() -> None:
     assert low > 1
 
 
-def test_zeros_of_ratios_are_half_of_the_least() -> None:
-    assert effect.shift([0, 0.4, 0.2], counts=False) == 0.1
+def test_the_shift_is_half_of_the_median_of_ratios() -> None:
+    assert effect.shift([0, 0.4, 0.2], counts=False) == pytest.approx(0.15)
     assert effect.shift([0, 4, 2], counts=True) == 0.5
     assert effect.shift([0.4, 0.2], counts=False) == effect.shift([4, 2], counts=True) == 0
 
@@ -267,6 +267,48 @@ def test_a_larger_effect_never_needs_more_boots(spread: float, alpha: float) -> 
     ]
     assert needed == sorted(needed, key=lambda boots: -(boots or 0))
     assert needed[-1] == effect.LEAST_BOOTS
+
+
+def test_the_shift_of_ratios_is_not_a_vanishing_value() -> None:
+    """Half of the median: with half of the least, one boot at 1e-9 made 5 against 0 a factor of a million."""
+    assert effect.shift([5, 6, 7, 1e-9, 0, 0], counts=False) == 2.75
+    assert effect.shift([0, 0], counts=False) == 0.5
+    found = compare([5.0] * 7 + [1e-9], [0.0] * 8, counts=False)
+    low, high = effect.interval(found, 0.05)
+    assert low == 0
+    assert high is not None
+    assert high > 0.1
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"), [([0, 0, 1e-9], True), ([0, 0, 0], False), ([1, 2], False), ([], False)]
+)
+def test_mixed(values: list[float], expected: bool) -> None:
+    assert effect.mixed(values) is expected
+
+
+def test_odds_by_hand() -> None:
+    """80 % is 4 to 1, 90 % is 9 to 1; with a 100 among them half a point is added to both parts."""
+    found = compare([80, 80, 80], [90, 90, 90], counts=False, share=True)
+    assert effect.ratio(found) == pytest.approx(9 / 4)
+    assert found.variances == (0, 0)
+    edged = compare([92, 92, 92], [100, 100, 100], counts=False, share=True)
+    assert effect.ratio(edged) == pytest.approx((100.5 / 0.5) / (92.5 / 8.5))
+    assert edged.variances == pytest.approx(((0.5 / 92.5) ** 2 + (0.5 / 8.5) ** 2, (0.5 / 100.5) ** 2 + 1))
+    assert edged.vanished == (False, False)
+
+
+@given(st.lists(st.floats(min_value=0, max_value=100), min_size=2, max_size=6), COUNTS)
+def test_percentages_are_their_rests_the_other_way_round(before: list[float], other: list[float]) -> None:
+    after = [100 * value / max([*other, 1]) for value in other]
+    one = compare(before, after, counts=False, share=True)
+    rest = compare(
+        [100 - value for value in before], [100 - value for value in after], counts=False, share=True
+    )
+    assert math.isfinite(one.log)
+    if min(min(value, 100 - value) for value in [*before, *after]) > 1e-6 or effect.edge([*before, *after]):
+        assert rest.log == pytest.approx(-one.log, abs=1e-6)
+        assert rest.variances == pytest.approx(one.variances, abs=1e-6)
 
 
 @pytest.mark.parametrize("alpha", [0.05, 0.05 / 3])

@@ -265,6 +265,59 @@ def test_to_for_what_rises() -> None:
     assert judged([10, 11, 12], [88, 89, 85], RISES, to=90).answer is DOES_NOT
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ([92, 91, 93], [100, 100, 100], "holds"),
+        ([92, 91, 93], [99.2, 99.5, 99.1], "holds"),
+        ([92, 91, 93], [92.5, 91.5, 93], "cannot tell"),  # 1.02, 0.70 to 1.48
+        ([92, 99, 96], [100, 97, 95], "cannot tell"),  # noise
+        ([92, 91, 93], [84, 85, 83], "does not hold: the other way"),
+        ([40, 41, 39], [60, 61, 59], "holds"),
+        ([99.9, 99.8, 99.9], [100, 100, 100], "cannot tell"),  # less than half a point
+        ([99.9, 99.8, 99.9], [99.95, 100, 99.9], "cannot tell"),
+        ([100, 100, 100], [100, 100, 100], "cannot tell"),  # known to half a point
+        ([0, 0, 0.3], [20, 22, 19], "holds"),
+    ],
+)
+def test_percentages_are_judged_by_their_odds(before: list[float], after: list[float], words: str) -> None:
+    found = judged(before, after, RISES, by=1.1, kind=Kind.SHARE)
+    assert (found.words, found.odds) == (words, True)
+    assert "after/before of the odds p/(100 - p) is " in found.reason
+    assert (found.before, found.after) == (tuple(before), tuple(after)), "values are shown as they are"
+    rest = judged([100 - x for x in before], [100 - x for x in after], by=1.1, kind=Kind.SHARE)
+    if any(rest.before) or any(rest.after):
+        assert rest.words == words, "what the part rises by, the rest falls by"
+
+
+def test_a_percentage_itself_cannot_rise_far() -> None:
+    """92 to 100 is less than 1.1, however many boots."""
+    assert judged([92, 91, 93] * 4, [100] * 12, RISES, by=1.1).words == "does not hold: smaller than asked"
+
+
+def test_a_share_of_more_than_its_whole() -> None:
+    for boots in (1, 3):
+        found = judged([92] * boots, [101] * boots, RISES, kind=Kind.SHARE)
+        assert (found.answer, found.ratio, found.p) == (CANNOT, None, None)
+        assert "above 100 %" in found.reason
+    rough = judged([80], [90], RISES, kind=Kind.SHARE)
+    assert rough.ratio == pytest.approx(9 / 4)
+
+
+@pytest.mark.parametrize("kind", [Kind.RATIO, Kind.TIME])
+@pytest.mark.parametrize("direction", Direction)
+def test_some_zeros_in_what_is_no_count(kind: Kind, direction: Direction) -> None:
+    """0, 0, 1e-9 had a tight interval."""
+    for sides in (([5.0, 6, 7], [0.0, 0, 1e-9]), ([0.0, 0, 1e-9], [5.0, 6, 7])):
+        found = judged(*sides, direction, kind=kind)
+        assert (found.answer, found.ratio, found.low, found.high, found.p) == (CANNOT, None, None, None, None)
+        assert f"is 0 in some boots {'after' if sides[1][0] == 0 else 'before'} and not" in found.reason
+    assert judged([5, 6, 7], [0, 0, 0], kind=kind).answer is HOLDS, "0 in every boot is clear"
+    assert judged([5000, 6000, 7000], [0, 0, 1], kind=Kind.COUNT).answer is HOLDS, "counts have a scale"
+    rate = judged([5000.5, 6000, 7000], [0, 0, 1], kind=Kind.COUNT)
+    assert rate.answer is CANNOT, "of numbers that are no events"
+
+
 def test_from_nothing() -> None:
     found = judged([0, 0, 0], [900, 1100, 1000], RISES, by=100, kind=Kind.COUNT)
     assert (found.answer, found.ratio, found.high) == (HOLDS, None, None)

@@ -313,7 +313,9 @@ def test_a_name_that_can_be_none(name: str) -> None:
         ("numa_pte_updates", Kind.COUNT),
         ("trace:migrate:mm_migrate_pages", Kind.COUNT),
         ("minor_faults", Kind.COUNT),
-        ("hint_local_percent", Kind.RATIO),
+        ("hint_local_percent", Kind.SHARE),
+        ("kswapd_efficiency", Kind.SHARE),
+        ("direct_efficiency", Kind.SHARE),
         ("autonuma_cost", Kind.RATIO),
     ],
 )

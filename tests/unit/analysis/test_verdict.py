@@ -236,6 +236,23 @@ def test_a_verdict_has_a_grade() -> None:
     assert verdict.verdict(experiment(FEW, MANY)).words == "does not hold: the other way"
 
 
+def test_no_more_boots_for_a_ratio_that_is_0_in_some() -> None:
+    """They would not make it clear."""
+    of = case(FALLING.model_copy(update={"metric": "migrated_per_hint_fault"}))
+    runs = [
+        boot(arm, index, {"numa_hint_faults": 1000, "numa_pages_migrated": pages}, of=of)
+        for arm, counts, order in (
+            (Arm.BEFORE, (500, 600, 700), INTERLEAVED[0]),
+            (Arm.AFTER, (0, 0, 4), INTERLEAVED[1]),
+        )
+        for pages, index in zip(counts, order, strict=False)
+    ]
+    found = verdict.verdict(runs)
+    assert found.answer is Answer.CANNOT_TELL
+    assert "is 0 in some boots after" in found.findings[0].reason
+    assert verdict.enough(found)
+
+
 def test_a_console_that_warns_is_a_doubt() -> None:
     runs = experiment(MANY, FEW)
     runs[4] = runs[4].model_copy(

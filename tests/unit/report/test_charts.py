@@ -113,6 +113,11 @@ def test_effects() -> None:
     assert found.table.rows == (
         ("numa_pte_updates", "touch", "0.11", "[0.05, 0.25] (95 %)", "0.5", "holds"),
     ), "without a ratio there is nothing to draw"
+    odds = charts.effects(
+        [finding(of, 0, [9, 9], [1, 1], Answer.HOLDS, (0.11, 0.05, 0.25)).model_copy(update={"odds": True})]
+    )
+    assert odds
+    assert odds.table.rows[0][2] == "odds 0.11"
     assert charts.effects([finding(of, 1, [], [], Answer.CANNOT_TELL, None)]) is None
 
 

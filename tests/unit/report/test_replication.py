@@ -71,6 +71,30 @@ def test_no_change_is_open() -> None:
     assert rows(after=[10.1, 10.9, 12.05])["system"].agreement is Agreement.OPEN
 
 
+def test_a_percentage_is_compared_as_it_was_published() -> None:
+    """Published is the change of the percentage, though cases judge its odds."""
+    columns = comparison.columns(
+        [
+            run(
+                kernel,
+                phase("cg", vmstat={"numa_hint_faults": 1000, "numa_hint_faults_local": near + boot}),
+                boot=boot,
+                arm=arm,
+                accel=Accel.KVM,
+            )
+            for kernel, arm, near in ((BEFORE, Arm.BEFORE, 700), (AFTER, Arm.AFTER, 910))
+            for boot in range(3)
+        ]
+    )
+    published = {"nodirty-btrfs": report_reference.load("nodirty-btrfs")}
+    (row,) = (
+        row for row in replication.beside(published, columns, BEFORE) if row.metric == "hint_local_percent"
+    )
+    assert row.published == pytest.approx(91 / 70)
+    assert row.ratio == pytest.approx(911 / 701, rel=1e-4)
+    assert row.agreement is Agreement.SAME
+
+
 def test_rows_are_judged_together() -> None:
     """A row that is one of many needs more than one that stands alone; two looks ask for more still."""
     columns = comparison.columns(

@@ -289,6 +289,8 @@ def test_asked_in_words() -> None:
         "rises",
         "falls, by 3 or more, to 0 or less",
     ]
+    local = of.expect[0].model_copy(update={"metric": "hint_local_percent"})
+    assert sections.expected_change(local) == "falls, by 2 or more in odds"
 
 
 def test_what_does_not_hold_stands_first() -> None:

@@ -229,6 +229,14 @@ def test_grades_are_shown() -> None:
     assert "falls by a factor of 1.5: holds, size open, ×0.0606\n" in text
 
 
+def test_odds_are_named() -> None:
+    found = judged()
+    local = found.findings[0].expectation.model_copy(update={"metric": "hint_local_percent"})
+    first = found.findings[0].model_copy(update={"expectation": local, "odds": True})
+    text = report_text.verdict(found.model_copy(update={"findings": (first,)}))
+    assert "hint_local_percent, repair-*: falls by a factor of 1.5 in odds: holds, odds ×0.0606\n" in text
+
+
 def test_verdict_where_one_side_lacks_boots() -> None:
     """Values are in columns, as many as each side has."""
     found = judged()
