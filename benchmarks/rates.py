@@ -4,7 +4,8 @@ experiments here.
 
     .venv/bin/python benchmarks/rates.py          # made by: .venv/bin/pytest testcases --rates
 
-Prints a line for each trial: the verdicts on before against after (an effect), on before passed off as after
+Prints a line for each trial: the verdicts on before against after (an effect; from both halves, so that each
+kernel has twice the boots that the line says), on before passed off as after
 (must not hold), and on after against itself (nothing may be claimed). Then the rates. Judged from the runs,
 without a guest.
 """

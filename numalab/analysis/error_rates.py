@@ -47,7 +47,7 @@ class Trial:
     """The verdicts on boots of the kernels before, before, after, after."""
 
     effect: Verdict
-    """Before against after: there is an effect."""
+    """Before against after, with the boots of both halves, twice as many as below: there is an effect."""
     planted: Verdict
     """Before in place of after: the expectation must not hold."""
     unchanged: Verdict
