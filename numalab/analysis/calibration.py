@@ -183,13 +183,12 @@ def _spread(runs: Sequence[Run], expected: Expectation) -> Spread | None:
     if effect.mixed(values) and kind in (Kind.RATIO, Kind.TIME):
         return None
     extra = effect.edge(values) if share else effect.shift(values, counts=kind is Kind.COUNT)
-    compared = [effect.odds(value, extra) if share else value + extra for value in values]
     return Spread(
         metric=expected.metric,
         phase=expected.phase,
         boots=len(values),
         mean=mean(values),
-        sd=stdev(map(math.log, compared)),
+        sd=stdev(effect.logs(values, extra, share=share)),
         odds=share,
     )
 

@@ -99,27 +99,31 @@ def odds(percentage: float, extra: float) -> float:
     return (percentage + extra) / (100 - percentage + extra)
 
 
+def logs(values: Sequence[float], extra: float, *, share: bool) -> list[float]:
+    """What is compared: the logarithms of values, or of a percentage's odds. `extra`: see shift, or edge."""
+    return [math.log(odds(value, extra) if share else value + extra) for value in values]
+
+
 def compare(before: Sequence[float], after: Sequence[float], *, counts: bool, share: bool = False) -> Effect:
     """The effect between the values of two or more boots of each kernel. No value is negative, not all are 0.
 
     `counts`: the values are numbers of events, not ratios or times; others may not be `mixed`.
     `share`: they are percentages, and the effect is that of their odds.
     """
+    both = [*before, *after]
+    extra = edge(both) if share else shift(both, counts=counts)
     if share:
-        extra = edge([*before, *after])
-        logs = [[math.log(odds(value, extra)) for value in side] for side in (before, after)]
         floors = [
             sum((extra / (part + extra)) ** 2 for part in (mean(side), 100 - mean(side)))
             for side in (before, after)
         ]
     else:
-        extra = shift([*before, *after], counts=counts)
-        logs = [[math.log(value + extra) for value in side] for side in (before, after)]
         floors = [1 / (mean(side) + extra) if counts else 0.0 for side in (before, after)]
-    spread = [max(variance(side), floor) for side, floor in zip(logs, floors, strict=True)]
+    sides = [logs(side, extra, share=share) for side in (before, after)]
+    spread = [max(variance(side), floor) for side, floor in zip(sides, floors, strict=True)]
     return Effect(
         boots=(len(before), len(after)),
-        log=mean(logs[1]) - mean(logs[0]),
+        log=mean(sides[1]) - mean(sides[0]),
         variances=(spread[0], spread[1]),
         vanished=(not share and not any(before), not share and not any(after)),
     )

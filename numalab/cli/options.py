@@ -51,7 +51,7 @@ SeedOption = Annotated[
         metavar="N",
         min=0,
         max=2**32 - 1,
-        help="what boots differ by (RDRAND under TCG, the start of phases); default: a new one, printed",
+        help="what boots differ by: RDRAND under TCG, the start of phases",
     ),
 ]
 GuestName = Annotated[str, typer.Argument(metavar="N", help="a guest's name (see list)")]

@@ -28,7 +28,7 @@ from numalab.model import catalog, topology
 from numalab.model.case import Case, CaseSize, Machine
 from numalab.model.guest import Boot as BootFiles
 from numalab.model.topology import Disk, Topology
-from numalab.model.values import Clock, Phase, SizeClass, Value
+from numalab.model.values import Clock, Phase, Seed, SizeClass, Value
 
 
 class Plan(Value):
@@ -43,7 +43,7 @@ class Plan(Value):
     accel: str = "auto"
     clock: Clock | None = None
     """None: virtual where an emulated guest can have it."""
-    seed: Annotated[int, Field(ge=0, lt=2**32)] | None = None
+    seed: Seed | None = None
     """From which each boot's seed is made; None: a random one is drawn before the first boot."""
     side_by_side: Annotated[int, Field(ge=1)] | None = None
     """Guests at a time; None: as many as this machine holds on a virtual clock, one on the host's."""

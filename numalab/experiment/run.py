@@ -108,16 +108,17 @@ def run(
         )
         for number, index in boot_order(plan.kernels, boots, first=first)
     ]
+    at_once = plan.side_by_side or 1
     stop, cancel = threading.Event(), limit(0).cancel
     waiting, going = deque(begun), deque[Future[tuple[Run, Path]]]()
-    with ThreadPoolExecutor(plan.side_by_side or 1) as pool:
+    with ThreadPoolExecutor(at_once) as pool:
         try:
             while waiting or going:
                 if going and going[0].done():
                     yield going.popleft().result()
                     continue
                 busy = [boot for boot in going if not boot.done()]
-                if waiting and len(busy) < (plan.side_by_side or 1):
+                if waiting and len(busy) < at_once:
                     going.append(pool.submit(_measure, plan, host, waiting.popleft(), began, stop))
                     continue
                 wait(busy, POLL_SECONDS, FIRST_COMPLETED)

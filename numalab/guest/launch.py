@@ -33,7 +33,7 @@ from numalab.kernel import boot as kernel_boot
 from numalab.kernel.recipe import Kernel
 from numalab.model.guest import Boot, BootWay, DiskFile, DiskForm, GuestRecord, GuestSpec
 from numalab.model.topology import Disk, Topology
-from numalab.model.values import Clock, Name, Value, jsonable
+from numalab.model.values import Clock, Name, Seed, Value, jsonable
 
 UP_SECONDS = 300.0
 """From nothing to verified. The slowest seen took 75 s: 16 vCPUs emulated on two cores, Debian's kernel."""
@@ -66,7 +66,7 @@ class GuestRequest(Value):
     """None: virtual where an emulated guest can have it, for guests that are measured."""
     probe: accelerator.Probe | None = None
     """The accelerator where an experiment has chosen it for all its boots; `accel` is then without effect."""
-    seed: int | None = None
+    seed: Seed | None = None
     """See GuestSpec."""
     form: DiskForm = DiskForm.AUTO
     ssh_port: int | None = None

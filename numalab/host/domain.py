@@ -157,7 +157,7 @@ def _cpu(spec: GuestSpec) -> Element:
         E.topology(sockets=str(topology.sockets), cores=str(topology.vcpus // topology.sockets), threads="1")
     )
     if _seeded(spec):
-        # Nehalem has none. It is all that -seed decides: the addresses of kernel and programs, hash seeds.
+        # Nehalem has none, and it is all of the guest that -seed decides.
         cpu.append(E.feature(policy="require", name="rdrand"))
     if topology.nodes:
         numa = E.numa(*(_cell(topology, index, node) for index, node in enumerate(topology.nodes)))

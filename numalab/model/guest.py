@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from numalab.model.topology import Bus, Topology
-from numalab.model.values import Accel, Clock, Name, Stored, Value, accel_label, caveat
+from numalab.model.values import Accel, Clock, Name, Seed, Stored, Value, accel_label, caveat
 
 MKFS_XFS = "LAB_MKFS_XFS"
 """Environment variable of every command in a guest whose era has `mkfs_xfs`. A workload writes
@@ -78,7 +78,7 @@ class GuestSpec(Value):
     network: bool = False
     """Whether the guest reaches the host's loopback, its LAN and beyond; otherwise only SSH is forwarded."""
     clock: Clock = Clock.HOST
-    seed: Annotated[int, Field(ge=0, lt=2**32)] | None = None
+    seed: Seed | None = None
     """What this boot differs by from others of its experiment: QEMU's -seed under TCG, and how long each
     measured phase is put off (runner). None: whatever the host's timing makes of it."""
     owner: tuple[int, int] | None = None

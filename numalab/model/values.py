@@ -45,6 +45,10 @@ def _printable(text: str) -> str:
 Line = Annotated[str, AfterValidator(_printable)]
 
 
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+"""Of an experiment, or of a boot; QEMU's -seed takes 32 bits."""
+
+
 class Value(BaseModel):
     """A frozen value; unknown keys are errors."""
 
