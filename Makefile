@@ -80,7 +80,7 @@ lint: setup
 	$(VENV)/bin/yamllint -s -d "$(YAMLLINT)" images kernels playbooks reference testcases topologies
 	$(VENV)/bin/ansible-lint -q --offline playbooks
 	shellcheck .ci/run playbooks/roles/kernel/files/*.sh
-	shellcheck -s sh playbooks/roles/tuning/files/tune.sh
+	shellcheck -s sh playbooks/roles/tuning/files/tune.sh playbooks/roles/guest/files/root/usr/local/sbin/lab-init
 	@for template in images/*.pkr.hcl; do packer fmt -check $$template >/dev/null || { echo "$$template: packer fmt"; exit 1; }; done
 
 unit: setup

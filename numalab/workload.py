@@ -17,13 +17,13 @@ ON_SMALLEST_NODE = (
 
 
 def compile_c(source: Path, target: str, *flags: str) -> Phase:
-    """A phase that compiles a C file in the guest: the text goes along in the command, so no copy step is needed.
+    """A phase that compiles a C file in a guest: the text goes along in the command, so no copy step is needed.
 
     Headers that stand beside the file (#include "NAME") are put in their place.
     """
     words = shlex.join(["gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-x", "c", "-", "-o", target, *flags])
     command = f"{words} <<'NUMALAB_EOF'\n{_whole(source)}\nNUMALAB_EOF"
-    return Phase(name=f"compile-{Path(target).name}", command=command, limit_seconds=COMPILE_SECONDS, measured=False)
+    return Phase(name=f"compile-{Path(target).name}", command=command, limit_seconds=COMPILE_SECONDS, measured=False, makes=target)
 
 
 def _whole(source: Path) -> str:

@@ -37,10 +37,6 @@ DESCRIPTIVE = ("description", "source", "published", "also", "notes")
 """The parts of a case that only describe it. Runs may differ in them."""
 
 MOVED = {
-    # workload.py
-    "e2e37c51a1bfe02a2bce2acf52c5061c7d99f161c4f84a9a48e4c66eaed2a657": (
-        "71df7cd11808f6ce361deaab6c6765572e3c6ab3eeb97ae59a9f7761671b3f0f"
-    ),
     # nas.py
     "ee414a2b82aa99042ffe24e2f0f98ccf1d39f856befd946531e618e974c4edbf": (
         "5590c5bec8280f9894006b5fe7609a78b6dcebfa1ac01457b907602cebe6b8f7"

@@ -48,7 +48,7 @@ from numalab.kernel import recipe
 from numalab.kernel.recipe import Kernel
 from numalab.maintenance import gc as maintenance_gc
 from numalab.model import catalog, topology, verification
-from numalab.model.guest import BootWay, DiskForm
+from numalab.model.guest import BootWay, DiskForm, Init
 from numalab.model.topology import Disk, Topology
 from numalab.model.values import check_name, first_fault
 from numalab.report import text as report_text
@@ -82,6 +82,14 @@ def up(
             help="grub: the kernel is installed in the guest, which starts it itself",
         ),
     ] = "direct",
+    init: Annotated[
+        str,
+        typer.Option(
+            "--init",
+            metavar="lab|systemd",
+            help="lab: sshd and a console, up in half the time; systemd: all of the distribution",
+        ),
+    ] = "lab",
     memory: MemoryOption = None,
     vcpus: VcpusOption = None,
     disk: Annotated[
@@ -131,6 +139,7 @@ def up(
         "ssh_port": ssh_port,
         "network": network,
         "boot": one_of(BootWay, "--boot", boot),
+        "init": one_of(Init, "--init", init),
         "form": one_of(DiskForm, "--storage", storage),
     }
     requests = _requests(

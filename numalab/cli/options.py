@@ -15,7 +15,7 @@ from numalab.guest import guest as guests
 from numalab.guest.guest import Guest
 from numalab.host import ansible
 from numalab.host.hypervisor import connect
-from numalab.model.guest import BootWay, DiskForm
+from numalab.model.guest import BootWay, DiskForm, Init
 from numalab.model.units import parse_size
 from numalab.model.values import Clock, SizeClass
 
@@ -84,7 +84,9 @@ def reach(name: str) -> Guest:
     return guest
 
 
-def one_of(kind: type[SizeClass] | type[DiskForm] | type[BootWay], option: str, text: str) -> str:
+def one_of(
+    kind: type[SizeClass] | type[DiskForm] | type[BootWay] | type[Init], option: str, text: str
+) -> str:
     """A word of an option with few values. InputError lists all of them."""
     words = [member.value for member in kind]
     if text not in words:

@@ -44,7 +44,7 @@ from numalab.guest.guest import Guest
 from numalab.host import accelerator, ssh
 from numalab.host.hypervisor import Host
 from numalab.kernel.recipe import Kernel
-from numalab.measure import runner
+from numalab.measure import programs, runner
 from numalab.model.case import Arm, Place
 from numalab.model.run import Run
 from numalab.model.values import Clock, SizeClass
@@ -139,14 +139,7 @@ def _measure(
     stop: threading.Event,
 ) -> tuple[Run, Path]:
     """One boot's run, on CPUs of its own; ended early by `stop`."""
-    total = host.cpus(Deadline.after(SPARE_SECONDS, stop))
-    # A guest on a virtual clock runs its CPUs one at a time.
-    wanted = 1 if plan.clock is Clock.VIRTUAL else min(total, scaled_topology(plan).vcpus)
-    machine = f" of {host.where.ssh}" if host.where.ssh else ""
-    with (
-        state.machine_share(f"CPUs{machine}", total, wanted, Deadline.after(PREPARE_SECONDS, stop)),
-        _crash_of(boot),
-    ):
+    with _own_cpus(plan, host, stop), _crash_of(boot):
         watcher = began(boot)
         minutes = plan.case_size.minutes * (VIRTUAL_PATIENCE if plan.clock is Clock.VIRTUAL else 1)
         deadline = Deadline.after(60 * minutes, stop)
@@ -163,6 +156,17 @@ def _measure(
                 place=boot.place,
             )
             return runner.run(guest, plan.case.workload, plan.size, deadline, options, watcher=watcher)
+
+
+@contextmanager
+def _own_cpus(plan: Plan, host: Host, stop: threading.Event) -> Iterator[None]:
+    """Hold the CPUs that a guest of the plan uses, so that other guests of this lab leave them alone."""
+    total = host.cpus(Deadline.after(SPARE_SECONDS, stop))
+    # A guest on a virtual clock runs its CPUs one at a time.
+    wanted = 1 if plan.clock is Clock.VIRTUAL else min(total, scaled_topology(plan).vcpus)
+    machine = f" of {host.where.ssh}" if host.where.ssh else ""
+    with state.machine_share(f"CPUs{machine}", total, wanted, Deadline.after(PREPARE_SECONDS, stop)):
+        yield
 
 
 @contextmanager
@@ -254,6 +258,9 @@ def prelude(plan: Plan, guest: Guest, deadline: Deadline) -> None:
     for phase in workload_phases(plan):
         if phase == last:
             return
+        if phase.makes:
+            programs.give(guest, phase, deadline)
+            continue
         with step(f"{plan.case.workload}: {phase.name}", who=guest.name):
             ssh.succeed(guest, phase.command, deadline=deadline.within(phase.limit_seconds))
 
@@ -289,7 +296,23 @@ def conduct(
     build_kernels(plan, limit(PREPARE_SECONDS))
     pinned, folders = pin_builds(plan, limit(SPARE_SECONDS))
     with state.using(*folders):
-        return _conduct(_settled(pinned, host, limit(launch.UP_SECONDS)), host, boots, limit=limit, view=view)
+        settled = _settled(pinned, host, limit(launch.UP_SECONDS))
+        make_programs(settled, host, limit(launch.UP_SECONDS))
+        return _conduct(settled, host, boots, limit=limit, view=view)
+
+
+def make_programs(plan: Plan, host: Host, deadline: Deadline) -> None:
+    """Compile what the workload's guests need and no earlier guest of the image made, in a guest for that."""
+    lacking = programs.missing(plan.image_id, workload_phases(plan))
+    if not lacking:
+        return
+    quick = plan.model_copy(update={"clock": Clock.HOST})
+    with (
+        _own_cpus(quick, host, deadline.cancel),
+        booted(quick, host, plan.kernels[0], f"{plan.case_name}-compile", deadline) as (guest, _),
+    ):
+        for phase in lacking:
+            programs.give(guest, phase, deadline)
 
 
 def _settled(plan: Plan, host: Host, deadline: Deadline) -> Plan:

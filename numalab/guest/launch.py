@@ -31,7 +31,7 @@ from numalab.host.image import Image
 from numalab.host.remote import Where, part_prefix
 from numalab.kernel import boot as kernel_boot
 from numalab.kernel.recipe import Kernel
-from numalab.model.guest import Boot, BootWay, DiskFile, DiskForm, GuestRecord, GuestSpec
+from numalab.model.guest import Boot, BootWay, DiskFile, DiskForm, GuestRecord, GuestSpec, Init
 from numalab.model.topology import Disk, Topology
 from numalab.model.values import Clock, Name, Seed, Value, jsonable
 
@@ -57,6 +57,8 @@ class GuestRequest(Value):
     shape: Topology
     kernel: Kernel
     boot: BootWay = BootWay.DIRECT
+    init: Init = Init.LAB
+    """Without effect, and systemd, with GRUB and for old kernels, whose random seed only systemd credits."""
     image_name: str = "debian12"
     image_id: str = ""
     """The id of a particular build of the image; '' takes the newest one of the current inputs."""
@@ -254,12 +256,21 @@ def _make_disks(
     return (overlay, *(host_disks.create(disk, place, form, deadline, where) for disk in disks))
 
 
+def _init(request: GuestRequest, base: Image) -> Init:
+    """What the guest will run as its first process."""
+    era = request.kernel.era
+    lab = base.has_init and request.boot is BootWay.DIRECT and not (era and era.random_seed)
+    return request.init if lab else Init.SYSTEMD
+
+
 def _compose_boot(
     request: GuestRequest, shape: Topology, base: Image, boot: Boot, there: dict[Path, Path]
 ) -> Boot:
     """The boot with its files' paths on the hypervisor and the whole command line."""
     words = [f"root={base.root} rw {CMDLINE} systemd.hostname={request.name}"]
     words += [f"numa=fake={shape.fake}"] if shape.fake else []
+    if _init(request, base) is Init.LAB:
+        words += [f"init={image.INIT}"] + (["numalab.route"] if request.network else [])
     words += [text for text in (boot.cmdline, request.append) if text]
     kernel, initrd = (str(there[Path(path)]) if path else None for path in (boot.kernel, boot.initrd))
     return boot.model_copy(update={"kernel": kernel, "initrd": initrd, "cmdline": " ".join(words)})

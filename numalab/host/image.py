@@ -33,6 +33,9 @@ from numalab.model.units import GIB, MIB, Size
 from numalab.model.values import Accel, Name, Stored, Value, first_line, jsonable
 
 FORMAT = 3
+INIT = "/usr/local/sbin/lab-init"
+"""The lab's init, in a guest. It sets up addresses of QEMU's user network."""
+_INIT_FILE = f"playbooks/roles/guest/files/root{INIT}"
 """Incremented when this module makes another image from the same files."""
 ROOT_START = 2 * MIB
 """Start of the root partition; before it are the GPT and a BIOS boot partition for GRUB."""
@@ -68,6 +71,11 @@ class Image(Stored):
     """The value for the kernel's root=."""
     disk_bytes: int
     inputs: dict[str, str]
+
+    @property
+    def has_init(self) -> bool:
+        """Whether it has the lab's init; images of before 2026-11-23 have systemd alone."""
+        return _INIT_FILE in self.inputs
 
     def file(self, name: str) -> Path:
         """The path of one of the image's files."""

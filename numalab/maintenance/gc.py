@@ -50,6 +50,7 @@ def collect(host: Host, deadline: Deadline) -> list[str]:
         f"image {path.parent.name}/{path.name}: no longer current, and nobody uses it"
         for path in _stale_images(deadline)
     ]
+    removed += [f"program {path.name}: its image is gone" for path in _unused_programs()]
     removed += [f"run {path.name}: its measurement did not end" for path in _broken_runs()]
     removed += [f"half-made {path} on {host.where.ssh}" for path in host.where.sweep(deadline)]
     if disks.release_pool(deadline):
@@ -179,6 +180,15 @@ def _ours(place: Path) -> bool:
         note(f"{place}: left alone: {error}")
         return False
     return True
+
+
+def _unused_programs() -> list[Path]:
+    """Remove and return the workloads' programs (measure.programs) of images that are gone."""
+    images = {place.name for place in state.folder("images").glob("*/*")}
+    gone = [path for path in state.folder("programs").iterdir() if path.name.partition("-")[0] not in images]
+    for path in gone:
+        path.unlink(missing_ok=True)
+    return gone
 
 
 def _broken_runs() -> list[Path]:

@@ -30,6 +30,7 @@ from numalab.core.log import note, step
 from numalab.core.process import KEEP_BYTES, Deadline
 from numalab.guest.guest import Guest, check_release
 from numalab.host import accelerator, console, machine, ssh
+from numalab.measure import programs
 from numalab.model import catalog, verification
 from numalab.model.case import Place
 from numalab.model.run import PhaseResult, Run
@@ -144,9 +145,12 @@ def run(
                 console_start = guest.console_size()
             result = result.model_copy(update=_prepare(guest, folder, deadline))
             give_files(guest, module, params, deadline)
-            for index, phase in enumerate(module.phases(params)):
+            for phase in module.phases(params):
+                if phase.makes:
+                    programs.give(guest, phase, deadline)
+                    continue
                 with step(f"{workload}: {phase.name}", who=guest.name):
-                    done = _phase(guest, folder, index, phase, options, deadline, watcher)
+                    done = _phase(guest, folder, len(result.phases), phase, options, deadline, watcher)
                 result = result.model_copy(update={"phases": (*result.phases, done)})
                 if watcher:
                     watcher.ended(done)

@@ -47,6 +47,13 @@ class BootWay(StrEnum):
     GRUB = "grub"
 
 
+class Init(StrEnum):
+    """What runs as the guest's first process: the lab's own, which starts sshd and no more, or systemd."""
+
+    LAB = "lab"
+    SYSTEMD = "systemd"
+
+
 class Boot(Value):
     """What the guest boots: a kernel from files of the host, or (kernel None) whatever its GRUB starts."""
 

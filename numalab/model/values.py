@@ -143,6 +143,9 @@ class Phase(Value):
     limit_seconds: Annotated[float, Field(gt=0)]
     measured: bool = True
     """Whether its counters are a result. Preparation is recorded too, but not shown as a result."""
+    makes: str = ""
+    """The path in the guest of the program that the command compiles. Such a phase is no part of a run: the
+    program is made once for each image, and kept (see measure.programs)."""
 
 
 def first_fault(error: ValidationError) -> tuple[list[str | int], str]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from numalab.experiment import run as experiment
 from numalab.experiment.plan import Plan, boot_order, make_plan
 from numalab.experiment.run import Outcome
 from numalab.kernel import recipe
+from numalab.measure import programs
 from numalab.model import catalog
 from numalab.model.case import Arm
 from numalab.model.run import Run
@@ -386,6 +388,8 @@ class Prepared(FakeShell):
         super().__init__(self.answer)
         self.reply = says
         self.name, self.ended, self.kept = "", 0, b""
+        self.record = SimpleNamespace(image_id="e" * 16)
+        self.ssh: object = SimpleNamespace(copy=lambda *, source, target, deadline: Path(target).touch())
 
     def answer(self, command: str, input: bytes | None) -> tuple[int, str, str]:
         """Answers as requested; keeps the script."""
@@ -449,7 +453,8 @@ def test_repro_ends_in_a_shell(
             return ["ssh", *words]
 
     entered: list[list[str]] = []
-    prepared.ssh = Ssh()  # type: ignore[attr-defined]
+    prepared.ssh = Ssh()
+    monkeypatch.setattr(programs, "give", lambda *_: None)
     monkeypatch.setattr("os.execvp", lambda _, words: entered.append(words))
     lab_py("repro", case)
     assert entered == [["ssh", "-t", "127.0.0.1"]]

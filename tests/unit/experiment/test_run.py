@@ -25,6 +25,7 @@ from numalab.experiment.plan import (
     make_plan,
     plan_settings,
     scaled_topology,
+    workload_phases,
 )
 from numalab.experiment.run import ExperimentBoot
 from numalab.guest import launch, provision
@@ -32,13 +33,13 @@ from numalab.guest.launch import GuestRequest
 from numalab.host import accelerator, image
 from numalab.host.accelerator import Probe
 from numalab.kernel import build, recipe
-from numalab.measure import runner
+from numalab.measure import programs, runner
 from numalab.model import catalog
 from numalab.model.case import Arm
 from numalab.model.guest import Boot as BootFiles
 from numalab.model.run import Run
 from numalab.model.units import GIB
-from numalab.model.values import Accel, Clock, SizeClass
+from numalab.model.values import Accel, Clock, Phase, SizeClass
 from numalab.model.verdict import Answer, Verdict
 from tests.unit import synthetic
 from tests.unit.makers import FakeHost, FakeShell, kernel_names
@@ -98,6 +99,8 @@ class Lab:
         self.shares: list[tuple[str, int, int]] = []
         self.deadlines: list[Deadline] = []
         self.clock = Clock.HOST
+        self.lacking: list[Phase] = []
+        """Phases whose programs no guest has made yet."""
         self.together: threading.Barrier | None = None
         """Guests that must be up at the same time; None: one after the other."""
         self.up_now = 0
@@ -125,6 +128,10 @@ class Lab:
                 lab.happened.append("down")
 
         return Guest()
+
+    def give(self, guest: Any, phase: Phase, deadline: Deadline) -> None:
+        """See programs.give."""
+        self.happened.append(f"{phase.name} in {guest.name}")
 
     def tune(self, guest: object, order: provision.Order, deadline: Deadline) -> None:
         """See provision.apply."""
@@ -177,6 +184,8 @@ def lab(monkeypatch: pytest.MonkeyPatch) -> Lab:
     monkeypatch.setattr(provision, "apply", made.tune)
     monkeypatch.setattr(runner, "run", made.measure)
     monkeypatch.setattr(experiment, "build_kernels", lambda *_: None)
+    monkeypatch.setattr(programs, "missing", lambda *_: made.lacking)
+    monkeypatch.setattr(programs, "give", made.give)
     # An experiment on this machine may hold its CPUs for an hour.
     monkeypatch.setattr(state, "machine_share", made.share)
     monkeypatch.setattr(accelerator, "choose", lambda *_: Probe(accel=Accel.TCG, reason="faked", key=""))
@@ -359,16 +368,31 @@ def test_interesting(plan: Plan) -> None:
     assert interesting_phase(plan).name == "touch"
 
 
-def test_prelude(plan: Plan, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+def test_prelude(plan: Plan, lab: Lab, deadline: Deadline) -> None:
     """All phases before the interesting one, which is left to the person."""
+    case = plan.case.model_copy(update={"workload": "dirtymap"})
+    plan = plan.model_copy(
+        update={"case": case, "case_size": plan.case_size.model_copy(update={"params": {}})}
+    )
     shell = FakeShell(lambda *_: (0, "", ""))
     shell.name = "g"  # type: ignore[attr-defined]
     experiment.prelude(plan, shell, deadline)  # type: ignore[arg-type]
-    assert [words.split()[0] for words in shell.commands] == ["gcc"]
+    assert lab.happened == ["compile-dirtymap in g"]
+    assert [words.split()[0] for words in shell.commands] == ["mkfs.btrfs"]
     broken = FakeShell(lambda *_: (1, "", "no space"))
     broken.name = "g"  # type: ignore[attr-defined]
     with pytest.raises(CommandFailed, match="no space"):
         experiment.prelude(plan, broken, deadline)  # type: ignore[arg-type]
+
+
+def test_programs_are_made_before_the_first_boot(plan: Plan, lab: Lab) -> None:
+    """In a guest of their own, on the host's clock, so that all boots that are measured are alike."""
+    lab.clock, lab.together = Clock.VIRTUAL, threading.Barrier(2)
+    lab.lacking = [phase for phase in workload_phases(plan) if phase.makes]
+    experiment.conduct(plan, FakeHost().real(), 2, limit=Deadline.after, view=Seen())
+    assert lab.happened[:2] == ["compile-remote in mine-compile", "down"]
+    assert not any("compile" in word for word in lab.happened[2:])
+    assert [request.clock for request in lab.requests] == [Clock.HOST, *[Clock.VIRTUAL] * 4]
 
 
 def test_prepare(plan: Plan, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:

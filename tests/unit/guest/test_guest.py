@@ -40,7 +40,7 @@ from numalab.host.image import Image
 from numalab.host.remote import Where
 from numalab.kernel import recipe
 from numalab.model import catalog, topology, verification
-from numalab.model.guest import Boot, DiskFile
+from numalab.model.guest import Boot, BootWay, DiskFile, Init
 from numalab.model.topology import Topology
 from numalab.model.units import GIB, MIB
 from numalab.model.values import Accel, jsonable
@@ -133,6 +133,38 @@ def test_up_and_down(host: FakeHost, deadline: Deadline) -> None:
     made.down(deadline)
     made.down(deadline)
     assert (guest.names(), host.domains, made.directory.exists()) == ([], {}, False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, ["init=/usr/local/sbin/lab-init"]),
+        ({"network": True}, ["init=/usr/local/sbin/lab-init", "numalab.route"]),
+        ({"init": Init.SYSTEMD, "network": True}, []),
+        # What GRUB starts is a distribution; and only systemd credits an old kernel's random seed.
+        ({"boot": BootWay.GRUB}, []),
+        ({"kernel": recipe.load("3.19")}, []),
+        ({"kernel": recipe.load("5.10")}, ["init=/usr/local/sbin/lab-init"]),
+    ],
+)
+def test_what_runs_first(changes: dict[str, Any], words: list[str]) -> None:
+    base = Image(
+        name="debian12",
+        id="0" * 16,
+        directory="/i",
+        root="PARTUUID=1",
+        disk_bytes=1,
+        inputs={"playbooks/roles/guest/files/root/usr/local/sbin/lab-init": "1"},
+    )
+    asked = request().model_copy(update=changes)
+
+    def composed(image: Image) -> list[str]:
+        words = launch._compose_boot(asked, SHAPE, image, Boot(name="x", cmdline="quiet"), {}).cmdline.split()
+        return [word for word in words if word.startswith(("init=", "numalab."))]
+
+    assert composed(base) == words
+    older = base.model_copy(update={"inputs": {}})
+    assert composed(older) == [], "an image of before the lab had an init"
 
 
 def test_a_guest_there_boots_what_was_pushed(

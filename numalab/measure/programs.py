@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The programs that workloads compile: made once for each image and command, kept, and given to other guests.
+
+A compilation takes an emulated guest a third of a boot, and would make an experiment's first boot unlike the
+others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from numalab.core import state
+from numalab.core.log import step
+from numalab.core.process import Deadline
+from numalab.guest.guest import Guest
+from numalab.host import ssh
+from numalab.model.values import Phase
+
+
+def kept(image_id: str, phase: Phase) -> Path:
+    """Where the program of a phase is kept, for guests of an image; it may not be there yet."""
+    digest = hashlib.sha256(phase.command.encode()).hexdigest()[:16]
+    return state.folder("programs") / f"{image_id}-{digest}"
+
+
+def missing(image_id: str, phases: Iterable[Phase]) -> list[Phase]:
+    """The phases whose programs are not kept yet."""
+    return [phase for phase in phases if phase.makes and not kept(image_id, phase).exists()]
+
+
+def give(guest: Guest, phase: Phase, deadline: Deadline) -> None:
+    """Put the program of a phase where the phase would make it; compile it in this guest if none is kept."""
+    place = kept(guest.record.image_id, phase)
+    if place.exists():
+        put = f"cat > {phase.makes} && chmod 755 {phase.makes}"
+        ssh.succeed(guest, put, deadline=deadline, input=place.read_bytes())
+        return
+    with step(phase.name, who=guest.name):
+        ssh.succeed(guest, phase.command, deadline=deadline.within(phase.limit_seconds))
+        fresh = state.scratch(place)
+        guest.ssh.copy(source=f"guest:{phase.makes}", target=str(fresh), deadline=deadline)
+        fresh.replace(place)
