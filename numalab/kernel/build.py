@@ -323,7 +323,7 @@ def _play(plan: BuildPlan, tag: str, out: Path, deadline: Deadline, *, modules: 
 
 
 def _count_compiled(log: Path, begin: float) -> None:
-    """Tell how many files make has compiled on this machine since `begin`; a builder elsewhere is not asked."""
+    """Tell how many files make has compiled here since `begin`; a builder elsewhere is not asked."""
     with contextlib.suppress(OSError):
         if log.stat().st_mtime >= begin and (count := log.read_bytes().count(b"\n  CC ")):
             moving(f"{count:,} files compiled")
