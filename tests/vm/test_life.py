@@ -70,6 +70,30 @@ def test_used_as_a_person_would(lab_py: Command, tmp_path: Path) -> None:
     assert not lab_py.left()
 
 
+INSIDE = """
+cat /proc/1/comm
+readlink -f /dev/disk/by-id/virtio-root
+for place in /dev/pts /dev/shm /dev/hugepages /run /sys/fs/cgroup /sys/kernel/debug /sys/kernel/tracing; do
+    mountpoint -q $place || echo $place is not mounted
+done
+sh -c '(sleep 0.1; exit) &' # its parent ends first
+sleep 2
+ps -eo stat,comm | grep '^Z'
+ip -o -4 address show eth0 | grep -o 'inet [0-9./]*'
+cat /proc/sys/kernel/hostname
+"""
+
+
+@pytest.mark.parametrize("init", ["lab", "systemd"])
+def test_what_runs_first(lab_py: Command, init: str) -> None:
+    """Either way a guest has the same mounts, disks' names, address and host name, and no zombies."""
+    result = lab_py("up", *LEAN, "--name", "one", "--init", init)
+    assert result.returncode == 0, result.stderr
+    comm = {"lab": "lab-init", "systemd": "systemd"}[init]
+    seen = lab_py("exec", "one", "--", "sh", "-c", INSIDE).stdout
+    assert seen == f"{comm}\n/dev/vda\ninet 10.0.2.15/24\none\n"
+
+
 def test_streams_pass_through(lab_py: Command) -> None:
     """With any amount of output: it arrives as it comes, the reader may leave, and the time limit holds."""
     up(lab_py, "one")
