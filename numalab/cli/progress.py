@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""How core.log's steps look: a live line for each running step on a terminal, plain lines in a pipe."""
+"""How core.log's steps look: a live line for each running step on a terminal, plain lines in a pipe, where a
+step that takes long has a line each minute."""
 
 from __future__ import annotations
 
@@ -17,6 +18,9 @@ from rich.text import Text
 
 from numalab.cli.terminal import visible
 
+STILL_SECONDS = 60.0
+"""How often a step that is not over yet is told in a pipe."""
+
 
 class Progress(logging.Handler):
     """Shows the steps of the logger "numalab" on standard error while it is entered."""
@@ -33,6 +37,7 @@ class Progress(logging.Handler):
             else None
         )
         self._spinner = Spinner("dots")
+        self._ended = threading.Event()
         self._before = (logging.NOTSET, True)
 
     def __enter__(self) -> Self:
@@ -41,11 +46,14 @@ class Progress(logging.Handler):
         logger.setLevel(logging.DEBUG)
         logger.propagate = False
         logger.addHandler(self)
+        if self._live is None:
+            threading.Thread(target=self._tell_what_runs, daemon=True).start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._ended.set()
         logger = logging.getLogger("numalab")
         logger.removeHandler(self)
         logger.level, logger.propagate = self._before
@@ -84,6 +92,19 @@ class Progress(logging.Handler):
             self._console.print(
                 Text.assemble(mark, f" {seconds}{subject + ': ' if subject else ''}{message}")
             )
+
+    def _tell_what_runs(self) -> None:
+        """Print a line a minute for each step that has run for a minute."""
+        while not self._ended.wait(STILL_SECONDS):
+            with self._changing:
+                running = [
+                    (time.monotonic() - since, subject, message, self._moving.get(thread, ""))
+                    for (thread, _), (subject, message, since) in self._running.items()
+                ]
+            for seconds, subject, message, moving in running:
+                if seconds >= STILL_SECONDS:
+                    words = [word for word in (subject, message, moving) if word]
+                    self._console.print(Text(f"… {seconds:8.0f} s  {': '.join(words)}"))
 
     def __rich__(self) -> Table:
         """The running steps, each with its seconds so far."""

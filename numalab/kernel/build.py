@@ -8,18 +8,20 @@ the plan's key and never built again. Not here: what a recipe may contain (recip
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import shutil
 import struct
 import tarfile
 import time
+from functools import partial
 from pathlib import Path
 
 from numalab.core import state
 from numalab.core.checksum import of_texts
 from numalab.core.errors import CommandFailed, HostError, InputError
-from numalab.core.log import note, step
+from numalab.core.log import moving, note, step
 from numalab.core.process import Deadline
 from numalab.host.image import Image
 from numalab.kernel import era as kernel_era
@@ -297,7 +299,8 @@ def _play(plan: BuildPlan, tag: str, out: Path, deadline: Deadline, *, modules: 
             "kernel_ask_tools": toolchain.ask_tools(plan.era),
             **toolchain.container_variables(plan.era),
         }
-        toolchain.play(tag, variables, log, deadline)
+        compiling = partial(_count_compiled, state.folder("builds") / plan.build / "build.log", time.time())
+        toolchain.play(tag, variables, log, deadline, watch=compiling if tag == "build" else None)
     except CommandFailed as error:
         for index, patch in enumerate(plan.patches):
             if f"refused: {index:04}.patch" in error.evidence:
@@ -317,6 +320,13 @@ def _play(plan: BuildPlan, tag: str, out: Path, deadline: Deadline, *, modules: 
         raise CommandFailed(f"kernel {plan.name}: {error}", evidence=error.evidence) from error
     finally:
         job.unlink(missing_ok=True)
+
+
+def _count_compiled(log: Path, begin: float) -> None:
+    """Tell how many files make has compiled here since `begin`; a builder elsewhere is not asked."""
+    with contextlib.suppress(OSError):
+        if log.stat().st_mtime >= begin and (count := log.read_bytes().count(b"\n  CC ")):
+            moving(f"{count:,} files compiled")
 
 
 def _job(plan: BuildPlan, path: Path, modules: bool) -> None:

@@ -11,6 +11,7 @@ import shutil
 import sys
 import tempfile
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -167,8 +168,15 @@ def _remembered(memory: Path) -> list[str]:
     return []
 
 
-def play(tag: str, variables: dict[str, object], log: Path, deadline: Deadline) -> None:
-    """Run playbooks/kernel.yml on the builder."""
+def play(
+    tag: str,
+    variables: dict[str, object],
+    log: Path,
+    deadline: Deadline,
+    *,
+    watch: Callable[[], None] | None = None,
+) -> None:
+    """Run playbooks/kernel.yml on the builder; `watch` is called several times a second meanwhile."""
     machine = builder()
     scratch = f".making-{state.this_process()}-{secrets.token_hex(4)}-"
     variables = variables | {"kernel_scratch": scratch}
@@ -187,6 +195,7 @@ def play(tag: str, variables: dict[str, object], log: Path, deadline: Deadline) 
             deadline=deadline,
             log=log,
             tags=tag,
+            watch=watch,
         )
     finally:
         # A play that was ended leaves folders, and a container's tar.

@@ -451,7 +451,7 @@ def flame(title: str, stacks: Stacks) -> Plot | None:
         for share in profile.shares(stacks)[:LISTED]
     )
     table = ChartTable(
-        caption=f"{title}: functions by their share of {every} samples",
+        caption=f"{title}: functions by their share of {every} samples of busy CPUs",
         head=("function", "with what it calls", "itself"),
         rows=cells,
     )

@@ -7,6 +7,7 @@ script report flamegraph`. Not here: taking a profile (measure.agent), drawing o
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
@@ -15,6 +16,12 @@ from numalab.model.values import Value
 
 Stacks = Mapping[tuple[str, ...], int]
 """Frames, outermost first -> number of samples with exactly this stack."""
+
+
+IDLE = "swapper"
+"""The idle task's name, which is a stack's first frame."""
+INTERRUPT = re.compile(r"sysvec_|common_interrupt|irq_|_irq|softirq")
+"""Functions of an interrupt, which is work though it interrupted nothing."""
 
 
 class Share(Value):
@@ -49,6 +56,16 @@ def parse(text: str) -> Stacks:
             raise InputError(f"line {number}: {line[:80]!r} is not `frame;frame;frame COUNT`")
         stacks[tuple(frames.split(";"))] += int(count)
     return dict(stacks)
+
+
+def busy(stacks: Stacks) -> Stacks:
+    """The stacks without those of idle CPUs. A clock samples a CPU that sleeps too; a cycle counter, which
+    published profiles are by, stands still then."""
+    return {
+        frames: count
+        for frames, count in stacks.items()
+        if frames[0] != IDLE or any(INTERRUPT.search(frame) for frame in frames)
+    }
 
 
 def merged(profiles: Iterable[Stacks]) -> Stacks:

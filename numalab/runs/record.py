@@ -94,10 +94,10 @@ def samples(folder: Path, index: int, name: str) -> list[dict[str, Any]]:
 
 
 def profile(folder: Path, index: int, name: str) -> runs_profile.Stacks:
-    """A phase's stacks; empty when no profile was taken. Raises InputError."""
+    """A phase's stacks, without idle CPUs; empty when no profile was taken. Raises InputError."""
     path = phase_folder(folder, index, name) / PROFILE
     try:
-        return runs_profile.parse(path.read_text()) if path.exists() else {}
+        return runs_profile.busy(runs_profile.parse(path.read_text())) if path.exists() else {}
     except (InputError, OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: {error}") from error
 

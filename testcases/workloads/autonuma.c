@@ -1,6 +1,7 @@
 /*
- * Processes whose threads zero memory, over and over: all of a buffer that they share, a part that each has for itself,
- * or a slice of the buffer each.
+ * Processes whose threads zero a buffer of their process, over and over: all of it (shared), or a slice each (own, slice).
+ * Where the memory lies at first is as in the original programs: with "shared" and "own" every thread first zeroes all of
+ * the buffer, so that each page lies wherever some thread came first; with "slice" the main thread does, on its node.
  */
 #include "lab.h"
 #include <sys/wait.h>
@@ -10,32 +11,32 @@ static size_t size, part;
 static long passes, huge;
 static char *buffer;
 
-static char *fresh(size_t length)
+static void pass(char *place, size_t length)
 {
-	char *place = memory(length);
-
-	if (!huge)
-		base_pages(place, length);
-	return place;
+	memset(place, 0, length);
+	__asm__ volatile("" ::: "memory");	/* so that every pass is made */
 }
 
 static void *zero(void *me)
 {
-	char *place = kind == OWN ? fresh(part) : kind == SLICE ? buffer + (long)me * part : buffer;
+	char *place = kind == SHARED ? buffer : buffer + (long)me * part;
 	size_t length = kind == SHARED ? size : part;
 
-	for (long i = 0; i < passes; i++) {
-		memset(place, 0, length);
-		__asm__ volatile("" ::: "memory");	/* so that every pass is made */
-	}
+	if (kind != SLICE)
+		pass(buffer, size);
+	for (long i = 0; i < passes; i++)
+		pass(place, length);
 	return NULL;
 }
 
 static void run(long threads)
 {
 	part = size / threads / PAGE * PAGE;
-	if (kind != OWN)
-		buffer = fresh(size);
+	buffer = memory(size);
+	if (!huge)
+		base_pages(buffer, size);
+	if (kind == SLICE)
+		pass(buffer, size);
 	run_threads(threads, zero);
 }
 

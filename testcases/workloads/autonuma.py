@@ -1,10 +1,11 @@
 """NUMA01, NUMA01_THREADLOCAL, NUMA02 and NUMA02_SMT: threads that zero memory over and over.
 
-Source: slowscan-lkml-2015.txt, Mel Gorman, March 7, 2015 ("the standard autonuma benchmark"). The programs are ours,
-after issue 4's account of mmtests' autonumabench: NUMA01 is two processes, half of the CPUs' number of threads each,
-all of a process's threads zeroing one buffer of 3 GB; THREADLOCAL the same with a part of its own for each thread;
-NUMA02 one process with a thread for each CPU and a slice of one buffer for each thread; SMT the same with half the
-threads. On four nodes NUMA01 is adverse: no placement is right, and its elapsed time says nothing.
+Source: slowscan-lkml-2015.txt, Mel Gorman, March 7, 2015 ("the standard autonuma benchmark"). The program is ours; it
+does what numa01.c and numa02.c of the AutoNUMA benchmark (Andrea Arcangeli, 2012) do. NUMA01 is two processes, half of
+the CPUs' number of threads each; every thread zeroes the process's buffer of 3 GB 51 times. THREADLOCAL: once, and then a
+slice of it 1000 times. NUMA02 is one process, whose main thread zeroes 1 GB, and with a thread for each CPU, which zeroes
+a slice of it 800 times; SMT has half the threads. So THREADLOCAL and NUMA02 start with memory on the wrong nodes. On four
+nodes NUMA01 is adverse: no placement is right, and its elapsed time says nothing.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ class Params(Value):
 PARAMS = {
     # Some 10 s a program on two emulated cores. Base pages, since a small buffer has too few huge ones to count.
     SizeClass.QUICK: Params(numa01_mib=128, numa02_mib=128, shared_passes=60, own_passes=150, slice_passes=300, huge=False, seconds=300),
-    # 3 GB as in the seed; passes are ours, minutes a program on real CPUs. Huge pages as the kernel likes: the seed's
-    # tables count them.
+    # Sizes and passes of the originals, minutes a program on real CPUs. Huge pages as the kernel likes: the seed's tables
+    # count them.
     SizeClass.FULL: Params(numa01_mib=3072, numa02_mib=1024, shared_passes=50, own_passes=1000, slice_passes=800, huge=True, seconds=2 * 3600),
 }
 

@@ -10,31 +10,38 @@ from typing import Annotated
 
 from pydantic import Field
 
+from numalab.core.errors import InputError
 from numalab.model import Phase, SizeClass, Value
 
 DISK = "/dev/disk/by-id/virtio-data"
 
 
 class Params(Value):
-    """How many readers, what each reads, and how long they may take."""
+    """How many readers, what each reads (in MiB, or all together this many times the guest's memory), how long they may take."""
 
     readers: Annotated[int, Field(ge=1)] = 4
-    mib: Annotated[int, Field(ge=1)]
+    mib: Annotated[int, Field(ge=0)] = 0
+    memories: Annotated[int, Field(ge=0)] = 0
     seconds: Annotated[float, Field(gt=0)]
 
 
 PARAMS = {
     SizeClass.QUICK: Params(mib=1024, seconds=300),
-    # Ten times the memory of the seed's class of machine, four times that of uma-4g.
-    SizeClass.FULL: Params(mib=4096, seconds=3600),
+    # Four times the guest's memory: as much of the disk as there is on 4socket, whose 16 GiB its 64 GiB hold four times.
+    SizeClass.FULL: Params(memories=4, seconds=3600),
 }
 
 
 def phases(params: Params) -> tuple[Phase, ...]:
-    """All readers at once, each in its part of the disk `data`; one that fails fails the phase."""
-    reader = f"dd if={DISK} of=/dev/null bs=64k count={params.mib * 16} skip=$((reader * {params.mib * 16})) status=none"
+    """All readers at once, each in its part of the disk `data`; one that fails fails the phase. Raises InputError."""
+    if bool(params.mib) == bool(params.memories):
+        raise InputError("readers: one of mib and memories is to be above 0")
+    each = f"{params.mib}"
+    if params.memories:
+        each = f"$(awk '/MemTotal/ {{print int({params.memories} * $2 / 1024 / {params.readers})}}' /proc/meminfo)"
+    reader = f"dd if={DISK} of=/dev/null bs=64k count=$((each * 16)) skip=$((reader * each * 16)) status=none"
     command = (
-        f"pids=; for reader in $(seq 0 {params.readers - 1}); do {reader} & pids=\"$pids $!\"; done; "
+        f"each={each}; pids=; for reader in $(seq 0 {params.readers - 1}); do {reader} & pids=\"$pids $!\"; done; "
         "for pid in $pids; do wait $pid || exit; done"
     )
     return (Phase(name="read", command=command, limit_seconds=params.seconds),)

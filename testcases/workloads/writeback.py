@@ -20,6 +20,13 @@ COUNTS = "/root/perf.csv"
 EVENTS = "cache-misses,cache-references,branch-misses,branches,instructions,cycles,page-faults,cpu-migrations,context-switches,task-clock"
 """Those of the seed. Where there is no PMU (TCG), perf counts the last four only, and only these are told."""
 
+TELL = (
+    '$1 ~ /^[0-9.]+$/ { print "numalab: " $3 " " $1; spread = $4 ~ /%$/; share = $(5 + spread); '
+    'if (spread) print "numalab: " $3 ".spread_percent " $4 + 0; if (share < 100) print "numalab: " $3 ".scaled_percent " share }'
+)
+"""awk's program over perf stat -x ';': each mean; with -r its spread over the runs; and of an event that was counted for a part
+of the time only (more events than counters), that part: its mean is then scaled."""
+
 
 class FileSystem(StrEnum):
     """What is written to."""
@@ -60,7 +67,7 @@ def phases(params: Params) -> tuple[Phase, ...]:
     counted = f"perf stat -r {params.repeats} -x ';' -o {COUNTS} -e {EVENTS} {where}{copy}"
     # perf 6.1 now and then returns 0 for a command that failed (2 of 60 times here), so the result is looked at.
     whole = f"[ $(stat -c %s {MOUNT}/zeroes) -eq {params.mib << 20} ]"
-    told = f"""awk -F ';' '$1 ~ /^[0-9.]+$/ {{print "numalab: " $3 " " $1}}' {COUNTS}"""
+    told = f"awk -F ';' '{TELL}' {COUNTS}"
     fresh = f"set -- {device} && {mkfs(params.filesystem)} $1 && mkdir -p {MOUNT} && {where}mount -t {kind}{options} $1 {MOUNT}"
     return (
         Phase(name="mkfs", command=fresh, limit_seconds=300, measured=False),

@@ -6,13 +6,14 @@ from __future__ import annotations
 import io
 import re
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from rich.console import Console
 
 from numalab.cli import progress
-from numalab.core.log import note, step
+from numalab.core.log import moving, note, step
 
 
 @pytest.mark.parametrize("terminal", [True, False])
@@ -38,3 +39,20 @@ def test_steps_of_several_guests(terminal: bool, monkeypatch: pytest.MonkeyPatch
     for name in "abcd":
         assert len(re.findall(rf"✓\S*\s+[\d.]+ s  {name}: boot", out.getvalue())) == 20
         assert out.getvalue().count(f"{name}: emulated") == 20
+
+
+def test_a_long_step_has_a_line_now_and_then_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.StringIO()
+    monkeypatch.setattr(progress, "Console", lambda **_: Console(file=out, width=100))
+    monkeypatch.setattr(progress, "STILL_SECONDS", 0.05)
+    with progress.Progress(), step("built", who="kernel 6.1"):
+        moving("812 files compiled")
+        deadline = time.monotonic() + 30
+        while out.getvalue().count("\n") < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+    lines = out.getvalue().splitlines()
+    assert re.fullmatch(r"… +\d+ s  kernel 6.1: built: 812 files compiled", lines[0])
+    assert lines[-1].startswith("✓")
+    ended = out.getvalue()
+    time.sleep(0.2)
+    assert out.getvalue() == ended

@@ -346,7 +346,7 @@ def test_which_disk_is_full(
 ) -> None:
     """A full disk on this machine explains nothing about a builder on another."""
 
-    def play(*_: object) -> None:
+    def play(*_: object, **__: object) -> None:
         raise CommandFailed("make failed", evidence=words)
 
     monkeypatch.setattr(toolchain, "play", play)
@@ -479,3 +479,14 @@ def test_import(kernels: Callable[..., Path], tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"--modules .*: there is no such"):
         kernel_commands.import_kernel("new", tmp_path / "k", tmp_path / "none")
     assert not (tmp_path / "kernels/new.yml").exists()
+
+
+def test_files_compiled_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(build, "moving", said.append)
+    log = tmp_path / "build.log"
+    build._count_compiled(log, 0)
+    log.write_text("make[1]: Entering\n  CC      a.o\n  LD      b\n  CC [M]  c.o\n")
+    build._count_compiled(log, 0)
+    build._count_compiled(log, log.stat().st_mtime + 1)
+    assert said == ["2 files compiled"], "neither before there is a log, nor of an earlier make"

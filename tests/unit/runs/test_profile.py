@@ -28,6 +28,16 @@ def test_what_is_not_one_is_named(line: str) -> None:
         profile.parse(f"a 1\n{line}\n")
 
 
+def test_idle_is_left_out() -> None:
+    """An idle CPU is no work; what interrupts it is."""
+    idle, clock, work = (
+        ("swapper", "secondary_startup", "do_idle", "default_idle"),
+        ("swapper", "do_idle", "default_idle", "asm_sysvec_apic_timer_interrupt", "irq_exit_rcu"),
+        ("repair", "do_idle"),
+    )
+    assert profile.busy({idle: 90, clock: 3, work: 7}) == {clock: 3, work: 7}
+
+
 def test_boots_are_added_up() -> None:
     one = profile.parse(TEXT)
     both = profile.merged([one, one, {("z",): 1}])
