@@ -18,7 +18,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from numalab.analysis import expectation, metrics
+from numalab.analysis import expectation, kernel_state, metrics
 from numalab.analysis.calibration import Calibration, inside
 from numalab.analysis.effect import LEAST_BOOTS
 from numalab.core.errors import InputError
@@ -52,11 +52,18 @@ so runs with either may be judged together. Remove an entry when its file change
 Sides = Mapping[Arm, Sequence[Run]]
 
 
-def verdict(runs: Sequence[Run], *, calibration: Calibration | None = None, force: bool = False) -> Verdict:
+def verdict(
+    runs: Sequence[Run],
+    *,
+    calibration: Calibration | None = None,
+    configurations: kernel_state.Configurations | None = None,
+    force: bool = False,
+) -> Verdict:
     """A case judged from all boots of an experiment; each run's place has its arm and the expectations.
 
     Broken runs are named in `doubts` and do not count. InputError for runs that belong to no case, and for
-    runs that differ in more than the two kernels, unless `force` turns that into a doubt.
+    runs that differ in more than the two kernels, unless `force` turns that into a doubt. `configurations`
+    are those of the kernels, as far as they are known: with them a doubt names the options that differ.
     """
     every = sorted(
         {run.id: run for run in runs}.values(), key=lambda run: (run.place.boot if run.place else 0, run.id)
@@ -100,6 +107,7 @@ def verdict(runs: Sequence[Run], *, calibration: Calibration | None = None, forc
                 [
                     *(f"forced, though not comparable: {line}" for line in unlike),
                     *_about_runs(every, sides),
+                    *kernel_state.doubts(sides, configurations or {}),
                     *_about_values(findings, sides),
                     *_about_thresholds(first, sides, calibration),
                 ],

@@ -17,7 +17,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -43,10 +43,11 @@ from numalab.guest import launch, provision
 from numalab.guest.guest import Guest
 from numalab.host import accelerator, ssh
 from numalab.host.hypervisor import Host
+from numalab.kernel import kconfig
 from numalab.kernel.recipe import Kernel
 from numalab.measure import programs, runner
 from numalab.model.case import Arm, Place
-from numalab.model.run import Run
+from numalab.model.run import CONFIGURATION, Run
 from numalab.model.values import Clock, SizeClass
 from numalab.model.verdict import Verdict
 from numalab.runs import index as run_index
@@ -391,13 +392,36 @@ def verdicts(runs: Sequence[Run], *, force: bool = False) -> tuple[Verdict, ...]
     after = [run for run in runs if run.place and run.place.arm is Arm.AFTER]
     known = calibration.load(calibration.site(runs[0])) if after else None
     names = dict.fromkeys(run.kernel for run in after)
+    configurations = _configurations(runs)
     judged = [
         verdict.verdict(
-            [*before, *(run for run in after if run.kernel == name)], calibration=known, force=force
+            [*before, *(run for run in after if run.kernel == name)],
+            calibration=known,
+            configurations=configurations,
+            force=force,
         )
         for name in names
     ]
     return tuple(_doubted(one, verdict.unfinished(runs, one)) for one in judged)
+
+
+def _configurations(runs: Sequence[Run]) -> dict[str, dict[str, str]]:
+    """The kernels' configurations, by their digest, from the runs' folders; empty when all are the same."""
+    folders: dict[str, list[Path]] = {}
+    for run in runs:
+        if digest := run.kernel_facts.get(CONFIGURATION):
+            folders.setdefault(digest, []).append(state.folder("runs") / run.id)
+    if len(folders) < 2:
+        return {}
+    found: dict[str, dict[str, str]] = {}
+    for digest, places in folders.items():
+        for place in places:
+            with suppress(OSError):  # a run that was given by a path, or whose folder is gone
+                options = kconfig.in_force((place / record.KERNEL_CONFIG).read_text(errors="replace"))
+                if kconfig.digest(options) == digest:
+                    found[digest] = options
+                    break
+    return found
 
 
 def _doubted(judged: Verdict, doubts: Sequence[str]) -> Verdict:

@@ -30,7 +30,7 @@ from numalab.core.log import note, step
 from numalab.core.process import KEEP_BYTES, Deadline
 from numalab.guest.guest import Guest, check_release
 from numalab.host import accelerator, console, machine, ssh
-from numalab.measure import programs
+from numalab.measure import kernel_facts, programs
 from numalab.model import catalog, verification
 from numalab.model.case import Place
 from numalab.model.run import PhaseResult, Run
@@ -214,16 +214,16 @@ def _inputs(workload: str) -> dict[str, str]:
     }
 
 
-def _prepare(guest: Guest, folder: Path, deadline: Deadline) -> dict[str, str]:
+def _prepare(guest: Guest, folder: Path, deadline: Deadline) -> dict[str, Any]:
     """Copy the agent into the guest and collect facts. GuestError when its kernel is not the record's."""
     source = paths.AGENT.read_bytes()
     ssh.succeed(guest, f"cat > {INSIDE}", deadline=deadline, input=source)
     (folder / "topology.txt").write_text(verification.layout_table(guest.verify(deadline)) + "\n")
-    release, _, cmdline = (
-        ssh.succeed(guest, "uname -r; cat /proc/cmdline", deadline=deadline).strip().partition("\n")
-    )
-    check_release(guest.record, release)  # a running guest may have been rebooted into another
-    return {"release": release, "cmdline": cmdline}
+    told = kernel_facts.parse(ssh.succeed(guest, kernel_facts.COMMAND, deadline=deadline))
+    check_release(guest.record, told.release)  # a running guest may have been rebooted into another
+    if told.config:
+        (folder / record.KERNEL_CONFIG).write_text(told.config)
+    return {"release": told.release, "cmdline": told.cmdline, "kernel_facts": told.facts}
 
 
 def _phase(

@@ -11,6 +11,10 @@ from numalab.model.case import Place
 from numalab.model.guest import GuestRecord
 from numalab.model.values import Accel, Clock, Phase, SizeClass, Stored, Value
 
+CONFIGURATION = "configuration"
+"""The key of Run.kernel_facts that has the SHA-256 of the kernel's options (kconfig.in_force); the text is in
+the run's folder."""
+
 
 class PhaseResult(Value):
     """A phase's result. Times in seconds; `counters`: differences by source (vmstat, node0.vmstat, …)."""
@@ -46,6 +50,9 @@ class Run(Stored):
     """File name -> SHA-256 of what the run depends on, beside the guest's files (which are in `guest`)."""
     release: str
     cmdline: str
+    kernel_facts: dict[str, str] = Field(default_factory=dict)
+    """Compiler, linker, preemption model, configuration, THP and NUMA balancing, as the guest's kernel tells
+    them; empty in older runs."""
     settings: dict[str, str] = Field(default_factory=dict)
     """Sysctls and knobs, set and read back."""
     place: Place | None = None

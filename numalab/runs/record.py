@@ -4,7 +4,7 @@
     run.json            the Run                      domain.xml    as libvirt was given it
     console.log         all of it                    phases/NN-NAME/{before,after}/vmstat, node0.vmstat, …
     topology.txt        requested and observed                      stdout, stderr,
-                                                                    samples.jsonl, profile.folded
+    kernel.config       of the running kernel                       samples.jsonl, profile.folded
 
 `run.json`'s counter differences are derived from the snapshots; `read` computes them again. A line of
 samples.jsonl is one sample of the phase: {"t": seconds since its start, "vmstat": {counter: absolute value},
@@ -30,6 +30,8 @@ from numalab.runs import profile as runs_profile
 
 PROFILE = "profile.folded"
 """The file in a phase's folder, when a profile was taken; see runs.profile."""
+KERNEL_CONFIG = "kernel.config"
+"""The configuration of the kernel that ran; absent when the guest has none."""
 LEAST_SHARE = 0.005
 """The least share of a profile's samples that becomes one of the run's numbers. Smaller functions, and frames
 that perf has no name for, are in PROFILE only."""

@@ -208,6 +208,63 @@ def test_a_busy_host_is_a_doubt() -> None:
     assert told([busy(run, 0.5, 0.5, clock=Clock.VIRTUAL) for run in runs]) == (), "its clock waits for it"
 
 
+def running(run: Run, **facts: str) -> Run:
+    """The run, on a kernel with these facts."""
+    return run.model_copy(update={"kernel_facts": facts})
+
+
+def on(before: dict[str, str], after: dict[str, str]) -> list[Run]:
+    """An experiment whose arms have these facts."""
+    return [
+        running(run, **(before if run.place and run.place.arm is Arm.BEFORE else after))
+        for run in experiment(MANY, FEW)
+    ]
+
+
+def test_kernels_that_differ_in_what_is_not_compared_are_a_doubt() -> None:
+    same = {"compiler": "gcc 12.2.0", "THP": "madvise"}
+    assert told(on(same, same)) == ()
+    assert told(on({**same, "compiler": "gcc 12.2.0"}, {**same, "compiler": "gcc 13.1.0"})) == (
+        "compiler: gcc 12.2.0 before, gcc 13.1.0 after",
+    )
+    assert told(on(same, {"compiler": "gcc 12.2.0"})) == ("THP: madvise before, not recorded after",)
+    assert told(on(same, {})) == (), "older runs do not know"
+    assert verdict.verdict(on(same, {"THP": "always"})).answer is Answer.HOLDS
+
+
+def test_boots_of_one_kernel_that_differ_are_a_doubt() -> None:
+    first, *others = on({"THP": "always"}, {"THP": "always"})
+    assert told([running(first, THP="never"), *others]) == (
+        "THP: never in 1 of 3 boots and always in 2 of 3 boots before, always after",
+    )
+
+
+def test_a_doubt_names_the_options_that_differ() -> None:
+    runs = on({"configuration": "1"}, {"configuration": "2"})
+    assert told(runs) == (
+        "configuration: not the same options: see kernel.config of e-00-before, e-01-after",
+    )
+    options = {"1": {"CONFIG_A": "y", "CONFIG_HZ": "250"}, "2": {"CONFIG_A": "y", "CONFIG_HZ": "1000"}}
+    assert told(runs, configurations=options) == ("configuration: CONFIG_HZ: 250 before, 1000 after",)
+    options["2"] |= {f"CONFIG_X{number}": "m" for number in range(3)}
+    assert told(runs, configurations=options) == (
+        "configuration: CONFIG_HZ: 250 before, 1000 after; CONFIG_X0: not set before, m after;"
+        " CONFIG_X1: not set before, m after; 1 more option",
+    )
+    assert told(on({"configuration": "1", "THP": "never"}, {"THP": "never"})) == (
+        "configuration: recorded before, not recorded after",
+    )
+
+
+def test_a_configuration_that_some_boots_lack() -> None:
+    """The options of the others are compared all the same."""
+    first, *others = on({"configuration": "1", "THP": "never"}, {"configuration": "2", "THP": "never"})
+    options = {"1": {"CONFIG_A": "y"}, "2": {}}
+    assert told([running(first, THP="never"), *others], configurations=options) == (
+        "configuration: CONFIG_A: y before, not set after",
+    )
+
+
 @pytest.mark.parametrize(
     ("grades", "grade"),
     [

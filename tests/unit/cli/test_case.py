@@ -278,6 +278,21 @@ def doubts(out: str) -> list[str]:
     ]
 
 
+def test_kernels_that_differ_are_doubted_wherever_a_verdict_stands(
+    lab_py: LabPy, case: str, tmp_path: Path
+) -> None:
+    """On the terminal, in the mail, in the report."""
+    for run in keep(make_plan(case, SizeClass.QUICK), "holds", "20261122T12"):
+        assert run.place
+        thp = "always" if run.place.arm is Arm.BEFORE else "madvise"
+        record.write(run.model_copy(update={"kernel_facts": {"THP": thp}}), state.folder("runs") / run.id)
+    said = "THP: always before, madvise after"
+    assert doubts(lab_py("verdict", "mine")[1]) == [said]
+    assert f"  doubt: {said}\n" in lab_py("compare", "mine", "--format", "mail")[1]
+    assert lab_py("report", "mine", "--html", str(tmp_path / "report"))[0] == 0
+    assert f'<p class="doubt">{said}</p>' in (tmp_path / "report" / "index.html").read_text()
+
+
 def test_verdict_of_an_experiment_that_was_repeated(lab_py: LabPy, case: str) -> None:
     """Repeated until it fitted, or once more; another machine, kernel or size is no repetition."""
     plan = make_plan(case, SizeClass.QUICK)

@@ -32,7 +32,7 @@ from numalab.guest import launch, provision
 from numalab.guest.launch import GuestRequest
 from numalab.host import accelerator, image
 from numalab.host.accelerator import Probe
-from numalab.kernel import build, recipe
+from numalab.kernel import build, kconfig, recipe
 from numalab.measure import programs, runner
 from numalab.model import catalog
 from numalab.model.case import Arm
@@ -676,6 +676,29 @@ def test_thresholds_outside_the_spread_are_not(plan: Plan, lab: Lab) -> None:
     verdict = conduct(plan, 3).verdicts[0]
     assert verdict.answer is Answer.HOLDS
     assert not verdict.doubts, "it is calibrated, interleaved, and nothing broke"
+
+
+def test_options_that_differ_are_read_from_the_folders_of_runs(plan: Plan, lab: Lab) -> None:
+    """One folder of each configuration is enough; a file that is not the run's own says nothing."""
+    texts = {Arm.BEFORE: "CONFIG_HZ=250\n", Arm.AFTER: "CONFIG_HZ=1000\n"}
+    runs = []
+    for run, _ in conduct(plan, 3).runs:
+        assert run.place
+        digest = kconfig.digest(kconfig.in_force(texts[run.place.arm]))
+        runs.append(run.model_copy(update={"kernel_facts": {"configuration": digest}}))
+
+    def told() -> str:
+        return next(doubt for doubt in experiment.verdicts(runs)[0].doubts if "configuration" in doubt)
+
+    assert "see kernel.config of" in told()
+    for run in runs[-2:]:
+        assert run.place
+        folder = state.folder("runs") / run.id
+        folder.mkdir(exist_ok=True)
+        (folder / "kernel.config").write_text(texts[run.place.arm])
+    assert told() == "configuration: CONFIG_HZ: 250 before, 1000 after"
+    (folder / "kernel.config").write_text("CONFIG_HZ=100\n")
+    assert "see kernel.config of" in told()
 
 
 def test_verdicts_need_both_sides(lab: Lab, plan: Plan) -> None:

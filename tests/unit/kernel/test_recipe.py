@@ -228,6 +228,20 @@ def test_options() -> None:
     ]
 
 
+def test_options_in_force() -> None:
+    """Neither the build's name, nor its tools' versions, nor the order, nor what is not set."""
+    built = (
+        '# Linux/x86 6.1.0 Kernel Configuration\nCONFIG_CC_VERSION_TEXT="gcc 12"\nCONFIG_GCC_VERSION=120200\n'
+        'CONFIG_LOCALVERSION="-numalab"\n# CONFIG_LOCALVERSION_AUTO is not set\nCONFIG_BUILD_SALT="6.1"\n'
+        "CONFIG_A=y\nCONFIG_HAVE_ASM_MODVERSIONS=y\n"
+    )
+    again = "CONFIG_HAVE_ASM_MODVERSIONS=y\nCONFIG_A=y\n# CONFIG_B is not set\n"
+    options = kconfig.in_force(built)
+    assert options == {"CONFIG_A": "y", "CONFIG_HAVE_ASM_MODVERSIONS": "y"}
+    assert kconfig.digest(options) == kconfig.digest(kconfig.in_force(again))
+    assert kconfig.digest(options) != kconfig.digest(options | {"CONFIG_A": "m"})
+
+
 def plan(**changes: object) -> build.BuildPlan:
     fields: dict[str, object] = {
         "name": "k",

@@ -19,7 +19,8 @@ from numalab.core.errors import GuestError, GuestLost, HostError, InputError, Ke
 from numalab.core.process import Deadline, Result
 from numalab.guest.guest import Guest
 from numalab.host import accelerator, console, domain, machine
-from numalab.measure import runner
+from numalab.kernel import kconfig
+from numalab.measure import kernel_facts, runner
 from numalab.model import verification
 from numalab.model.case import Arm, Place
 from numalab.model.run import PhaseResult, Run
@@ -74,6 +75,7 @@ class FakeGuest(FakeShell):
         self.patience: list[float] = []
         self.stderr: list[str] = []
         self.copied: list[tuple[str, str]] = []
+        self.kernel = "6.1.0-56-amd64\nroot=x quiet\n"
         self.ssh = self
         self.record = makers.record("g")
         self.mark = domain.mark(self.record.spec)
@@ -104,7 +106,7 @@ class FakeGuest(FakeShell):
             assert input == paths.AGENT.read_bytes()
             return 0, "", ""
         if command.startswith("uname"):
-            return 0, "6.1.0-56-amd64\nroot=x quiet\n", ""
+            return 0, self.kernel, ""
         assert command == f"python3 {runner.INSIDE}"
         self.sent.append(json.loads(input or b""))
         return 0, self.runner(self.sent[-1]), ""
@@ -306,6 +308,20 @@ def test_run(deadline: Deadline) -> None:
     assert "nodes" in (folder / "topology.txt").read_text()
     assert len(list((folder / "phases").iterdir())) == len(phases)
     assert (folder / "phases" / "01-fsmark" / "after" / "node0.vmstat").read_text() == "nr_free_pages 4\n"
+
+
+def test_the_kernel_of_a_run_is_recorded(deadline: Deadline) -> None:
+    """A kernel that tells nothing leaves neither facts nor a file (test_run)."""
+    guest = FakeGuest(lambda _: json.dumps(TOLD))
+    guest.kernel += f"/proc/sys/kernel/numa_balancing:1\n{kernel_facts.MARK}\nCONFIG_NUMA=y\n"
+    run, folder = runner.run(guest.real(), "xfsrepair", SizeClass.QUICK, deadline)
+    assert (run.release, run.cmdline) == ("6.1.0-56-amd64", "root=x quiet")
+    assert run.kernel_facts == {
+        "numa_balancing": "1",
+        "configuration": kconfig.digest({"CONFIG_NUMA": "y"}),
+    }
+    assert (folder / "kernel.config").read_text() == "CONFIG_NUMA=y\n"
+    assert record.read(folder) == run
 
 
 def test_a_file_that_moves_keeps_its_name_in_the_inputs(
