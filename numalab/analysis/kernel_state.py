@@ -50,22 +50,24 @@ def _apart(name: str, values: Mapping[Arm, Sequence[str]]) -> str:
 
 def _configuration(known: Mapping[Arm, Sequence[Run]], configurations: Configurations) -> str:
     """The options that differ; where they are not known, the runs whose files tell them."""
-    told = {arm: [run for run in side if CONFIGURATION in run.kernel_facts] for arm, side in known.items()}
+    recorded = {
+        arm: [run for run in side if CONFIGURATION in run.kernel_facts] for arm, side in known.items()
+    }
     first: dict[str, str] = {}
-    for run in (run for side in told.values() for run in side):
+    for run in (run for side in recorded.values() for run in side):
         first.setdefault(run.kernel_facts[CONFIGURATION], run.id)
     if len(first) < 2:
-        recorded = {
+        presence = {
             arm: ["recorded" if CONFIGURATION in run.kernel_facts else "not recorded" for run in side]
             for arm, side in known.items()
         }
-        return _apart(CONFIGURATION, recorded)
+        return _apart(CONFIGURATION, presence)
     if not first.keys() <= configurations.keys():
         ids = ", ".join(sorted(first.values()))
         return f"{CONFIGURATION}: not the same options: see kernel.config of {ids}"
     options = {
         arm: [configurations[run.kernel_facts[CONFIGURATION]] for run in side]
-        for arm, side in told.items()
+        for arm, side in recorded.items()
         if side
     }
     names = {name for digest in first for name in configurations[digest]}

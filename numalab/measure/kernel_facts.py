@@ -32,7 +32,7 @@ _CHOSEN = re.compile(r"[\[(](.+?)[\])]")
 """The value in force, among those that there are: always [madvise] never."""
 
 
-class Told(Value):
+class RunningKernel(Value):
     """What a kernel says about itself."""
 
     release: str
@@ -43,20 +43,20 @@ class Told(Value):
     """The text of its configuration; '' when the guest has none."""
 
 
-def parse(output: str) -> Told:
+def parse(output: str) -> RunningKernel:
     """The output of COMMAND."""
     about, _, config = output.partition(f"{MARK}\n")
     release, _, rest = about.strip().partition("\n")
     cmdline, _, lines = rest.partition("\n")
     files = {
-        path: text for path, found, text in (line.partition(":") for line in lines.splitlines()) if found
+        path: text for path, colon, text in (line.partition(":") for line in lines.splitlines()) if colon
     }
     options = kconfig.in_force(config)
     facts = _of_version(files.get(VERSION, ""), files.get(PREEMPT, ""), options)
     facts |= {name: _chosen(files[path]) for path, name in STATE.items() if path in files}
     if options:
         facts[CONFIGURATION] = kconfig.digest(options)
-    return Told(release=release, cmdline=cmdline, facts=facts, config=config)
+    return RunningKernel(release=release, cmdline=cmdline, facts=facts, config=config)
 
 
 def _of_version(version: str, preempt: str, options: Mapping[str, str]) -> dict[str, str]:

@@ -219,11 +219,11 @@ def _prepare(guest: Guest, folder: Path, deadline: Deadline) -> dict[str, Any]:
     source = paths.AGENT.read_bytes()
     ssh.succeed(guest, f"cat > {INSIDE}", deadline=deadline, input=source)
     (folder / "topology.txt").write_text(verification.layout_table(guest.verify(deadline)) + "\n")
-    told = kernel_facts.parse(ssh.succeed(guest, kernel_facts.COMMAND, deadline=deadline))
-    check_release(guest.record, told.release)  # a running guest may have been rebooted into another
-    if told.config:
-        (folder / record.KERNEL_CONFIG).write_text(told.config)
-    return {"release": told.release, "cmdline": told.cmdline, "kernel_facts": told.facts}
+    kernel = kernel_facts.parse(ssh.succeed(guest, kernel_facts.COMMAND, deadline=deadline))
+    check_release(guest.record, kernel.release)  # a running guest may have been rebooted into another
+    if kernel.config:
+        (folder / record.KERNEL_CONFIG).write_text(kernel.config)
+    return {"release": kernel.release, "cmdline": kernel.cmdline, "kernel_facts": kernel.facts}
 
 
 def _phase(
