@@ -48,6 +48,7 @@ import datetime
 import os
 import re
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -284,18 +285,23 @@ def virtme(words: Sequence[str]) -> float:
     with tempfile.TemporaryDirectory(prefix="numalab-speed-", dir="/var/tmp") as shared:
         status = Path(shared) / "status"
         begin = time.monotonic()
-        done = subprocess.run(
+        with subprocess.Popen(
             [*words, "--rwdir", shared, "--exec", f"true; echo $? >{status}"],
             env={**os.environ, "PATH": path},
             stdin=subprocess.DEVNULL,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
-            timeout=LIMIT_SECONDS,
-            check=False,
-        )
+            start_new_session=True,
+        ) as process:
+            try:
+                output, _ = process.communicate(timeout=LIMIT_SECONDS)
+            except BaseException:
+                os.killpg(process.pid, signal.SIGKILL)  # with its QEMU
+                raise
         seconds = time.monotonic() - begin
         if not status.is_file() or status.read_text() != "0\n":
-            sys.exit(f"{' '.join(words)}: the command did not run\n{done.stdout}{done.stderr}")
+            sys.exit(f"{' '.join(words)}: the command did not run\n{output}")
     return seconds
 
 

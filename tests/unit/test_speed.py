@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
+
 import pytest
 
 from benchmarks import speed
@@ -82,3 +85,28 @@ def test_virtme_has_the_same_nodes(accel: Accel, emulates: bool) -> None:
     assert nodes == [f"1024M,cpus={cpus}" for cpus in ("0-1", "2-3", "4-5", "6-7")]
     distances = [words[i + 1] for i, word in enumerate(words) if word == "--numa-distance"]
     assert distances == ["0,1=21", "0,2=31", "0,3=21", "1,2=21", "1,3=31", "2,3=21"]
+
+
+def fake(folder: Path, *lines: str) -> list[str]:
+    program = folder / "vng"
+    program.write_text("\n".join(["#!/bin/sh", *lines]))
+    program.chmod(0o755)
+    return [str(program), "--run", "bzImage"]
+
+
+def test_virtme_has_run_the_command(tmp_path: Path) -> None:
+    """Its own status says nothing on a host without udevd."""
+    words = fake(tmp_path, '[ "$3" = --rwdir ] && [ -d "$4" ] && sh -c "$6"', "exit 255")
+    assert 0 < speed.virtme(words) < speed.LIMIT_SECONDS
+
+
+def test_virtme_has_not_run_the_command(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="the command did not run\nno bzImage"):
+        speed.virtme(fake(tmp_path, "echo no bzImage >&2", "exit 0"))
+
+
+def test_virtme_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what it started, which holds its output open."""
+    monkeypatch.setattr(speed, "LIMIT_SECONDS", 0.5)
+    with pytest.raises(subprocess.TimeoutExpired):
+        speed.virtme(fake(tmp_path, "sleep 1000 &", "wait"))
