@@ -5,11 +5,11 @@ same kernel, CPUs, memory and nodes on the same host, and in which stages of an 
 
     .venv/bin/python benchmarks/speed.py [--rounds 3] [--vng PATH] [--table FILE]
 
-Each round boots each guest once, one at a time, and virtme-ng once. "To the first command" is `lab.py up`
-and `lab.py exec NAME -- true`; "round trip" is that and `lab.py down`. A ratio is to virtme-ng's round trip
-of the same round. --table writes the tables as Markdown, as docs/machines.md shows them. Kernel 6.1 must be
-built (lab.py kernel build 6.1). Nothing is judged. The load average at the start, which is printed, tells
-whether the host was busy with something else.
+Each round boots each guest and virtme-ng once, one at a time, another one first in each round. "To the first
+command" is `lab.py up` and `lab.py exec NAME -- true`; "round trip" is that and `lab.py down`. A ratio is to
+virtme-ng's round trip of the same round. --table writes the tables as Markdown, as docs/machines.md shows
+them. Kernel 6.1 must be built (lab.py kernel build 6.1). Nothing is judged. The load average at the start,
+which is printed, tells whether the host was busy with something else.
 
 virtme-ng is no part of the lab. Without --vng and without a `vng` on PATH, its row and the ratios are left
 out. To have it:
@@ -36,8 +36,9 @@ The stages of an `up`, seen from outside by looking every 20 ms:
     verified          until `lab.py up` ends: topology compared, modules installed if there are any
     first command     `lab.py exec NAME -- true`, a process of its own
 
-The last row, "kernel, guest's clock", is the time stamp of "Run … as init process": what the kernel itself
-counts, from the start of its clock. It is part of no sum.
+Each value is a median over the rounds, and the sum is theirs. The last row, "kernel, guest's clock", is
+the time stamp of "Run … as init process": what the kernel itself counts, from the start of its clock. It is
+not in the sum.
 """
 
 from __future__ import annotations
@@ -121,6 +122,12 @@ def stages(begin: float, ends: Mapping[str, float]) -> Round:
             end = max(begin, ends[stage])  # a line of lab.py's may be read late
             lengths[stage], begin = end - begin, end
     return lengths
+
+
+def turned(tasks: Sequence[str], number: int) -> list[str]:
+    """The order of a round: another task is first in each, since the host's load may change within one."""
+    first = number % len(tasks)
+    return [*tasks[first:], *tasks[:first]]
 
 
 def spread(values: Sequence[float]) -> tuple[str, str, str]:
@@ -344,16 +351,17 @@ def main() -> None:
     for number in range(asked.rounds):
         seconds: Round = {}
         rounds.append(seconds)
-        for label in labels:
-            took, parts = guest(label, f"speed-{os.getpid()}")
+        for task in turned([*labels, *([VNG] if vng else [])], number):
+            if vng and task == VNG:
+                took = {VNG: virtme(vng_words(vng, str(kernel), shape, accel))}
+            else:
+                took, parts = guest(task, f"speed-{os.getpid()}")
+                seen[task].append(parts)
             seconds |= took
-            seen[label].append(parts)
-        if vng:
-            seconds[VNG] = virtme(vng_words(vng, str(kernel), shape, accel))
+            shown = "; ".join(f"{row} {value:.1f} s" for row, value in took.items())
+            print(f"round {number + 1}, load {os.getloadavg()[0]:.2f}: {shown}", file=sys.stderr)
         for option in ("--help", "--version"):
             seconds[f"lab.py {option}"] = timed([ROOT / "lab.py", option])
-        shown = "; ".join(f"{row} {value:.1f}" for row, value in seconds.items())
-        print(f"round {number + 1}, seconds: {shown}", file=sys.stderr)
 
     tables = times(rounds), waterfall(seen)
     for table in tables:

@@ -54,6 +54,10 @@ def test_a_ratio_is_of_one_round() -> None:
     assert speed.times(ROUNDS)[1] == ("6.1", "30.00", "10.00", "40.00", "2.00", "1.00", "3.00")
 
 
+def test_another_is_first_in_each_round() -> None:
+    assert [speed.turned("abc", number) for number in range(4)] == [[*"abc"], [*"bca"], [*"cab"], [*"abc"]]
+
+
 def test_without_virtme() -> None:
     alone = [{"6.1": one["6.1"]} for one in ROUNDS]
     assert speed.times(alone)[1:] == [("6.1", "30.00", "10.00", "40.00", "-", "-", "-")]
