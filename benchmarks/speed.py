@@ -1,0 +1,374 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0-only
+"""How long a guest takes from `lab.py up` to its first command and to its end, beside virtme-ng with the
+same kernel, CPUs, memory and nodes on the same host, and in which stages of an `up` the time goes.
+
+    .venv/bin/python benchmarks/speed.py [--rounds 3] [--vng PATH] [--table FILE]
+
+Each round boots each guest and virtme-ng once, one at a time, another one first in each round. "To the first
+command" is `lab.py up` and `lab.py exec NAME -- true`; "round trip" is that and `lab.py down`. A ratio is to
+virtme-ng's round trip of the same round. --table writes the tables as Markdown, as docs/machines.md shows
+them. Kernel 6.1 must be built (lab.py kernel build 6.1). Nothing is judged. The load average at the start,
+which is printed, tells whether the host was busy with something else.
+
+virtme-ng is no part of the lab. Without --vng and without a `vng` on PATH, its row and the ratios are left
+out. To have it:
+
+    python3 -m venv /tmp/vng && /tmp/vng/bin/pip install virtme-ng
+
+It boots the lab's lean kernel, which has 9p, virtiofs and overlayfs built in. The host's root is the guest's
+root, by virtiofs where the host has a virtiofsd, else by 9p, and virtme-ng's own init runs. It runs without
+KVM where the lab does (lab.py doctor). All else is its default: it shows no console, while the lab logs one,
+and its emulated CPU is QEMU's `max`, while the lab's is Nehalem. Its round trip ends when QEMU has ended.
+Where the host has no udevd, as in a container, its init runs the command but cannot return the status, so
+the command writes it to a file in a shared folder.
+
+The stages of an `up`, seen from outside by looking every 20 ms:
+
+    lab.py            from the start of the process until it has written the domain's XML, just before it
+                      calls libvirt
+    libvirt's create  until lab.py says that the domain is started: libvirt, and the start of QEMU
+    firmware          until the first bytes are in the console log: SeaBIOS, the kernel's decompression, and
+                      what the kernel does before it enables its console
+    kernel            until "Run … as init process"; with an initrd, as of Debian's kernel, that is its init
+    init              until sshd's greeting: lab.py starts ssh as soon as it has read one
+    ssh               until lab.py says that the guest booted: key exchange, `true`, `uname -r`
+    verified          until `lab.py up` ends: topology compared, modules installed if there are any
+    first command     `lab.py exec NAME -- true`, a process of its own
+
+Each value is a median over the rounds, and the sum is theirs. The last row, "kernel, guest's clock", is
+the time stamp of "Run … as init process": what the kernel itself counts, from the start of its clock. It is
+not in the sum.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import os
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from numalab.core import state  # noqa: E402
+from numalab.core.process import Deadline  # noqa: E402
+from numalab.host import accelerator, image  # noqa: E402
+from numalab.kernel import boot, recipe  # noqa: E402
+from numalab.model import catalog, topology  # noqa: E402
+from numalab.model.topology import Topology  # noqa: E402
+from numalab.model.units import GIB, MIB, show_cpus  # noqa: E402
+from numalab.model.values import Accel, Clock  # noqa: E402
+from numalab.report.text import ABSENT, aligned  # noqa: E402
+
+TOPOLOGY, GIBS, VCPUS, KERNEL = "4socket", 4, 8, "6.1"
+VIRTUAL = f"{KERNEL}, virtual clock"
+GUESTS: dict[str, tuple[str, ...]] = {
+    KERNEL: ("--kernel", KERNEL),
+    "debian": ("--kernel", "debian"),
+    VIRTUAL: ("--kernel", KERNEL, "--clock", "virtual"),
+    f"{KERNEL}, systemd": ("--kernel", KERNEL, "--init", "systemd"),
+}
+"""The guests of a round, and what `up` is given for each."""
+FIRST, WHOLE = "to the first command", "round trip"
+VNG = "virtme-ng"
+STAGES = (
+    "lab.py",
+    "libvirt's create",
+    "firmware",
+    "kernel",
+    "init",
+    "ssh",
+    "verified",
+    "first command",
+)
+GUEST_CLOCK = "kernel, guest's clock"
+INIT = re.compile(rb"^\[ *(\d+\.\d+)\] Run \S+ as init process", re.MULTILINE)
+HUNG = "begun again"
+"""In the warning of an `up` whose first boot hung under emulation."""
+POLL_SECONDS = 0.02
+LIMIT_SECONDS = 600.0
+BUSY = 0.5
+"""The least load average at which the host is called busy."""
+INSTALL = "python3 -m venv /tmp/vng && /tmp/vng/bin/pip install virtme-ng, then --vng /tmp/vng/bin/vng"
+
+Round = dict[str, float]
+"""Row -> seconds."""
+
+
+def init_stamp(console: bytes) -> float | None:
+    """The time stamp of the kernel's first "Run … as init process"; None when it is not there (yet)."""
+    found = INIT.search(console)
+    return float(found[1]) if found else None
+
+
+def stages(begin: float, ends: Mapping[str, float]) -> Round:
+    """The length of each stage from the times at which they ended. What was not seen to end has no length of
+    its own and is part of the next."""
+    lengths: Round = {}
+    for stage in STAGES:
+        if stage in ends:
+            end = max(begin, ends[stage])  # a line of lab.py's may be read late
+            lengths[stage], begin = end - begin, end
+    return lengths
+
+
+def turned(tasks: Sequence[str], number: int) -> list[str]:
+    """The order of a round: another task is first in each, since the host's load may change within one."""
+    first = number % len(tasks)
+    return [*tasks[first:], *tasks[:first]]
+
+
+def spread(values: Sequence[float]) -> tuple[str, str, str]:
+    """Median, least and most, as text."""
+    if not values:
+        return ABSENT, ABSENT, ABSENT
+    return f"{statistics.median(values):.2f}", f"{min(values):.2f}", f"{max(values):.2f}"
+
+
+def ratios(rounds: Sequence[Round], row: str) -> list[float]:
+    """A row against virtme-ng in each round that has both."""
+    return [one[row] / one[VNG] for one in rounds if row in one and VNG in one]
+
+
+def times(rounds: Sequence[Round]) -> list[tuple[str, ...]]:
+    """A row for each thing that was timed: its seconds, and its ratios to virtme-ng."""
+    head = ("SECONDS", "MEDIAN", "LEAST", "MOST", f"TO {VNG.upper()}", "LEAST", "MOST")
+    rows = dict.fromkeys(row for one in rounds for row in one)
+    return [
+        head,
+        *(
+            (row, *spread([one[row] for one in rounds if row in one]), *spread(ratios(rounds, row)))
+            for row in rows
+        ),
+    ]
+
+
+def waterfall(seen: Mapping[str, Sequence[Round]]) -> list[tuple[str, ...]]:
+    """A row for each stage, with its median in each guest, and the sum of a guest's medians."""
+    medians = {
+        guest: {
+            stage: statistics.median(values)
+            for stage in (*STAGES, GUEST_CLOCK)
+            if (values := [one[stage] for one in rounds if stage in one])
+        }
+        for guest, rounds in seen.items()
+    }
+    rows = [
+        (stage, *(f"{known[stage]:.2f}" if stage in known else ABSENT for known in medians.values()))
+        for stage in (*STAGES, GUEST_CLOCK)
+    ]
+    sums = ("sum", *(f"{sum(known.get(stage, 0.0) for stage in STAGES):.2f}" for known in medians.values()))
+    return [("STAGE", *seen), *rows[:-1], sums, rows[-1]]
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table: the first row is its head, the first column to the left, the others to the right."""
+    lines = [rows[0], ["---", *["---:"] * (len(rows[0]) - 1)], *rows[1:]]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def timed(words: Sequence[str | Path]) -> float:
+    """Seconds that a command takes, which must succeed."""
+    begin = time.monotonic()
+    done = subprocess.run(
+        words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
+    )
+    seconds = time.monotonic() - begin
+    if done.returncode:
+        sys.exit(f"{' '.join(map(str, words))}: exit status {done.returncode}\n{done.stderr}")
+    return seconds
+
+
+def guest(label: str, name: str) -> tuple[Round, Round]:
+    """Boot one guest, run `true` in it and end it: seconds, and the stages of its `up`."""
+    words = ["--topology", TOPOLOGY, "--memory", f"{GIBS}G", "--vcpus", str(VCPUS), "--name", name]
+    while True:
+        seen: Round = {}
+        ended = False
+        begin = time.monotonic()
+        try:
+            hung = up([ROOT / "lab.py", "up", *words, *GUESTS[label]], name, seen)
+            timed([ROOT / "lab.py", "exec", name, "--", "true"])
+            seen[STAGES[-1]] = time.monotonic()
+            stamp = init_stamp((state.folder("guests") / name / "console.log").read_bytes())
+            timed([ROOT / "lab.py", "down", name])
+            ended = True
+        finally:
+            whole = time.monotonic() - begin
+            if not ended:
+                subprocess.run([ROOT / "lab.py", "down", name], capture_output=True, check=False)
+        if not hung:
+            break
+        print(f"{label}: a boot hung and lab.py began it again: not counted", file=sys.stderr)
+    parts = stages(begin, seen)
+    seconds = {f"{label}: {FIRST}": sum(parts.values()), f"{label}: {WHOLE}": whole}
+    return seconds, parts | ({GUEST_CLOCK: stamp} if stamp is not None else {})
+
+
+def up(words: Sequence[str | Path], name: str, seen: Round) -> bool:
+    """Run `lab.py up` and note in `seen` when each stage ended. Returns whether a boot hung."""
+    folder = state.folder("guests") / name
+    lines: list[str] = []
+    with subprocess.Popen(
+        words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        reader = threading.Thread(target=_read, args=(process, name, lines, seen))
+        reader.start()
+        while process.poll() is None:
+            _look(process.pid, folder, seen)
+            time.sleep(POLL_SECONDS)
+        seen["verified"] = time.monotonic()
+        reader.join()
+    if process.returncode:
+        sys.exit(f"{' '.join(map(str, words))}: exit status {process.returncode}\n{''.join(lines)}")
+    return any(HUNG in line for line in lines)
+
+
+def _read(process: subprocess.Popen[str], name: str, lines: list[str], seen: Round) -> None:
+    """Keep lab.py's lines. Two of them end a stage."""
+    for line in process.stderr or ():
+        lines.append(line)
+        for step, stage in (("start", "libvirt's create"), ("boot", "ssh")):
+            if line.rstrip().endswith(f"{name}: {step}"):
+                seen[stage] = time.monotonic()
+
+
+def _look(process: int, folder: Path, seen: Round) -> None:
+    """Note what has happened since the last look."""
+    now = time.monotonic()
+    if "lab.py" not in seen:
+        if (folder / "domain.xml").exists():
+            seen["lab.py"] = now
+    elif "kernel" not in seen:
+        with contextlib.suppress(OSError):
+            console = (folder / "console.log").read_bytes()
+            if console:
+                seen.setdefault("firmware", now)
+            if init_stamp(console) is not None:
+                seen["kernel"] = now
+    elif "init" not in seen and "ssh" in _children(process):
+        seen["init"] = now
+
+
+def _children(process: int) -> set[str]:
+    """The names of the processes that a process has started."""
+    names = set()
+    for task in Path(f"/proc/{process}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for child in task.read_text().split():
+                with contextlib.suppress(OSError):
+                    names.add(Path(f"/proc/{child}/comm").read_text().strip())
+    return names
+
+
+def vng_words(vng: str, kernel: str, shape: Topology, accel: Accel) -> list[str]:
+    """virtme-ng's command line for the lab's kernel and topology."""
+    words = [vng, "--run", kernel, "--cpus", str(shape.vcpus), "--memory", f"{shape.memory // MIB}M"]
+    words += ["--disable-kvm"] if accel is Accel.TCG else []
+    for node in shape.nodes:
+        words += ["--numa", f"{node.memory // MIB}M,cpus={show_cpus(node.cpus)}"]
+    for one, distances in enumerate(shape.distances or ()):
+        for other, distance in enumerate(distances[one + 1 :], one + 1):
+            words += ["--numa-distance", f"{one},{other}={distance}"]
+    return words
+
+
+def virtme(words: Sequence[str]) -> float:
+    """Seconds of virtme-ng's round trip."""
+    # virtme-ng starts virtme-run, which is beside it and need not be on PATH.
+    path = f"{Path(words[0]).parent}:{os.environ['PATH']}"
+    with tempfile.TemporaryDirectory(prefix="numalab-speed-", dir="/var/tmp") as shared:
+        status = Path(shared) / "status"
+        begin = time.monotonic()
+        with subprocess.Popen(
+            [*words, "--rwdir", shared, "--exec", f"true; echo $? >{status}"],
+            env={**os.environ, "PATH": path},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        ) as process:
+            try:
+                output, _ = process.communicate(timeout=LIMIT_SECONDS)
+            except BaseException:
+                os.killpg(process.pid, signal.SIGKILL)  # with its QEMU
+                raise
+        seconds = time.monotonic() - begin
+        if not status.is_file() or status.read_text() != "0\n":
+            sys.exit(f"{' '.join(words)}: the command did not run\n{output}")
+    return seconds
+
+
+def main() -> None:
+    """Measure, and print the tables."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
+    parser.add_argument("--rounds", type=int, default=3, help="how often each is measured (3)")
+    parser.add_argument("--vng", help="virtme-ng's program; default: vng on PATH")
+    parser.add_argument("--table", type=Path, metavar="FILE", help="write the tables here, as Markdown")
+    asked = parser.parse_args()
+    vng = shutil.which(asked.vng or "vng")
+    if not vng:
+        if asked.vng:
+            parser.error(f"--vng {asked.vng}: there is no such program")
+        print(f"no vng on PATH: without {VNG} and ratios to it; to have them: {INSTALL}", file=sys.stderr)
+
+    load = os.getloadavg()[0]
+    deadline = Deadline.after(LIMIT_SECONDS)
+    kernel = Path(boot.resolve(recipe.load(KERNEL), image.require("debian12", deadline)).kernel or "")
+    accel = accelerator.choose("auto", kernel, deadline).accel
+    shape = topology.scale(catalog.topology(TOPOLOGY), memory=GIBS * GIB, vcpus=VCPUS)
+    labels = list(GUESTS)
+    if accelerator.choose_clock(None, accel, kernel, deadline) is not Clock.VIRTUAL:
+        labels.remove(VIRTUAL)
+        print(f"without the virtual clock, which is not to be had under {accel.value}", file=sys.stderr)
+
+    versions = [f"QEMU {accelerator.qemu_version(deadline)}"]
+    if vng:
+        words = [vng, "--version"]
+        versions.append(subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout.strip())
+    about = (
+        f"{datetime.date.today()}, {os.cpu_count()} CPUs, {accel.value}, {', '.join(versions)}; {TOPOLOGY},"
+        f" {VCPUS} vCPUs, {GIBS} GiB; rounds: {asked.rounds}; load {load:.2f} at the start:"
+        f" a {'busy' if load >= BUSY else 'quiet'} host"
+    )
+    print(about, flush=True)
+
+    rounds: list[Round] = []
+    seen: dict[str, list[Round]] = {label: [] for label in labels}
+    for number in range(asked.rounds):
+        seconds: Round = {}
+        rounds.append(seconds)
+        for task in turned([*labels, *([VNG] if vng else [])], number):
+            if vng and task == VNG:
+                took = {VNG: virtme(vng_words(vng, str(kernel), shape, accel))}
+            else:
+                took, parts = guest(task, f"speed-{os.getpid()}")
+                seen[task].append(parts)
+            seconds |= took
+            shown = "; ".join(f"{row} {value:.1f} s" for row, value in took.items())
+            print(f"round {number + 1}, load {os.getloadavg()[0]:.2f}: {shown}", file=sys.stderr)
+        for option in ("--help", "--version"):
+            seconds[f"lab.py {option}"] = timed([ROOT / "lab.py", option])
+
+    tables = times(rounds), waterfall(seen)
+    for table in tables:
+        print("", *aligned(table), sep="\n", flush=True)
+    if asked.table:
+        asked.table.write_text("\n".join([f"{about}\n", *map(markdown, tables)]))
+
+
+if __name__ == "__main__":
+    main()
