@@ -131,6 +131,17 @@ def test_by_1_is_any_change() -> None:
     assert "asked for: less" in judged([100, 101, 99], [95, 94, 95.5], by=1).reason
 
 
+def test_a_time_has_to_change_by_2_percent() -> None:
+    """Two builds of one source differ by as much; a count is the kernel's doing, however little it differs."""
+    before, after = [100.0, 100.01, 100.02], [99.5, 99.51, 99.52]
+    assert judged(before, after, by=1).answer is HOLDS
+    time = judged(before, after, by=1, cost="work")
+    assert (time.answer, time.grade) == (DOES_NOT, Grade.SMALLER)
+    assert "asked for: 0.98 or less" in time.reason
+    assert judged(before, [97.0, 97.1, 97.2], by=1, cost="work").answer is HOLDS
+    assert judged(after, before, RISES, by=1, cost="work").answer is DOES_NOT
+
+
 @pytest.mark.parametrize(
     "sides", [([5], [1]), ([5, 5], [1, 1]), ([100], [1, 1.1, 0.9, 1, 1]), ([100, 101], [1, 1.1, 0.9, 1, 1])]
 )
