@@ -63,7 +63,11 @@ def verdicts(runs: Sequence[Run], *, force: bool) -> list[Verdict]:
         for members in experiments.values()
         if {run.place.arm for run in members if run.place} == set(Arm)
     ]
-    return [verdict for members in both for verdict in experiment.verdicts(members, force=force)]
+    return [
+        experiment.among_others(one, members)
+        for members in both
+        for one in experiment.verdicts(members, force=force)
+    ]
 
 
 def register(app: typer.Typer) -> None:

@@ -148,7 +148,8 @@ def verdicts(runs: Sequence[Run], *, force: bool) -> tuple[tuple[Verdict, ...], 
     if arms != set(Arm):
         return (), []
     try:
-        return experiment.verdicts(runs, force=force), []
+        judged = experiment.verdicts(runs, force=force)
+        return tuple(experiment.among_others(one, runs) for one in judged), []
     except InputError as error:
         return (), [f"no verdict: {error}"]
 

@@ -49,7 +49,7 @@ from numalab.measure import programs, runner
 from numalab.model.case import Arm, Place
 from numalab.model.run import CONFIGURATION, Run
 from numalab.model.values import Clock, SizeClass
-from numalab.model.verdict import Verdict
+from numalab.model.verdict import Answer, Verdict
 from numalab.runs import index as run_index
 from numalab.runs import record
 
@@ -58,6 +58,10 @@ PREPARE_SECONDS = 6 * 3600.0
 VIRTUAL_PATIENCE = 2
 """A boot's limit on a virtual clock, in a case's `minutes`: its guest has one CPU of the host, and on a busy
 host, which must not matter, only a part of that."""
+UNCONFIRMED = (
+    "not confirmed: one experiment in 40 denies an effect that is there: run the case again before you"
+    " report it"
+)
 SPARE_SECONDS = 60.0
 """Added to a boot's limit, for ending the guest."""
 
@@ -429,21 +433,24 @@ def _doubted(judged: Verdict, doubts: Sequence[str]) -> Verdict:
 
 
 def among_others(judged: Verdict, runs: Sequence[Run]) -> Verdict:
-    """The verdict, with a doubt when there are more experiments of the same case, machine and kernels.
+    """The verdict, with a doubt when there are more experiments of the same case, machine and kernels, and
+    one when no other of them denies the effect as well.
 
     Somebody who repeats an experiment until it fits gets a verdict that holds, but with a larger error than
-    the one stated.
+    the one stated. One that denies an effect that is there comes of one experiment in 40, so of a matrix of
+    twelve cases in every fourth: that is confirmed by a fresh experiment before anybody is told.
     """
     try:
         others = _others(judged, runs)
     except LabError as error:
         return _doubted(judged, [f"whether it was repeated is not known: {error}"])
+    counts = Counter(answer for _, answer in others)
+    if judged.answer is Answer.DOES_NOT_HOLD and not counts[Answer.DOES_NOT_HOLD]:
+        judged = _doubted(judged, [UNCONFIRMED])
     if not others:
         return judged
     begun, count = min(run.started for run in runs), len(others)
-    answers = ", ".join(
-        f"{answer}: {number}" for answer, number in sorted(Counter(answer for _, answer in others).items())
-    )
+    answers = ", ".join(f"{answer}: {number}" for answer, number in sorted(counts.items()))
     return _doubted(
         judged,
         [

@@ -316,7 +316,11 @@ def test_verdict_of_an_experiment_that_was_repeated(lab_py: LabPy, case: str) ->
     keep(plan, "holds", "20261122T07", count=1)
     last = "repeated: 3 other experiments of this case, size, topology, machine and kernels are here"
     assert doubts(lab_py("verdict", "mine")[1]) == [f"{last}, 3 earlier; cannot tell: 2, does not hold: 1"]
-    assert doubts(lab_py("verdict", "20261122T09")[1]) == [f"{last}, 2 earlier; cannot tell: 2, holds: 1"]
+    denied = lab_py("verdict", "20261122T09")[1]
+    assert doubts(denied) == [experiment.UNCONFIRMED, f"{last}, 2 earlier; cannot tell: 2, holds: 1"]
+    keep(plan, "does not hold: no change", "20261122T06")
+    again = lab_py("verdict", "20261122T09")[1]
+    assert experiment.UNCONFIRMED not in doubts(again), "a second experiment says so too"
 
 
 def test_verdict_of_an_unfinished_experiment(lab_py: LabPy, case: str) -> None:
