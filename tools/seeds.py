@@ -23,6 +23,7 @@ from numalab.core.process import Deadline
 from numalab.experiment import run as experiment
 from numalab.kernel import build as kernel_build
 from numalab.kernel import recipe
+from numalab.measure import runner
 from numalab.model import catalog
 from numalab.model.case import Arm, Case
 from numalab.model.run import Run
@@ -96,6 +97,8 @@ def notes(case: Case, run: Run, boots: tuple[int, int], *, kernels_today: bool) 
     told = []
     if not kernels_today:
         told.append("a kernel was built anew since")
+    if run.inputs != runner.input_hashes(run.workload):
+        told.append("the workload has changed since")
     if _asks(case, run.release) != _asks(run.place.case, run.release):
         told.append("the case has changed since")
     asked = case.sizes[SIZE].boots

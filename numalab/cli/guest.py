@@ -87,7 +87,7 @@ def up(
         typer.Option(
             "--init",
             metavar="lab|systemd",
-            help="lab: sshd and a console, up in half the time; systemd: all of the distribution",
+            help="lab: sshd and a console, and up sooner; systemd: all of the distribution",
         ),
     ] = "lab",
     memory: MemoryOption = None,

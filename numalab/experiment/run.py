@@ -302,22 +302,21 @@ def conduct(
     pinned, folders = pin_builds(plan, limit(SPARE_SECONDS))
     with state.using(*folders):
         settled = _settled(pinned, host, limit(launch.UP_SECONDS))
-        make_programs(settled, host, limit(launch.UP_SECONDS))
+        make_programs(settled, host, limit)
         return _conduct(settled, host, boots, limit=limit, view=view)
 
 
-def make_programs(plan: Plan, host: Host, deadline: Deadline) -> None:
+def make_programs(plan: Plan, host: Host, limit: Callable[[float], Deadline]) -> None:
     """Compile what the workload's guests need and no earlier guest of the image made, in a guest for that."""
     lacking = programs.missing(plan.image_id, workload_phases(plan))
     if not lacking:
         return
     quick = plan.model_copy(update={"clock": Clock.HOST})
-    with (
-        _own_cpus(quick, host, deadline.cancel),
-        booted(quick, host, plan.kernels[0], f"{plan.case_name}-compile", deadline) as (guest, _),
-    ):
-        for phase in lacking:
-            programs.give(guest, phase, deadline)
+    with _own_cpus(quick, host, limit(0).cancel):
+        deadline = limit(launch.UP_SECONDS + sum(phase.limit_seconds for phase in lacking))
+        with booted(quick, host, plan.kernels[0], f"{plan.case_name}-compile", deadline) as (guest, _):
+            for phase in lacking:
+                programs.give(guest, phase, deadline)
 
 
 def _settled(plan: Plan, host: Host, deadline: Deadline) -> Plan:

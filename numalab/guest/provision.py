@@ -105,7 +105,8 @@ def own_kernel(guest: Guest, kernel: Kernel, deadline: Deadline, *, ssh_port: in
 def _own_kernel(guest: Guest, kernel: Kernel, deadline: Deadline, ssh_port: int | None) -> int:
     spec = guest.record.spec
     boot = kernel_boot.resolve(kernel, image.pinned(guest.record.image, guest.record.image_id))
-    words = spec.boot.cmdline.split()
+    # What GRUB boots is a distribution, with its systemd.
+    words = [word for word in spec.boot.cmdline.split() if word not in image.INIT_WORDS]
     with (
         tempfile.TemporaryDirectory(prefix="numalab-") as scratch,
         step("kernel installed in the guest", who=guest.name),
@@ -117,11 +118,9 @@ def _own_kernel(guest: Guest, kernel: Kernel, deadline: Deadline, ssh_port: int 
                 "bootloader_release": boot.release,
                 "bootloader_kernel": boot.kernel,
                 "bootloader_modules": str(archive or ""),
-                # GRUB adds the root by itself, and what boots that way is a distribution: with its systemd.
+                # GRUB adds the root by itself.
                 "bootloader_cmdline": " ".join(
-                    word
-                    for word in words
-                    if not word.startswith(("root=", "init=", "numalab.")) and word != "rw"
+                    word for word in words if not word.startswith("root=") and word != "rw"
                 ),
             },
             deadline,
@@ -131,11 +130,14 @@ def _own_kernel(guest: Guest, kernel: Kernel, deadline: Deadline, ssh_port: int 
     with step("restarted by its own GRUB", who=guest.name):
         ssh.succeed(guest, "sync", deadline=deadline)
         guest.ssh.disconnect(deadline)
-        # The lab's init does not listen to the power button; after sync the journal holds all there is.
-        grace = 0.0 if f"init={image.INIT}" in words else SHUTDOWN_SECONDS
+        # The lab's init does not hear the power button. sync(2) has written all there is, metadata too.
+        lab_init = image.INIT_WORDS[0] in spec.boot.cmdline.split()
+        grace = 0.0 if lab_init else SHUTDOWN_SECONDS
         guest.host.stop(guest.mark, deadline.within(SHUTDOWN_SECONDS + 30), grace=grace)
         # Everything else of the boot stays, such as its era's environment.
-        own = spec.boot.model_copy(update={"kernel": None, "initrd": None, "release": boot.release})
+        own = spec.boot.model_copy(
+            update={"kernel": None, "initrd": None, "release": boot.release, "cmdline": " ".join(words)}
+        )
         fresh = spec.model_copy(update={"boot": own})
         guest.update(spec=fresh, kernel_hash=kernel_boot.digest(boot))  # the current build of that name
         start(guest, deadline, ssh_port=ssh_port)

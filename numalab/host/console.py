@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The serial console as evidence: the log on disk, and which of its lines mean that the kernel is broken.
 
-In the lab's guests only the kernel writes to ttyS0, so everything here comes from the kernel. Not here: the
-interactive console (lab.py console uses hvc0).
+In the lab's guests only the kernel writes to ttyS0, so everything here comes from it, or through its log
+(/dev/kmsg) from the lab's init. Not here: the interactive console (lab.py console uses hvc0).
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ def _machine(topology: Topology) -> str:
 
 def _without_sata(spec: GuestSpec) -> tuple[str, ...]:
     """q35 has a SATA controller whose six empty ports are waited for. Probing them was also seen to hang for
-    good under TCG (ata_do_eh, 6.1 and QEMU 10.0). libvirt has no word for leaving it out."""
+    good under TCG (ata_port_wait_eh(), 6.1 and QEMU 10.0). libvirt has no word for leaving it out."""
     return ("-machine", "sata=off") if spec.topology.machine == "q35" else ()
 
 

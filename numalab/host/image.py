@@ -33,10 +33,12 @@ from numalab.model.units import GIB, MIB, Size
 from numalab.model.values import Accel, Name, Stored, Value, first_line, jsonable
 
 FORMAT = 3
+"""Incremented when this module makes another image from the same files."""
 INIT = "/usr/local/sbin/lab-init"
 """The lab's init, in a guest. It sets up addresses of QEMU's user network."""
+INIT_WORDS = (f"init={INIT}", "numalab.route")
+"""The words on the kernel command line that are for it: that it is run, and sets up a default route."""
 _INIT_FILE = f"playbooks/roles/guest/files/root{INIT}"
-"""Incremented when this module makes another image from the same files."""
 ROOT_START = 2 * MIB
 """Start of the root partition; before it are the GPT and a BIOS boot partition for GRUB."""
 PARTITION = "6e756d61-6c61-4b00-8000-000000000001"

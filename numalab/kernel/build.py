@@ -15,7 +15,6 @@ import shutil
 import struct
 import tarfile
 import time
-from functools import partial
 from pathlib import Path
 
 from numalab.core import state
@@ -299,8 +298,8 @@ def _play(plan: BuildPlan, tag: str, out: Path, deadline: Deadline, *, modules: 
             "kernel_ask_tools": toolchain.ask_tools(plan.era),
             **toolchain.container_variables(plan.era),
         }
-        compiling = partial(_count_compiled, state.folder("builds") / plan.build / "build.log", time.time())
-        toolchain.play(tag, variables, log, deadline, watch=compiling if tag == "build" else None)
+        compiled = _Compiled(state.folder("builds") / plan.build / "build.log", time.time())
+        toolchain.play(tag, variables, log, deadline, watch=compiled.tell if tag == "build" else None)
     except CommandFailed as error:
         for index, patch in enumerate(plan.patches):
             if f"refused: {index:04}.patch" in error.evidence:
@@ -322,11 +321,26 @@ def _play(plan: BuildPlan, tag: str, out: Path, deadline: Deadline, *, modules: 
         job.unlink(missing_ok=True)
 
 
-def _count_compiled(log: Path, begin: float) -> None:
-    """Tell how many files make has compiled here since `begin`; a builder elsewhere is not asked."""
-    with contextlib.suppress(OSError):
-        if log.stat().st_mtime >= begin and (count := log.read_bytes().count(b"\n  CC ")):
-            moving(f"{count:,} files compiled")
+class _Compiled:
+    """How many files make has compiled on this machine since `begin`; a builder elsewhere is not asked."""
+
+    def __init__(self, log: Path, begin: float) -> None:
+        self._log, self._begin = log, begin
+        self._read = self._count = 0
+
+    def tell(self) -> None:
+        """Tell the number, by what make has written since the last call."""
+        with contextlib.suppress(OSError):
+            if self._log.stat().st_mtime < self._begin:
+                return
+            with self._log.open("rb") as log:
+                log.seek(self._read)
+                fresh = log.read()
+            fresh = fresh[: fresh.rfind(b"\n") + 1]
+            self._read += len(fresh)
+            self._count += sum(line.startswith(b"  CC ") for line in fresh.splitlines())
+            if self._count:
+                moving(f"{self._count:,} files compiled")
 
 
 def _job(plan: BuildPlan, path: Path, modules: bool) -> None:

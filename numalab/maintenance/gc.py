@@ -185,7 +185,11 @@ def _ours(place: Path) -> bool:
 def _unused_programs() -> list[Path]:
     """Remove and return the workloads' programs (measure.programs) of images that are gone."""
     images = {place.name for place in state.folder("images").glob("*/*")}
-    gone = [path for path in state.folder("programs").iterdir() if path.name.partition("-")[0] not in images]
+    gone = [
+        path
+        for path in state.folder("programs").iterdir()
+        if not path.name.startswith(".") and path.name.partition("-")[0] not in images
+    ]
     for path in gone:
         path.unlink(missing_ok=True)
     return gone

@@ -19,6 +19,7 @@ STATE = {
     f"{THP}/enabled": "THP",
     f"{THP}/defrag": "THP defrag",
     "/proc/sys/kernel/numa_balancing": "numa_balancing",
+    "/proc/1/comm": "init",
 }
 """File in the guest -> the fact that it has."""
 MARK = "numalab: the configuration follows"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from numalab.core import state
 from numalab.core.log import step
@@ -31,14 +31,24 @@ def missing(image_id: str, phases: Iterable[Phase]) -> list[Phase]:
 
 
 def give(guest: Guest, phase: Phase, deadline: Deadline) -> None:
-    """Put the program of a phase where the phase would make it; compile it in this guest if none is kept."""
+    """Put the program of a phase where the phase would make it; compile it in this guest if none is kept.
+
+    A person's guest may have another compiler by now: what is compiled there is not kept for others.
+    """
     place = kept(guest.record.image_id, phase)
+    folder = f"mkdir -p {PurePosixPath(phase.makes).parent}"  # an earlier phase may be what makes it
     if place.exists():
-        put = f"cat > {phase.makes} && chmod 755 {phase.makes}"
+        put = f"{folder} && cat > {phase.makes} && chmod 755 {phase.makes}"
         ssh.succeed(guest, put, deadline=deadline, input=place.read_bytes())
         return
     with step(phase.name, who=guest.name):
-        ssh.succeed(guest, phase.command, deadline=deadline.within(phase.limit_seconds))
-        fresh = state.scratch(place)
+        ssh.succeed(guest, f"{folder} && {phase.command}", deadline=deadline.within(phase.limit_seconds))
+    if guest.record.kept:
+        return
+    fresh = state.scratch(place)
+    try:
         guest.ssh.copy(source=f"guest:{phase.makes}", target=str(fresh), deadline=deadline)
+        state.sync(fresh)
         fresh.replace(place)
+    finally:
+        fresh.unlink(missing_ok=True)

@@ -133,7 +133,7 @@ def run(
         guest=guest.record,
         release="",
         cmdline="",
-        inputs=_inputs(workload),
+        inputs=input_hashes(workload),
         settings=options.settings,
         place=options.place,
     )
@@ -203,7 +203,7 @@ def give_files(guest: Guest, module: ModuleType, params: Value, deadline: Deadli
         guest.ssh.copy(source=str(source), target=f"guest:{target}", deadline=deadline)
 
 
-def _inputs(workload: str) -> dict[str, str]:
+def input_hashes(workload: str) -> dict[str, str]:
     """The workload's files, and those that every workload uses -> SHA-256."""
     own = {path.name: path for path in sorted((paths.ROOT / paths.WORKLOADS).glob(f"{workload}.*"))}
     shared = {AGENT_INPUT: paths.AGENT, WORKLOAD_INPUT: paths.WORKLOAD_MODULE}

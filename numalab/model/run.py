@@ -51,8 +51,8 @@ class Run(Stored):
     release: str
     cmdline: str
     kernel_facts: dict[str, str] = Field(default_factory=dict)
-    """Compiler, linker, preemption model, configuration, THP and NUMA balancing, as the guest's kernel tells
-    them; empty in older runs."""
+    """Compiler, linker, preemption model, configuration, THP, NUMA balancing and init, as the guest's kernel
+    tells them; empty in older runs."""
     settings: dict[str, str] = Field(default_factory=dict)
     """Sysctls and knobs, set and read back."""
     place: Place | None = None

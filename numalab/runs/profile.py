@@ -20,8 +20,9 @@ Stacks = Mapping[tuple[str, ...], int]
 
 IDLE = "swapper"
 """The idle task's name, which is a stack's first frame."""
-INTERRUPT = re.compile(r"sysvec_|common_interrupt|irq_|_irq|softirq")
-"""Functions of an interrupt, which is work though it interrupted nothing."""
+INTERRUPT = re.compile(r"sysvec_|_interrupt$|^do_IRQ$|^(__)?irq_(enter|exit)|softirq")
+"""Functions of an interrupt, which is work though it interrupted nothing (arch/x86/kernel: entries since 5.8,
+and before)."""
 
 
 class Share(Value):

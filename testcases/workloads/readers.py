@@ -17,7 +17,8 @@ DISK = "/dev/disk/by-id/virtio-data"
 
 
 class Params(Value):
-    """How many readers, what each reads (in MiB, or all together this many times the guest's memory), how long they may take."""
+    """How many readers; what each reads, in MiB, or else how many times the guest's memory all read, as far as the disk goes; and
+    how long they may take."""
 
     readers: Annotated[int, Field(ge=1)] = 4
     mib: Annotated[int, Field(ge=0)] = 0
@@ -34,11 +35,16 @@ PARAMS = {
 
 def phases(params: Params) -> tuple[Phase, ...]:
     """All readers at once, each in its part of the disk `data`; one that fails fails the phase. Raises InputError."""
-    if bool(params.mib) == bool(params.memories):
-        raise InputError("readers: one of mib and memories is to be above 0")
+    if not params.mib and not params.memories:
+        raise InputError("readers: mib or memories is to be above 0")
     each = f"{params.mib}"
-    if params.memories:
-        each = f"$(awk '/MemTotal/ {{print int({params.memories} * $2 / 1024 / {params.readers})}}' /proc/meminfo)"
+    if not params.mib:
+        part = f"{params.memories} * $2 / 1024 / {params.readers}"
+        most = f"disk / 1048576 / {params.readers}"
+        each = (
+            f"$(awk -v disk=$(blockdev --getsize64 {DISK}) "
+            f"'/MemTotal/ {{all = {part}; most = {most}; print int(all < most ? all : most)}}' /proc/meminfo)"
+        )
     reader = f"dd if={DISK} of=/dev/null bs=64k count=$((each * 16)) skip=$((reader * each * 16)) status=none"
     command = (
         f"each={each}; pids=; for reader in $(seq 0 {params.readers - 1}); do {reader} & pids=\"$pids $!\"; done; "

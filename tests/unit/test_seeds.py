@@ -10,6 +10,7 @@ import pytest
 
 from numalab.analysis.verdict import verdict
 from numalab.core.paths import ROOT
+from numalab.measure import runner
 from numalab.model import catalog
 from numalab.model.case import Arm, Case
 from numalab.model.run import Run
@@ -36,7 +37,11 @@ def boots(before: list[int], after: list[int], case: Case = synthetic.CASE) -> l
     ]
 
 
-RUNS = boots([300, 310, 290], [100, 104, 98])
+RUNS = [
+    run.model_copy(update={"inputs": runner.input_hashes(run.workload)})
+    for run in boots([300, 310, 290], [100, 104, 98])
+]
+"""Three boots of each kernel, whose workload is today's."""
 
 
 def test_a_row() -> None:
@@ -66,6 +71,8 @@ def test_what_there_is_to_know() -> None:
     assert seeds.notes(harder, RUNS[0], (3, 3), kernels_today=False) == (
         "a kernel was built anew since; the case has changed since; the case asks for 5 boots"
     )
+    older = RUNS[0].model_copy(update={"inputs": {}})
+    assert seeds.notes(case, older, (3, 3), kernels_today=True) == "the workload has changed since"
 
 
 @pytest.mark.parametrize(

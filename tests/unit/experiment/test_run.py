@@ -389,7 +389,15 @@ def test_programs_are_made_before_the_first_boot(plan: Plan, lab: Lab) -> None:
     """In a guest of their own, on the host's clock, so that all boots that are measured are alike."""
     lab.clock, lab.together = Clock.VIRTUAL, threading.Barrier(2)
     lab.lacking = [phase for phase in workload_phases(plan) if phase.makes]
-    experiment.conduct(plan, FakeHost().real(), 2, limit=Deadline.after, view=Seen())
+    limits: list[tuple[float, int]] = []
+
+    def limit(seconds: float) -> Deadline:
+        limits.append((seconds, len(lab.shares)))
+        return Deadline.after(seconds)
+
+    experiment.conduct(plan, FakeHost().real(), 2, limit=limit, view=Seen())
+    seconds = launch.UP_SECONDS + sum(phase.limit_seconds for phase in lab.lacking)
+    assert (seconds, 1) in limits, "its time does not run while it waits for CPUs"
     assert lab.happened[:2] == ["compile-remote in mine-compile", "down"]
     assert not any("compile" in word for word in lab.happened[2:])
     assert [request.clock for request in lab.requests] == [Clock.HOST, *[Clock.VIRTUAL] * 4]

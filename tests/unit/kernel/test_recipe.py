@@ -485,8 +485,11 @@ def test_files_compiled_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     said: list[str] = []
     monkeypatch.setattr(build, "moving", said.append)
     log = tmp_path / "build.log"
-    build._count_compiled(log, 0)
-    log.write_text("make[1]: Entering\n  CC      a.o\n  LD      b\n  CC [M]  c.o\n")
-    build._count_compiled(log, 0)
-    build._count_compiled(log, log.stat().st_mtime + 1)
-    assert said == ["2 files compiled"], "neither before there is a log, nor of an earlier make"
+    compiled = build._Compiled(log, 0)
+    compiled.tell()
+    log.write_text("make[1]: Entering\n  CC      a.o\n  LD      b\n  CC [M]  c.o\n  CC  ha")
+    compiled.tell()
+    log.write_text(log.read_text() + "lf.o\n")
+    compiled.tell()
+    build._Compiled(log, log.stat().st_mtime + 1).tell()
+    assert said == ["2 files compiled", "3 files compiled"], "nothing of a line's half or an earlier make"

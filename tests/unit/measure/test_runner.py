@@ -328,14 +328,14 @@ def test_a_file_that_moves_keeps_its_name_in_the_inputs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise a run from before the move could not be judged with one from after it."""
-    stored = runner._inputs("xfsrepair")
+    stored = runner.input_hashes("xfsrepair")
     assert {"inside.py", "workload.py", "xfsrepair.py"} == set(stored), (
         "these names are in the runs that people have"
     )
     for name, target in (("AGENT", "measure/agent.py"), ("WORKLOAD_MODULE", "measure/for_workloads.py")):
         (tmp_path / target).parent.mkdir(exist_ok=True)
         monkeypatch.setattr(paths, name, Path(shutil.copy(getattr(paths, name), tmp_path / target)))
-    moved = runner._inputs("xfsrepair")
+    moved = runner.input_hashes("xfsrepair")
     assert moved == stored
     sides = ((Arm.BEFORE, stored), (Arm.AFTER, moved))
     runs = [
@@ -349,7 +349,7 @@ def test_a_file_that_moves_keeps_its_name_in_the_inputs(
         synthetic.phase("repair-defaults"),
         boot=9,
         arm=Arm.AFTER,
-        inputs=runner._inputs("xfsrepair"),
+        inputs=runner.input_hashes("xfsrepair"),
     )
     with pytest.raises(InputError, match=r"inputs: inside\.py="):
         verdict.verdict([*runs, changed])

@@ -32,6 +32,7 @@ def test_each_reads_its_part(program: Callable[[str, str], Path]) -> None:
 
 def test_the_full_size_reads_four_times_the_memory(program: Callable[[str, str], Path]) -> None:
     program("dd", 'echo "$@"')
+    program("blockdev", f"echo {1 << 60}")
     module = runner.load("readers")
     (read,) = module.phases(module.PARAMS[SizeClass.FULL])
     blocks = parts(read.command)
@@ -40,8 +41,17 @@ def test_the_full_size_reads_four_times_the_memory(program: Callable[[str, str],
     assert sum(count for _, count in blocks) * 64 == pytest.approx(4 * total, rel=0.001)
 
 
-@pytest.mark.parametrize("words", [{}, {"mib": 1, "memories": 2}])
-def test_one_measure(words: dict[str, int]) -> None:
+def test_no_further_than_the_disk_goes(program: Callable[[str, str], Path]) -> None:
+    program("dd", 'echo "$@"')
+    program("blockdev", f"echo {8 << 20}")
     module = runner.load("readers")
-    with pytest.raises(InputError, match="one of mib and memories"):
-        module.phases(module.Params(seconds=1, **words))
+    (read,) = module.phases(module.Params(readers=2, memories=4, seconds=1))
+    assert parts(read.command) == [(0, 64), (64, 64)]
+
+
+def test_something_is_to_be_read() -> None:
+    module = runner.load("readers")
+    with pytest.raises(InputError, match="mib or memories"):
+        module.phases(module.Params(seconds=1))
+    (read,) = module.phases(module.Params(mib=1, memories=2, seconds=1))
+    assert "each=1;" in read.command, "mib goes before memories, which a size has by default"
