@@ -46,6 +46,8 @@ def test_used_as_a_person_would(lab_py: Command, tmp_path: Path) -> None:
     )
     assert "numalab.word=yes" in lab_py("exec", "one", "--", "cat", "/proc/cmdline").stdout
     assert "Linux version" in lab_py("console", "one", "--log").stdout
+    loads_a_module = lab_py("exec", "one", "--", "test", "-c", "/dev/loop-control")
+    assert loads_a_module.returncode == 0, "a kernel with modules has nodes of those that are not loaded"
 
     (tmp_path / "to").write_text("there and back")
     assert lab_py("put", "one", str(tmp_path / "to"), "/root/to").returncode == 0
