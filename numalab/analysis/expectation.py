@@ -19,7 +19,7 @@ discoveries over the case's deciding expectations (Benjamini and Hochberg 1995).
 there is none, and one of `by` or more is denied, with a chance of about alpha / 2 each. "More than MISSES" is
 the lower end of the share's interval (effect.share) at 1 - alpha / n, n the deciding expectations with a `to`
 (Bonferroni), so that a share of MISSES or less is denied with a chance of at most alpha / 2 over the case.
-A time has to change by LEAST_TIME at least, whatever its `by`.
+A time has to change by case.LEAST_TIME at least, whatever its `by`.
 The range between 1 and `by` does not matter to the case (an indifference zone: Bechhofer 1954); either answer
 may result there.
 The interval of an expectation that decides is widened with the test: of m expectations R of which differ from
@@ -50,11 +50,6 @@ ALPHA = 1 - CONFIDENCE
 MISSES = 0.1
 """The share of boots after that may miss `to`. An effect that nine boots of ten show is there, and a smaller
 share is not to be had: of 3 boots all must miss before it is denied, of 5 three, of 8 four, of 12 five."""
-
-LEAST_TIME = 1.02
-"""The least factor asked of a time. Where code and data come to lie moves a time by some per cent without any
-change of the source (Mytkowicz and others, ASPLOS 2009), and each kernel here is one build, whose boots all
-share it: a smaller difference, however sure, is that of two binaries. Chosen, not measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,17 +261,12 @@ def _answer(
             None,
             f"{reason}; q {q_none:.2g} is above {alpha:.2g}; {_lacking(one.effect, expected, alpha)}",
         )
-    if _towards(one.effect, expected) < math.log(_asked(expected)) - effect.NO_SPREAD:
+    if _towards(one.effect, expected) < math.log(expected.asked) - effect.NO_SPREAD:
         return Answer.CANNOT_TELL, None, f"{reason}; there is an effect, but maybe not as large as that"
     if missed:
         return Answer.CANNOT_TELL, None, reason
     clear = _wholly_beyond(one.effect, expected, interval_alpha)
     return Answer.HOLDS, None if clear else Grade.SIZE_OPEN, reason
-
-
-def _asked(expected: Expectation) -> float:
-    """The factor that is asked for: `by`, of a time LEAST_TIME at least."""
-    return max(expected.by, LEAST_TIME) if expected.cost else expected.by
 
 
 def _missed(one: MeasuredExpectation) -> int:
@@ -298,12 +288,12 @@ def _failure(observed: Effect, expected: Expectation, *, differs: bool) -> Grade
 
 def _wholly_beyond(observed: Effect, expected: Expectation, alpha: float) -> bool:
     """Whether the interval of an effect that differs from 1 lies beyond `by`, in the expected direction."""
-    if _asked(expected) == 1:
+    if expected.asked == 1:
         return True
     low, high = effect.interval(observed, alpha)
     if expected.direction is Direction.RISES:
-        return low >= _asked(expected) * (1 - effect.NO_SPREAD)
-    return high is not None and high * _asked(expected) <= 1 + effect.NO_SPREAD
+        return low >= expected.asked * (1 - effect.NO_SPREAD)
+    return high is not None and high * expected.asked <= 1 + effect.NO_SPREAD
 
 
 def _towards(observed: Effect, expected: Expectation) -> float:
@@ -316,23 +306,19 @@ def _towards(observed: Effect, expected: Expectation) -> float:
 
 def _p_less(observed: Effect, expected: Expectation) -> float:
     """Two-sided p of E = `by`; 1 unless the observed E is less."""
-    short = math.log(_asked(expected)) - _towards(observed, expected)
+    short = math.log(expected.asked) - _towards(observed, expected)
     return effect.p_distance(observed, short) if short > effect.NO_SPREAD else 1.0
 
 
 def _factor(observed: Effect, expected: Expectation) -> float:
     """The effect for which boots are counted: `by`, or where that is 1 the observed one."""
-    asked = _asked(expected)
-    return asked if asked > 1 else math.exp(abs(observed.log))
+    return expected.asked if expected.asked > 1 else math.exp(abs(observed.log))
 
 
 def _effect_text(observed: Effect, expected: Expectation, alpha: float, *, odds: bool) -> str:
     """The observed and the expected effect, in words."""
-    ratio, (low, high), asked = (
-        effect.ratio(observed),
-        effect.interval(observed, alpha),
-        _asked(expected),
-    )
+    ratio, (low, high) = effect.ratio(observed), effect.interval(observed, alpha)
+    asked = expected.asked
     shown = "without end" if ratio is None else f"{ratio:.3g}"
     ends = f"{low:.3g} or more" if high is None else f"{low:.3g} to {high:.3g}"
     bound, word = (1 / asked, "less") if expected.direction is Direction.FALLS else (asked, "more")

@@ -270,7 +270,7 @@ def _compose_boot(
     words = [f"root={base.root} rw {CMDLINE} systemd.hostname={request.name}"]
     words += [f"numa=fake={shape.fake}"] if shape.fake else []
     if _init(request, base) is Init.LAB:
-        words += image.INIT_WORDS if request.network else image.INIT_WORDS[:1]
+        words += [image.INIT_WORD, *([image.ROUTE_WORD] if request.network else [])]
     words += [text for text in (boot.cmdline, request.append) if text]
     kernel, initrd = (str(there[Path(path)]) if path else None for path in (boot.kernel, boot.initrd))
     return boot.model_copy(update={"kernel": kernel, "initrd": initrd, "cmdline": " ".join(words)})

@@ -106,7 +106,7 @@ def _own_kernel(guest: Guest, kernel: Kernel, deadline: Deadline, ssh_port: int 
     spec = guest.record.spec
     boot = kernel_boot.resolve(kernel, image.pinned(guest.record.image, guest.record.image_id))
     # What GRUB boots is a distribution, with its systemd.
-    words = [word for word in spec.boot.cmdline.split() if word not in image.INIT_WORDS]
+    words = [word for word in spec.boot.cmdline.split() if word not in (image.INIT_WORD, image.ROUTE_WORD)]
     with (
         tempfile.TemporaryDirectory(prefix="numalab-") as scratch,
         step("kernel installed in the guest", who=guest.name),
@@ -131,8 +131,7 @@ def _own_kernel(guest: Guest, kernel: Kernel, deadline: Deadline, ssh_port: int 
         ssh.succeed(guest, "sync", deadline=deadline)
         guest.ssh.disconnect(deadline)
         # The lab's init does not hear the power button. sync(2) has written all there is, metadata too.
-        lab_init = image.INIT_WORDS[0] in spec.boot.cmdline.split()
-        grace = 0.0 if lab_init else SHUTDOWN_SECONDS
+        grace = 0.0 if image.INIT_WORD in spec.boot.cmdline.split() else SHUTDOWN_SECONDS
         guest.host.stop(guest.mark, deadline.within(SHUTDOWN_SECONDS + 30), grace=grace)
         # Everything else of the boot stays, such as its era's environment.
         own = spec.boot.model_copy(

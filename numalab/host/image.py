@@ -36,8 +36,8 @@ FORMAT = 3
 """Incremented when this module makes another image from the same files."""
 INIT = "/usr/local/sbin/lab-init"
 """The lab's init, in a guest. It sets up addresses of QEMU's user network."""
-INIT_WORDS = (f"init={INIT}", "numalab.route")
-"""The words on the kernel command line that are for it: that it is run, and sets up a default route."""
+INIT_WORD, ROUTE_WORD = f"init={INIT}", "numalab.route"
+"""The words on the kernel command line that have it run, and have it set up a default route."""
 _INIT_FILE = f"playbooks/roles/guest/files/root{INIT}"
 ROOT_START = 2 * MIB
 """Start of the root partition; before it are the GPT and a BIOS boot partition for GRUB."""

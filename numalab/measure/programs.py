@@ -7,11 +7,11 @@ others.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
 from numalab.core import state
+from numalab.core.checksum import of_texts
 from numalab.core.log import step
 from numalab.core.process import Deadline
 from numalab.guest.guest import Guest
@@ -21,8 +21,7 @@ from numalab.model.values import Phase
 
 def kept(image_id: str, phase: Phase) -> Path:
     """Where the program of a phase is kept, for guests of an image; it may not be there yet."""
-    digest = hashlib.sha256(phase.command.encode()).hexdigest()[:16]
-    return state.folder("programs") / f"{image_id}-{digest}"
+    return state.folder("programs") / f"{image_id}-{of_texts(phase.command)[:16]}"
 
 
 def missing(image_id: str, phases: Iterable[Phase]) -> list[Phase]:

@@ -301,8 +301,8 @@ def _interval(finding: Finding) -> str:
 
 def _required_ratio(finding: Finding) -> float:
     """The ratio that an expectation requires at least."""
-    by = finding.expectation.by
-    return 1 / by if finding.expectation.direction is Direction.FALLS else by
+    asked = finding.expectation.asked
+    return 1 / asked if finding.expectation.direction is Direction.FALLS else asked
 
 
 def _ticks(start: float, end: float) -> list[float]:
