@@ -343,11 +343,11 @@ def _line(text: str) -> str:
 
 
 def hung(runs: Sequence[Run]) -> str:
-    """How many boots had to be repeated because they hung under emulation, in words; '' for none."""
+    """How many boots were repeated because the emulator hung or broke in them, in words; '' for none."""
     count = sum(run.guest.hung for run in runs)
     return (
-        f"{count} boot{'s' * (count > 1)} hung under emulation and {'were' if count > 1 else 'was'} begun"
-        " again"
+        f"{count} boot{'s' * (count > 1)} hung or broke QEMU under emulation and"
+        f" {'were' if count > 1 else 'was'} begun again"
         if count
         else ""
     )

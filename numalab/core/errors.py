@@ -71,7 +71,8 @@ class GuestError(LabError):
 
 
 class BootHung(GuestError):
-    """A boot under emulation hung (guest.HUNG_SECONDS), or oopsed through a fault of the emulator."""
+    """A boot under emulation hung (guest.HUNG_SECONDS), or ended by a fault of the emulator: an oops, or a
+    failed assertion in QEMU."""
 
 
 class GuestLost(GuestError):

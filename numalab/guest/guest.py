@@ -164,8 +164,8 @@ class Guest:
 
     def watch(self, *, last: bool = False) -> None:
         """Raise KernelOops when the console shows one, HostError when a full disk of the host paused the
-        guest, GuestLost when the domain is gone, BootHung when a boot hangs. `last`: an incomplete last line
-        counts too."""
+        guest, GuestLost when the domain is gone, BootHung when a boot hangs or breaks QEMU. `last`: an
+        incomplete last line counts too."""
         try:
             self._console(last=last)
         except KernelOops as error:
@@ -183,9 +183,11 @@ class Guest:
             self._check_boot()
         if paused_by is None:
             self._console(last=True)
-            raise GuestLost(
-                f"guest {self.name}: its domain is gone: QEMU ended, or somebody destroyed it",
-                evidence=self.console_tail(),
+            assertion = self.host.failed_assertion(self.mark, Deadline.after(60))
+            why = f"QEMU ended itself: {assertion}" if assertion else "QEMU ended, or somebody destroyed it"
+            repeat = assertion and self._booting and self.record.spec.accel is Accel.TCG
+            raise (BootHung if repeat else GuestLost)(
+                f"guest {self.name}: its domain is gone: {why}", evidence=self.console_tail()
             )
 
     def _check_oops(self, error: KernelOops) -> None:

@@ -83,7 +83,8 @@ class GuestRequest(Value):
 def up(request: GuestRequest, host: Host, deadline: Deadline) -> Guest:
     """Make, boot, reach, verify and provision a guest. On any error, nothing of it is left.
 
-    A boot that hangs under emulation is repeated on fresh disks: with a warning, and counted in the record.
+    A boot that hangs under emulation, or breaks QEMU, is repeated on fresh disks: with a warning, and counted
+    in the record.
     """
     # Before `hold`, which would wait for another lab.py that works on the guest.
     if (state.folder("guests") / request.name).exists():
@@ -95,7 +96,7 @@ def up(request: GuestRequest, host: Host, deadline: Deadline) -> Guest:
             except BootHung as error:
                 console_log = state.folder("logs") / f"hung-{state.stamp()}-{request.name}-{hung + 1}.log"
                 with contextlib.suppress(OSError):
-                    console_log.write_text(error.evidence)
+                    console_log.write_text(f"{error.evidence}\n{error}\n")
                 note(f"{error}; begun again (the end of its console: {console_log})")
         return _up(request, host, deadline, BOOT_TRIES - 1)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import re
 import shutil
 import threading
 import time
@@ -36,6 +37,10 @@ LIBVIRTD_SECONDS = 10.0
 LIBVIRT_SOCKET = Path("/run/libvirt/libvirt-sock")
 GONE = (libvirt.VIR_ERR_NO_DOMAIN, libvirt.VIR_ERR_OPERATION_INVALID)
 """libvirt's errors for a domain that has ended: not found, or not running."""
+QEMU_LOG_BYTES = 16 * KIB
+"""How much of the end of libvirt's log of a domain is read; QEMU's command line in it has some 6 KiB."""
+ASSERTION = re.compile(r"\bassertion\b.*\bfailed\b|assertion failed|should not be reached", re.IGNORECASE)
+"""A failed assertion in QEMU's output: of libc's assert(), g_assert() and g_assert_not_reached()."""
 HEADROOM = 512 * MIB
 """Host memory that admission leaves to QEMU itself and to everything else."""
 
@@ -109,6 +114,22 @@ class Host:
                 if b"qemu" in words[0] and guest.uuid.encode() in words:
                     return int(process.parent.name)
         return None
+
+    def failed_assertion(self, guest: Mark, deadline: Deadline) -> str:
+        """The assertion that ended the guest's QEMU, as QEMU printed it; '' for none, and where libvirt's log
+        cannot be read: under the system instance it belongs to root."""
+        system = urlsplit(self.uri).path == "/system"
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        folder = Path("/var/log/libvirt/qemu") if system else cache / "libvirt/qemu/log"
+        log = folder / f"{domain_name(guest)}.log"
+        try:
+            size = self.where.size(log, deadline)
+            text = self.where.read(log, max(0, size - QEMU_LOG_BYTES), deadline, QEMU_LOG_BYTES)
+        except (OSError, HostError):
+            return ""
+        # libvirt appends: the guest's own part is the last.
+        last = re.split(r"^\S+ \S+: starting up ", text.decode(errors="replace"), flags=re.MULTILINE)[-1]
+        return next((line.strip() for line in last.splitlines() if ASSERTION.search(line)), "")
 
     def cpu_seconds(self, guest: Mark) -> float:
         """Processor time used by the guest so far; 0 when it is gone."""

@@ -117,7 +117,7 @@ class GuestRecord(Stored):
     kept: bool = True
     """Whether the guest outlives the process that made it. If not, gc ends it once that process is gone."""
     hung: int = 0
-    """How many boots hung under emulation before this one."""
+    """How many boots hung under emulation, or broke QEMU, before this one."""
 
     @classmethod
     def upgraded(cls, data: dict[str, Any], number: int) -> dict[str, Any]:

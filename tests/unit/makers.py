@@ -144,6 +144,7 @@ class FakeHost:
         self.stopped: list[str] = []
         self.refuses: Exception | None = None
         self.full = ""
+        self.assertion = ""
         self.forgotten: dict[str, int] = {}
 
     @property
@@ -186,6 +187,10 @@ class FakeHost:
     def qemu(self, guest: Mark) -> int | None:
         """The process of a guest that libvirt has forgotten."""
         return self.forgotten.get(guest.uuid)
+
+    def failed_assertion(self, guest: Mark, deadline: Deadline) -> str:
+        """What ended its QEMU."""
+        return self.assertion
 
     def cpu_seconds(self, guest: Mark) -> float:
         """Next to nothing, as of a guest that hangs."""

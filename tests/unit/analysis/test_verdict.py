@@ -166,7 +166,7 @@ def test_boots_that_were_begun_again_are_doubted() -> None:
     runs = [first.model_copy(update={"guest": first.guest.model_copy(update={"hung": 2})}), *others]
     assert told(runs) == (
         (
-            f"2 boots hung under emulation and were begun again, before {first.id}: a kernel that hangs looks"
+            f"2 boots hung or broke QEMU under emulation and were begun again, before {first.id}: a kernel that hangs looks"
             " the same"
         ),
     )

@@ -270,8 +270,9 @@ OOPSED = """[ 1.4] sched_clock: Marking stable
 """
 
 
-def boots(monkeypatch: pytest.MonkeyPatch, *outcomes: str) -> list[str]:
-    """Boots that print this and nothing more: 'up' answers; 'hang' is watched until it is given up."""
+def boots(monkeypatch: pytest.MonkeyPatch, *outcomes: str, host: FakeHost | None = None) -> list[str]:
+    """Boots that print this and nothing more: 'up' answers; 'hang' is watched until it is given up; the
+    `host` loses the domain of a 'broken' one."""
     left = list(outcomes)
 
     def wait(self: ssh.Ssh, _: Deadline) -> None:
@@ -283,7 +284,9 @@ def boots(monkeypatch: pytest.MonkeyPatch, *outcomes: str) -> list[str]:
         }
         text = ({"silent": ""} | oopses).get(outcome, "[ 1.0] fine\n[ 1.6] sched_clock: Marking stable\n")
         (self.known_hosts.parent / "console.log").write_text(text)
-        monkeypatch.setattr(guest, "HUNG_SECONDS", 90.0 if outcome == "up" else -1.0)
+        monkeypatch.setattr(guest, "HUNG_SECONDS", -1.0 if outcome in ("hang", "silent") else 90.0)
+        if host and outcome == "broken":
+            host.domains.clear()
         assert self.watch
         self.watch()
 
@@ -300,7 +303,7 @@ def test_a_hung_boot_is_begun_again(
     log = caplog.text
     assert log.count("guest g: hung in its boot under emulation, nothing new on its console for") == 2
     assert "last: [ 1.6] sched_clock: Marking stable; begun again" in log
-    assert next(state.folder("logs").glob("hung-*-g-2.log")).read_text().endswith("Marking stable")
+    assert next(state.folder("logs").glob("hung-*-g-2.log")).read_text().count("Marking stable") == 2
 
 
 @pytest.mark.parametrize(
@@ -361,6 +364,38 @@ def test_a_boot_that_always_hangs(
     with pytest.raises(BootHung):
         launch.up(request(), host.real(), deadline)
     assert (left, guest.names(), host.domains) == (["up"], [], {})
+
+
+ASSERTION = "qemu-system-x86_64: system/physmem.c:2678: iotlb_to_section: Assertion `a < b' failed."
+
+
+@pytest.mark.parametrize("choice", [Accel.TCG, Accel.KVM])
+def test_a_boot_that_breaks_qemu(
+    choice: Accel, host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline
+) -> None:
+    """Under emulation it is begun again: the assertion is the emulator's. Under KVM it is an error."""
+    probe = accelerator.Probe(accel=choice, reason="test", key="")
+    monkeypatch.setattr(accelerator, "choose", lambda *_: probe)
+    host.assertion = ASSERTION
+    left = boots(monkeypatch, "broken", "up", host=host)
+    if choice is Accel.TCG:
+        assert launch.up(request(), host.real(), deadline).record.hung == 1
+        assert "physmem" in next(state.folder("logs").glob("hung-*-g-1.log")).read_text()
+    else:
+        with pytest.raises(
+            GuestLost, match="g: its domain is gone: QEMU ended itself: qemu-system-x86_64: sys"
+        ):
+            launch.up(request(), host.real(), deadline)
+        assert (left, host.names) == (["up"], [])
+
+
+def test_a_guest_whose_qemu_breaks_later(host: FakeHost, deadline: Deadline) -> None:
+    """What it measured is lost: an error, with QEMU's reason."""
+    made = launch.up(request(), host.real(), deadline)
+    host.assertion = ASSERTION
+    host.domains.clear()
+    with pytest.raises(GuestLost, match=r"QEMU ended itself: .*iotlb_to_section"):
+        made.watch()
 
 
 @pytest.mark.parametrize("why", ["kvm", "quiet", "silent"])

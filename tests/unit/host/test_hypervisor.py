@@ -112,6 +112,47 @@ def test_only_marked_domains_are_guests() -> None:
     assert host(earlier).marks() == [mark(guest("a"))], "as labs before 2026-11 called them"
 
 
+LIBC = "qemu-system-x86_64: system/physmem.c:2678: iotlb_to_section: Assertion `index < d->nb' failed."
+GLIB = "ERROR:../hw/core/cpu.c:120:cpu_reset: assertion failed: (cpu->halted)"
+
+
+@pytest.mark.parametrize(
+    ("log", "line"),
+    [
+        (None, ""),
+        ("", ""),
+        (f"LC_ALL=C \\\n-msg timestamp=on\n{LIBC}\n2026-11-23 15:13:41.763+0000: shutting down\n", LIBC),
+        (f"-msg timestamp=on\n**\n{GLIB}\nBail out! {GLIB}\n", GLIB),
+        (
+            "qemu-system-x86_64: terminating on signal 15 from pid 1\n2026-11-23 15:13:41.7: shutting down\n",
+            "",
+        ),
+    ],
+)
+@pytest.mark.parametrize(
+    "before", ["", f"2026-11-22 10:00:00.1+0000: starting up libvirt\n{LIBC[::-1]}\n{LIBC}\n"]
+)
+def test_a_failed_assertion_of_qemu(
+    log: str | None,
+    line: str,
+    before: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    deadline: Deadline,
+) -> None:
+    """Read from libvirt's log: from the guest's own part, not from that of an earlier guest of this name."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    path = tmp_path / "libvirt/qemu/log" / f"{domain_name(mark(guest('a')))}.log"
+    path.parent.mkdir(parents=True)
+    if log is not None:
+        path.write_text(f"{before}2026-11-23 10:00:00.000+0000: starting up libvirt version: 9.0.0\n{log}")
+    session = Host("qemu:///session", Connection())
+    assert session.failed_assertion(mark(guest("a")), deadline) == line
+    if os.geteuid():
+        path.chmod(0)
+        assert session.failed_assertion(mark(guest("a")), deadline) == ""
+
+
 def test_stop(deadline: Deadline) -> None:
     mine = ours("a")
     host(mine).stop(mark(guest("a")), deadline)

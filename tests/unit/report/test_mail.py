@@ -84,8 +84,8 @@ def test_the_whole_mail() -> None:
     ("counts", "said"),
     [
         ((), None),
-        ((1,), "Hung:     1 boot hung under emulation and was begun again"),
-        ((1, 2), "Hung:     3 boots hung under emulation and were begun again"),
+        ((1,), "Hung:     1 boot hung or broke QEMU under emulation and was begun again"),
+        ((1, 2), "Hung:     3 boots hung or broke QEMU under emulation and were begun again"),
     ],
 )
 def test_boots_that_hung_are_told(counts: Sequence[int], said: str | None) -> None:
