@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Error rates of verdicts, and how often they detect known effects: simulated boots, the same every time.
 
-Four tables, in percent: effects claimed where nothing changed, for several distributions; the known effects
-(issue 4's table, KNOWN) detected; the same cases with "before" passed off as "after"; and counters that
-should be 0 (`to`) denied, by the share of boots that miss it.
+Five tables, in percent: effects claimed where nothing changed, for several distributions; the known effects
+(issue 4's table, KNOWN) detected; the same cases with "before" passed off as "after"; counters that should be
+0 (`to`) denied, by the share of boots that miss it; and boots that drift.
 
     .venv/bin/python benchmarks/judge.py [--tries 2000]
 """
@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from numalab.analysis import effect, expectation, verdict
 from numalab.analysis.metrics import Kind
+from numalab.experiment.plan import boot_order
 from numalab.model.case import CaseSize, Direction, Expectation, Machine
 from numalab.model.verdict import Answer, Finding
 
@@ -238,6 +239,43 @@ def show_misses(tries: int) -> None:
         print(f"{name:28}" + "".join(f"{rate:7.1f}" for rate in found), flush=True)
 
 
+def show_drift(tries: int) -> None:
+    """Print what a drift over the boots of an experiment does, taken out and left in."""
+    asked = Expectation(metric="any", phase="*", direction=Direction.FALLS, by=1.1)
+    print("\nboots that scatter by 5 % and drift: %, with the drift taken out (left in)")
+    print(f"{'':42}" + "".join(f"{f'{boots} boots':>16}" for boots in BOOTS))
+    for drift in (0.0, 0.02, 0.1):
+        for name, ratio, wanted in (
+            ("nothing changed: `falls` held", 1.0, (ANY, Answer.HOLDS)),
+            ("falls by 1.3: by 1.1 held", 1 / 1.3, (asked, Answer.HOLDS)),
+            ("nothing changed: by 1.1 denied", 1.0, (asked, Answer.DOES_NOT_HOLD)),
+        ):
+            cells = [drifting(drift, ratio, *wanted, boots, tries) for boots in BOOTS]
+            shown = "".join(f"{out:.1f} ({left:.1f})".rjust(16) for out, left in cells)
+            print(f"{f'{100 * drift:g} % a boot, {name}':42}{shown}", flush=True)
+
+
+def drifting(
+    drift: float, ratio: float, wish: Expectation, answer: Answer, boots: int, tries: int
+) -> tuple[float, float]:
+    """How often boots of an experiment give the answer, in percent: with their positions, and without."""
+    rng, counted = np.random.default_rng(7), [0, 0]
+    for seed in range(tries):
+        places: tuple[list[float], list[float]] = ([], [])
+        for number, index in boot_order("ab", boots, seed=seed):
+            places[index].append(number)
+        before, after = (
+            _drawn(np.exp(rng.normal(8, 0.05, boots) + np.multiply(np.log1p(drift), of_side)))
+            for of_side in places
+        )
+        for which, positions in enumerate((places, None)):
+            measured = expectation.with_values(
+                wish, before, [ratio * value for value in after], RATIO, positions=positions
+            )
+            counted[which] += expectation.together([measured])[0].answer is answer
+    return 100 * counted[0] / tries, 100 * counted[1] / tries
+
+
 def two_boots(tries: int) -> float:
     """Effects claimed from two boots of each kernel without a change, in percent: why LEAST_BOOTS is 3."""
     rng, draw, held = np.random.default_rng(6), UNCHANGED["two modes, even"][1], 0
@@ -252,7 +290,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--tries", type=int, default=2000)
     tries: int = parser.parse_args().tries
-    for show in (show_unchanged, show_known, show_planted, show_misses):
+    for show in (show_unchanged, show_known, show_planted, show_misses, show_drift):
         show(tries)
     return 0
 

@@ -19,16 +19,17 @@ from numalab.model.verdict import CONFIDENCE, Answer, Verdict
 
 
 def sides(runs: Sequence[Run], kernels: int) -> list[list[Run]]:
-    """An experiment's runs by the position of their kernel: the inverse of experiment.plan.boot_order.
+    """An experiment's runs by the index of their kernel in it (Place.kernel).
 
-    The same kernel may have several positions. InputError for a run that belongs to no experiment.
+    The same kernel may be there several times. InputError for a run that belongs to no experiment.
     """
     by_position: list[list[Run]] = [[] for _ in range(kernels)]
     for run in runs:
         if run.place is None:
             raise InputError(f"run {run.id} belongs to no experiment")
         turn, position = divmod(run.place.boot, kernels)
-        by_position[position if turn % 2 == 0 else kernels - 1 - position].append(run)
+        earlier = position if turn % 2 == 0 else kernels - 1 - position
+        by_position[earlier if run.place.kernel is None else run.place.kernel].append(run)
     return by_position
 
 

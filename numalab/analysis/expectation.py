@@ -92,8 +92,12 @@ def with_values(
     obstacle: str = "",
     silent: str = "",
     label: str = "",
+    positions: tuple[Sequence[float], Sequence[float]] | None = None,
 ) -> MeasuredExpectation:
-    """An expectation with the values of the boots that have one. `obstacle` to `label`: see the class."""
+    """An expectation with the values of the boots that have one.
+
+    `obstacle` to `label`: see the class. `positions`: see effect.compare.
+    """
     values, fewest = [*before, *after], min(len(before), len(after))
     share = kind is Kind.SHARE
     counts = kind is Kind.COUNT and all(float(value).is_integer() for value in values)
@@ -128,7 +132,9 @@ def with_values(
         expectation=expectation,
         before=tuple(before),
         after=tuple(after),
-        effect=effect.compare(before, after, counts=counts, share=share) if sound else None,
+        effect=effect.compare(before, after, counts=counts, share=share, positions=positions)
+        if sound
+        else None,
         obstacle=obstacle or trouble,
         silent=silent or ("" if expectation.decides else "so the case has it"),
         label=label,
@@ -209,6 +215,7 @@ def _interval(observed: Effect, alpha: float) -> dict[str, float | None]:
 def _numbers(observed: Effect, expected: Expectation, alpha: float) -> dict[str, float | None]:
     return {
         "ratio": effect.ratio(observed),
+        "drift": math.exp(observed.drift.log) if observed.drift else None,
         "detectable": effect.detectable(observed, alpha),
         "boots_needed": effect.boots_needed(observed, _factor(observed, expected), alpha),
     }
@@ -323,9 +330,14 @@ def _effect_text(observed: Effect, expected: Expectation, alpha: float, *, odds:
     ends = f"{low:.3g} or more" if high is None else f"{low:.3g} to {high:.3g}"
     bound, word = (1 / asked, "less") if expected.direction is Direction.FALLS else (asked, "more")
     of = " of the odds p/(100 - p)" if odds else ""
+    drift = (
+        f"; a drift by a factor of {math.exp(observed.drift.log):.4g} from boot to boot is taken out"
+        if observed.drift
+        else ""
+    )
     return (
         f"after/before{of} is {shown} ({percent(1 - alpha)}: {ends}), asked for:"
-        f" {word if asked == 1 else f'{bound:.3g} or {word}'}"
+        f" {word if asked == 1 else f'{bound:.3g} or {word}'}{drift}"
     )
 
 

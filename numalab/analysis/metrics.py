@@ -379,6 +379,20 @@ def values(runs: Iterable[Run], metric: str, pattern: str) -> list[float]:
     return [number for run in runs if (number := value(run, metric, pattern)) is not None]
 
 
+def positions(
+    before: Sequence[Run], after: Sequence[Run], metric: str, pattern: str
+) -> tuple[list[float], list[float]] | None:
+    """The numbers in their experiment of the boots that have a value; None unless one experiment made all."""
+    places = [run.place for run in (*before, *after)]
+    if len({place.experiment if place else "" for place in places}) != 1 or None in places:
+        return None
+    first, second = (
+        [float(run.place.boot) for run in side if run.place and value(run, metric, pattern) is not None]
+        for side in (before, after)
+    )
+    return first, second
+
+
 def known(metric: str) -> bool:
     """Whether a name can be a metric: a derived one, a time, or of a counter's form."""
     return metric in TIMES or metric in DERIVED or _counter_of(metric) is not None

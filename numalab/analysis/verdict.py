@@ -233,6 +233,7 @@ def _measured(expected: Expectation, sides: Sides) -> expectation.MeasuredExpect
         obstacle=unfit,
         silent="emulated" if unfit else foreign,
         label="instruction time" if metrics.instruction_time(expected.metric, runs) and not unfit else "",
+        positions=metrics.positions(sides[Arm.BEFORE], sides[Arm.AFTER], expected.metric, expected.phase),
     )
 
 
@@ -314,8 +315,15 @@ def _about_host(every: Sequence[Run]) -> list[str]:
 
 
 def _about_values(findings: Sequence[Finding], sides: Sides) -> list[str]:
-    """Doubts about metrics that only some boots have."""
-    return [
+    """Doubts about metrics that only some boots have, and that drift."""
+    drifts = [
+        f"{finding.expectation.metric} ({finding.expectation.phase}) changes by a factor of"
+        f" {finding.drift:.4g} from boot to boot, with either kernel: the host, or what boots leave on it,"
+        " changes as the experiment goes on"
+        for finding in findings
+        if finding.drift
+    ]
+    return drifts + [
         f"{finding.expectation.metric} ({finding.expectation.phase}) is absent from"
         f" {len(sides[arm]) - len(values)} of {len(sides[arm])} boots {arm}"
         for finding in findings

@@ -8,6 +8,7 @@ Not here: booting and measuring (run).
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -144,11 +145,18 @@ def scaled_topology(plan: Plan) -> Topology:
     return own.model_copy(update={"disks": tuple(disks.values())})
 
 
-def boot_order(kernels: Sequence[object], boots: int, *, first: int = 0) -> list[tuple[int, int]]:
-    """(boot, index of its kernel) of rounds `first` to `boots` - 1; the order is reversed in odd rounds."""
+def boot_order(
+    kernels: Sequence[object], boots: int, *, first: int = 0, seed: int = 0
+) -> list[tuple[int, int]]:
+    """(boot, index of its kernel) of rounds `first` to `boots` - 1.
+
+    The order of each even round is drawn at random by `seed`, so that it does not beat with anything periodic
+    on the host. The next round has it reversed, so that a drift affects all kernels alike.
+    """
     order: list[tuple[int, int]] = []
     for turn in range(first, boots):
-        sequence = range(len(kernels)) if turn % 2 == 0 else range(len(kernels) - 1, -1, -1)
+        drawn = random.Random(f"{seed} {turn - turn % 2}").sample(range(len(kernels)), len(kernels))
+        sequence = drawn if turn % 2 == 0 else drawn[::-1]
         order += [(turn * len(kernels) + position, index) for position, index in enumerate(sequence)]
     return order
 

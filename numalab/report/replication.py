@@ -109,7 +109,10 @@ def _row(
         agreement=Agreement.EMULATED if emulated else Agreement.OPEN,
     )
     silent = "emulated" if emulated else ""
-    return row, expectation.with_values(expected, sides[0], sides[1], kind, silent=silent)
+    positions = metrics.positions(boots[0], boots[1], effect.metric, effect.phase)
+    return row, expectation.with_values(
+        expected, sides[0], sides[1], kind, silent=silent, positions=positions
+    )
 
 
 def _judged(row: Beside, ours: Finding) -> Beside:

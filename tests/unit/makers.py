@@ -132,6 +132,10 @@ class FakeShell:
         return Result((command,), status, out, err, 0.0)
 
 
+FORWARDS = 1538
+"""An experiment's seed with which two or three kernels are booted in their order in every even round."""
+
+
 class FakeHost:
     """A hypervisor that starts nothing: domains are names with marks. As in libvirt, names are unique."""
 

@@ -30,6 +30,7 @@ def boots(name: str, kernels: Sequence[str], rounds: int, *, honest: bool = True
                 phase,
                 boot=number,
                 arm=Arm.AFTER if index else Arm.BEFORE,
+                index=index,
                 experiment=name,
                 id=f"{name}-{number}",
             )

@@ -323,3 +323,68 @@ def test_boots_needed_has_an_end() -> None:
     assert effect.boots_needed(wild, 1.01, 0.05) == effect.MOST_BOOTS
     assert effect.boots_needed(wild, 1, 0.05) is None
     assert effect.detectable(wild, 0.05) == pytest.approx(effect.MOST_EFFECT)
+
+
+TWO_ROUNDS = ([0.0, 3.0, 4.0, 7.0], [1.0, 2.0, 5.0, 6.0])
+"""The positions of boots in the order A B B A A B B A."""
+
+
+def drifting(slope: float, *, apart: float = 0.0, counts: bool = False) -> Effect:
+    """Boots whose logs scatter by a little, and change by `slope` from one to the next."""
+    noise = ([0.01, -0.02, 0.015, -0.005], [-0.01, 0.005, 0.02, -0.015])
+    before, after = (
+        [math.exp(9 + level + slope * position + extra) for position, extra in zip(*pair, strict=True)]
+        for level, pair in zip((0.0, apart), zip(TWO_ROUNDS, noise, strict=True), strict=True)
+    )
+    values = [[round(value) for value in side] for side in (before, after)] if counts else [before, after]
+    return compare(*values, counts=counts, positions=TWO_ROUNDS)
+
+
+@pytest.mark.parametrize("slope", [0.1, -0.1, 0.5])
+def test_a_drift_is_fitted_by_least_squares(slope: float) -> None:
+    """Against numpy: a level, a difference between the kernels, and a slope that both share."""
+    found = drifting(slope, apart=0.3)
+    places = np.array([*TWO_ROUNDS[0], *TWO_ROUNDS[1]])
+    design = np.column_stack([np.ones(8), [0] * 4 + [1] * 4, places])
+    noise = np.array([0.01, -0.02, 0.015, -0.005, -0.01, 0.005, 0.02, -0.015])
+    fit = np.linalg.lstsq(design, 9 + 0.3 * design[:, 1] + slope * places + noise, rcond=None)
+    assert found.drift
+    assert (found.log, found.drift.log) == pytest.approx((fit[0][1], fit[0][2]))
+    # Both kernels lose half of a degree of freedom here; their variances are of the residuals.
+    residuals = 9 + 0.3 * design[:, 1] + slope * places + noise - design @ fit[0]
+    assert found.drift.lost == pytest.approx((25 / 42, 17 / 42))
+    assert found.variances[0] == pytest.approx(sum(residuals[:4] ** 2) / (3 - 25 / 42))
+    assert found.freedom < compare([1, 2, 3, 4], [1, 2, 3, 4], counts=False).freedom
+    assert p_none(found) < 1e-4, "the drift hides nothing"
+
+
+def test_without_a_drift_positions_change_nothing() -> None:
+    before, after = [10.0, 14.0, 9.0, 20.0], [11.0, 19.0, 13.0, 12.0]
+    assert compare(before, after, counts=False, positions=TWO_ROUNDS) == compare(before, after, counts=False)
+
+
+def test_what_is_no_drift() -> None:
+    """Few events, which scatter more than their boots happen to; none at all; boots that are all alike."""
+    places = ([0.0, 3.0, 4.0], [1.0, 2.0, 5.0])
+    assert drifting(0.1, counts=True).drift
+    assert not compare([1, 2, 3], [1, 2, 3], counts=True, positions=places).drift
+    assert not compare([10, 20, 30], [0, 0, 0], counts=True, positions=places).drift
+    assert not compare([7.0] * 3, [5.0] * 3, counts=False, positions=places).drift
+    assert not compare([1.0, 2.0], [1.0, 2.0], counts=False, positions=([0.0, 3.0], [1.0, 2.0])).drift
+
+
+@pytest.mark.parametrize(("boots", "spreads"), [(3, (0.05, 0.05)), (4, (0.2, 0.02)), (8, (0.05, 0.05))])
+@pytest.mark.parametrize("slope", [0.0, 0.02, 0.1])
+def test_a_drift_makes_no_effect(boots: int, spreads: tuple[float, float], slope: float) -> None:
+    """An experiment of a kernel against itself on a host that becomes slower, 2000 times."""
+    rng, claimed = np.random.default_rng(2), 0
+    places: tuple[list[float], list[float]] = ([], [])
+    for number in range(2 * boots):
+        places[(number % 4) in (1, 2)].append(float(number))
+    for _ in range(2000):
+        before, after = (
+            np.exp(9 + rng.normal(0, spread, boots) + slope * np.array(of_side))
+            for spread, of_side in zip(spreads, places, strict=True)
+        )
+        claimed += p_none(compare(list(before), list(after), counts=False, positions=places)) <= 0.05
+    assert claimed / 2000 < 0.07

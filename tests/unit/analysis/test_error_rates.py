@@ -19,13 +19,20 @@ BEFORE, AFTER = "6.1-slowscan-before", "6.1"
 
 
 @pytest.mark.parametrize("kernels", [("a", "b"), ("a", "b", "c"), ("a", "a", "b", "b")])
-def test_sides_are_the_order_backwards(kernels: tuple[str, ...]) -> None:
-    order = boot_order(kernels, 3)
+@pytest.mark.parametrize("recorded", [True, False])
+def test_sides_are_the_order_backwards(kernels: tuple[str, ...], recorded: bool) -> None:
+    """Earlier labs did not record which kernel a boot had, and had a fixed order."""
+    count = len(kernels)
+    fixed = [(boot, (boot % count, count - 1 - boot % count)[boot // count % 2]) for boot in range(3 * count)]
     runs = [
         synthetic.run(
-            kernels[index], boot=boot, arm=Arm.BEFORE if index == 0 else Arm.AFTER, params={"index": index}
+            kernels[index],
+            boot=boot,
+            arm=Arm.BEFORE if index == 0 else Arm.AFTER,
+            params={"index": index},
+            index=index if recorded else None,
         )
-        for boot, index in order
+        for boot, index in (boot_order(kernels, 3, seed=3) if recorded else fixed)
     ]
     sides = error_rates.sides(runs, len(kernels))
     assert [[run.params["index"] for run in side] for side in sides] == [
@@ -57,6 +64,7 @@ def four(values: Sequence[Sequence[int]], rounds: int = 3) -> list[Run]:
             synthetic.phase("repair-defaults", vmstat={"numa_pte_updates": values[index][boot // 4]}),
             boot=boot,
             arm=Arm.AFTER if index else Arm.BEFORE,
+            index=index,
         )
         for boot, index in boot_order(kernels, rounds)
     ]

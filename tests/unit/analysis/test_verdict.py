@@ -132,6 +132,32 @@ def test_answers(before: Sequence[int], after: Sequence[int], answer: Answer) ->
     assert found.findings[0].after == tuple(after)
 
 
+def test_a_drift_is_taken_out_and_doubted() -> None:
+    """A host that becomes faster by a fifth from boot to boot, and an effect of 2."""
+    drifting = [
+        [round(1.2**number * base) for number in order[:4]]
+        for base, order in zip((1_000_000, 500_500), INTERLEAVED, strict=True)
+    ]
+    drifting[0][0] += 9_000  # boots scatter too
+    runs = experiment(*drifting)
+    found = verdict.verdict(runs)
+    (finding,) = found.findings
+    assert found.answer is Answer.HOLDS
+    assert finding.drift == pytest.approx(1.2, rel=0.01)
+    assert finding.ratio == pytest.approx(0.5, rel=0.01)
+    assert "; a drift by a factor of 1.199 from boot to boot is taken out" in finding.reason
+    assert told(runs) == (
+        "numa_pte_updates (work-*) changes by a factor of 1.199 from boot to boot, with either kernel: the"
+        " host, or what boots leave on it, changes as the experiment goes on",
+    )
+    apart = [
+        run.model_copy(update={"place": run.place.model_copy(update={"experiment": f"e{run.place.boot}"})})
+        for run in runs
+        if run.place
+    ]
+    assert verdict.verdict(apart).findings[0].drift is None, "boots of several experiments have no order"
+
+
 def test_what_a_verdict_says() -> None:
     runs = experiment(MANY, FEW)
     found = verdict.verdict(runs)

@@ -31,7 +31,7 @@ from numalab.runs import index as run_index
 from numalab.runs import record
 from tests.unit import synthetic
 from tests.unit.cli.conftest import LabPy
-from tests.unit.makers import FakeShell, kernel_names
+from tests.unit.makers import FORWARDS, FakeShell, kernel_names
 
 BEFORE = (1_557_000, 1_721_000, 1_590_000)
 AFTERS = {
@@ -61,7 +61,7 @@ expect:
 def boots(plan: Plan, after: Sequence[int]) -> list[Run]:
     """Runs of an experiment over the plan's kernels."""
     runs = []
-    for number, index in boot_order(plan.kernels, 3):
+    for number, index in boot_order(plan.kernels, 3, seed=FORWARDS):
         values = after if index or len(set(plan.kernels)) == 1 else BEFORE
         phase = synthetic.phase("touch", vmstat={"numa_pte_updates": values[number // len(plan.kernels)]})
         runs.append(

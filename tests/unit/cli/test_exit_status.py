@@ -32,6 +32,7 @@ from tests.unit.cli.conftest import LabPy
 from tests.unit.experiment.test_run import CASE, CLEAR, NOISE
 from tests.unit.experiment.test_run import Lab as FakeLab
 from tests.unit.experiment.test_run import lab as fake_lab
+from tests.unit.makers import FORWARDS
 
 __all__ = ["CASE", "fake_lab"]  # what fixtures take: of the module, and one itself
 BEFORE, AFTER = CLEAR
@@ -61,7 +62,7 @@ def test_a_crash_names_its_arm(
 ) -> None:
     """For either arm: a kernel "before" that panics is no regression, and must not end as "does not hold"."""
     fake_lab.breaks[f"{where} {boot}"] = OOPS
-    code, out, err = lab_py("run", case)
+    code, out, err = lab_py("run", case, "--seed", str(FORWARDS))
     assert (code, out) == (4, "")
     assert f"error: the {arm} kernel ({kernel}) crashed: guest mine-0: its kernel says: Kernel panic" in err
     assert "    [ 1.0] RIP: 0\n" in err, "the evidence is there too"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -42,7 +43,7 @@ from numalab.model.units import GIB
 from numalab.model.values import Accel, Clock, Phase, SizeClass
 from numalab.model.verdict import Answer, Verdict
 from tests.unit import synthetic
-from tests.unit.makers import FakeHost, FakeShell, kernel_names
+from tests.unit.makers import FORWARDS, FakeHost, FakeShell, kernel_names
 
 CASE = """
 description: what failed migrations do to the scanner
@@ -82,7 +83,8 @@ def case(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def plan(case: Path) -> Plan:
-    return make_plan(str(case), SizeClass.QUICK)
+    """In an order that tests can name."""
+    return make_plan(str(case), SizeClass.QUICK, seed=FORWARDS)
 
 
 class Lab:
@@ -259,19 +261,27 @@ def test_a_name_that_another_experiment_takes(lab: Lab, plan: Plan, monkeypatch:
     assert len(conduct(plan, 1).runs) == 2
 
 
-def test_order() -> None:
-    """Forwards, then backwards: a drift of the host affects all kernels alike."""
-    assert boot_order("ab", 4) == [(0, 0), (1, 1), (2, 1), (3, 0), (4, 0), (5, 1), (6, 1), (7, 0)]
-    assert [index for _, index in boot_order("abc", 2)] == [0, 1, 2, 2, 1, 0]
-    assert [index for _, index in boot_order("abcd", 3)] == [0, 1, 2, 3, 3, 2, 1, 0, 0, 1, 2, 3]
+@pytest.mark.parametrize("kernels", ["ab", "abc", "abcd"])
+def test_order(kernels: str) -> None:
+    """Drawn for each pair of rounds, forwards and then backwards: a drift of the host affects all alike."""
+    count, seen = len(kernels), set()
+    for seed in range(200):
+        order = [index for _, index in boot_order(kernels, 6, seed=seed)]
+        assert order == [index for _, index in boot_order(kernels, 6, seed=seed)]
+        for turn in (0, 2, 4):
+            forwards, backwards = (order[count * start :][:count] for start in (turn, turn + 1))
+            assert sorted(forwards) == list(range(count))
+            assert backwards == forwards[::-1]
+            seen.add((turn, *forwards))
+    assert len(seen) == 3 * math.factorial(count), "every order, in each pair of rounds"
 
 
 @pytest.mark.parametrize("kernels", ["ab", "abc", "abcd", "aabb"])
 @pytest.mark.parametrize(("first", "rounds"), [(0, 1), (0, 4), (0, 5), (1, 3), (3, 4)])
 def test_order_goes_on_where_it_was(kernels: str, first: int, rounds: int) -> None:
     """Each kernel has one boot a round; rounds added later continue the order."""
-    order = boot_order(kernels, rounds, first=first)
-    assert order == boot_order(kernels, rounds)[first * len(kernels) :]
+    order = boot_order(kernels, rounds, first=first, seed=5)
+    assert order == boot_order(kernels, rounds, seed=5)[first * len(kernels) :]
     assert sorted(index for _, index in order) == sorted([*range(len(kernels))] * (rounds - first))
 
 
@@ -499,7 +509,8 @@ def test_company_on_the_hosts_clock_is_refused(plan: Plan, lab: Lab) -> None:
 
 
 def test_a_new_experiment_has_a_new_seed(plan: Plan, lab: Lab) -> None:
-    seeds = {run.place.seed for _ in range(2) for run, _ in conduct(plan, 1).runs if run.place}
+    unseeded = plan.model_copy(update={"seed": None})
+    seeds = {run.place.seed for _ in range(2) for run, _ in conduct(unseeded, 1).runs if run.place}
     assert len(seeds) == 2
 
 
@@ -591,7 +602,8 @@ def test_conduct(plan: Plan, lab: Lab) -> None:
 
 def test_conduct_judges_each_kernel_against_the_first(case: Path, lab: Lab) -> None:
     lab.values = {**CLEAR, "6.12": [1_500_000, 1_600_000, 1_550_000]}
-    outcome = conduct(make_plan(str(case), SizeClass.QUICK, kernels=(BEFORE, AFTER, "6.12")), 3)
+    plan = make_plan(str(case), SizeClass.QUICK, kernels=(BEFORE, AFTER, "6.12"), seed=FORWARDS)
+    outcome = conduct(plan, 3)
     assert [(verdict.before, verdict.after, verdict.answer) for verdict in outcome.verdicts] == [
         (BEFORE, AFTER, Answer.HOLDS),
         (BEFORE, "6.12", Answer.DOES_NOT_HOLD),

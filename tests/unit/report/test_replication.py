@@ -99,8 +99,8 @@ def test_rows_are_judged_together() -> None:
     """A row that is one of many needs more than one that stands alone; two looks ask for more still."""
     columns = comparison.columns(
         [
-            *boots(BEFORE, Arm.BEFORE, [10, 11, 12], [1000, 1100, 1200]),
-            *boots(AFTER, Arm.AFTER, [8.5, 9.0, 9.5], [1010, 1120, 1180]),
+            *boots(BEFORE, Arm.BEFORE, [10, 12, 11], [1000, 1200, 1100]),
+            *boots(AFTER, Arm.AFTER, [8.5, 9.5, 9.0], [1010, 1180, 1120]),
         ]
     )
     alone = expectation.alone(
