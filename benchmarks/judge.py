@@ -159,10 +159,13 @@ def rates(
 def auto(wish: Expectation, kind: Kind, before: Draw, after: Draw, tries: int, *, shared: bool) -> float:
     """How often --boots auto ends with `holds`, in percent; `shared` divides the error by the looks."""
     rng, held = np.random.default_rng(5), 0
-    alpha = expectation.ALPHA / len(AUTO) if shared else expectation.ALPHA
+    errors = verdict.errors(AUTO) if shared else [expectation.ALPHA] * len(AUTO)
     for _ in range(tries):
         sides = before(rng, AUTO[-1]), after(rng, AUTO[-1])
-        answers = (one(wish, kind, sides[0][:boots], sides[1][:boots], alpha).answer for boots in AUTO)
+        answers = (
+            one(wish, kind, sides[0][:boots], sides[1][:boots], alpha).answer
+            for boots, alpha in zip(AUTO, errors, strict=True)
+        )
         held += next((answer for answer in answers if answer is not Answer.CANNOT_TELL), None) is Answer.HOLDS
     return 100 * held / tries
 
@@ -243,7 +246,7 @@ def show_drift(tries: int) -> None:
     """Print what a drift over the boots of an experiment does, taken out and left in."""
     asked = Expectation(metric="any", phase="*", direction=Direction.FALLS, by=1.1)
     print("\nboots that scatter by 5 % and drift: %, with the drift taken out (left in)")
-    print(f"{'':42}" + "".join(f"{f'{boots} boots':>16}" for boots in BOOTS))
+    print(f"{'':44}" + "".join(f"{f'{boots} boots':>16}" for boots in BOOTS))
     for drift in (0.0, 0.02, 0.1):
         for name, ratio, wanted in (
             ("nothing changed: `falls` held", 1.0, (ANY, Answer.HOLDS)),
@@ -252,7 +255,7 @@ def show_drift(tries: int) -> None:
         ):
             cells = [drifting(drift, ratio, *wanted, boots, tries) for boots in BOOTS]
             shown = "".join(f"{out:.1f} ({left:.1f})".rjust(16) for out, left in cells)
-            print(f"{f'{100 * drift:g} % a boot, {name}':42}{shown}", flush=True)
+            print(f"{f'{100 * drift:g} % a boot, {name}':44}{shown}", flush=True)
 
 
 def drifting(

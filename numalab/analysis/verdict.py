@@ -5,11 +5,11 @@ This module decides which runs count, and what a reader should doubt. Broken run
 see metrics.no_evidence), and effects that the kernel's release does not have are no evidence. Not here: what
 counts as an effect (expectation), booting (experiment).
 
-With `--boots auto` an experiment is judged at several looks. The allowed error is divided by their number,
-which is fixed beforehand (`looks`) and kept in the runs (Place.looks), and intervals are widened to match, so
-that they hold at all looks together (Bonferroni; repeated confidence intervals, Jennison and Turnbull 1989).
-Looking again until the answer fits would find effects where there are none; benchmarks/judge.py measures how
-often, with and without this correction.
+With `--boots auto` an experiment is judged at several looks, which are fixed beforehand (`looks`) and counted
+in the runs (Place.looks). The looks share the allowed error, more of it to later ones (`errors`), and
+intervals are widened to match, so that they hold at all looks together (Bonferroni; repeated confidence
+intervals, Jennison and Turnbull 1989). Looking again until the answer fits would find effects where there are
+none; benchmarks/judge.py measures how often, with and without this correction.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from numalab.analysis import expectation, kernel_state, metrics
 from numalab.analysis.calibration import Calibration, inside
@@ -80,11 +81,8 @@ def verdict(
     place = first.place
     assert place is not None
     sides = {arm: _side(whole, arm) for arm in Arm}
-    shares = max(run.place.looks for run in every if run.place)
     findings = tuple(
-        expectation.together(
-            [_measured(expected, sides) for expected in place.case.expect], expectation.ALPHA / shares
-        )
+        expectation.together([_measured(expected, sides) for expected in place.case.expect], error(every))
     )
     named = {arm: [run.kernel for run in _side(every, arm)] for arm in Arm}
     return Verdict(
@@ -138,6 +136,27 @@ def looks(size: CaseSize) -> tuple[int, ...]:
     while boots[-1] < size.most_boots:
         boots.append(min(math.ceil(boots[-1] * STEP), size.most_boots))
     return tuple(boots)
+
+
+def errors(plan: Sequence[int]) -> list[float]:
+    """The error that each look of `looks` may make; together expectation.ALPHA.
+
+    Of n boots in the end, ALPHA (boots / n)² is spent until each look (Kim and DeMets 1987): early looks, with
+    few boots, could tell little anyway, and the last one, which decides most often, keeps most of it.
+    """
+    spent = [(boots / plan[-1]) ** 2 for boots in plan]
+    return [expectation.ALPHA * (now - before) for before, now in pairwise([0.0, *spent])]
+
+
+def error(runs: Sequence[Run]) -> float:
+    """The error that a judgement of an experiment's runs may make."""
+    run, place = max(((run, run.place) for run in runs if run.place), key=lambda pair: pair[1].looks)
+    plan = looks(place.case.sizes[run.size])
+    if place.looks != len(plan):  # one look, or those of a lab with another plan
+        return expectation.ALPHA / place.looks
+    counts = Counter((one.kernel, one.place.arm) for one in runs if one.place and not one.error)
+    fewest = min(counts.values(), default=0)
+    return [part for boots, part in zip(plan, errors(plan), strict=True) if boots <= max(fewest, plan[0])][-1]
 
 
 def enough(judged: Verdict) -> bool:

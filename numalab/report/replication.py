@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from fnmatch import fnmatchcase
 
-from numalab.analysis import expectation, metrics
+from numalab.analysis import expectation, metrics, verdict
 from numalab.analysis.metrics import Kind
 from numalab.model.case import Cost, Direction, Expectation
 from numalab.model.values import Value
@@ -76,8 +76,10 @@ def beside(references: Mapping[str, Published], columns: Columns, before: str) -
         for effect in report_reference.effects(about)
         if any(fnmatchcase(phase, effect.phase) for phase in phases)
     ]
-    looks = max((run.place.looks for runs in columns.values() for run in runs if run.place), default=1)
-    findings = expectation.together([measured for _, measured in rows], expectation.ALPHA / looks)
+    runs = [run for side in columns.values() for run in side if run.place]
+    findings = expectation.together(
+        [measured for _, measured in rows], verdict.error(runs) if runs else expectation.ALPHA
+    )
     return tuple(_judged(row, finding) for (row, _), finding in zip(rows, findings, strict=True))
 
 

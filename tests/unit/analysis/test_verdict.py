@@ -609,6 +609,38 @@ def test_looks(boots: int, most: int, plan: tuple[int, ...]) -> None:
     assert verdict.looks(QUICK.model_copy(update={"boots": boots, "most_boots": most})) == plan
 
 
+@pytest.mark.parametrize(("boots", "most"), [(3, 8), (5, 12), (3, 3), (3, 100)])
+def test_later_looks_have_more_of_the_error(boots: int, most: int) -> None:
+    """All of it together, so that a change is claimed in 2.5 % where there is none, whatever the looks share."""
+    plan = verdict.looks(QUICK.model_copy(update={"boots": boots, "most_boots": most}))
+    parts = verdict.errors(plan)
+    assert sum(parts) == pytest.approx(expectation.ALPHA)
+    assert parts == sorted(parts)
+    assert parts[0] == pytest.approx(expectation.ALPHA * (plan[0] / plan[-1]) ** 2)
+
+
+@pytest.mark.parametrize(
+    ("boots", "looks", "part"),
+    [
+        (2, 3, 9 / 64),
+        (3, 3, 9 / 64),
+        (4, 3, 9 / 64),
+        (5, 3, 16 / 64),
+        (8, 3, 39 / 64),
+        (3, 1, 1),
+        (3, 2, 1 / 2),
+    ],
+)
+def test_the_error_of_a_look(boots: int, looks: int, part: float) -> None:
+    """That of the last planned look that its boots reach; other numbers of looks share it equally."""
+    runs = experiment([*MANY, *MANY, *MANY][:boots], [*FEW, *FEW, *FEW], looks=looks)
+    assert verdict.error(runs) == pytest.approx(expectation.ALPHA * part)
+    broken = [
+        run.model_copy(update={"error": "panic"}) if run.id.endswith("00-before") else run for run in runs
+    ]
+    assert verdict.error(broken) <= verdict.error(runs)
+
+
 def test_the_looks_of_an_experiment_share_its_error() -> None:
     """p is 0.028: significant for one look, not for one of three."""
     weak = (100, 137, 82), (50, 66, 40)
