@@ -145,7 +145,7 @@ def _shares(found: Sequence[Trials], answer: Answer | None) -> list[tuple[float,
 
 def rates(found: Sequence[Trials]) -> list[str]:
     """A row for each truth and each answer that is wrong or says nothing."""
-    rows = [["TRUTH", "A TRIAL'S BOOTS", "ANSWER", "GROUPS", "TRIALS", "RATE", "95 %", "AT MOST"]]
+    rows = [["TRUTH", "BOOTS OF", "ANSWER", "GROUPS", "TRIALS", "RATE", "95 %", "AT MOST"]]
     for pooled in (False, True):
         apart = [one for one in found if one.pooled is pooled]
         parts: list[tuple[str, list[Trials], dict[str, Answer | None]]] = [
@@ -164,7 +164,7 @@ def rates(found: Sequence[Trials]) -> list[str]:
                 rows.append(
                     [
                         name,
-                        f"of {'several experiments' if pooled else 'one experiment'}",
+                        "several experiments" if pooled else "one experiment",
                         word,
                         str(len(part)),
                         _number(part),
@@ -187,9 +187,12 @@ def conclusion(found: Sequence[Trials]) -> list[str]:
             most = error_rates.rate(_shares(part, answer)).most
             disjoint = sum(one.disjoint for one in part)
             lines.append(
-                f"An effect {name}: at most {100 * most:.1f} % at 95 %, from {disjoint} trials that share no"
-                f" boot. Less than {100 * GOAL:g} % is {'' if most < GOAL else 'not '}shown"
-                f" ({error_rates.trials_for(GOAL)} such trials, none wrong, show it)."
+                f"An effect {name}: at most {100 * most:.1f} % at 95 %, by {disjoint} trials that share"
+                " no boot."
+            )
+            lines.append(
+                f"  Less than {100 * GOAL:g} % is {'' if most < GOAL else 'not '}shown:"
+                f" that takes {error_rates.trials_for(GOAL)} of them, none wrong."
             )
     return lines
 
