@@ -33,7 +33,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from numalab.analysis import calibration, effect, metrics  # noqa: E402
+from numalab.analysis import calibration, effect, error_rates, metrics  # noqa: E402
 from numalab.model.case import Arm  # noqa: E402
 from numalab.model.run import Run  # noqa: E402
 from numalab.model.values import Clock  # noqa: E402
@@ -101,15 +101,7 @@ def same_seed(runs: Sequence[Run], again: Sequence[Run], metric: str, phase: str
 
 def deciding(runs: Sequence[Run]) -> set[tuple[str, str]]:
     """Metric and phase of each expectation that decides for these runs."""
-    return {
-        (expected.metric, expected.phase)
-        for run in runs[:1]
-        if run.place
-        for expected in run.place.case.expect
-        if expected.decides
-        and expected.applies(run.release)
-        and not metrics.no_evidence(expected.metric, expected.cost, runs)
-    }
+    return {(expected.metric, expected.phase) for expected in error_rates.deciding(runs)}
 
 
 def busy(runs: Sequence[Run]) -> str:

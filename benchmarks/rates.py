@@ -1,82 +1,242 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Error rates of the lab on recorded boots whose truth is known: all (before, before, after, after)
-experiments here.
+"""How often verdicts are wrong on real boots whose truth is known: the tables in docs/verdicts.md.
 
-    .venv/bin/python benchmarks/rates.py          # made by: .venv/bin/pytest testcases --rates
+    .venv/bin/python benchmarks/rates.py           # of benchmarks/boots.json, without a guest
+    .venv/bin/python benchmarks/rates.py --stored  # and of the experiments stored here
+    .venv/bin/python benchmarks/rates.py --save    # adds those to benchmarks/boots.json
 
-Prints a line for each trial: the verdicts on before against after (an effect; from both halves, so that each
-kernel has twice the boots that the line says), on before passed off as after
-(must not hold), and on after against itself (nothing may be claimed). Then the rates. Judged from the runs,
-without a guest.
+Three sorts of trials, each of as many boots of each kernel as the case has by default, and judged by the
+expectations that stood in the case when it was booted. Before against after: what does not hold is denied
+falsely. Before passed off as after, and after against itself, from all splits of a kernel's boots: what holds
+is claimed falsely. numalab/analysis/error_rates.py says how boots are split, when those of several
+experiments are taken together, and what the intervals and bounds are. Only complete experiments count.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+import argparse
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
-from numalab.analysis import error_rates
-from numalab.analysis.error_rates import Trial
-from numalab.core import state
-from numalab.core.errors import LabError
-from numalab.model.run import Run
-from numalab.model.verdict import Answer
-from numalab.runs import record
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from numalab.analysis import error_rates  # noqa: E402
+from numalab.analysis.error_rates import Experiment, Judged, Trials, Truth  # noqa: E402
+from numalab.core import state  # noqa: E402
+from numalab.core.errors import InputError, LabError  # noqa: E402
+from numalab.model.run import Run  # noqa: E402
+from numalab.model.verdict import Answer  # noqa: E402
+from numalab.report.text import aligned  # noqa: E402
+from numalab.runs import record  # noqa: E402
+
+BOOTS = ROOT / "benchmarks" / "boots.json"
+FORMAT = 1
+GOAL = 0.01
+"""False verdicts should be fewer than this share."""
 
 
 def stored() -> Iterator[Run]:
-    """Unbroken runs of experiments in the state directory; damaged ones are skipped."""
+    """Runs of experiments in the state directory; damaged ones, and what is no run, are skipped."""
     for folder in sorted(state.folder("runs").iterdir()):
         try:
             run = record.read(folder)
         except LabError:
             continue
-        if run.place and not run.error:
+        if run.place:
             yield run
 
 
-def trials(runs: Iterable[Run]) -> Iterator[tuple[str, int, Trial]]:
-    """(case, rounds, verdicts) of every complete experiment over (before, before, after, after)."""
-    groups: dict[str, list[Run]] = defaultdict(list)
-    for run in runs:
-        if run.place:
-            groups[run.place.experiment].append(run)
-    for _, group in sorted(groups.items()):
-        sides = error_rates.sides(group, 4)
-        names = [{run.kernel for run in side} for side in sides]
-        # Two kernels over an even number of rounds have four sides too: before, after, after, before.
-        if (
-            len({len(side) for side in sides}) == 1
-            and [len(one) for one in names] == [1] * 4
-            and names[0] == names[1] != names[2] == names[3]
-        ):
-            assert group[0].place is not None
-            yield group[0].place.case_name, len(sides[0]), error_rates.of(group)
+def text(experiments: Sequence[Experiment]) -> str:
+    """Experiments as the file that is kept: a line for each case as it was booted, and for each kernel."""
+    cases, entries = {}, {}
+    for one in experiments:
+        case = one.judged.model_dump(mode="json", exclude_defaults=True)
+        key = error_rates.checksum(case)
+        cases[key] = json.dumps(case)
+        head = one.model_dump(mode="json", exclude={"name", "judged", "kernels"})
+        kernels = {
+            kernel: json.dumps([[boot.number, *map(_short, boot.values)] for boot in boots])
+            for kernel, boots in one.kernels.items()
+        }
+        entries[one.name] = f"[{json.dumps({'judged': key, **head})}, {_object(kernels)}]"
+    return f'{{"format": {FORMAT}, "judged": {_object(cases)}, "experiments": {_object(entries)}}}\n'
 
 
-def rates(found: Iterable[Trial]) -> dict[str, tuple[int, int]]:
-    """Outcome -> (how often, number of trials)."""
-    outcomes: dict[str, list[bool]] = defaultdict(list)
-    for one in found:
-        outcomes["effect seen"].append(one.effect.answer is Answer.HOLDS)
-        outcomes["planted regression seen"].append(one.red)
-        outcomes["planted regression let pass"].append(one.planted.answer is Answer.HOLDS)
-        outcomes["change claimed where there is none"].append(not one.green)
-    return {what: (sum(several), len(several)) for what, several in outcomes.items()}
+def _short(value: float | None) -> float | None:
+    """The value, as an integer where it is one."""
+    return int(value) if value is not None and value.is_integer() else value
 
 
-def main() -> None:
-    """Print the table and the rates."""
-    found = list(trials(stored()))
-    print(f"{'case':16} {'boots':>5}  {'before / after':14} {'passed off':14} {'unchanged':14}")
-    for name, boots, one in found:
-        print(
-            f"{name:16} {boots:5}  {one.effect.answer:14} {one.planted.answer:14}"
-            f" {'green' if one.green else 'CHANGED':14}".rstrip()
-        )
-    for what, (hits, of) in rates(one for *_, one in found).items():
-        print(f"{what}: {hits} of {of}")
+def _object(entries: Mapping[str, str]) -> str:
+    """A JSON object with a line for each entry, whose values are JSON already."""
+    return "{\n" + ",\n".join(f"{json.dumps(key)}: {entries[key]}" for key in sorted(entries)) + "}"
+
+
+def read(path: Path) -> list[Experiment]:
+    """The experiments in a file that `text` made. InputError when it is damaged."""
+    try:
+        data = json.loads(path.read_text())
+        if data["format"] != FORMAT:
+            raise ValueError(f"format {data['format']}, this reads {FORMAT}")
+        for key, case in data["judged"].items():
+            if error_rates.checksum(case) != key:
+                raise ValueError(f"case {key} was edited: its checksum is {error_rates.checksum(case)}")
+        cases = {key: Judged.model_validate(case) for key, case in data["judged"].items()}
+        return [
+            Experiment.model_validate(
+                {
+                    **head,
+                    "name": name,
+                    "judged": cases[head["judged"]],
+                    "kernels": {
+                        kernel: [{"number": number, "values": values} for number, *values in boots]
+                        for kernel, boots in kernels.items()
+                    },
+                }
+            )
+            for name, (head, kernels) in data["experiments"].items()
+        ]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def merged(kept: Sequence[Experiment], here: Sequence[Experiment]) -> list[Experiment]:
+    """Both; of an experiment that is in both, the one stored here."""
+    return list({one.name: one for one in (*kept, *here)}.values())
+
+
+def by_case(found: Sequence[Trials]) -> list[str]:
+    """A row for each case, clock and number of boots."""
+    rows = [["CASE", "CLOCK", "BOOTS", *(str(cell) for truth in Truth for cell in (truth.name, "TRIALS"))]]
+    for case, clock, boots in sorted({_case(one) for one in found}):
+        row = [case, clock, str(boots)]
+        for truth in Truth:
+            part = [one for one in found if one.truth is truth and _case(one) == (case, clock, boots)]
+            row += [_answers(part), _number(part)] if part else ["-", "-"]
+        rows.append(row)
+    return aligned(rows, left=2)
+
+
+def _case(one: Trials) -> tuple[str, str, int]:
+    return one.judged.case_name, one.clock.value, one.judged.boots
+
+
+def _answers(part: Sequence[Trials]) -> str:
+    """In %: holds, does not hold, cannot tell."""
+    order = (Answer.HOLDS, Answer.DOES_NOT_HOLD, Answer.CANNOT_TELL)
+    return " ".join(f"{100 * error_rates.mean(_shares(part, answer)):3.0f}" for answer in order)
+
+
+def _number(part: Sequence[Trials]) -> str:
+    return f"{sum(one.disjoint for one in part)} / {sum(one.number for one in part)}"
+
+
+def _shares(found: Sequence[Trials], answer: Answer | None) -> list[tuple[float, int]]:
+    """Of each group of experiments, the share with this answer (None: with a difference) and its weight."""
+    return [
+        ((one.differing if answer is None else one.answers[answer]) / one.number, one.disjoint)
+        for one in found
+    ]
+
+
+def rates(found: Sequence[Trials]) -> list[str]:
+    """A row for each truth and each answer that is wrong or says nothing."""
+    rows = [["TRUTH", "BOOTS OF", "ANSWER", "GROUPS", "TRIALS", "RATE", "95 %", "AT MOST"]]
+    for pooled in (False, True):
+        apart = [one for one in found if one.pooled is pooled]
+        parts: list[tuple[str, list[Trials], dict[str, Answer | None]]] = [
+            (
+                truth,
+                [one for one in apart if one.truth is truth],
+                {f"{truth.false}: false": truth.false, Answer.CANNOT_TELL: Answer.CANNOT_TELL},
+            )
+            for truth in Truth
+        ]
+        same = [one for one in apart if one.truth is not Truth.EFFECT]
+        wrong: dict[str, Answer | None] = {"holds: false": Answer.HOLDS, "some metric differs": None}
+        for name, part, answers in [*parts, ("the last two", same, wrong)]:
+            for word, answer in answers.items() if part else ():
+                rate = error_rates.rate(_shares(part, answer))
+                rows.append(
+                    [
+                        name,
+                        "several experiments" if pooled else "one experiment",
+                        word,
+                        str(len(part)),
+                        _number(part),
+                        f"{100 * rate.share:.1f} %",
+                        f"{100 * rate.low:.1f} to {100 * rate.high:.1f}",
+                        f"{100 * rate.most:.1f} %",
+                    ]
+                )
+    return aligned(rows, left=3)
+
+
+def conclusion(found: Sequence[Trials]) -> list[str]:
+    """Whether the goal is shown, for each of the two ways to be wrong."""
+    lines = []
+    for name, answer, part in (
+        ("denied", Answer.DOES_NOT_HOLD, [one for one in found if one.truth is Truth.EFFECT]),
+        ("claimed of equal kernels", Answer.HOLDS, [one for one in found if one.truth is not Truth.EFFECT]),
+    ):
+        if part:
+            most = error_rates.rate(_shares(part, answer)).most
+            disjoint = sum(one.disjoint for one in part)
+            lines.append(
+                f"An effect {name}: at most {100 * most:.1f} % at 95 %, by {disjoint} trials that share"
+                " no boot."
+            )
+            lines.append(
+                f"  Less than {100 * GOAL:g} % is {'' if most < GOAL else 'not '}shown:"
+                f" that takes {error_rates.trials_for(GOAL)} of them, none wrong."
+            )
+    return lines
+
+
+def tables(found: Sequence[Experiment]) -> list[str]:
+    """All that is printed."""
+    boots = sum(len(side) for one in found for side in one.kernels.values())
+    clocks = Counter(one.clock.value for one in found)
+    on = ", ".join(f"{number} on the {clock} clock" for clock, number in sorted(clocks.items()))
+    lines = [f"{len(found)} experiments ({on}), {boots} boots" if found else "no experiment"]
+    judged = list(error_rates.trials(found))
+    if not judged:
+        return lines
+    return [
+        *lines,
+        "",
+        "In %: holds, does not hold, cannot tell. Trials: those that share no boot / all that were judged.",
+        *(f"{truth.name}: {truth}." for truth in Truth),
+        "",
+        *by_case(judged),
+        "",
+        *rates(judged),
+        "",
+        *conclusion(judged),
+    ]
+
+
+def main() -> int:
+    """Save, and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--stored", action="store_true", help="and of the experiments stored here")
+    parser.add_argument("--save", action="store_true", help=f"add those to benchmarks/{BOOTS.name}")
+    options = parser.parse_args()
+    try:
+        found = read(BOOTS) if BOOTS.exists() else []
+        if options.stored or options.save:
+            found = merged(found, list(error_rates.experiments(stored())))
+        if options.save:
+            BOOTS.write_text(text(found))
+        print("\n".join(tables(found)))
+    except LabError as error:
+        sys.exit(f"error: {error}")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,75 +1,409 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Verdicts on boots whose truth is known: a planted regression must be detected, and no change must not be
-claimed.
+"""How often verdicts are wrong, from boots whose truth is known.
 
-An experiment over the kernels (before, before, after, after) contains all three truths. Judged here; booted
-by testcases/test_rates.py, counted by benchmarks/rates.py.
+Boots of one kernel, split in two, are two equal kernels: nothing may hold. Boots of a case's two kernels
+contain the case's effect: it may not be denied. So every experiment contains trials, of as many boots of each
+kernel as the case has by default, each judged as the case is. The trials of one experiment share boots and
+are not independent. So intervals are made over experiments (`bootstrap`), and bounds count `disjoint` trials
+only, those that share no boot (`at_most`).
+
+One experiment seldom has twice the default boots of a kernel. Experiments that are alike in all but their
+time (Experiment.like) are then taken together, in the order of time, until they have (`pools`). Such trials
+are kept apart: their boots are not interleaved as those of one experiment are.
+
+An experiment is judged by the expectations that stood in the case when it was booted. Booted by
+testcases/test_rates.py among others, read and printed by benchmarks/rates.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import json
+import math
+import random
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+from itertools import combinations, product
+from statistics import quantiles
 
-from numalab.analysis import verdict
-from numalab.core.errors import InputError
-from numalab.model.case import Arm
+from numalab.analysis import expectation, metrics, verdict
+from numalab.model.case import Arm, Expectation
 from numalab.model.run import Run
-from numalab.model.verdict import CONFIDENCE, Answer, Verdict
+from numalab.model.values import Clock, SizeClass, Value, jsonable
+from numalab.model.verdict import CONFIDENCE, Answer, Finding
+from numalab.runs import compatibility
+
+MOST_TRIALS = 400
+"""Trials judged of one group of boots: all that there are, or as many drawn at random."""
+SEED = 16
+DRAWS = 5_000
+"""Experiments are drawn again so often for an interval."""
 
 
-def sides(runs: Sequence[Run], kernels: int) -> list[list[Run]]:
-    """An experiment's runs by the index of their kernel in it (Place.kernel).
+class Judged(Value):
+    """What an experiment is judged by: the part of its case that decides, as it was booted."""
 
-    The same kernel may be there several times. InputError for a run that belongs to no experiment.
-    """
-    by_position: list[list[Run]] = [[] for _ in range(kernels)]
-    for run in runs:
-        if run.place is None:
-            raise InputError(f"run {run.id} belongs to no experiment")
-        turn, position = divmod(run.place.boot, kernels)
-        earlier = position if turn % 2 == 0 else kernels - 1 - position
-        by_position[earlier if run.place.kernel is None else run.place.kernel].append(run)
-    return by_position
+    case_name: str
+    size: SizeClass
+    before: str
+    after: str
+    boots: int
+    """Of each kernel, by default."""
+    expect: tuple[Expectation, ...]
+    """Those that decide on this accelerator, clock and release."""
 
 
-def against(before: Sequence[Run], after: Sequence[Run]) -> list[Run]:
-    """Runs with new arms: to pass one kernel off as the other, or to compare it with itself."""
-    return [
-        run.model_copy(update={"place": run.place.model_copy(update={"arm": arm})})
-        for arm, side in ((Arm.BEFORE, before), (Arm.AFTER, after))
-        for run in side
-        if run.place
-    ]
+class Boot(Value):
+    """A boot's values, one for each expectation; None where it has none."""
+
+    number: int
+    """In the experiment, from 0."""
+    values: tuple[float | None, ...]
 
 
-@dataclass(frozen=True)
-class Trial:
-    """The verdicts on boots of the kernels before, before, after, after."""
+class Experiment(Value):
+    """A complete experiment, reduced to what decides."""
 
-    effect: Verdict
-    """Before against after, with the boots of both halves, twice as many as below: there is an effect."""
-    planted: Verdict
-    """Before in place of after: the expectation must not hold."""
-    unchanged: Verdict
-    """After against itself."""
+    name: str
+    judged: Judged
+    clock: Clock
+    accel: str
+    topology: str
+    like: str
+    """A checksum of all that boots must share to be compared: case, workload, machine, image, builds."""
+    seed: int | None
+    kernels: dict[str, tuple[Boot, ...]]
+
+
+class Truth(StrEnum):
+    """What is known of a trial."""
+
+    EFFECT = "before against after"
+    PLANTED = "before passed off as after"
+    UNCHANGED = "after against itself"
 
     @property
-    def red(self) -> bool:
-        """Whether the planted regression was detected."""
-        return self.planted.answer is Answer.DOES_NOT_HOLD
+    def false(self) -> Answer:
+        """The answer that is wrong."""
+        return Answer.DOES_NOT_HOLD if self is Truth.EFFECT else Answer.HOLDS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trials:
+    """The trials of one truth in the boots of one group of experiments."""
+
+    judged: Judged
+    clock: Clock
+    truth: Truth
+    experiments: tuple[str, ...]
+    answers: Counter[Answer]
+    differing: int
+    """In how many some metric that decides was seen to differ between the sides, in whatever direction."""
+    disjoint: int
+    """How many trials there are that share no boot."""
 
     @property
-    def green(self) -> bool:
-        """Whether no change is claimed between equal kernels."""
-        return all(finding.q is None or finding.q > 1 - CONFIDENCE for finding in self.unchanged.findings)
+    def number(self) -> int:
+        """How many were judged."""
+        return self.answers.total()
+
+    @property
+    def pooled(self) -> bool:
+        """Whether the boots are of several experiments."""
+        return len(self.experiments) > 1
 
 
-def of(runs: Sequence[Run]) -> Trial:
-    """The three verdicts of an experiment over (before, before, after, after)."""
-    before, passed_off, after, again = sides(runs, 4)
-    return Trial(
-        verdict.verdict(against([*before, *passed_off], [*after, *again])),
-        verdict.verdict(against(before, passed_off)),
-        verdict.verdict(against(after, again)),
+def deciding(runs: Sequence[Run]) -> tuple[Expectation, ...]:
+    """The expectations that decide for the runs of one experiment."""
+    places = [run.place for run in runs if run.place]
+    release = next((run.release for run in runs if run.place and run.place.arm is Arm.AFTER), "")
+    return tuple(
+        expected
+        for place in places[:1]
+        for expected in place.case.expect
+        if expected.decides
+        and (not release or expected.applies(release))
+        and not metrics.no_evidence(expected.metric, expected.cost, runs)
     )
+
+
+def experiments(runs: Iterable[Run]) -> Iterator[Experiment]:
+    """The complete experiments among runs, in the order of their names.
+
+    Left out: those that lack planned boots, whose boots may not be compared, and in which nothing decides.
+    """
+    groups: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        if run.place and not run.error:
+            groups[run.place.experiment].append(run)
+    for _, group in sorted(groups.items()):
+        if found := _experiment(sorted(group, key=lambda run: (run.place.boot if run.place else 0, run.id))):
+            yield found
+
+
+def _experiment(runs: Sequence[Run]) -> Experiment | None:
+    first, places = runs[0], [run.place for run in runs if run.place]
+    place, spec = places[0], first.guest.spec
+    # A run of another checkout may have metrics that this one does not know.
+    known = all(metrics.known(expected.metric) for expected in place.case.expect)
+    expect = deciding(runs) if known and first.size in place.case.sizes else ()
+    builds = {(run.kernel, run.guest.kernel_hash, run.release) for run in runs}
+    if (
+        not expect
+        or len({one.boot for one in places}) < max(one.planned or 0 for one in places)
+        or len({_alike(run) for run in runs}) > 1
+        or len(builds) > len({run.kernel for run in runs})
+    ):
+        return None
+    kernels: dict[str, list[Boot]] = defaultdict(list)
+    for run, at in zip(runs, places, strict=True):
+        numbers = tuple(metrics.value(run, expected.metric, expected.phase) for expected in expect)
+        kernels[run.kernel].append(Boot(number=at.boot, values=numbers))
+    return Experiment(
+        name=place.experiment,
+        judged=Judged(
+            case_name=place.case_name,
+            size=first.size,
+            before=place.case.before,
+            after=place.case.after,
+            boots=place.case.sizes[first.size].boots,
+            expect=tuple(expected.model_copy(update={"why": ""}) for expected in expect),
+        ),
+        clock=spec.clock,
+        accel=spec.accel.value,
+        topology=spec.topology_name,
+        like=checksum([_alike(first), sorted(builds)]),
+        seed=place.seed,
+        kernels={name: tuple(boots) for name, boots in kernels.items()},
+    )
+
+
+def _alike(run: Run) -> str:
+    """A checksum of what all boots of an experiment share."""
+    assert run.place is not None
+    case = jsonable(run.place.case)
+    return checksum(
+        [
+            compatibility.traits(run),
+            {key: value for key, value in case.items() if key not in verdict.DESCRIPTIVE},
+            run.guest.image_id,
+            run.inputs,
+        ]
+    )
+
+
+def checksum(data: object) -> str:
+    """Twelve digits that stand for plain JSON data."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True, default=dict).encode()).hexdigest()[:12]
+
+
+def findings(
+    judged: Judged, before: Sequence[Boot], after: Sequence[Boot], *, pooled: bool = False
+) -> list[Finding]:
+    """What is found when these boots pass for those of the case's kernels: as verdict.verdict finds it.
+
+    `pooled`: the boots are of several experiments, so that their numbers are no order.
+    """
+    measured = []
+    for i, expected in enumerate(judged.expect):
+        sides = [[boot for boot in side if boot.values[i] is not None] for side in (before, after)]
+        values = [[boot.values[i] or 0.0 for boot in side] for side in sides]
+        first, second = ([float(boot.number) for boot in side] for side in sides)
+        measured.append(
+            expectation.with_values(
+                expected,
+                values[0],
+                values[1],
+                metrics.kind(expected.metric),
+                positions=None if pooled else (first, second),
+            )
+        )
+    return expectation.together(measured)
+
+
+def differ(found: Iterable[Finding]) -> bool:
+    """Whether a change of any size is claimed."""
+    return any(finding.q is not None and finding.q <= 1 - CONFIDENCE for finding in found)
+
+
+def halves(boots: Sequence[Boot]) -> tuple[list[Boot], list[Boot]]:
+    """A kernel's boots as those of two, in the order A B B A: what drifts with time is in both."""
+    return (
+        [boot for i, boot in enumerate(boots) if i % 4 in (0, 3)],
+        [boot for i, boot in enumerate(boots) if i % 4 in (1, 2)],
+    )
+
+
+def splits(boots: Sequence[Boot], size: int) -> list[tuple[list[Boot], list[Boot]]]:
+    """The ways to take two sides of `size` boots from those of one kernel; which is "before" matters."""
+    places = range(len(boots))
+    ways = math.comb(len(boots), size) * math.comb(len(boots) - size, size)
+    if ways <= MOST_TRIALS:
+        chosen = [
+            (one, other)
+            for one in combinations(places, size)
+            for other in combinations(sorted({*places} - {*one}), size)
+        ]
+    else:
+        draw = random.Random(SEED)
+        drawn = (draw.sample(places, 2 * size) for _ in range(MOST_TRIALS))
+        chosen = [(tuple(both[:size]), tuple(both[size:])) for both in drawn]
+    return [([boots[i] for i in one], [boots[i] for i in other]) for one, other in chosen]
+
+
+def pairs(
+    before: Sequence[Boot], after: Sequence[Boot], size: int
+) -> list[tuple[Sequence[Boot], Sequence[Boot]]]:
+    """The ways to take `size` boots of each of two kernels."""
+    if math.comb(len(before), size) * math.comb(len(after), size) <= MOST_TRIALS:
+        return list(product(combinations(before, size), combinations(after, size)))
+    draw = random.Random(SEED)
+    return [(draw.sample(before, size), draw.sample(after, size)) for _ in range(MOST_TRIALS)]
+
+
+def unlike_seeds(found: Iterable[Experiment]) -> list[Experiment]:
+    """Without those that repeat another's boots on a virtual clock, seed for seed: they are no samples."""
+    seen: set[tuple[str, int]] = set()
+    kept = []
+    for one in found:
+        if one.clock is Clock.VIRTUAL and one.seed is not None:
+            if (one.like, one.seed) in seen:
+                continue
+            seen.add((one.like, one.seed))
+        kept.append(one)
+    return kept
+
+
+def pools(found: Iterable[Experiment]) -> list[list[Experiment]]:
+    """Experiments, or groups of like ones, that have twice the default boots of each of their kernels.
+
+    Each is in one group at most, with those next to it in time. Of experiments that are enough by themselves
+    none is taken into a group. What is left over joins the last group of its kind.
+    """
+    alone: list[Experiment] = []
+    kinds: dict[str, list[Experiment]] = defaultdict(list)
+    for one in sorted(found, key=lambda one: one.name):
+        (alone if _enough([one]) else kinds[one.like]).append(one)
+    groups = [[one] for one in alone]
+    for kind in kinds.values():
+        made: list[list[Experiment]] = []
+        rest: list[Experiment] = []
+        for one in kind:
+            rest.append(one)
+            if _enough(rest):
+                made.append(rest)
+                rest = []
+        if made:
+            made[-1] += rest
+        groups += made
+    return groups
+
+
+def _enough(group: Sequence[Experiment]) -> bool:
+    return all(
+        sum(len(one.kernels[kernel]) for one in group) >= 2 * group[0].judged.boots
+        for kernel in group[0].kernels
+    )
+
+
+def trials(found: Sequence[Experiment]) -> Iterator[Trials]:
+    """All trials in these experiments."""
+    found = unlike_seeds(found)
+    for one in found:
+        judged = one.judged
+        before, after = (one.kernels.get(kernel, ()) for kernel in (judged.before, judged.after))
+        disjoint = min(len(before), len(after)) // judged.boots
+        if disjoint and judged.before != judged.after:
+            yield _trials([one], Truth.EFFECT, pairs(before, after, judged.boots), disjoint)
+    for group in pools(found):
+        judged = group[0].judged
+        for kernel in group[0].kernels:
+            boots = [boot for one in group for boot in one.kernels[kernel]]
+            truth = Truth.PLANTED if kernel == judged.before else Truth.UNCHANGED
+            disjoint = len(boots) // (2 * judged.boots)
+            yield _trials(group, truth, splits(boots, judged.boots), disjoint)
+
+
+def _trials(
+    group: Sequence[Experiment],
+    truth: Truth,
+    sides: Iterable[tuple[Sequence[Boot], Sequence[Boot]]],
+    disjoint: int,
+) -> Trials:
+    pooled = len(group) > 1
+    every = [findings(group[0].judged, before, after, pooled=pooled) for before, after in sides]
+    return Trials(
+        judged=group[0].judged,
+        clock=group[0].clock,
+        truth=truth,
+        experiments=tuple(one.name for one in group),
+        answers=Counter(verdict.overall(found) for found in every),
+        differing=sum(map(differ, every)),
+        disjoint=disjoint,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rate:
+    """How often something happened, as shares."""
+
+    share: float
+    """The mean over groups of experiments, each weighted by its disjoint trials."""
+    low: float
+    high: float
+    """The interval of `share`, by the bootstrap."""
+    most: float
+    """What the true share is at most."""
+
+
+def rate(parts: Sequence[tuple[float, int]]) -> Rate:
+    """The rate over groups of experiments, from the share and the disjoint trials of each."""
+    share, disjoint = mean(parts), sum(weight for _, weight in parts)
+    low, high = bootstrap(parts)
+    return Rate(share=share, low=low, high=high, most=at_most(share, disjoint))
+
+
+def mean(parts: Sequence[tuple[float, int]]) -> float:
+    """The mean of shares, each with its weight."""
+    return sum(share * weight for share, weight in parts) / sum(weight for _, weight in parts)
+
+
+def bootstrap(parts: Sequence[tuple[float, int]]) -> tuple[float, float]:
+    """The 95 % interval of a rate: groups of experiments are drawn again, with all they contain (Efron 1979).
+
+    It knows only what was seen: where nothing was, it ends at 0. See at_most.
+    """
+    draw = random.Random(SEED)
+    means = [mean(draw.choices(parts, k=len(parts))) for _ in range(DRAWS)]
+    ends = quantiles(means, n=40, method="inclusive")
+    return ends[0], ends[-1]
+
+
+def at_most(share: float, disjoint: int) -> float:
+    """The largest true rate at which so small a share has a chance of 5 %.
+
+    Hoeffding (1963, section 5): the mean over all splits of a sample is no further off than that of as many
+    independent trials as share no boot. Chernoff's bound for those, where nothing was seen the exact one.
+    """
+    allowed = math.log(1 / (1 - CONFIDENCE)) / disjoint
+    low, high = share, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _divergence(share, middle) < allowed else (low, middle)
+    return high
+
+
+def _divergence(share: float, of: float) -> float:
+    """Kullback's and Leibler's, between two events of these chances."""
+    return sum(
+        part * math.log(part / other) if other else math.inf
+        for part, other in ((share, of), (1 - share, 1 - of))
+        if part
+    )
+
+
+def trials_for(most: float) -> int:
+    """The disjoint trials, none of them wrong, that show a rate of less than `most`."""
+    return math.floor(math.log(1 - CONFIDENCE) / math.log(1 - most)) + 1

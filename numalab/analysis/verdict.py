@@ -141,8 +141,8 @@ def looks(size: CaseSize) -> tuple[int, ...]:
 def errors(plan: Sequence[int]) -> list[float]:
     """The error that each look of `looks` may make; together expectation.ALPHA.
 
-    Of n boots in the end, ALPHA (boots / n)² is spent until each look (Kim and DeMets 1987): early looks, with
-    few boots, could tell little anyway, and the last one, which decides most often, keeps most of it.
+    Of n boots in the end, ALPHA (boots / n)² is spent until each look (Kim and DeMets 1987). Early looks can
+    tell little anyway, and the last one, which decides most often, keeps most of it.
     """
     spent = [(boots / plan[-1]) ** 2 for boots in plan]
     return [expectation.ALPHA * (now - before) for before, now in pairwise([0.0, *spent])]

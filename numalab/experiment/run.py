@@ -109,7 +109,6 @@ def run(
                 planned=boots * len(plan.kernels),
                 seed=plan.seed,
                 side_by_side=plan.side_by_side or 1,
-                kernel=index,
             ),
         )
         for number, index in boot_order(plan.kernels, boots, first=first, seed=plan.seed or 0)

@@ -163,6 +163,3 @@ class Place(Value):
     """The experiment's, from which each boot's is made (GuestSpec.seed). None in runs from before."""
     side_by_side: Annotated[int, Field(ge=1)] = 1
     """How many guests of the experiment ran at a time."""
-    kernel: Annotated[int, Field(ge=0)] | None = None
-    """Which of the experiment's kernels the boot had, from 0: the same may be in it twice. None in runs from
-    before the order was random: it was that of the kernels in even rounds, and its reverse in odd ones."""

@@ -58,15 +58,10 @@ def run(
     experiment: str = "20261121T120000-xfsrepair",
     case_name: str = "xfsrepair",
     case: Case = CASE,
-    index: int | None = None,
     **changes: Any,
 ) -> Run:
-    """A run of `kernel`; with an arm it belongs to an experiment of `case`, of which `index` is its kernel."""
-    place = (
-        Place(case_name=case_name, case=case, experiment=experiment, arm=arm, boot=boot, kernel=index)
-        if arm
-        else None
-    )
+    """A run of `kernel`; with an arm it belongs to an experiment of `case`."""
+    place = Place(case_name=case_name, case=case, experiment=experiment, arm=arm, boot=boot) if arm else None
     made = Run(
         id=f"20261121T1200{boot:02}-xfsrepair-{topology}-{kernel}-{boot}",
         workload="xfsrepair",

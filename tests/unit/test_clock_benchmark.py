@@ -10,8 +10,8 @@ import pytest
 
 from benchmarks import clock
 from numalab.core.errors import InputError
+from tests.unit.analysis.test_error_rates import AFTER, BEFORE, boots
 from tests.unit.makers import on_virtual_clock, running
-from tests.unit.test_rates import AFTER, BEFORE, boots
 
 
 def test_rows() -> None:

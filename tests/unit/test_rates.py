@@ -1,78 +1,124 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The lab's error rates: which stored experiments are trials, and how they are counted."""
+"""benchmarks/rates.py: the file of boots, what is read from the state directory, and the tables."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import sys
+from pathlib import Path
+
+import pytest
 
 from benchmarks import rates
 from numalab.analysis import error_rates
-from numalab.experiment.plan import boot_order
-from numalab.model.case import Arm
-from numalab.model.run import Run
-from tests.unit import synthetic
-
-BEFORE, AFTER = "6.1-slowscan-before", "6.1"
-VALUES = {BEFORE: (1_557_000, 1_721_000, 1_590_000, 1_602_000), AFTER: (98_000, 98_100, 98_500, 99_000)}
+from numalab.core import state
+from numalab.core.errors import InputError
+from numalab.runs import record
+from tests.unit.analysis.test_error_rates import AFTER, BEFORE, boots, named, one
 
 
-def boots(name: str, kernels: Sequence[str], rounds: int, *, honest: bool = True) -> list[Run]:
-    """An experiment; `honest` false gives its second side one kernel's values under the other's name."""
-    found = []
-    for number, index in boot_order(kernels, rounds):
-        of = kernels[index] if honest or index != 1 else AFTER
-        phase = synthetic.phase(
-            "repair-x", vmstat={"numa_pte_updates": VALUES[of][number // len(kernels)] + index}
-        )
-        found.append(
-            synthetic.run(
-                kernels[index],
-                phase,
-                boot=number,
-                arm=Arm.AFTER if index else Arm.BEFORE,
-                index=index,
-                experiment=name,
-                id=f"{name}-{number}",
-            )
-        )
-    return found
-
-
-def test_trials() -> None:
-    """Only experiments over before, before, after, after; two kernels over even rounds look alike."""
-    runs = boots("a", (BEFORE, BEFORE, AFTER, AFTER), 3)
-    found = list(
-        rates.trials(
-            [
-                *runs,
-                *boots("b", (BEFORE, AFTER), 4),
-                *boots("c", (BEFORE, AFTER), 2),
-                *boots("d", (AFTER, AFTER), 4),
-                *boots("e", (AFTER,) * 4, 3),
-                *boots("f", (BEFORE, BEFORE, AFTER, AFTER), 3)[:-1],
-                synthetic.run(AFTER),
-            ]
-        )
+def test_saved_and_read(tmp_path: Path) -> None:
+    """What is read is what was saved; boots without a value too."""
+    (found,) = named("a")
+    lacking = found.kernels[AFTER][0].model_copy(update={"values": (None,)})
+    other = found.model_copy(
+        update={
+            "name": "b",
+            "seed": 7,
+            "kernels": {**found.kernels, AFTER: (lacking, *found.kernels[AFTER][1:])},
+        }
     )
-    assert [(name, rounds) for name, rounds, _ in found] == [("xfsrepair", 3)]
-    assert found[0][2] == error_rates.of(runs)
+    (tmp_path / "boots.json").write_text(rates.text([other, found]))
+    assert rates.read(tmp_path / "boots.json") == [found, other]
+    assert rates.text([found, other]) == rates.text([other, found])
 
 
-def test_rates() -> None:
-    """One correct trial of two."""
-    found = [
-        one
-        for *_, one in rates.trials(
-            [
-                *boots("a", (BEFORE, BEFORE, AFTER, AFTER), 3),
-                *boots("b", (BEFORE, BEFORE, AFTER, AFTER), 3, honest=False),
-            ]
-        )
-    ]
-    assert rates.rates(found) == {
-        "effect seen": (1, 2),
-        "planted regression seen": (1, 2),
-        "planted regression let pass": (1, 2),
-        "change claimed where there is none": (0, 2),
-    }
-    assert rates.rates([]) == {}
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('"format": 1', '"format": 2', "format 2"),
+        ('"by": 1.5', '"by": 1.1', "was edited"),
+        ('"4socket"', "4", "topology"),
+        ("[0, 1557000]", "3", "cannot unpack|not iterable"),
+        ("[0, 1557000]", '[0, "many"]', "values"),
+        ('"experiments"', '"else"', "experiments"),
+        ("{", "", "Expecting|Extra data"),
+        ("numa_pte_updates", "\ud800", "can't decode"),
+    ],
+)
+def test_a_damaged_file(tmp_path: Path, old: str, new: str, said: str) -> None:
+    good = rates.text(named("a"))
+    assert old in good
+    (tmp_path / "boots.json").write_bytes(good.replace(old, new).encode(errors="surrogatepass"))
+    with pytest.raises(InputError, match=rf"boots\.json: (?s:.*)({said})"):
+        rates.read(tmp_path / "boots.json")
+
+
+def test_no_file(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="No such file"):
+        rates.read(tmp_path / "boots.json")
+
+
+def test_the_file_in_the_repository() -> None:
+    """It can be read, and every experiment in it can be judged."""
+    found = rates.read(rates.BOOTS)
+    assert len(found) >= 50
+    for experiment in found:
+        sides = [experiment.kernels[name] for name in experiment.kernels]
+        assert error_rates.findings(experiment.judged, sides[0], sides[-1])
+
+
+def test_stored_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Damaged ones, files and empty folders are skipped."""
+    monkeypatch.setenv("LAB_STATE", str(tmp_path))
+    folder = state.folder("runs")
+    runs = [run.model_copy(update={"phases": ()}) for run in boots()]
+    for run in runs:
+        (folder / run.id).mkdir()
+        record.write(run, folder / run.id)
+    (folder / "empty").mkdir()
+    (folder / "a file").write_text("x")
+    for name, content in (("torn", b"{"), ("binary", b"\xff\xfe"), ("other", b"[]"), ("null", b"null")):
+        (folder / name).mkdir()
+        (folder / name / "run.json").write_bytes(content)
+    (folder / "later").mkdir()
+    (folder / "later" / "run.json").write_text(json.dumps({"format": 99}))
+    assert {run.id for run in rates.stored()} == {run.id for run in runs}
+
+
+def test_merged() -> None:
+    """Of an experiment in both, the stored one; the file keeps those of other machines."""
+    kept, here = named("ab"), named("bc", topology="here")
+    found = rates.merged(kept, here)
+    assert [(each.name, each.topology) for each in found] == [("a", "4socket"), ("b", "here"), ("c", "here")]
+
+
+def test_tables() -> None:
+    lines = rates.tables([*named("ab"), *named("c", rounds=6)])
+    assert lines[0] == "3 experiments (3 on the host clock), 24 boots"
+    (row,) = (line for line in lines if line.startswith("xfsrepair"))
+    assert " ".join(row.split()) == "xfsrepair host 3 100 0 0 4 / 402 0 100 0 2 / 40 0 100 0 2 / 40"
+    of_one = [line for line in lines if "  one experiment" in line]
+    assert of_one[0].endswith("does not hold: false       3  4 / 402  0.0 %  0.0 to 0.0   52.7 %")
+    assert sum("  several experiments" in line for line in lines) == 6
+    assert lines[-4].startswith("An effect denied: at most 52.7 % at 95 %, by 4 trials")
+    assert lines[-1] == "  Less than 1 % is not shown: that takes 299 of them, none wrong."
+
+
+def test_tables_of_nothing() -> None:
+    assert rates.tables([]) == ["no experiment"]
+    assert len(rates.tables([one(boots(kernels=(BEFORE, AFTER), rounds=2))])) == 1
+
+
+def test_main(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """--save adds what is stored to the file; without it the file is judged alone; damage is one line."""
+    monkeypatch.setattr(rates, "BOOTS", tmp_path / "boots.json")
+    monkeypatch.setattr(rates, "stored", lambda: boots("new"))
+    (tmp_path / "boots.json").write_text(rates.text(named("a")))
+    for words, experiments in (([], 1), (["--stored"], 2), ([], 1), (["--save"], 2), ([], 2)):
+        monkeypatch.setattr(sys, "argv", ["rates.py", *words])
+        assert rates.main() == 0
+        assert capsys.readouterr().out.startswith(f"{experiments} experiments")
+    (tmp_path / "boots.json").write_text("{")
+    with pytest.raises(SystemExit, match=r"error: .*boots\.json: Expecting"):
+        rates.main()
