@@ -99,7 +99,7 @@ def make_plan(
         machine=machine,
         kernels=tuple(recipe.load(name) for name in kernels or (case.before, case.after)),
         accel=accel,
-        clock=clock,
+        clock=clock or case.clock,
         seed=seed,
         side_by_side=side_by_side,
         profile_hz=profile_hz,

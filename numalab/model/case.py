@@ -16,7 +16,7 @@ from pydantic import Field
 
 from numalab.model.topology import Disk
 from numalab.model.units import Size
-from numalab.model.values import Line, Name, SizeClass, Value
+from numalab.model.values import Clock, Line, Name, SizeClass, Value
 
 PhasePattern = Annotated[str, Field(pattern=r"^[a-z0-9*?][a-z0-9*?-]{0,39}$")]
 Word = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_][a-zA-Z0-9_./:-]*$")]
@@ -131,6 +131,9 @@ class Case(Value):
     """Words added to the kernel command line."""
     tracepoints: tuple[Word, ...] = ()
     """Counted in each phase: system:event, as in migrate:mm_migrate_pages."""
+    clock: Clock | None = None
+    """The clock of boots for which nobody names one; None: virtual where an emulated guest can have it. The
+    host's where a disk's speed matters, which QEMU limits by that clock."""
     sizes: dict[SizeClass, CaseSize]
     expect: Annotated[tuple[Expectation, ...], Field(min_length=1)]
     notes: str = ""

@@ -285,6 +285,14 @@ def test_order_goes_on_where_it_was(kernels: str, first: int, rounds: int) -> No
     assert sorted(index for _, index in order) == sorted([*range(len(kernels))] * (rounds - first))
 
 
+def test_a_case_may_have_a_clock(case: Path) -> None:
+    """It is that of boots for which nobody names one."""
+    assert make_plan(str(case), SizeClass.QUICK).clock is None
+    case.write_text(f"clock: host\n{CASE.lstrip()}")
+    assert make_plan(str(case), SizeClass.QUICK).clock is Clock.HOST
+    assert make_plan(str(case), SizeClass.QUICK, clock=Clock.VIRTUAL).clock is Clock.VIRTUAL
+
+
 def test_plan(plan: Plan) -> None:
     assert (plan.case_name, plan.size, kernel_names(plan)) == (
         "mine",
