@@ -261,7 +261,7 @@ def _phase(
             if watcher:
                 watcher.moving(phase.name, sample)
 
-    begin = _cpu_times(guest, deadline)
+    begin = _moment(guest, deadline)
     try:
         text = ssh.succeed(
             guest,
@@ -273,7 +273,7 @@ def _phase(
         )
     finally:
         record.write_samples(folder, index, phase.name, samples)
-    end = _cpu_times(guest, deadline)
+    end = _moment(guest, deadline)
     try:
         answer = json.loads(text)
         record.write_phase(
@@ -313,7 +313,7 @@ def _phase(
         output=record.output(folder, index, phase.name),
         guest_load=used["load"],
         host_load=machine.load(guest.host.where, deadline),
-        host_others=None if begin is None or end is None else _share_of_others(begin, end),
+        **_host_shares(begin, end),
     )
 
 
@@ -327,16 +327,25 @@ def agent_command(seed: int | None, measured: int | None) -> list[str]:
     return ["sh", "-c", f"sleep {delay:.3f}; exec {' '.join(agent)}"]
 
 
-def _cpu_times(guest: Guest, deadline: Deadline) -> tuple[machine.CpuTime, float] | None:
-    """Processor time of the host and, in seconds, of the guest's QEMU. None when they cannot be read now: a
-    phase is worth more."""
+def _moment(guest: Guest, deadline: Deadline) -> machine.Moment | None:
+    """Processor time of the host and of the guest's QEMU. None when it cannot be read now: a phase is worth
+    more."""
     with contextlib.suppress(HostError):
-        return machine.cpu_time(guest.host.where, deadline), guest.host.cpu_seconds(guest.mark)
+        qemu = guest.host.qemu(guest.mark)
+        return machine.Moment(
+            machine.cpu_time(guest.host.where, deadline),
+            guest.host.cpu_seconds(guest.mark),
+            machine.vcpu_time(qemu) if qemu else None,
+        )
     return None
 
 
-def _share_of_others(begin: tuple[machine.CpuTime, float], end: tuple[machine.CpuTime, float]) -> float:
-    return round(machine.share_of_others(begin[0], end[0], end[1] - begin[1]), 3)
+def _host_shares(begin: machine.Moment | None, end: machine.Moment | None) -> dict[str, float]:
+    """PhaseResult's host_others and host_kept, as far as they are known."""
+    if begin is None or end is None:
+        return {}
+    shares = {"host_others": machine.share_of_others(begin, end), "host_kept": machine.share_kept(begin, end)}
+    return {name: round(share, 3) for name, share in shares.items() if share is not None}
 
 
 def _host(guest: Guest, deadline: Deadline) -> dict[str, str]:

@@ -33,6 +33,9 @@ class PhaseResult(Value):
     host_others: float | None = None
     """The share of that machine's processor time, 0 to 1, that everything but the guest's QEMU took during
     the phase; None in older runs."""
+    host_kept: float | None = None
+    """The share of the processor time that the guest's vCPUs asked for, 0 to 1, which other programs took;
+    None in older runs and where guests run on another machine."""
 
 
 class Run(Stored):

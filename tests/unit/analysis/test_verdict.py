@@ -234,6 +234,39 @@ def test_a_busy_host_is_a_doubt() -> None:
     assert told([busy(run, 0.5, 0.5, clock=Clock.VIRTUAL) for run in runs]) == (), "its clock waits for it"
 
 
+def kept(run: Run, *shares: float | None, others: float = 0.43) -> Run:
+    """The run on a host that others kept busy, which kept these shares from the guest in its phases."""
+    busy_run = busy(run, *(others for _ in shares))
+    phases = (
+        phase.model_copy(update={"host_kept": share})
+        for phase, share in zip(busy_run.phases, shares, strict=True)
+    )
+    return busy_run.model_copy(update={"phases": tuple(phases)})
+
+
+def test_time_kept_from_a_guest_is_a_doubt() -> None:
+    """Where it is known it counts, and not what others took of the host: that may be a CPU of its own."""
+    runs = experiment((100, 104, 98), (25, 24, 26))
+    assert told([kept(run, 0.02, 0.1) for run in runs]) == ()
+    first, second, *rest = runs
+    loaded = [kept(first, 0.11, 0), kept(second, 0, 0.34, others=0), *(kept(run, 0, 0) for run in rest)]
+    assert told(loaded) == (
+        f"the host was busy with something else in 2 of 6 boots, most in {second.id}: other programs took 34%"
+        " of the processor time that the guest asked for",
+    )
+    assert told([on_virtual_clock(run) for run in loaded]) == (), "its clock waits for it"
+    with_setup = [
+        run.model_copy(update={"phases": (unmeasured(run.phases[0]), run.phases[1])})
+        for run in (kept(first, 0.9, 0), *(kept(run, 0, 0) for run in runs[1:]))
+    ]
+    assert told(with_setup) == (), "nothing is measured there"
+
+
+def unmeasured(phase: PhaseResult) -> PhaseResult:
+    """The phase, as one that prepares."""
+    return phase.model_copy(update={"phase": phase.phase.model_copy(update={"measured": False})})
+
+
 def running(run: Run, **facts: str) -> Run:
     """The run, on a kernel with these facts."""
     return run.model_copy(update={"kernel_facts": facts})

@@ -293,7 +293,7 @@ def test_run(deadline: Deadline) -> None:
         "7.25",
         42.5,
     ), "of the hypervisor, not of this machine"
-    assert run.phases[0].host_others == 0.3
+    assert (run.phases[0].host_others, run.phases[0].host_kept) == (0.3, None), "its QEMU is not found"
     assert run.guest == guest.record
     assert json.loads((folder / "run.json").read_text())["guest"] == jsonable(guest.record)
     assert record.read(folder) == run
@@ -308,6 +308,25 @@ def test_run(deadline: Deadline) -> None:
     assert "nodes" in (folder / "topology.txt").read_text()
     assert len(list((folder / "phases").iterdir())) == len(phases)
     assert (folder / "phases" / "01-fsmark" / "after" / "node0.vmstat").read_text() == "nr_free_pages 4\n"
+
+
+def test_what_the_host_kept_from_the_guest_is_recorded(
+    deadline: Deadline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """30 s of others are less than what the vCPUs waited for."""
+    guest = FakeGuest(lambda _: json.dumps(TOLD))
+    guest.host.forgotten[guest.mark.uuid] = 42
+    asked, times = list[int](), itertools.count(step=120)
+
+    def vcpu_time(process: int) -> machine.VcpuTime:
+        asked.append(process)
+        return machine.VcpuTime(now := next(times), now)
+
+    monkeypatch.setattr(machine, "vcpu_time", vcpu_time)
+    run, folder = runner.run(guest.real(), "xfsrepair", SizeClass.QUICK, deadline)
+    assert {result.host_kept for result in run.phases} == {0.2}
+    assert asked == [42] * 2 * len(run.phases), "at both edges"
+    assert record.read(folder) == run
 
 
 def test_the_kernel_of_a_run_is_recorded(deadline: Deadline) -> None:
