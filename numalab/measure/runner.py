@@ -151,6 +151,8 @@ def run(
                     continue
                 with step(f"{workload}: {phase.name}", who=guest.name):
                     done = _phase(guest, folder, len(result.phases), phase, options, deadline, watcher)
+                memory = record.memory(folder, len(result.phases), phase.name, result.release)
+                done = done.model_copy(update={"memory": memory})
                 result = result.model_copy(update={"phases": (*result.phases, done)})
                 if watcher:
                     watcher.ended(done)

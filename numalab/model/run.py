@@ -16,6 +16,15 @@ CONFIGURATION = "configuration"
 the run's folder."""
 
 
+class Memory(Value):
+    """What a guest's memory was made of at one moment, in base pages."""
+
+    anonymous: int
+    """With huge pages."""
+    huge: int
+    """The anonymous pages that were parts of transparent huge pages."""
+
+
 class PhaseResult(Value):
     """A phase's result. Times in seconds; `counters`: differences by source (vmstat, node0.vmstat, …)."""
 
@@ -27,6 +36,9 @@ class PhaseResult(Value):
     counters: dict[str, dict[str, int]]
     output: dict[str, float] = Field(default_factory=dict)
     """The workload's own numbers: lines `numalab: NAME VALUE` on its standard output."""
+    memory: Memory | None = None
+    """When the guest had the most anonymous memory, by the phase's samples and edges; None where /proc/vmstat
+    does not tell, and in older runs that are read without their folder."""
     guest_load: float
     host_load: float
     """The load of the machine that runs the guest."""

@@ -13,7 +13,7 @@ from numalab.analysis import calibration, expectation, verdict
 from numalab.core import paths
 from numalab.core.errors import InputError
 from numalab.model.case import Arm, Case, CaseSize, Cost, Direction, Expectation, Machine, Place
-from numalab.model.run import PhaseResult, Run
+from numalab.model.run import Memory, PhaseResult, Run
 from numalab.model.topology import Topology
 from numalab.model.values import Accel, Clock, Phase, SizeClass
 from numalab.model.verdict import Answer, Grade
@@ -289,6 +289,36 @@ def test_kernels_that_differ_in_what_is_not_compared_are_a_doubt() -> None:
     assert told(on(same, {"compiler": "gcc 12.2.0"})) == ("THP: madvise before, not recorded after",)
     assert told(on(same, {})) == (), "older runs do not know"
     assert verdict.verdict(on(same, {"THP": "always"})).answer is Answer.HOLDS
+
+
+def made_of(
+    before: Sequence[float], after: Sequence[float], *, mib: int = 64, phase: int = 1
+) -> tuple[str, ...]:
+    """The doubts when so much of the anonymous memory of a phase was in huge pages, boot by boot."""
+    runs, pages = list[Run](), mib * 256
+    shares = {Arm.BEFORE: list(before), Arm.AFTER: list(after)}
+    for run in experiment(MANY[: len(before)], FEW[: len(after)]):
+        assert run.place
+        memory = Memory(anonymous=pages, huge=round(pages * shares[run.place.arm].pop(0)))
+        phases = list(run.phases)
+        phases[phase] = phases[phase].model_copy(update={"memory": memory})
+        runs.append(run.model_copy(update={"phases": tuple(phases)}))
+    return told(runs)
+
+
+def test_memory_in_huge_pages_under_one_kernel_alone_is_a_doubt() -> None:
+    assert made_of((0.45, 0.45, 0.47), (0, 0.02, 0.01)) == (
+        "huge pages in anonymous memory (work-1): 45% to 47% before, 0% to 2% after",
+    )
+    assert made_of((0, 0, 0), (1, 1, 1), phase=0) == (
+        "huge pages in anonymous memory (work-0): 0% before, 100% after",
+    )
+
+
+def test_memory_that_is_alike_is_no_doubt() -> None:
+    assert made_of((0.10, 0.12, 0.11), (0.19, 0.2, 0.2)) == (), "by less than 10 points"
+    assert made_of((0.14, 0.3, 0.42), (0.33, 0.5, 0.6)) == (), "boots of both kernels overlap"
+    assert made_of((0.3, 0.3, 0.3), (0, 0, 0), mib=20) == (), "a guest without work"
 
 
 def test_boots_of_one_kernel_that_differ_are_a_doubt() -> None:

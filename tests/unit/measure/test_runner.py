@@ -23,7 +23,7 @@ from numalab.kernel import kconfig
 from numalab.measure import kernel_facts, runner
 from numalab.model import verification
 from numalab.model.case import Arm, Place
-from numalab.model.run import PhaseResult, Run
+from numalab.model.run import Memory, PhaseResult, Run
 from numalab.model.values import Phase, SizeClass, jsonable
 from numalab.runs import record
 from tests.unit import makers, synthetic
@@ -262,6 +262,7 @@ def test_run(deadline: Deadline) -> None:
         "/proc/vmstat",
         "/sys/devices/system/node/node*/vmstat",
         "/sys/devices/system/node/node*/numastat",
+        "/proc/meminfo",
     ]
     assert run.phases[1].counters == {"vmstat": {"numa_hit": 3}, "node0.vmstat": {"nr_free_pages": -5}}
     assert (run.phases[1].elapsed, run.phases[1].user, run.phases[1].system, run.phases[1].status) == (
@@ -326,6 +327,19 @@ def test_what_the_host_kept_from_the_guest_is_recorded(
     run, folder = runner.run(guest.real(), "xfsrepair", SizeClass.QUICK, deadline)
     assert {result.host_kept for result in run.phases} == {0.2}
     assert asked == [42] * 2 * len(run.phases), "at both edges"
+    assert record.read(folder) == run
+
+
+def test_what_memory_was_made_of_is_recorded(deadline: Deadline) -> None:
+    """At the sample with the most; the program is gone at the end."""
+    edge = {"/proc/vmstat": "nr_anon_pages 900\nnr_anon_transparent_hugepages 0\n"}
+    guest = FakeGuest(lambda _: json.dumps({**TOLD, "before": edge, "after": edge}))
+    guest.stderr = [
+        json.dumps({"t": t, "vmstat": {"nr_anon_pages": anon, "nr_anon_transparent_hugepages": huge}})
+        for t, anon, huge in ((2, 30000, 10), (4, 40000, 20), (6, 1000, 1))
+    ]
+    run, folder = runner.run(guest.real(), "xfsrepair", SizeClass.QUICK, deadline)
+    assert {result.memory for result in run.phases} == {Memory(anonymous=40000, huge=20 * 512)}
     assert record.read(folder) == run
 
 
