@@ -259,7 +259,17 @@ def _measured(expected: Expectation, sides: Sides) -> expectation.MeasuredExpect
 
 def _about_runs(every: Sequence[Run], sides: Sides) -> list[str]:
     """Doubts about boots that broke, warned or were repeated, and experiments that were not interleaved."""
-    lines = [f"run {run.id} broke and is not counted: {run.error}" for run in every if run.error]
+    first = {run.place.instead_of: run for run in every if run.place and run.place.instead_of}
+    lines = [
+        f"run {run.id} broke and is not counted: {run.error}"
+        for run in every
+        if run.error and run.id not in first
+    ]
+    if first:
+        lines.append(
+            f"{len(first)} boot{'s were' if len(first) > 1 else ' was'} taken again: other programs took more"
+            f" than {KEPT:.0%} of the processor time that the guest asked for in {', '.join(first)}"
+        )
     if again := hung(every):
         lines.append(
             f"{again}, before {', '.join(run.id for run in every if run.guest.hung)}: a kernel that hangs"

@@ -262,6 +262,24 @@ def test_time_kept_from_a_guest_is_a_doubt() -> None:
     assert told(with_setup) == (), "nothing is measured there"
 
 
+def test_boots_that_were_taken_again_are_told() -> None:
+    """Not as broken too, and they do not count."""
+    runs = experiment(MANY, FEW)
+    assert runs[0].place
+    first = runs[0].model_copy(update={"id": "first", "error": "phase touch: other programs took 43%"})
+    place = runs[0].place.model_copy(update={"instead_of": "first"})
+    again = runs[0].model_copy(update={"place": place})
+    line = (
+        "1 boot was taken again: other programs took more than 10% of the processor time that the guest asked"
+        " for in first"
+    )
+    assert told([again, *runs[1:]]) == (line,)
+    found = verdict.verdict([first, again, *runs[1:]])
+    assert told([first, again, *runs[1:]]) == (line,)
+    assert (found.boots, found.answer) == ((3, 3), Answer.HOLDS)
+    assert found.findings == verdict.verdict(runs).findings
+
+
 def unmeasured(phase: PhaseResult) -> PhaseResult:
     """The phase, as one that prepares."""
     return phase.model_copy(update={"phase": phase.phase.model_copy(update={"measured": False})})

@@ -15,7 +15,7 @@ import pytest
 
 from numalab.analysis import verdict
 from numalab.core import paths, state
-from numalab.core.errors import GuestError, GuestLost, HostError, InputError, KernelOops
+from numalab.core.errors import GuestError, GuestLost, HostBusy, HostError, InputError, KernelOops
 from numalab.core.process import Deadline, Result
 from numalab.guest.guest import Guest
 from numalab.host import accelerator, console, domain, machine
@@ -328,6 +328,49 @@ def test_what_the_host_kept_from_the_guest_is_recorded(
     assert {result.host_kept for result in run.phases} == {0.2}
     assert asked == [42] * 2 * len(run.phases), "at both edges"
     assert record.read(folder) == run
+
+
+def busy_guest(monkeypatch: pytest.MonkeyPatch) -> FakeGuest:
+    """A guest from which others take 0.2 of its processor time in every phase."""
+    guest = FakeGuest(lambda _: json.dumps(TOLD))
+    guest.host.forgotten[guest.mark.uuid] = 42
+    times = itertools.count(step=120)
+    monkeypatch.setattr(machine, "vcpu_time", lambda _: machine.VcpuTime(now := next(times), now))
+    return guest
+
+
+def test_a_run_on_a_busy_host_is_given_up(deadline: Deadline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the first measured phase, and kept as evidence; what prepares may take its time."""
+    guest, seen = busy_guest(monkeypatch), Seen()
+    with pytest.raises(HostBusy, match=r"^phase fsmark: other programs took 20% of the processor") as busy:
+        runner.run(
+            guest.real(),
+            "xfsrepair",
+            SizeClass.QUICK,
+            deadline,
+            runner.Options(most_taken=0.19),
+            watcher=seen,
+        )
+    run = record.read(only_run())
+    assert (run.id, run.error) == (busy.value.run, str(busy.value))
+    assert [result.phase.name for result in run.measured] == ["fsmark"]
+    assert run.measured == [run.phases[-1]]
+    assert [result.phase.measured for result in seen.results] == [False], "what does not count is not told"
+
+
+@pytest.mark.parametrize("most", [0.2, None])
+def test_a_run_on_a_host_that_is_busy_enough(
+    deadline: Deadline, monkeypatch: pytest.MonkeyPatch, most: float | None
+) -> None:
+    options = runner.Options(most_taken=most)
+    run, _ = runner.run(busy_guest(monkeypatch).real(), "xfsrepair", SizeClass.QUICK, deadline, options)
+    assert len(run.measured) == 5
+
+
+def test_what_is_not_known_is_not_too_much(deadline: Deadline) -> None:
+    guest, options = FakeGuest(lambda _: json.dumps(TOLD)), runner.Options(most_taken=0.01)
+    run, _ = runner.run(guest.real(), "xfsrepair", SizeClass.QUICK, deadline, options)
+    assert {result.host_kept for result in run.phases} == {None}
 
 
 def test_what_memory_was_made_of_is_recorded(deadline: Deadline) -> None:
