@@ -182,6 +182,15 @@ def _per_fault(name: str) -> Term:
     return _ratio(_counter(name), _counter("numa_hint_faults"))
 
 
+def _per_cpu_second(name: str, count: Term) -> Metric:
+    """How often NUMA balancing did something in a second of the phase's own CPU time, which paces its scans
+    (task_tick_numa compares sum_exec_runtime). It is a time like any rate: what a host takes from an emulated
+    guest is in the divisor, and a kernel that is quicker has a higher rate of the same count."""
+    return _metric(
+        "/s", Kind.TIME, f"{name} / (user + system)", _ratio(count, lambda sums: sums.user + sums.system)
+    )
+
+
 def _per_1000_pages(top: Term) -> Term:
     return _ratio(top, _ALLOCATED, 1000)
 
@@ -246,6 +255,11 @@ DERIVED = {
         "numa_pte_updates / user",
         _ratio(_counter("numa_pte_updates"), lambda sums: sums.user),
     ),
+    "numa_pte_updates_per_cpu_second": _per_cpu_second("numa_pte_updates", _counter("numa_pte_updates")),
+    "page_range_updates_per_cpu_second": _per_cpu_second(
+        "page_range_updates", _derived("page_range_updates")
+    ),
+    "numa_hint_faults_per_cpu_second": _per_cpu_second("numa_hint_faults", _counter("numa_hint_faults")),
     "autonuma_cost": _metric(
         "million words",
         Kind.RATIO,

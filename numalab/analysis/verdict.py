@@ -30,8 +30,9 @@ from numalab.model.verdict import Answer, Finding, Grade, Verdict
 from numalab.runs import compatibility
 from numalab.runs.compatibility import Traits
 
-OTHERS = 0.1
-"""The share of the host's processor time that other programs may take from an emulated guest unmentioned."""
+KEPT = 0.1
+"""The share of the processor time that a guest asks for which other programs may take from it unmentioned;
+where that is not known, the share of the host's processor time that they may take."""
 STEP = 1.5
 """The factor from one look to the next: 3, 5 and 8 boots of each kernel."""
 DESCRIPTIVE = ("description", "source", "published", "also", "notes")
@@ -258,7 +259,17 @@ def _measured(expected: Expectation, sides: Sides) -> expectation.MeasuredExpect
 
 def _about_runs(every: Sequence[Run], sides: Sides) -> list[str]:
     """Doubts about boots that broke, warned or were repeated, and experiments that were not interleaved."""
-    lines = [f"run {run.id} broke and is not counted: {run.error}" for run in every if run.error]
+    first = {run.place.instead_of: run for run in every if run.place and run.place.instead_of}
+    lines = [
+        f"run {run.id} broke and is not counted: {run.error}"
+        for run in every
+        if run.error and run.id not in first
+    ]
+    if first:
+        lines.append(
+            f"{len(first)} boot{'s were' if len(first) > 1 else ' was'} taken again: other programs took more"
+            f" than {KEPT:.0%} of the processor time that the guest asked for in {', '.join(first)}"
+        )
     if again := hung(every):
         lines.append(
             f"{again}, before {', '.join(run.id for run in every if run.guest.hung)}: a kernel that hangs"
@@ -317,20 +328,27 @@ def _about_seeds(every: Sequence[Run]) -> list[str]:
 
 def _about_host(every: Sequence[Run]) -> list[str]:
     """A doubt when other programs kept the host busy while a guest followed the host's clock."""
-    shares = {
-        run.id: share
-        for run in every
-        if not run.virtual and not run.error
-        for share in [max((one.host_others or 0 for one in run.phases if one.phase.measured), default=0)]
-        if share > OTHERS
-    }
+    busy = {run.id: _lost(run) for run in every if not run.virtual and not run.error}
+    shares = {ident: lost for ident, lost in busy.items() if lost[0] > KEPT}
     if not shares:
         return []
     worst = max(shares, key=lambda ident: shares[ident])
     return [
         f"the host was busy with something else in {len(shares)} of {len(every)} boots, most in {worst}:"
-        f" other programs took {shares[worst]:.0%} of its processor time, and the guest had less of it"
+        f" {shares[worst][1]}"
     ]
+
+
+def _lost(run: Run) -> tuple[float, str]:
+    """The most that other programs took in a measured phase, as a share and in words."""
+    shares = [
+        (one.host_kept, "took {:.0%} of the processor time that the guest asked for")
+        if one.host_kept is not None
+        else (one.host_others or 0.0, "took {:.0%} of its processor time, and the guest had less of it")
+        for one in run.measured
+    ]
+    share, words = max(shares, default=(0.0, ""))
+    return share, f"other programs {words.format(share)}"
 
 
 def _about_values(findings: Sequence[Finding], sides: Sides) -> list[str]:

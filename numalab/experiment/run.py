@@ -18,14 +18,14 @@ from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 from numalab.analysis import calibration, verdict
 from numalab.core import state
-from numalab.core.errors import DeadlinePassed, InputError, KernelOops, LabError, NameTaken
-from numalab.core.log import step, tell
+from numalab.core.errors import DeadlinePassed, HostBusy, InputError, KernelOops, LabError, NameTaken
+from numalab.core.log import note, step, tell
 from numalab.core.process import POLL_SECONDS, Deadline
 from numalab.experiment.plan import (
     Plan,
@@ -143,24 +143,45 @@ def _measure(
     began: Callable[[ExperimentBoot], runner.Watcher | None],
     stop: threading.Event,
 ) -> tuple[Run, Path]:
-    """One boot's run, on CPUs of its own; ended early by `stop`."""
+    """One boot's run, on CPUs of its own; ended early by `stop`. A boot on the host's clock from which other
+    programs took more processor time than goes without a doubt is taken again, once."""
     with _own_cpus(plan, host, stop), _crash_of(boot):
         watcher = began(boot)
-        minutes = plan.case_size.minutes * (VIRTUAL_PATIENCE if plan.clock is Clock.VIRTUAL else 1)
-        deadline = Deadline.after(60 * minutes, stop)
-        seed = None if plan.seed is None else boot_seed(plan.seed, boot.place.boot)
-        with (
-            _too_late(boot, plan.size, minutes, deadline),
-            booted(plan, host, boot.kernel, boot.name, deadline, seed=seed) as (guest, settings),
-        ):
-            options = runner.Options(
-                params=plan.case_size.params,
-                tracepoints=plan.case.tracepoints,
-                settings=settings,
-                profile_hz=plan.profile_hz,
-                place=boot.place,
-            )
-            return runner.run(guest, plan.case.workload, plan.size, deadline, options, watcher=watcher)
+        try:
+            most = None if plan.clock is Clock.VIRTUAL else verdict.KEPT
+            return _take(plan, host, boot, watcher, stop, most_taken=most)
+        except HostBusy as busy:
+            note(f"{boot.name}: {busy}: the boot is taken again, once (run {busy.run} does not count)")
+            place = boot.place.model_copy(update={"instead_of": busy.run})
+            return _take(plan, host, replace(boot, place=place), watcher, stop, most_taken=None)
+
+
+def _take(
+    plan: Plan,
+    host: Host,
+    boot: ExperimentBoot,
+    watcher: runner.Watcher | None,
+    stop: threading.Event,
+    *,
+    most_taken: float | None,
+) -> tuple[Run, Path]:
+    """A fresh guest, measured. HostBusy when other programs took more than `most_taken` in a phase."""
+    minutes = plan.case_size.minutes * (VIRTUAL_PATIENCE if plan.clock is Clock.VIRTUAL else 1)
+    deadline = Deadline.after(60 * minutes, stop)
+    seed = None if plan.seed is None else boot_seed(plan.seed, boot.place.boot)
+    with (
+        _too_late(boot, plan.size, minutes, deadline),
+        booted(plan, host, boot.kernel, boot.name, deadline, seed=seed) as (guest, settings),
+    ):
+        options = runner.Options(
+            params=plan.case_size.params,
+            tracepoints=plan.case.tracepoints,
+            settings=settings,
+            profile_hz=plan.profile_hz,
+            place=boot.place,
+            most_taken=most_taken,
+        )
+        return runner.run(guest, plan.case.workload, plan.size, deadline, options, watcher=watcher)
 
 
 @contextmanager

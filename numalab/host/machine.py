@@ -6,6 +6,7 @@ Not here: which facts runs must share to be compared (runs.compatibility).
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +26,9 @@ echo "load at start=$load"
 """sh -c. The machine id tells two machines of one name apart; machine-id(5) allows to pass on only a hash."""
 USER_HZ = 100
 """The unit of /proc/stat is 1/100 s on x86, whatever the kernel's HZ."""
+VCPU = re.compile(r"(CPU \d+|ALL CPUs)/(KVM|TCG)\n")
+"""QEMU's names of the threads that run vCPUs; libvirt starts it with debug-threads=on. "ALL CPUs" is one
+thread that runs them in turn, as on the virtual clock."""
 NEEDED = ("machine", "kernel", "cpu", "cpus", "load at start")
 
 
@@ -71,7 +75,59 @@ def cpu_time(where: Where, deadline: Deadline) -> CpuTime:
     return CpuTime(busy, busy + idle + iowait)
 
 
-def share_of_others(begin: CpuTime, end: CpuTime, own_seconds: float) -> float:
-    """The share of the machine's processor time, 0 to 1, that everything took but what used `own_seconds`."""
-    total = end.total - begin.total
-    return min(max((end.busy - begin.busy - own_seconds) / total, 0.0), 1.0) if total > 0 else 0.0
+@dataclass(frozen=True)
+class VcpuTime:
+    """Seconds of a guest's vCPU threads since they began, added up."""
+
+    ran: float
+    waited: float
+    """Ready to run while this machine's CPUs ran something else."""
+
+
+def vcpu_time(qemu: int, proc: Path = Path("/proc")) -> VcpuTime | None:
+    """Times of the vCPU threads of a QEMU on this machine, from their schedstat (Linux,
+    Documentation/scheduler/sched-stats.rst); None where it does not tell, as without CONFIG_SCHED_INFO."""
+    ran = waited = 0
+    try:
+        for thread in (proc / str(qemu) / "task").iterdir():
+            if VCPU.fullmatch((thread / "comm").read_text()):
+                run, wait, _ = map(int, (thread / "schedstat").read_text().split())
+                ran, waited = ran + run, waited + wait
+    except (OSError, ValueError):
+        return None
+    return VcpuTime(ran / 1e9, waited / 1e9) if ran else None
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What a machine and a guest on it had used up by a moment."""
+
+    machine: CpuTime
+    qemu: float
+    """Processor seconds of the guest's QEMU, all threads."""
+    vcpus: VcpuTime | None
+    """None where they are not known: on another machine."""
+
+
+def share_of_others(begin: Moment, end: Moment) -> float:
+    """The share of the machine's processor time, 0 to 1, that everything took but the guest's QEMU."""
+    total = end.machine.total - begin.machine.total
+    return min(_seconds_of_others(begin, end) / total, 1.0) if total > 0 else 0.0
+
+
+def share_kept(begin: Moment, end: Moment) -> float | None:
+    """The share of the processor time that a guest's vCPUs asked for, 0 to 1, which others took; None where
+    it is not known.
+
+    The vCPUs lost the time in which they waited, but no more than others took: more vCPUs than CPUs wait for
+    each other. What a hypervisor below this machine took is in neither.
+    """
+    if begin.vcpus is None or end.vcpus is None:
+        return None
+    ran = end.vcpus.ran - begin.vcpus.ran
+    lost = min(end.vcpus.waited - begin.vcpus.waited, _seconds_of_others(begin, end))
+    return lost / (ran + lost) if ran + lost > 0 else 0.0
+
+
+def _seconds_of_others(begin: Moment, end: Moment) -> float:
+    return max(end.machine.busy - begin.machine.busy - (end.qemu - begin.qemu), 0.0)

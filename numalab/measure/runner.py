@@ -25,7 +25,7 @@ from typing import Any, Protocol
 from pydantic import Field, ValidationError
 
 from numalab.core import paths, state
-from numalab.core.errors import GuestError, HostError, InputError, LabError
+from numalab.core.errors import GuestError, HostBusy, HostError, InputError, LabError
 from numalab.core.log import note, step
 from numalab.core.process import KEEP_BYTES, Deadline
 from numalab.guest.guest import Guest, check_release
@@ -81,6 +81,9 @@ class Options(Value):
     settings: dict[str, str] = Field(default_factory=dict)
     """Sysctls and knobs that were set and read back."""
     place: Place | None = None
+    most_taken: float | None = None
+    """The share of processor time that other programs may take in a measured phase (PhaseResult.host_kept)
+    before the run is given up with HostBusy; None: any."""
 
 
 class Watcher(Protocol):
@@ -151,7 +154,10 @@ def run(
                     continue
                 with step(f"{workload}: {phase.name}", who=guest.name):
                     done = _phase(guest, folder, len(result.phases), phase, options, deadline, watcher)
+                memory = record.memory(folder, len(result.phases), phase.name, result.release)
+                done = done.model_copy(update={"memory": memory})
                 result = result.model_copy(update={"phases": (*result.phases, done)})
+                _give_up_when_busy(result, options.most_taken)
                 if watcher:
                     watcher.ended(done)
             guest.watch(last=True)  # the program may end before the next look at the console
@@ -184,6 +190,18 @@ def run(
     if error is not None:
         raise error
     return result, state.folder("runs") / result.id
+
+
+def _give_up_when_busy(result: Run, most: float | None) -> None:
+    """HostBusy when other programs took too much in the last phase. It looks at the host alone: a run that is
+    given up for what it counted would bias those that stay."""
+    last = result.phases[-1]
+    if most is not None and last.phase.measured and (last.host_kept or 0.0) > most:
+        raise HostBusy(
+            f"phase {last.phase.name}: other programs took {last.host_kept:.0%} of the processor time that"
+            " the guest asked for",
+            run=result.id,
+        )
 
 
 def _keep_console(guest: Guest, target: Path) -> tuple[str, ...]:
@@ -261,7 +279,7 @@ def _phase(
             if watcher:
                 watcher.moving(phase.name, sample)
 
-    begin = _cpu_times(guest, deadline)
+    begin = _moment(guest, deadline)
     try:
         text = ssh.succeed(
             guest,
@@ -273,7 +291,7 @@ def _phase(
         )
     finally:
         record.write_samples(folder, index, phase.name, samples)
-    end = _cpu_times(guest, deadline)
+    end = _moment(guest, deadline)
     try:
         answer = json.loads(text)
         record.write_phase(
@@ -313,7 +331,7 @@ def _phase(
         output=record.output(folder, index, phase.name),
         guest_load=used["load"],
         host_load=machine.load(guest.host.where, deadline),
-        host_others=None if begin is None or end is None else _share_of_others(begin, end),
+        **_host_shares(begin, end),
     )
 
 
@@ -327,16 +345,25 @@ def agent_command(seed: int | None, measured: int | None) -> list[str]:
     return ["sh", "-c", f"sleep {delay:.3f}; exec {' '.join(agent)}"]
 
 
-def _cpu_times(guest: Guest, deadline: Deadline) -> tuple[machine.CpuTime, float] | None:
-    """Processor time of the host and, in seconds, of the guest's QEMU. None when they cannot be read now: a
-    phase is worth more."""
+def _moment(guest: Guest, deadline: Deadline) -> machine.Moment | None:
+    """Processor time of the host and of the guest's QEMU. None when it cannot be read now: a phase is worth
+    more."""
     with contextlib.suppress(HostError):
-        return machine.cpu_time(guest.host.where, deadline), guest.host.cpu_seconds(guest.mark)
+        qemu = guest.host.qemu(guest.mark)
+        return machine.Moment(
+            machine.cpu_time(guest.host.where, deadline),
+            guest.host.cpu_seconds(guest.mark),
+            machine.vcpu_time(qemu) if qemu else None,
+        )
     return None
 
 
-def _share_of_others(begin: tuple[machine.CpuTime, float], end: tuple[machine.CpuTime, float]) -> float:
-    return round(machine.share_of_others(begin[0], end[0], end[1] - begin[1]), 3)
+def _host_shares(begin: machine.Moment | None, end: machine.Moment | None) -> dict[str, float]:
+    """PhaseResult's host_others and host_kept, as far as they are known."""
+    if begin is None or end is None:
+        return {}
+    shares = {"host_others": machine.share_of_others(begin, end), "host_kept": machine.share_kept(begin, end)}
+    return {name: round(share, 3) for name, share in shares.items() if share is not None}
 
 
 def _host(guest: Guest, deadline: Deadline) -> dict[str, str]:

@@ -166,3 +166,6 @@ class Place(Value):
     """The experiment's, from which each boot's is made (GuestSpec.seed). None in runs from before."""
     side_by_side: Annotated[int, Field(ge=1)] = 1
     """How many guests of the experiment ran at a time."""
+    instead_of: str = ""
+    """The id of this boot's first run, when the host was busy in that one (HostBusy), so that the boot was
+    taken again; that run has an error."""

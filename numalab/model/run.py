@@ -16,6 +16,15 @@ CONFIGURATION = "configuration"
 the run's folder."""
 
 
+class Memory(Value):
+    """What a guest's memory was made of at one moment, in base pages."""
+
+    anonymous: int
+    """With huge pages."""
+    huge: int
+    """The anonymous pages that were parts of transparent huge pages."""
+
+
 class PhaseResult(Value):
     """A phase's result. Times in seconds; `counters`: differences by source (vmstat, node0.vmstat, …)."""
 
@@ -27,12 +36,18 @@ class PhaseResult(Value):
     counters: dict[str, dict[str, int]]
     output: dict[str, float] = Field(default_factory=dict)
     """The workload's own numbers: lines `numalab: NAME VALUE` on its standard output."""
+    memory: Memory | None = None
+    """When the guest had the most anonymous memory, by the phase's samples and edges; None where /proc/vmstat
+    does not tell, and in older runs that are read without their folder."""
     guest_load: float
     host_load: float
     """The load of the machine that runs the guest."""
     host_others: float | None = None
     """The share of that machine's processor time, 0 to 1, that everything but the guest's QEMU took during
     the phase; None in older runs."""
+    host_kept: float | None = None
+    """The share of the processor time that the guest's vCPUs asked for, 0 to 1, which other programs took;
+    None in older runs and where guests run on another machine."""
 
 
 class Run(Stored):

@@ -11,8 +11,10 @@ import re
 from collections.abc import Mapping
 
 VMSTAT = "/proc/vmstat"
-FILES = (VMSTAT, "/sys/devices/system/node/node*/vmstat", "/sys/devices/system/node/node*/numastat")
-"""The files read before and after each phase. A node's vmstat holds its own nr_* and, since 5.14, numa_*."""
+MEMINFO = "/proc/meminfo"
+FILES = (VMSTAT, "/sys/devices/system/node/node*/vmstat", "/sys/devices/system/node/node*/numastat", MEMINFO)
+"""The files read before and after each phase. A node's vmstat holds its own nr_* and, since 5.14, numa_*.
+meminfo has no counters, and is kept as it is: it tells of pools of huge pages too."""
 HUGE_PAGES = 512
 """Base pages of a huge page on x86-64 (2 MiB of 4 KiB)."""
 
@@ -35,7 +37,9 @@ def difference(before: Mapping[str, int], after: Mapping[str, int]) -> Counters:
 def phase(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, Counters]:
     """Two snapshots (path -> text) -> differences, under 'vmstat', 'node0.vmstat', 'node0.numastat', …"""
     return {
-        short(path): difference(parse(before[path]), parse(after[path])) for path in after if path in before
+        short(path): difference(parse(before[path]), parse(after[path]))
+        for path in after
+        if path in before and short(path) != short(MEMINFO)
     }
 
 

@@ -13,6 +13,7 @@ samples.jsonl is one sample of the phase: {"t": seconds since its start, "vmstat
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -23,10 +24,11 @@ from pydantic import ValidationError
 
 from numalab.core import state
 from numalab.core.errors import InputError
-from numalab.model.run import PhaseResult, Run
+from numalab.model.run import Memory, PhaseResult, Run
 from numalab.model.values import first_line, jsonable
 from numalab.runs import counters
 from numalab.runs import profile as runs_profile
+from numalab.runs import samples as runs_samples
 
 PROFILE = "profile.folded"
 """The file in a phase's folder, when a profile was taken; see runs.profile."""
@@ -70,7 +72,9 @@ def read(folder: Path) -> Run:
     try:
         run = Run.from_json((folder / "run.json").read_text())
         return run.model_copy(
-            update={"phases": tuple(_again(folder, i, result) for i, result in enumerate(run.phases))}
+            update={
+                "phases": tuple(_again(folder, i, result, run.release) for i, result in enumerate(run.phases))
+            }
         )
     except (OSError, ValueError) as error:
         raise InputError(f"{folder}: not a run: {_why(error)}") from error
@@ -122,7 +126,19 @@ def output(folder: Path, index: int, name: str) -> dict[str, float]:
     }
 
 
-def _again(folder: Path, index: int, result: PhaseResult) -> PhaseResult:
+def memory(folder: Path, index: int, name: str, release: str) -> Memory | None:
+    """What the guest's memory was made of in a phase when there was the most of it."""
+    place = phase_folder(folder, index, name)
+    moments: list[Mapping[str, int]] = []
+    with contextlib.suppress(InputError):  # samples come from the guest as they are; the edges say enough
+        moments += [sample.get("vmstat", {}) for sample in samples(folder, index, name)]
+    for edge in ("before", "after"):
+        with contextlib.suppress(FileNotFoundError):
+            moments.append(counters.parse((place / edge / counters.short(counters.VMSTAT)).read_text()))
+    return runs_samples.fullest(moments, release)
+
+
+def _again(folder: Path, index: int, result: PhaseResult, release: str) -> PhaseResult:
     place = phase_folder(folder, index, result.phase.name)
     sides = {
         edge: {path.name: path.read_text() for path in (place / edge).iterdir()}
@@ -132,5 +148,6 @@ def _again(folder: Path, index: int, result: PhaseResult) -> PhaseResult:
         update={
             "counters": counters.phase(sides["before"], sides["after"]),
             "output": output(folder, index, result.phase.name),
+            "memory": memory(folder, index, result.phase.name, release),
         }
     )

@@ -12,6 +12,9 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
+from numalab.model.run import Memory
+from numalab.runs.counters import HUGE_PAGES
+
 T = TypeVar("T")
 Sample = Mapping[str, Any]
 Series = list[tuple[float, float]]
@@ -69,6 +72,23 @@ def in_use(counters: Mapping[str, int]) -> int | None:
         if all(name in counters for name in names):
             return sum(counters[name] for name in names)
     return None
+
+
+def fullest(moments: Sequence[Mapping[str, int]], release: str) -> Memory | None:
+    """The memory at that of these moments of /proc/vmstat which has the most anonymous pages; None when none
+    tells. `release` is the kernel's."""
+    told = (memory(moment, release) for moment in moments)
+    return max((one for one in told if one), key=lambda one: one.anonymous, default=None)
+
+
+def memory(vmstat: Mapping[str, int], release: str) -> Memory | None:
+    """What memory is made of by one reading of /proc/vmstat. nr_anon_pages has huge pages since 3.12 (Kirill
+    Shutemov, "thp: account anon transparent huge pages into NR_ANON_PAGES", July 2013)."""
+    if not {"nr_anon_pages", "nr_anon_transparent_hugepages"} <= vmstat.keys():
+        return None
+    huge = HUGE_PAGES * vmstat["nr_anon_transparent_hugepages"]
+    apart = [int(number) for number in re.findall(r"\d+", release)[:2]] < [3, 12]
+    return Memory(anonymous=vmstat["nr_anon_pages"] + huge * apart, huge=huge)
 
 
 def at(line: Series, t: float) -> float | None:

@@ -60,6 +60,9 @@ BY_HAND: tuple[tuple[str, dict[str, int], float], ...] = (
     ("touch_faults_per_hint_fault", BALANCING, 1.5),  # 300 are told
     ("hint_faults_per_pte_update", BALANCING, 0.2),
     ("pte_updates_per_user_second", BALANCING, 250),  # user is 4 s
+    ("numa_pte_updates_per_cpu_second", BALANCING, 200),  # user and system are 5 s
+    ("page_range_updates_per_cpu_second", BALANCING, 404.8),
+    ("numa_hint_faults_per_cpu_second", BALANCING, 40),
     ("autonuma_cost", BALANCING, 1.11232),  # (7 * 1000 + 5000 * 200 + 1316.5 * 80) / 1e6
     ("system_percent", {}, 20),  # system is 1 s
     ("vmscan_write_per_scan", RECLAIM, 0.05),
@@ -305,6 +308,9 @@ def test_a_name_that_can_be_none(name: str) -> None:
         ("user", Kind.TIME),
         ("elapsed", Kind.TIME),
         ("pte_updates_per_user_second", Kind.TIME),
+        ("numa_pte_updates_per_cpu_second", Kind.TIME),
+        ("page_range_updates_per_cpu_second", Kind.TIME),
+        ("numa_hint_faults_per_cpu_second", Kind.TIME),
         ("system_percent", Kind.TIME),
         ("output:repair_seconds", Kind.TIME),
         ("output:files_per_second", Kind.TIME),

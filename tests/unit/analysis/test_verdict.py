@@ -13,7 +13,7 @@ from numalab.analysis import calibration, expectation, verdict
 from numalab.core import paths
 from numalab.core.errors import InputError
 from numalab.model.case import Arm, Case, CaseSize, Cost, Direction, Expectation, Machine, Place
-from numalab.model.run import PhaseResult, Run
+from numalab.model.run import Memory, PhaseResult, Run
 from numalab.model.topology import Topology
 from numalab.model.values import Accel, Clock, Phase, SizeClass
 from numalab.model.verdict import Answer, Grade
@@ -234,6 +234,57 @@ def test_a_busy_host_is_a_doubt() -> None:
     assert told([busy(run, 0.5, 0.5, clock=Clock.VIRTUAL) for run in runs]) == (), "its clock waits for it"
 
 
+def kept(run: Run, *shares: float | None, others: float = 0.43) -> Run:
+    """The run on a host that others kept busy, which kept these shares from the guest in its phases."""
+    busy_run = busy(run, *(others for _ in shares))
+    phases = (
+        phase.model_copy(update={"host_kept": share})
+        for phase, share in zip(busy_run.phases, shares, strict=True)
+    )
+    return busy_run.model_copy(update={"phases": tuple(phases)})
+
+
+def test_time_kept_from_a_guest_is_a_doubt() -> None:
+    """Where it is known it counts, and not what others took of the host: that may be a CPU of its own."""
+    runs = experiment((100, 104, 98), (25, 24, 26))
+    assert told([kept(run, 0.02, 0.1) for run in runs]) == ()
+    first, second, *rest = runs
+    loaded = [kept(first, 0.11, 0), kept(second, 0, 0.34, others=0), *(kept(run, 0, 0) for run in rest)]
+    assert told(loaded) == (
+        f"the host was busy with something else in 2 of 6 boots, most in {second.id}: other programs took 34%"
+        " of the processor time that the guest asked for",
+    )
+    assert told([on_virtual_clock(run) for run in loaded]) == (), "its clock waits for it"
+    with_setup = [
+        run.model_copy(update={"phases": (unmeasured(run.phases[0]), run.phases[1])})
+        for run in (kept(first, 0.9, 0), *(kept(run, 0, 0) for run in runs[1:]))
+    ]
+    assert told(with_setup) == (), "nothing is measured there"
+
+
+def test_boots_that_were_taken_again_are_told() -> None:
+    """Not as broken too, and they do not count."""
+    runs = experiment(MANY, FEW)
+    assert runs[0].place
+    first = runs[0].model_copy(update={"id": "first", "error": "phase touch: other programs took 43%"})
+    place = runs[0].place.model_copy(update={"instead_of": "first"})
+    again = runs[0].model_copy(update={"place": place})
+    line = (
+        "1 boot was taken again: other programs took more than 10% of the processor time that the guest asked"
+        " for in first"
+    )
+    assert told([again, *runs[1:]]) == (line,)
+    found = verdict.verdict([first, again, *runs[1:]])
+    assert told([first, again, *runs[1:]]) == (line,)
+    assert (found.boots, found.answer) == ((3, 3), Answer.HOLDS)
+    assert found.findings == verdict.verdict(runs).findings
+
+
+def unmeasured(phase: PhaseResult) -> PhaseResult:
+    """The phase, as one that prepares."""
+    return phase.model_copy(update={"phase": phase.phase.model_copy(update={"measured": False})})
+
+
 def running(run: Run, **facts: str) -> Run:
     """The run, on a kernel with these facts."""
     return run.model_copy(update={"kernel_facts": facts})
@@ -256,6 +307,36 @@ def test_kernels_that_differ_in_what_is_not_compared_are_a_doubt() -> None:
     assert told(on(same, {"compiler": "gcc 12.2.0"})) == ("THP: madvise before, not recorded after",)
     assert told(on(same, {})) == (), "older runs do not know"
     assert verdict.verdict(on(same, {"THP": "always"})).answer is Answer.HOLDS
+
+
+def made_of(
+    before: Sequence[float], after: Sequence[float], *, mib: int = 64, phase: int = 1
+) -> tuple[str, ...]:
+    """The doubts when so much of the anonymous memory of a phase was in huge pages, boot by boot."""
+    runs, pages = list[Run](), mib * 256
+    shares = {Arm.BEFORE: list(before), Arm.AFTER: list(after)}
+    for run in experiment(MANY[: len(before)], FEW[: len(after)]):
+        assert run.place
+        memory = Memory(anonymous=pages, huge=round(pages * shares[run.place.arm].pop(0)))
+        phases = list(run.phases)
+        phases[phase] = phases[phase].model_copy(update={"memory": memory})
+        runs.append(run.model_copy(update={"phases": tuple(phases)}))
+    return told(runs)
+
+
+def test_memory_in_huge_pages_under_one_kernel_alone_is_a_doubt() -> None:
+    assert made_of((0.45, 0.45, 0.47), (0, 0.02, 0.01)) == (
+        "huge pages in anonymous memory (work-1): 45% to 47% before, 0% to 2% after",
+    )
+    assert made_of((0, 0, 0), (1, 1, 1), phase=0) == (
+        "huge pages in anonymous memory (work-0): 0% before, 100% after",
+    )
+
+
+def test_memory_that_is_alike_is_no_doubt() -> None:
+    assert made_of((0.10, 0.12, 0.11), (0.19, 0.2, 0.2)) == (), "by less than 10 points"
+    assert made_of((0.14, 0.3, 0.42), (0.33, 0.5, 0.6)) == (), "boots of both kernels overlap"
+    assert made_of((0.3, 0.3, 0.3), (0, 0, 0), mib=20) == (), "a guest without work"
 
 
 def test_boots_of_one_kernel_that_differ_are_a_doubt() -> None:

@@ -13,8 +13,17 @@ from typing import Any
 import pytest
 
 from numalab.analysis import calibration
+from numalab.analysis.verdict import KEPT
 from numalab.core import state
-from numalab.core.errors import Cancelled, CommandFailed, DeadlinePassed, GuestError, InputError, NameTaken
+from numalab.core.errors import (
+    Cancelled,
+    CommandFailed,
+    DeadlinePassed,
+    GuestError,
+    HostBusy,
+    InputError,
+    NameTaken,
+)
 from numalab.core.process import Deadline
 from numalab.experiment import run as experiment
 from numalab.experiment.plan import (
@@ -259,6 +268,34 @@ def test_a_name_that_another_experiment_takes(lab: Lab, plan: Plan, monkeypatch:
 
     monkeypatch.setattr(launch, "up", once)
     assert len(conduct(plan, 1).runs) == 2
+
+
+def test_a_boot_on_a_busy_host_is_taken_again(lab: Lab, plan: Plan, caplog: pytest.LogCaptureFixture) -> None:
+    """Once: a host that stays busy is a doubt. The fresh guest is the same boot: kernel, number and seed."""
+    lab.breaks = {"measure 1": HostBusy("phase touch: other programs took 43%", run="first")}
+    seen = Seen()
+    outcome = conduct(plan, 1, seen)
+    places = [run.place for run, _ in outcome.runs if run.place]
+    assert [(place.boot, place.instead_of) for place in places] == [(0, ""), (1, "first")]
+    once, again = (run.kernel for run, _ in outcome.runs)
+    assert [request.kernel.name for request in lab.requests] == [once, again, again]
+    assert lab.requests[1].seed == lab.requests[2].seed
+    assert [options.most_taken for options in lab.options] == [KEPT, None]
+    assert lab.up_now == 0
+    assert [boot.place.boot for boot in seen.boots] == [0, 1], "it begins once"
+    assert "other programs took 43%: the boot is taken again, once (run first does not count)" in caplog.text
+
+
+def test_a_boot_that_fails_when_it_is_taken_again(lab: Lab, plan: Plan) -> None:
+    lab.breaks = {"measure 0": HostBusy("busy", run="first"), "measure 1": GuestError("it hangs")}
+    with pytest.raises(GuestError, match="it hangs"):
+        conduct(plan, 1)
+
+
+def test_on_a_virtual_clock_no_boot_is_taken_again(lab: Lab, plan: Plan) -> None:
+    lab.clock = Clock.VIRTUAL
+    conduct(plan.model_copy(update={"side_by_side": 1}), 1)
+    assert [options.most_taken for options in lab.options] == [None, None]
 
 
 @pytest.mark.parametrize("kernels", ["ab", "abc", "abcd"])

@@ -110,6 +110,21 @@ def test_cpu_time(program: Callable[[str, str], Path], tmp_path: Path, deadline:
         machine.cpu_time(THERE, deadline)
 
 
+def moments(
+    busy: float, total: float, own: float, *, ran: float | None = None, waited: float = 0
+) -> tuple[machine.Moment, machine.Moment]:
+    """Two moments between which a machine and a guest used so much; without `ran`, vCPUs are not known."""
+
+    def moment(part: float) -> machine.Moment:
+        return machine.Moment(
+            machine.CpuTime(1000 + part * busy, 5000 + part * total),
+            70 + part * own,
+            None if ran is None else machine.VcpuTime(60 + part * ran, 30 + part * waited),
+        )
+
+    return moment(0), moment(1)
+
+
 @pytest.mark.parametrize(
     ("busy", "total", "own", "share"),
     [
@@ -121,6 +136,70 @@ def test_cpu_time(program: Callable[[str, str], Path], tmp_path: Path, deadline:
     ],
 )
 def test_share_of_others(busy: float, total: float, own: float, share: float) -> None:
-    begin = machine.CpuTime(1000, 5000)
-    end = machine.CpuTime(1000 + busy, 5000 + total)
-    assert machine.share_of_others(begin, end, own) == pytest.approx(share)
+    assert machine.share_of_others(*moments(busy, total, own)) == pytest.approx(share)
+
+
+@pytest.mark.parametrize(
+    ("busy", "own", "ran", "waited", "share"),
+    [
+        (100, 50, 50, 50, 0.5),  # two vCPUs and two other programs on two CPUs
+        (100, 50, 50, 0, 0),  # one vCPU with a CPU of its own: the others keep the other CPU busy
+        (100, 100, 95, 300, 0),  # eight vCPUs on two CPUs wait for each other alone
+        (100, 90, 90, 300, 0.1),  # and for others, a little
+        (99, 100, 95, 3, 0),  # the two are not read at once
+        (0, 0, 0, 0, 0),
+    ],
+)
+def test_share_kept(busy: float, own: float, ran: float, waited: float, share: float) -> None:
+    begin, end = moments(busy, 100, own, ran=ran, waited=waited)
+    assert machine.share_kept(begin, end) == pytest.approx(share)
+
+
+def test_what_is_kept_is_not_always_known() -> None:
+    unknown, known = moments(100, 100, 50), moments(100, 100, 50, ran=50, waited=50)
+    assert machine.share_kept(*unknown) is None
+    assert machine.share_kept(known[0], unknown[1]) is None, "QEMU ended"
+
+
+def qemu(proc: Path, threads: dict[str, str]) -> Path:
+    """QEMU 42 under `proc`, with threads of these names and their schedstat."""
+    for number, (name, times) in enumerate(threads.items()):
+        thread = proc / "42" / "task" / str(42 + number)
+        thread.mkdir(parents=True)
+        (thread / "comm").write_text(f"{name}\n")
+        (thread / "schedstat").write_text(f"{times}\n")
+    return proc
+
+
+@pytest.mark.parametrize("names", [("CPU 0/TCG", "CPU 11/TCG"), ("CPU 0/KVM", "CPU 1/KVM")])
+def test_vcpu_time(tmp_path: Path, names: tuple[str, str]) -> None:
+    """Of vCPUs alone, not of the threads for I/O."""
+    others = {"qemu-system-x86": "7000000000 9000000000 5", "IO mon_iothread": "1 1 1", "worker": "2 2 2"}
+    proc = qemu(tmp_path, {**others, names[0]: "1500000000 250000000 9", names[1]: "2000000000 500000000 9"})
+    assert machine.vcpu_time(42, proc) == machine.VcpuTime(ran=3.5, waited=0.75)
+
+
+def test_vcpus_in_one_thread(tmp_path: Path) -> None:
+    proc = qemu(tmp_path, {"qemu-system-x86": "7 9 5", "ALL CPUs/TCG": "1500000000 250000000 9"})
+    assert machine.vcpu_time(42, proc) == machine.VcpuTime(ran=1.5, waited=0.25)
+
+
+@pytest.mark.parametrize(
+    "threads",
+    [
+        {},
+        {"qemu-system-x86": "1500000000 250000000 9"},  # without debug-threads
+        {"CPU 0/TCG": "0 0 0"},  # a kernel without CONFIG_SCHED_INFO
+        {"CPU 0/TCG": ""},
+    ],
+)
+def test_vcpus_that_are_not_known(tmp_path: Path, threads: dict[str, str]) -> None:
+    assert machine.vcpu_time(42, qemu(tmp_path, threads)) is None
+
+
+def test_this_machine_tells_schedstat(tmp_path: Path) -> None:
+    """The form of the file, from this very process."""
+    proc = qemu(tmp_path, {"CPU 0/TCG": Path("/proc/self/schedstat").read_text().strip()})
+    found = machine.vcpu_time(42, proc)
+    assert found is not None
+    assert found.ran > 0

@@ -15,7 +15,7 @@ import pytest
 
 from numalab.analysis import verdict
 from numalab.core import paths, state
-from numalab.core.errors import GuestError, GuestLost, HostError, InputError, KernelOops
+from numalab.core.errors import GuestError, GuestLost, HostBusy, HostError, InputError, KernelOops
 from numalab.core.process import Deadline, Result
 from numalab.guest.guest import Guest
 from numalab.host import accelerator, console, domain, machine
@@ -23,7 +23,7 @@ from numalab.kernel import kconfig
 from numalab.measure import kernel_facts, runner
 from numalab.model import verification
 from numalab.model.case import Arm, Place
-from numalab.model.run import PhaseResult, Run
+from numalab.model.run import Memory, PhaseResult, Run
 from numalab.model.values import Phase, SizeClass, jsonable
 from numalab.runs import record
 from tests.unit import makers, synthetic
@@ -262,6 +262,7 @@ def test_run(deadline: Deadline) -> None:
         "/proc/vmstat",
         "/sys/devices/system/node/node*/vmstat",
         "/sys/devices/system/node/node*/numastat",
+        "/proc/meminfo",
     ]
     assert run.phases[1].counters == {"vmstat": {"numa_hit": 3}, "node0.vmstat": {"nr_free_pages": -5}}
     assert (run.phases[1].elapsed, run.phases[1].user, run.phases[1].system, run.phases[1].status) == (
@@ -293,7 +294,7 @@ def test_run(deadline: Deadline) -> None:
         "7.25",
         42.5,
     ), "of the hypervisor, not of this machine"
-    assert run.phases[0].host_others == 0.3
+    assert (run.phases[0].host_others, run.phases[0].host_kept) == (0.3, None), "its QEMU is not found"
     assert run.guest == guest.record
     assert json.loads((folder / "run.json").read_text())["guest"] == jsonable(guest.record)
     assert record.read(folder) == run
@@ -308,6 +309,81 @@ def test_run(deadline: Deadline) -> None:
     assert "nodes" in (folder / "topology.txt").read_text()
     assert len(list((folder / "phases").iterdir())) == len(phases)
     assert (folder / "phases" / "01-fsmark" / "after" / "node0.vmstat").read_text() == "nr_free_pages 4\n"
+
+
+def test_what_the_host_kept_from_the_guest_is_recorded(
+    deadline: Deadline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """30 s of others are less than what the vCPUs waited for."""
+    guest = FakeGuest(lambda _: json.dumps(TOLD))
+    guest.host.forgotten[guest.mark.uuid] = 42
+    asked, times = list[int](), itertools.count(step=120)
+
+    def vcpu_time(process: int) -> machine.VcpuTime:
+        asked.append(process)
+        return machine.VcpuTime(now := next(times), now)
+
+    monkeypatch.setattr(machine, "vcpu_time", vcpu_time)
+    run, folder = runner.run(guest.real(), "xfsrepair", SizeClass.QUICK, deadline)
+    assert {result.host_kept for result in run.phases} == {0.2}
+    assert asked == [42] * 2 * len(run.phases), "at both edges"
+    assert record.read(folder) == run
+
+
+def busy_guest(monkeypatch: pytest.MonkeyPatch) -> FakeGuest:
+    """A guest from which others take 0.2 of its processor time in every phase."""
+    guest = FakeGuest(lambda _: json.dumps(TOLD))
+    guest.host.forgotten[guest.mark.uuid] = 42
+    times = itertools.count(step=120)
+    monkeypatch.setattr(machine, "vcpu_time", lambda _: machine.VcpuTime(now := next(times), now))
+    return guest
+
+
+def test_a_run_on_a_busy_host_is_given_up(deadline: Deadline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the first measured phase, and kept as evidence; what prepares may take its time."""
+    guest, seen = busy_guest(monkeypatch), Seen()
+    with pytest.raises(HostBusy, match=r"^phase fsmark: other programs took 20% of the processor") as busy:
+        runner.run(
+            guest.real(),
+            "xfsrepair",
+            SizeClass.QUICK,
+            deadline,
+            runner.Options(most_taken=0.19),
+            watcher=seen,
+        )
+    run = record.read(only_run())
+    assert (run.id, run.error) == (busy.value.run, str(busy.value))
+    assert [result.phase.name for result in run.measured] == ["fsmark"]
+    assert run.measured == [run.phases[-1]]
+    assert [result.phase.measured for result in seen.results] == [False], "what does not count is not told"
+
+
+@pytest.mark.parametrize("most", [0.2, None])
+def test_a_run_on_a_host_that_is_busy_enough(
+    deadline: Deadline, monkeypatch: pytest.MonkeyPatch, most: float | None
+) -> None:
+    options = runner.Options(most_taken=most)
+    run, _ = runner.run(busy_guest(monkeypatch).real(), "xfsrepair", SizeClass.QUICK, deadline, options)
+    assert len(run.measured) == 5
+
+
+def test_what_is_not_known_is_not_too_much(deadline: Deadline) -> None:
+    guest, options = FakeGuest(lambda _: json.dumps(TOLD)), runner.Options(most_taken=0.01)
+    run, _ = runner.run(guest.real(), "xfsrepair", SizeClass.QUICK, deadline, options)
+    assert {result.host_kept for result in run.phases} == {None}
+
+
+def test_what_memory_was_made_of_is_recorded(deadline: Deadline) -> None:
+    """At the sample with the most; the program is gone at the end."""
+    edge = {"/proc/vmstat": "nr_anon_pages 900\nnr_anon_transparent_hugepages 0\n"}
+    guest = FakeGuest(lambda _: json.dumps({**TOLD, "before": edge, "after": edge}))
+    guest.stderr = [
+        json.dumps({"t": t, "vmstat": {"nr_anon_pages": anon, "nr_anon_transparent_hugepages": huge}})
+        for t, anon, huge in ((2, 30000, 10), (4, 40000, 20), (6, 1000, 1))
+    ]
+    run, folder = runner.run(guest.real(), "xfsrepair", SizeClass.QUICK, deadline)
+    assert {result.memory for result in run.phases} == {Memory(anonymous=40000, huge=20 * 512)}
+    assert record.read(folder) == run
 
 
 def test_the_kernel_of_a_run_is_recorded(deadline: Deadline) -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from numalab.analysis import metrics
 from numalab.core.errors import InputError
-from numalab.model.run import PhaseResult, Run
+from numalab.model.run import Memory, PhaseResult, Run
 from numalab.model.values import Phase, SizeClass
-from numalab.runs import record
+from numalab.runs import counters, record
 from tests.unit.makers import record_of, spec
 
 BEFORE = {"/proc/vmstat": "numa_hit 5\nold 1\n", "/sys/devices/system/node/node0/vmstat": "nr_free_pages 9\n"}
@@ -139,6 +139,30 @@ def test_a_guest_that_is_none(change: dict[str, object], why: str, run: Run, tmp
         assert str(refused.value).startswith(f"{tmp_path}: not a run: run.json: {why}")
         assert "\n" not in str(refused.value)
     assert (tmp_path / "run.json").read_text() == text
+
+
+def test_what_memory_was_made_of(run: Run, tmp_path: Path) -> None:
+    """By samples and edges; from the folder, so that runs of earlier versions have it too."""
+    assert record.read(tmp_path).phase("first").memory is None, "absent is absent"
+    place = record.phase_folder(tmp_path, 0, "first")
+    text = "nr_anon_pages {}\nnr_anon_transparent_hugepages {}\n"
+    (place / "before" / "vmstat").write_text(text.format(500, 0))
+    (place / "after" / "vmstat").write_text(text.format(700, 1))
+    assert record.read(tmp_path).phase("first").memory == Memory(anonymous=700, huge=512)
+    levels = {"nr_anon_pages": 9000, "nr_anon_transparent_hugepages": 2}
+    record.write_samples(tmp_path, 0, "first", [json.dumps({"t": 1, "vmstat": levels}), '{"t": 2}'])
+    assert record.read(tmp_path).phase("first").memory == Memory(anonymous=9000, huge=1024)
+    assert record.read(tmp_path).phase("second").memory is None
+    (place / "samples.jsonl").write_text('{"t": 1, "vmst')
+    assert record.read(tmp_path).phase("first").memory == Memory(anonymous=700, huge=512), (
+        "the edges say that"
+    )
+
+
+def test_meminfo_is_kept_and_counts_nothing() -> None:
+    assert counters.MEMINFO in counters.FILES
+    text = {"/proc/meminfo": "AnonHugePages:  2048 kB\nHugePages_Total:  3\nnot_theirs 5\n"}
+    assert counters.phase({**BEFORE, **text}, {**AFTER, **text}) == RAW
 
 
 def test_what_a_phase_told(run: Run, tmp_path: Path) -> None:

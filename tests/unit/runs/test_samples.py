@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from numalab.runs import samples
+from numalab.model.run import Memory
+from numalab.runs import counters, samples
 from tests.unit.makers import recorded
 
 SAMPLES = [
@@ -72,6 +73,45 @@ def test_a_real_nodes_pages() -> None:
     text = recorded("node0.vmstat-6.1.txt")
     counters = {name: int(value) for name, value in (line.split() for line in text.splitlines())}
     assert samples.in_use(counters) == counters["nr_anon_pages"] + counters["nr_file_pages"] > 0
+
+
+def anonymous(pages: int, huge: int) -> dict[str, int]:
+    """/proc/vmstat with so many anonymous pages and huge pages."""
+    return {"nr_anon_pages": pages, "nr_anon_transparent_hugepages": huge, "nr_dirty": 7}
+
+
+@pytest.mark.parametrize(
+    ("release", "pages"),
+    [
+        ("6.1.0-56-amd64", 2000),
+        ("3.12.0-numalab", 2000),
+        ("3.11.10", 2000 + 3 * 512),
+        ("3.2.102-numalab-3.2", 2000 + 3 * 512),
+    ],
+)
+def test_memory(release: str, pages: int) -> None:
+    """Before 3.12 nr_anon_pages leaves out huge pages."""
+    assert samples.memory(anonymous(2000, 3), release) == Memory(anonymous=pages, huge=3 * 512)
+
+
+@pytest.mark.parametrize("lacks", ["nr_anon_pages", "nr_anon_transparent_hugepages"])
+def test_memory_that_is_not_told(lacks: str) -> None:
+    text = {name: count for name, count in anonymous(2000, 3).items() if name != lacks}
+    assert samples.memory(text, "6.1") is None
+
+
+def test_memory_of_a_real_kernel() -> None:
+    found = samples.memory(counters.parse(recorded("vmstat-6.1.txt")), "6.1")
+    assert found is not None
+    assert found.anonymous > found.huge == 0
+
+
+def test_the_moment_of_most_memory() -> None:
+    moments = [anonymous(900, 0), {}, anonymous(5000, 2), anonymous(4000, 7)]
+    assert samples.fullest(moments, "6.1") == Memory(anonymous=5000, huge=1024)
+    assert samples.fullest(moments, "3.2") == Memory(anonymous=4000 + 7 * 512, huge=7 * 512)
+    assert samples.fullest([{}], "6.1") is None
+    assert samples.fullest([], "6.1") is None
 
 
 def test_at() -> None:
