@@ -129,7 +129,7 @@ class Host:
             return ""
         # libvirt appends: the guest's own part is the last.
         last = re.split(r"^\S+ \S+: starting up ", text.decode(errors="replace"), flags=re.MULTILINE)[-1]
-        return next((line.strip() for line in last.splitlines() if ASSERTION.search(line)), "")
+        return next((line.strip().rstrip(".") for line in last.splitlines() if ASSERTION.search(line)), "")
 
     def cpu_seconds(self, guest: Mark) -> float:
         """Processor time used by the guest so far; 0 when it is gone."""

@@ -112,7 +112,7 @@ def test_only_marked_domains_are_guests() -> None:
     assert host(earlier).marks() == [mark(guest("a"))], "as labs before 2026-11 called them"
 
 
-LIBC = "qemu-system-x86_64: system/physmem.c:2678: iotlb_to_section: Assertion `index < d->nb' failed."
+LIBC = "qemu-system-x86_64: system/physmem.c:2678: iotlb_to_section: Assertion `index < d->nb' failed"
 GLIB = "ERROR:../hw/core/cpu.c:120:cpu_reset: assertion failed: (cpu->halted)"
 
 
@@ -121,7 +121,7 @@ GLIB = "ERROR:../hw/core/cpu.c:120:cpu_reset: assertion failed: (cpu->halted)"
     [
         (None, ""),
         ("", ""),
-        (f"LC_ALL=C \\\n-msg timestamp=on\n{LIBC}\n2026-11-23 15:13:41.763+0000: shutting down\n", LIBC),
+        (f"LC_ALL=C \\\n-msg timestamp=on\n{LIBC}.\n2026-11-23 15:13:41.763+0000: shutting down\n", LIBC),
         (f"-msg timestamp=on\n**\n{GLIB}\nBail out! {GLIB}\n", GLIB),
         (
             "qemu-system-x86_64: terminating on signal 15 from pid 1\n2026-11-23 15:13:41.7: shutting down\n",
