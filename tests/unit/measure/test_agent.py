@@ -21,7 +21,7 @@ from numalab.core import paths
 from numalab.measure import agent as runner
 from numalab.measure.agent import KEEP, snapshot
 from numalab.runs import counters
-from tests.unit.makers import running, until
+from tests.unit.makers import recorded, running, until
 
 SCRIPT = paths.AGENT
 
@@ -138,6 +138,7 @@ def test_samples() -> None:
         "t",
         "vmstat",
         *(f"{node.name}.vmstat" for node in Path("/sys/devices/system/node").glob("node[0-9]*")),
+        *runner.zones(Path("/proc/zoneinfo").read_text()),
     }
     assert samples[0]["vmstat"]["nr_free_pages"] > 0
     assert "pgfault" in samples[0]["vmstat"]
@@ -145,6 +146,35 @@ def test_samples() -> None:
         "what no case watches is left out: a phase has many samples"
     )
     assert json.loads(done.stdout)["stderr"] == "said\n"
+
+
+def test_zones_of_today() -> None:
+    """A zone's own pages; those of its node, printed in its first zone, are in the node's vmstat."""
+    found = runner.zones(recorded("zoneinfo-6.1.txt"))
+    assert list(found) == ["node0.DMA", "node0.DMA32", "node1.DMA32"], "zones without memory are left out"
+    assert found["node0.DMA"] == {
+        "present": 3998,
+        "nr_free_pages": 3840,
+        "nr_zone_inactive_file": 0,
+        "nr_zone_active_file": 0,
+        "nr_zone_write_pending": 0,
+    }
+    assert found["node0.DMA32"]["nr_zone_inactive_file"] > 0
+    assert "nr_dirty" not in found["node0.DMA32"], "the node's"
+
+
+def test_zones_before_4_8() -> None:
+    found = runner.zones(recorded("zoneinfo-3.19.txt"))
+    assert list(found) == ["node0.DMA", "node0.Normal"]
+    assert found["node0.Normal"] == {
+        "present": 262144,
+        "nr_free_pages": 11203,
+        "nr_alloc_batch": 604,
+        "nr_inactive_file": 112313,
+        "nr_active_file": 9942,
+        "nr_dirty": 59709,
+        "nr_writeback": 739,
+    }
 
 
 def test_a_short_phase_has_no_sample() -> None:
