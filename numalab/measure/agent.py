@@ -16,6 +16,7 @@ import contextlib
 import glob
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -100,14 +101,40 @@ def write(path: str, text: str) -> None:
         handle.write(text)
 
 
-def snapshot(patterns: list[str], trace: Tracepoints | None = None) -> dict[str, str]:
-    """The text of every file that the patterns match; one that vanishes meanwhile is left out."""
+def kswapd() -> list[str]:
+    """/proc/PID/stat of kswapd's threads, one a node: children of kthreadd. Found once, it takes long."""
+    found = []
+    for path in glob.glob("/proc/[0-9]*/stat"):  # noqa: PTH207
+        with contextlib.suppress(OSError):
+            if re.search(r"\(kswapd\d+\) \S 2 ", read(path)):
+                found.append(path)
+    return found
+
+
+def cpu_time(stats: list[str]) -> str:
+    """`thread MILLISECONDS` lines of /proc/PID/stat files: utime and stime since the thread began."""
+    lines = []
+    for path in stats:
+        with contextlib.suppress(OSError):
+            name, _, rest = read(path).partition("(")[2].rpartition(")")
+            ticks = sum(int(word) for word in rest.split()[11:13])
+            lines.append(f"{name} {ticks * 1000 // os.sysconf('SC_CLK_TCK')}\n")
+    return "".join(sorted(lines))
+
+
+def snapshot(patterns: list[str], trace: Tracepoints | None = None, threads: list[str] | None = None) -> dict[str, str]:
+    """The text of every file that the patterns match; one that vanishes meanwhile is left out.
+
+    And counts of tracepoints, and CPU time of kswapd's threads, as texts of the same form.
+    """
     found = {}
     for path in sorted(name for pattern in patterns for name in glob.glob(pattern)):  # noqa: PTH207
         with contextlib.suppress(OSError):
             found[path] = read(path)
     if trace and trace.places:
         found["trace"] = trace.text()
+    if threads:
+        found["kswapd"] = cpu_time(threads)
     return found
 
 
@@ -184,7 +211,8 @@ def measured(about: dict[str, Any], trace: Tracepoints) -> dict[str, object]:
         # cpu-clock: an emulated guest has no cycle counter to sample by.
         words = ["perf", "record", "-q", "-a", "-g", "-e", "cpu-clock", "-F", str(about["profile"]), "-o", STACKS, "--", *words]
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        before = snapshot(about["files"], trace)
+        threads = kswapd()
+        before = snapshot(about["files"], trace, threads)
         start = time.monotonic()
         child = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True)
         timed_out = False
@@ -205,7 +233,7 @@ def measured(about: dict[str, Any], trace: Tracepoints) -> dict[str, object]:
         _, status, usage = os.wait4(child.pid, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
         elapsed = time.monotonic() - start
-        after = snapshot(about["files"], trace)
+        after = snapshot(about["files"], trace, threads)
         done.set()
         if about.get("sample"):
             sampler.join()

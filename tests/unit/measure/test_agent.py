@@ -86,6 +86,8 @@ def test_snapshots_at_both_edges(tmp_path: Path) -> None:
         f"cd {tmp_path}; echo 'numa_hit 7' > a.txt; rm gone.txt; echo > new.txt",
         files=[f"{tmp_path}/*.txt", "/no/such/*"],
     )
+    for edge in ("before", "after"):
+        told[edge].pop(counters.KSWAPD, None)
     assert {Path(path).name: text for path, text in told["before"].items()} == {
         "a.txt": "numa_hit 1\n",
         "b.txt": "numa_hit 1\n",
@@ -108,6 +110,28 @@ def test_this_hosts_own_counters() -> None:
     told = inside("true", files=["/proc/vmstat"])
     assert "nr_free_pages " in told["before"]["/proc/vmstat"]
     assert "nr_free_pages " in told["after"]["/proc/vmstat"]
+
+
+def test_time_of_kswapd(tmp_path: Path) -> None:
+    """utime and stime, in whichever state, by the thread's name; a thread that is gone is left out."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    for name, state, utime, stime in (("kswapd1", "R", 0, 3), ("kswapd0", "S", ticks, 2 * ticks)):
+        zeros = " 0" * 9
+        (tmp_path / name).write_text(f"39 ({name}) {state} 2{zeros} {utime} {stime} 0 0 20 0 1 0 294 0\n")
+    stats = [str(tmp_path / name) for name in ("kswapd1", "gone", "kswapd0")]
+    assert runner.cpu_time(stats) == f"kswapd0 3000\nkswapd1 {3000 // ticks}\n"
+
+
+def test_threads_of_this_hosts_kernel() -> None:
+    """A program that calls itself kswapd0 is none: kthreadd started the kernel's."""
+    found = {Path(path).parent.name for path in runner.kswapd()}
+    assert found == {
+        path.parent.name
+        for path in Path("/proc").glob("[0-9]*/stat")
+        if (text := path.read_text()).split(" ")[1].startswith("(kswapd") and text.split(" ")[3] == "2"
+    }
+    told = inside("true")
+    assert ("kswapd" in told["before"]) is ("kswapd" in told["after"]) is bool(found)
 
 
 def test_time_limit(tmp_path: Path) -> None:
@@ -327,7 +351,7 @@ def test_where_nothing_can_be_traced_the_count_is_absent(tmp_path: Path) -> None
             script=script,
         ).stdout
     )
-    assert set(told["before"]) == set(told["after"]) == {"/proc/vmstat"}
+    assert {*told["before"], *told["after"]} - {counters.KSWAPD} == {"/proc/vmstat"}
 
 
 def test_the_command_ends_with_the_runner(tmp_path: Path) -> None:
