@@ -254,7 +254,7 @@ def test_runs_that_differ_are_doubted() -> None:
 def test_published_effects_stand_beside_ours() -> None:
     of = case(published=["slowscan-xfsrepair", "long-gone"])
     runs = [
-        run(kernel, {"repair-bhash": {"numa_hit": count}}, boot=index, arm=arm, of=of)
+        run(kernel, {"mmtests-repair": {"numa_hit": count}}, boot=index, arm=arm, of=of)
         for index, (kernel, arm, count) in enumerate(
             (("6.1", Arm.AFTER, 90), ("6.1-slowscan-before", Arm.BEFORE, 100)) * 2
         )
