@@ -5,6 +5,7 @@ A metric's name is one of
 
     numa_pte_updates                     a counter of /proc/vmstat, by its own name
     node1.vmstat:nr_anon_pages           a counter of another source: nodeN.vmstat, nodeN.numastat
+    kswapd:kswapd1                       CPU time of a node's kswapd, in milliseconds
     trace:migrate:mm_migrate_pages       how often a tracepoint was hit
     output:files_per_second              the workload's own number (`numalab: NAME VALUE`)
     user, system, elapsed                seconds
@@ -130,6 +131,11 @@ def _else(now: Term, then: Term) -> Term:
 def _derived(name: str) -> Term:
     """A ratio of the seeds' tables, from counters.derived."""
     return lambda sums: counters.derived(sums.vmstat).get(name)
+
+
+def _kswapd_seconds(sums: Sums) -> float | None:
+    threads = sums.counters.get(counters.KSWAPD)
+    return sum(threads.values()) / 1000 if threads else None
 
 
 _minor = _derived("minor_faults")
@@ -271,6 +277,12 @@ DERIVED = {
         Kind.TIME,
         "100 × system / (user + system)",
         _ratio(lambda sums: sums.system, lambda sums: sums.user + sums.system, 100),
+    ),
+    "kswapd_seconds": _metric(
+        "s",
+        Kind.TIME,
+        "CPU time of all kswapd threads, which `system` is without: utime + stime of /proc/PID/stat",
+        _kswapd_seconds,
     ),
     "vmscan_write_per_scan": _metric(
         "pages/page",
@@ -427,16 +439,15 @@ def describe(metric: str) -> Metric:
     if parts is None:
         raise InputError(
             f"metric {metric!r} is none: write a counter of /proc/vmstat, SOURCE:COUNTER"
-            f" (node1.vmstat:nr_dirty, trace:SYSTEM:EVENT, output:NAME), {', '.join(TIMES)} or one of"
-            f" {', '.join(DERIVED)}"
+            " (node1.vmstat:nr_dirty, kswapd:kswapd0, trace:SYSTEM:EVENT, output:NAME),"
+            f" {', '.join(TIMES)} or one of {', '.join(DERIVED)}"
         )
     source, name = parts
     if source == "output":
         sort = Kind.TIME if _TIMED.search(name) or name.startswith(counters.PROFILE) else Kind.COUNT
         return _metric("", sort, "reported by the workload", lambda sums: sums.output.get(name))
-    return _metric(
-        "", Kind.COUNT, f"counter of {source}", lambda sums: sums.counters.get(source, {}).get(name)
-    )
+    unit, sort = ("ms", Kind.TIME) if source == counters.KSWAPD else ("", Kind.COUNT)
+    return _metric(unit, sort, f"counter of {source}", lambda sums: sums.counters.get(source, {}).get(name))
 
 
 def no_evidence(metric: str, cost: Cost | None, runs: Sequence[Run]) -> str:
@@ -468,6 +479,7 @@ def instruction_time(metric: str, runs: Iterable[Run]) -> bool:
 _SOURCES = (
     (r"vmstat|node\d+\.(vmstat|numastat)", r"[a-z]\w*"),
     ("trace", r"\w+:\w+"),
+    (counters.KSWAPD, r"kswapd\d+"),
     ("output", r"[\w.-]+"),
 )
 """The sources of counters, and the form of their names."""

@@ -4,9 +4,9 @@ Reads a JSON object on standard input: {"command": shell command, "files": [glob
 optionally "trace": [system:event] to be counted, "sample": seconds between samples, "profile": samples a
 second of a call-graph profile. Prints one: {"before": {path: text}, "after": …, "status", "elapsed", "user",
 "system", "stdout", "stderr", "timed_out", "load", "profile"}. Each sample goes to standard error as it is
-taken: {"t": seconds, "vmstat": {name: value}, "node0.vmstat": …}. Standard library only; nothing of numalab
-is in the guest. The snapshots are taken right at the command's edges, so that neither SSH nor this
-interpreter's start is counted.
+taken: {"t": seconds, "vmstat": {name: value}, "node0.vmstat": …, "node0.DMA32": {name: value}}. Standard library
+only; nothing of numalab is in the guest. The snapshots are taken right at the command's edges, so that neither SSH
+nor this interpreter's start is counted.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import contextlib
 import glob
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -28,6 +29,11 @@ KEEP = 256 * 1024  # bytes of each stream that come back: its end
 KEEP_STACKS = 4 << 20  # characters of a profile that come back: the most frequent stacks
 SAMPLED = ("/proc/vmstat", "/sys/devices/system/node/node*/vmstat")
 MOVING = ("numa_", "pgmigrate_", "pgfault", "pgmajfault", "pgscan_", "pgsteal_", "nr_")  # what a sample keeps of them
+ZONES = "/proc/zoneinfo"
+OF_A_ZONE = (  # what a sample keeps of each zone: since 4.8 nr_zone_*, before that the zone's own lists and pages
+    "present", "nr_free_pages", "nr_alloc_batch", "nr_zone_inactive_file", "nr_zone_active_file",
+    "nr_zone_write_pending", "nr_inactive_file", "nr_active_file", "nr_dirty", "nr_writeback",
+)
 MOST = 240  # samples of a phase; a longer one is sampled more rarely
 STACKS = "/root/numalab-perf.data"  # /run is small, and a profile is not
 
@@ -95,14 +101,40 @@ def write(path: str, text: str) -> None:
         handle.write(text)
 
 
-def snapshot(patterns: list[str], trace: Tracepoints | None = None) -> dict[str, str]:
-    """The text of every file that the patterns match; one that vanishes meanwhile is left out."""
+def kswapd() -> list[str]:
+    """/proc/PID/stat of kswapd's threads, one a node: children of kthreadd. Found once, it takes long."""
+    found = []
+    for path in glob.glob("/proc/[0-9]*/stat"):  # noqa: PTH207
+        with contextlib.suppress(OSError):
+            if re.search(r"\(kswapd\d+\) \S 2 ", read(path)):
+                found.append(path)
+    return found
+
+
+def cpu_time(stats: list[str]) -> str:
+    """`thread MILLISECONDS` lines of /proc/PID/stat files: utime and stime since the thread began."""
+    lines = []
+    for path in stats:
+        with contextlib.suppress(OSError):
+            name, _, rest = read(path).partition("(")[2].rpartition(")")
+            ticks = sum(int(word) for word in rest.split()[11:13])
+            lines.append(f"{name} {ticks * 1000 // os.sysconf('SC_CLK_TCK')}\n")
+    return "".join(sorted(lines))
+
+
+def snapshot(patterns: list[str], trace: Tracepoints | None = None, threads: list[str] | None = None) -> dict[str, str]:
+    """The text of every file that the patterns match; one that vanishes meanwhile is left out.
+
+    And counts of tracepoints, and CPU time of kswapd's threads, as texts of the same form.
+    """
     found = {}
     for path in sorted(name for pattern in patterns for name in glob.glob(pattern)):  # noqa: PTH207
         with contextlib.suppress(OSError):
             found[path] = read(path)
     if trace and trace.places:
         found["trace"] = trace.text()
+    if threads:
+        found["kswapd"] = cpu_time(threads)
     return found
 
 
@@ -113,7 +145,25 @@ def sample(start: float) -> dict[str, object]:
         pairs = (line.split() for line in text.splitlines())
         name = path.rpartition("/")[2] if path.startswith("/proc") else path.split("/")[-2] + ".vmstat"
         found[name] = {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[0].startswith(MOVING)}
+    with contextlib.suppress(OSError):
+        found.update(zones(read(ZONES)))
     return found
+
+
+def zones(text: str) -> dict[str, dict[str, int]]:
+    """/proc/zoneinfo -> what OF_A_ZONE names of each zone that has memory: {"node0.DMA32": {name: pages}}."""
+    found: dict[str, dict[str, int]] = {}
+    zone: dict[str, int] = {}
+    own = False
+    for line in text.splitlines():
+        words = line.split()
+        if line.startswith("Node"):  # Node 0, zone    DMA32
+            zone, own = found.setdefault(f"node{words[1].rstrip(',')}.{words[3]}", {}), False
+        elif words[:2] == ["pages", "free"]:  # what stands before, in a node's first zone, is the node's
+            own = True
+        elif own and len(words) == 2 and words[0] in OF_A_ZONE:
+            zone[words[0]] = int(words[1])
+    return {name: counts for name, counts in found.items() if counts.get("present")}
 
 
 def sampling(every: float, start: float, done: threading.Event) -> None:
@@ -161,7 +211,8 @@ def measured(about: dict[str, Any], trace: Tracepoints) -> dict[str, object]:
         # cpu-clock: an emulated guest has no cycle counter to sample by.
         words = ["perf", "record", "-q", "-a", "-g", "-e", "cpu-clock", "-F", str(about["profile"]), "-o", STACKS, "--", *words]
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        before = snapshot(about["files"], trace)
+        threads = kswapd()
+        before = snapshot(about["files"], trace, threads)
         start = time.monotonic()
         child = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True)
         timed_out = False
@@ -182,7 +233,7 @@ def measured(about: dict[str, Any], trace: Tracepoints) -> dict[str, object]:
         _, status, usage = os.wait4(child.pid, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
         elapsed = time.monotonic() - start
-        after = snapshot(about["files"], trace)
+        after = snapshot(about["files"], trace, threads)
         done.set()
         if about.get("sample"):
             sampler.join()

@@ -41,7 +41,7 @@ INSIDE = "/run/numalab-inside.py"
 AGENT_INPUT, WORKLOAD_INPUT = "inside.py", "workload.py"
 """Keys of Run.inputs. Runs are compared by them, so they stay as in stored runs when files move."""
 SAMPLE_SECONDS = 2.0
-"""A sample costs an emulated vCPU about 10 ms."""
+"""A sample costs an emulated vCPU 10 to 15 ms."""
 START_SPREAD = 1.0
 """The most seconds, by the guest's clock, that a measured phase of a seeded boot is put off."""
 

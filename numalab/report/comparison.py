@@ -162,10 +162,13 @@ def other_numbers(by_heading: Columns) -> Block:
 
 
 def totals(by_heading: Columns) -> Block:
-    """User, System and Elapsed in seconds: all measured phases of a boot, the mean over boots."""
+    """User, System, Elapsed and, where measured, Kswapd in seconds: all measured phases, means of boots."""
     rows = []
-    for title in ("User", "System", "Elapsed"):
-        boots = _series(by_heading, title.lower(), EVERY_PHASE)
+    named = (("User", "user"), ("System", "system"), ("Elapsed", "elapsed"), ("Kswapd", "kswapd_seconds"))
+    for title, metric in named:
+        boots = _series(by_heading, metric, EVERY_PHASE)
+        if metric not in metrics.TIMES and not any(boots):
+            continue  # boots of before it was measured
         rows.append(
             Row(
                 name=title,

@@ -186,7 +186,7 @@ def _about(metric: str, *, times: str) -> str:
 
 
 def over_time(boots: MeasuredBoots, judged: Iterable[str]) -> list[Group]:
-    """By phase: judged and watched counters, then each boot's memory by node. Only sampled phases."""
+    """By phase: judged and watched counters, zones, each boot's memory by node. Only sampled phases."""
     groups, kernels, judged = [], unique(kernel for kernel, _ in boots), list(judged)
     for phase in unique(name for _, boot in boots for name in boot.samples):
         sampled = [
@@ -213,8 +213,35 @@ def over_time(boots: MeasuredBoots, judged: Iterable[str]) -> list[Group]:
             (value for *_, pages in nodes for line in pages.values() for _, value in line), default=0.0
         )
         maps = [charts.heat(f"{kernel}, {boot}", pages, most) for boot, kernel, pages in nodes]
-        groups += [_group(f"Phase {phase}", plots), _group(f"Phase {phase}: memory in use by node", maps)]
+        groups += [
+            _group(f"Phase {phase}", plots),
+            _group(f"Phase {phase}: pages by zone", _zones(sampled, kernels)),
+            _group(f"Phase {phase}: memory in use by node", maps),
+        ]
     return [group for group in groups if group.plots]
+
+
+def _zones(sampled: Sequence[tuple[str, str, Sequence[Sample]]], kernels: Sequence[str]) -> list[Plot | None]:
+    """File pages of each zone over time, where they change in a boot."""
+    boots = [(boot, kernel, runs_samples.zones(samples)) for boot, kernel, samples in sampled]
+    shown = {
+        (place, what) for _, _, places in boots for place, zone in places.items() for what in zone.changing
+    }
+    order = [(place, what) for _, _, places in boots for place, zone in places.items() for what in zone.lines]
+    return [
+        charts.over_time(
+            f"{place}: {what}",
+            "pages",
+            [
+                (boot, kernel, line)
+                for boot, kernel, places in boots
+                if place in places and (line := places[place].lines.get(what))
+            ],
+            kernels,
+        )
+        for place, what in dict.fromkeys(order)
+        if (place, what) in shown
+    ]
 
 
 def profiles(boots: MeasuredBoots) -> list[Group]:

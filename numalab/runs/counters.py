@@ -15,6 +15,8 @@ MEMINFO = "/proc/meminfo"
 FILES = (VMSTAT, "/sys/devices/system/node/node*/vmstat", "/sys/devices/system/node/node*/numastat", MEMINFO)
 """The files read before and after each phase. A node's vmstat holds its own nr_* and, since 5.14, numa_*.
 meminfo has no counters, and is kept as it is: it tells of pools of huge pages too."""
+KSWAPD = "kswapd"
+"""The source that has the CPU time of each kswapd thread, in milliseconds (agent.cpu_time)."""
 HUGE_PAGES = 512
 """Base pages of a huge page on x86-64 (2 MiB of 4 KiB)."""
 

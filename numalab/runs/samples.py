@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Samples of a phase -> counters over time, and pages by node over time. Pure; `record.samples` reads them.
+"""Samples of a phase -> counters over time, pages by node and by zone. Pure; `record.samples` reads them.
 
-A sample is {"t": seconds since the phase began, "vmstat": {counter: absolute value}, "node0.vmstat": {…}}.
+A sample is {"t": seconds since the phase began, "vmstat": {counter: absolute value}, "node0.vmstat": {…},
+"node0.DMA32": {…}}. The last is of /proc/zoneinfo; samples of earlier versions and those at a phase's edges
+have none.
 Absent is absent: a sample without a counter is no point of its line. Not here: drawing (report.charts).
 """
 
@@ -10,6 +12,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from numalab.model.run import Memory
@@ -27,6 +30,44 @@ _RESIDENT = (
     ("nr_inactive_anon", "nr_active_anon", "nr_inactive_file", "nr_active_file"),
 )
 """Sums to a node's pages in use: mapped and cached pages, or the LRU lists where those are not by node."""
+
+_OF_ZONE = {
+    "free": ("nr_free_pages",),
+    "inactive file": ("nr_zone_inactive_file", "nr_inactive_file"),
+    "active file": ("nr_zone_active_file", "nr_active_file"),
+    "dirty": ("nr_dirty",),
+    "under writeback": ("nr_writeback",),
+    "dirty or under writeback": ("nr_zone_write_pending",),
+}
+"""What is shown of a zone, and the counter behind it: today's, or that of kernels before 4.8. Since then a
+zone has one count of dirty pages and those under writeback together; each of the two is counted by node."""
+_OF_NODE = {"dirty": ("nr_dirty",), "under writeback": ("nr_writeback",)}
+LEAST_CHANGE = 0.02
+"""The least change, as a share of a zone's or a node's pages, that is worth drawing: some pages change hands
+in every phase."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Zone:
+    """A zone or a node: how many pages it has, and levels of some of them over time, by what they are."""
+
+    pages: int
+    lines: Mapping[str, Series]
+
+    @property
+    def changing(self) -> set[str]:
+        """Which levels change by LEAST_CHANGE; none where only free pages do."""
+        changing = {
+            what
+            for what, line in self.lines.items()
+            if line and _span(line) >= max(1, LEAST_CHANGE * self.pages)
+        }
+        return changing if changing - {"free"} else set()
+
+
+def _span(line: Series) -> float:
+    values = [value for _, value in line]
+    return max(values) - min(values)
 
 
 def level(counter: str) -> bool:
@@ -89,6 +130,39 @@ def memory(vmstat: Mapping[str, int], release: str) -> Memory | None:
     huge = HUGE_PAGES * vmstat["nr_anon_transparent_hugepages"]
     apart = [int(number) for number in re.findall(r"\d+", release)[:2]] < [3, 12]
     return Memory(anonymous=vmstat["nr_anon_pages"] + huge * apart, huge=huge)
+
+
+def zones(samples: Sequence[Sample]) -> dict[str, Zone]:
+    """Each zone by its name ("node 1, DMA32"), and "node 1" with what its zones do not tell apart."""
+    last = {source: counters for sample in samples for source, counters in sample.items()}
+    found: dict[str, Zone] = {}
+    nodes: dict[int, int] = {}
+    for node, name, source in sorted(
+        (int(match[1]), match[2], source)
+        for source in last
+        if (match := re.fullmatch(r"node(\d+)\.(\w+)", source)) and "present" in last[source]
+    ):
+        zone = Zone(pages=last[source]["present"], lines=_lines(samples, source, _OF_ZONE))
+        found[f"node {node}, {name}"] = zone
+        if "nr_zone_write_pending" in last[source]:
+            nodes[node] = nodes.get(node, 0) + zone.pages
+    for node, pages in nodes.items():
+        found[f"node {node}"] = Zone(pages=pages, lines=_lines(samples, f"node{node}.vmstat", _OF_NODE))
+    return found
+
+
+def _lines(
+    samples: Sequence[Sample], source: str, counters: Mapping[str, tuple[str, ...]]
+) -> dict[str, Series]:
+    """Levels of a source over time, by what they are; of several names the first that a sample has."""
+    return {
+        what: [
+            (float(sample["t"]), float(sample[source][name]))
+            for sample in samples
+            for name in [name for name in names if name in sample.get(source, {})][:1]
+        ]
+        for what, names in counters.items()
+    }
 
 
 def at(line: Series, t: float) -> float | None:

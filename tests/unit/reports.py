@@ -258,6 +258,15 @@ def samples(
             sample[f"node{node}.vmstat"] = {
                 "nr_anon_pages": int(PAGES * share),
                 "nr_file_pages": int(PAGES * (0.1 + 0.1 * part * node)),
+                "nr_dirty": int(PAGES * 0.1 * part * node),
+                "nr_writeback": 0,
+            }
+            sample[f"node{node}.Normal"] = {
+                "present": PAGES,
+                "nr_free_pages": int(PAGES * 0.1),
+                "nr_zone_inactive_file": int(PAGES * 0.1 * part * node),
+                "nr_zone_active_file": 100,
+                "nr_zone_write_pending": int(PAGES * 0.1 * part * node),
             }
         found.append(sample)
     return found

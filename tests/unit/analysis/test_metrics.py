@@ -124,7 +124,20 @@ def test_by_hand(name: str, vmstat: dict[str, int], expected: float) -> None:
 
 
 def test_every_derived_metric_was_worked_out() -> None:
-    assert {row[0] for row in BY_HAND} == set(DERIVED)
+    assert {row[0] for row in BY_HAND} | {"kswapd_seconds"} == set(DERIVED)
+
+
+def test_time_of_kswapd() -> None:
+    """All nodes' threads, over phases; a boot in which one was not seen has no time of kswapd."""
+    first, last = (
+        phase(name, {"vmstat": {}, "kswapd": times})
+        for name, times in (("a", {"kswapd0": 1230, "kswapd1": 20}), ("b", {"kswapd0": 0, "kswapd1": 750}))
+    )
+    assert metrics.value(run(first, last), "kswapd_seconds", "*") == 2
+    assert metrics.value(run(first, last), "kswapd_seconds", "a") == 1.25
+    assert metrics.value(run(first, last), "kswapd:kswapd1", "*") == 770
+    assert metrics.value(run(first, phase("b", {"vmstat": {}})), "kswapd_seconds", "*") is None
+    assert {metrics.kind(name) for name in ("kswapd_seconds", "kswapd:kswapd0")} == {metrics.Kind.TIME}
 
 
 @pytest.mark.parametrize("name", [row[0] for row in BY_HAND if row[1] is RECLAIM])

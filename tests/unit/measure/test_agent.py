@@ -21,7 +21,7 @@ from numalab.core import paths
 from numalab.measure import agent as runner
 from numalab.measure.agent import KEEP, snapshot
 from numalab.runs import counters
-from tests.unit.makers import running, until
+from tests.unit.makers import recorded, running, until
 
 SCRIPT = paths.AGENT
 
@@ -86,6 +86,8 @@ def test_snapshots_at_both_edges(tmp_path: Path) -> None:
         f"cd {tmp_path}; echo 'numa_hit 7' > a.txt; rm gone.txt; echo > new.txt",
         files=[f"{tmp_path}/*.txt", "/no/such/*"],
     )
+    for edge in ("before", "after"):
+        told[edge].pop(counters.KSWAPD, None)
     assert {Path(path).name: text for path, text in told["before"].items()} == {
         "a.txt": "numa_hit 1\n",
         "b.txt": "numa_hit 1\n",
@@ -108,6 +110,28 @@ def test_this_hosts_own_counters() -> None:
     told = inside("true", files=["/proc/vmstat"])
     assert "nr_free_pages " in told["before"]["/proc/vmstat"]
     assert "nr_free_pages " in told["after"]["/proc/vmstat"]
+
+
+def test_time_of_kswapd(tmp_path: Path) -> None:
+    """utime and stime, in whichever state, by the thread's name; a thread that is gone is left out."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    for name, state, utime, stime in (("kswapd1", "R", 0, 3), ("kswapd0", "S", ticks, 2 * ticks)):
+        zeros = " 0" * 9
+        (tmp_path / name).write_text(f"39 ({name}) {state} 2{zeros} {utime} {stime} 0 0 20 0 1 0 294 0\n")
+    stats = [str(tmp_path / name) for name in ("kswapd1", "gone", "kswapd0")]
+    assert runner.cpu_time(stats) == f"kswapd0 3000\nkswapd1 {3000 // ticks}\n"
+
+
+def test_threads_of_this_hosts_kernel() -> None:
+    """A program that calls itself kswapd0 is none: kthreadd started the kernel's."""
+    found = {Path(path).parent.name for path in runner.kswapd()}
+    assert found == {
+        path.parent.name
+        for path in Path("/proc").glob("[0-9]*/stat")
+        if (text := path.read_text()).split(" ")[1].startswith("(kswapd") and text.split(" ")[3] == "2"
+    }
+    told = inside("true")
+    assert ("kswapd" in told["before"]) is ("kswapd" in told["after"]) is bool(found)
 
 
 def test_time_limit(tmp_path: Path) -> None:
@@ -138,6 +162,7 @@ def test_samples() -> None:
         "t",
         "vmstat",
         *(f"{node.name}.vmstat" for node in Path("/sys/devices/system/node").glob("node[0-9]*")),
+        *runner.zones(Path("/proc/zoneinfo").read_text()),
     }
     assert samples[0]["vmstat"]["nr_free_pages"] > 0
     assert "pgfault" in samples[0]["vmstat"]
@@ -145,6 +170,35 @@ def test_samples() -> None:
         "what no case watches is left out: a phase has many samples"
     )
     assert json.loads(done.stdout)["stderr"] == "said\n"
+
+
+def test_zones_of_today() -> None:
+    """A zone's own pages; those of its node, printed in its first zone, are in the node's vmstat."""
+    found = runner.zones(recorded("zoneinfo-6.1.txt"))
+    assert list(found) == ["node0.DMA", "node0.DMA32", "node1.DMA32"], "zones without memory are left out"
+    assert found["node0.DMA"] == {
+        "present": 3998,
+        "nr_free_pages": 3840,
+        "nr_zone_inactive_file": 0,
+        "nr_zone_active_file": 0,
+        "nr_zone_write_pending": 0,
+    }
+    assert found["node0.DMA32"]["nr_zone_inactive_file"] > 0
+    assert "nr_dirty" not in found["node0.DMA32"], "the node's"
+
+
+def test_zones_before_4_8() -> None:
+    found = runner.zones(recorded("zoneinfo-3.19.txt"))
+    assert list(found) == ["node0.DMA", "node0.Normal"]
+    assert found["node0.Normal"] == {
+        "present": 262144,
+        "nr_free_pages": 11203,
+        "nr_alloc_batch": 604,
+        "nr_inactive_file": 112313,
+        "nr_active_file": 9942,
+        "nr_dirty": 59709,
+        "nr_writeback": 739,
+    }
 
 
 def test_a_short_phase_has_no_sample() -> None:
@@ -297,7 +351,7 @@ def test_where_nothing_can_be_traced_the_count_is_absent(tmp_path: Path) -> None
             script=script,
         ).stdout
     )
-    assert set(told["before"]) == set(told["after"]) == {"/proc/vmstat"}
+    assert {*told["before"], *told["after"]} - {counters.KSWAPD} == {"/proc/vmstat"}
 
 
 def test_the_command_ends_with_the_runner(tmp_path: Path) -> None:

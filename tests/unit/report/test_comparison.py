@@ -212,6 +212,12 @@ def test_totals_are_sums_of_phases_and_means_of_boots() -> None:
     assert [row.name for row in block.rows] == ["User", "System", "Elapsed"]
 
 
+def test_totals_have_the_time_of_kswapd_where_it_was_measured() -> None:
+    ran = phase("p").model_copy(update={"counters": {"kswapd": {"kswapd0": 1500, "kswapd1": 500}}})
+    block = comparison.totals(comparison.columns([run("a", ran, boot=0), run("b", phase("p"), boot=1)]))
+    assert cells(block, "", "Kswapd") == [(2, None), (None, None)]
+
+
 # Counters.
 
 

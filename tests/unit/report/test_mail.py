@@ -24,12 +24,15 @@ def runs(accel: Accel = Accel.TCG) -> list[Run]:
     """Three boots of each kernel in turn, with a third as many PTE updates after."""
 
     def one(kernel: str, arm: Arm, updates: int, boot: int) -> Run:
-        counted = phase(
-            "repair-agstride-bhash",
-            system=updates / 100,
-            vmstat={"numa_pte_updates": updates, "numa_huge_pte_updates": 0},
-        )
-        return run(kernel, counted, boot=boot, arm=arm, accel=accel, settings={"kernel.numa_balancing": "1"})
+        counted = [
+            phase(
+                name,
+                system=updates / 100,
+                vmstat={"numa_pte_updates": updates, "numa_huge_pte_updates": 0},
+            )
+            for name in ("repair-agstride-bhash", "mmtests-repair")
+        ]
+        return run(kernel, *counted, boot=boot, arm=arm, accel=accel, settings={"kernel.numa_balancing": "1"})
 
     boots = (
         (BEFORE, Arm.BEFORE, 3000),

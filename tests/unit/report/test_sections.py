@@ -181,8 +181,17 @@ def test_samples_become_lines_and_maps_of_the_same_scale() -> None:
         for index, item in enumerate(pair(1))
     ]
     (section,) = build(*boots)
-    lines, maps = section.over_time
+    lines, zones, maps = section.over_time
     assert [plot.title for plot in lines.plots] == ["NUMA base PTE updates", "nr_dirty"]
+    assert [plot.title for plot in zones.plots] == [
+        *(
+            f"node {node}, Normal: {what}"
+            for node in (1, 2, 3)
+            for what in ("inactive file", "dirty or under writeback")
+        ),
+        *(f"node {node}: dirty" for node in (1, 2, 3)),
+    ], "node 0's file pages and the free pages do not change"
+    assert [len(plot.figure["data"]) for plot in zones.plots] == [2] * 9, "a line for each boot"
     assert [plot.title for plot in maps.plots] == ["6.1-slowscan-before, boot 1", "6.1, boot 2"]
     assert len({plot.figure["data"][0]["zmax"] for plot in maps.plots}) == 1
 
@@ -245,7 +254,7 @@ def test_runs_that_differ_are_doubted() -> None:
 def test_published_effects_stand_beside_ours() -> None:
     of = case(published=["slowscan-xfsrepair", "long-gone"])
     runs = [
-        run(kernel, {"repair-bhash": {"numa_hit": count}}, boot=index, arm=arm, of=of)
+        run(kernel, {"mmtests-repair": {"numa_hit": count}}, boot=index, arm=arm, of=of)
         for index, (kernel, arm, count) in enumerate(
             (("6.1", Arm.AFTER, 90), ("6.1-slowscan-before", Arm.BEFORE, 100)) * 2
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from numalab.measure import agent
 from numalab.model.run import Memory
 from numalab.runs import counters, samples
 from tests.unit.makers import recorded
@@ -112,6 +113,54 @@ def test_the_moment_of_most_memory() -> None:
     assert samples.fullest(moments, "3.2") == Memory(anonymous=4000 + 7 * 512, huge=7 * 512)
     assert samples.fullest([{}], "6.1") is None
     assert samples.fullest([], "6.1") is None
+
+
+def test_zones_of_today() -> None:
+    """A zone has its lists and one count of pages to be written, its node dirty ones and those under writeback."""
+    first, last = agent.zones(recorded("zoneinfo-6.1.txt")), agent.zones(recorded("zoneinfo-6.1.txt"))
+    last["node1.DMA32"] |= {
+        "nr_zone_inactive_file": 20000,
+        "nr_zone_write_pending": 9000,
+        "nr_free_pages": 400,
+    }
+    last["node0.DMA32"] |= {"nr_free_pages": 400}
+    found = samples.zones(
+        [
+            {"t": 0, "node1.vmstat": {"nr_dirty": 5}, "node1.numastat": {"numa_hit": 7}},
+            {"t": 2, "node1.vmstat": {"nr_dirty": 7, "nr_writeback": 0}, **first},
+            {"t": 4, "node1.vmstat": {"nr_dirty": 6900, "nr_writeback": 2100}, **last},
+        ]
+    )
+    assert list(found) == ["node 0, DMA", "node 0, DMA32", "node 1, DMA32", "node 0", "node 1"]
+    zone, node = found["node 1, DMA32"], found["node 1"]
+    assert zone.lines["dirty or under writeback"][-1] == (4.0, 9000.0)
+    assert zone.lines["inactive file"][-1] == (4.0, 20000.0)
+    assert zone.lines["dirty"] == []
+    assert node.lines == {
+        "dirty": [(0.0, 5.0), (2.0, 7.0), (4.0, 6900.0)],
+        "under writeback": [(2.0, 0.0), (4.0, 2100.0)],
+    }
+    assert zone.pages == node.pages == first["node1.DMA32"]["present"]
+    assert zone.changing == {"free", "inactive file", "dirty or under writeback"}
+    assert node.changing == {"dirty", "under writeback"}
+    assert found["node 0, DMA32"].changing == set(), "its free pages alone"
+
+
+def test_zones_before_4_8() -> None:
+    found = samples.zones([{"t": 2, **agent.zones(recorded("zoneinfo-3.19.txt"))}])
+    assert list(found) == ["node 0, DMA", "node 0, Normal"]
+    lines = {what: line[0][1] for what, line in found["node 0, Normal"].lines.items() if line}
+    assert lines == {
+        "free": 11203,
+        "inactive file": 112313,
+        "active file": 9942,
+        "dirty": 59709,
+        "under writeback": 739,
+    }
+
+
+def test_samples_without_zones() -> None:
+    assert samples.zones(SAMPLES) == {}
 
 
 def test_at() -> None:

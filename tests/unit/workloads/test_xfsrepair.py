@@ -49,3 +49,23 @@ def test_the_statistics_of_its_last_phase(tmp_path: Path, program: Callable[[str
     program("xfs_repair", "echo 'fatal error' >&2; exit 4")
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (4, "", "fatal error\n")
+
+
+def test_mel_gormans_configuration() -> None:
+    """A file system of its own, and phases that no pattern for Dave Chinner's configurations matches."""
+    module = runner.load("xfsrepair")
+    every = {phase.name: phase for phase in module.phases(module.PARAMS[SizeClass.FULL])}
+    measured = [name for name, phase in every.items() if phase.measured]
+    assert measured[0] == "fsmark"
+    assert measured[-2:] == ["mmtests-fsmark", "mmtests-repair"]
+    assert every["mmtests-fsmark"].command == (
+        "fs_mark -D 10000 -S0 -n 125000 -s 0 -L 100 " + " ".join(f"-d /mnt/scratch/{n}" for n in range(4))
+    )
+    assert "xfs_repair -vv -o bhash=32768 -o ag_stride=4 /dev/" in every["mmtests-repair"].command
+    own = module.PARAMS[SizeClass.QUICK].model_copy(
+        update={"configurations": (module.Configuration.MMTESTS,)}
+    )
+    assert [phase.name for phase in module.phases(own) if phase.measured] == [
+        "mmtests-fsmark",
+        "mmtests-repair",
+    ]
