@@ -43,13 +43,15 @@ def finding(experiments: Sequence[Experiment], name: str, metric: str, *, plante
     """What was found of a metric."""
     one = next(each for each in experiments if each.name == name)
     judged = one.judged
+    pooled = False
     if planted:
         group = next(each for each in error_rates.pools(experiments) if one in each)
+        pooled = len(group) > 1
         sides = error_rates.halves([boot for each in group for boot in each.kernels[judged.before]])
         before, after = sides[0][: judged.boots], sides[1][: judged.boots]
     else:
         before, after = list(one.kernels[judged.before]), list(one.kernels[judged.after])
-    found = error_rates.findings(judged, before, after)
+    found = error_rates.findings(judged, before, after, pooled=pooled)
     return next(each for each in found if each.expectation.metric == metric)
 
 

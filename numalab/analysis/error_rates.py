@@ -31,7 +31,7 @@ from statistics import quantiles
 from numalab.analysis import expectation, metrics, verdict
 from numalab.model.case import Arm, Expectation
 from numalab.model.run import Run
-from numalab.model.values import Clock, SizeClass, Value, jsonable
+from numalab.model.values import Clock, SizeClass, Value
 from numalab.model.verdict import CONFIDENCE, Answer, Finding
 from numalab.runs import compatibility
 
@@ -118,7 +118,14 @@ class Trials:
 def deciding(runs: Sequence[Run]) -> tuple[Expectation, ...]:
     """The expectations that decide for the runs of one experiment."""
     places = [run.place for run in runs if run.place]
-    release = next((run.release for run in runs if run.place and run.place.arm is Arm.AFTER), "")
+    # In (before, before, after, after) all but the first kernel have the arm "after", in random order.
+    releases = [
+        run.release
+        for kernel in (*(place.case.after for place in places[:1]), None)
+        for run in runs
+        if run.place and run.place.arm is Arm.AFTER and kernel in (run.kernel, None)
+    ]
+    release = releases[0] if releases else ""
     return tuple(
         expected
         for place in places[:1]
@@ -183,7 +190,8 @@ def _experiment(runs: Sequence[Run]) -> Experiment | None:
 def _alike(run: Run) -> str:
     """A checksum of what all boots of an experiment share."""
     assert run.place is not None
-    case = jsonable(run.place.case)
+    # Without defaults: a field that a case gains later changes nothing about earlier boots.
+    case = run.place.case.model_dump(mode="json", exclude_defaults=True)
     return checksum(
         [
             compatibility.traits(run),
@@ -382,7 +390,8 @@ def bootstrap(parts: Sequence[tuple[float, int]]) -> tuple[float, float]:
 
 
 def at_most(share: float, disjoint: int) -> float:
-    """The largest true rate at which so small a share has a chance of 5 %.
+    """The largest true rate at which so small a share has a chance of 5 %. Where MOST_TRIALS splits were drawn,
+    the error of that draw is left out.
 
     Hoeffding (1963, section 5): the mean over all splits of a sample is no further off than that of as many
     independent trials as share no boot. Chernoff's bound for those, where nothing was seen the exact one.

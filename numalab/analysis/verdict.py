@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from itertools import pairwise
 
 from numalab.analysis import expectation, kernel_state, metrics
@@ -257,6 +258,29 @@ def _measured(expected: Expectation, sides: Sides) -> expectation.MeasuredExpect
     )
 
 
+def busy(run: Run) -> str:
+    """Why a boot should be taken again: other programs took more than KEPT of the processor time that its
+    guest asked for in a phase that decides. '' for no reason, and where that is not known.
+
+    It looks at nothing that the guest counted. But what the host does for the guest outside of QEMU, such as
+    writing back its disks, is work of other programs too.
+    """
+    if run.virtual or run.error or run.place is None:
+        return ""
+    phases = [expected.phase for expected in run.place.case.expect if expected.decides]
+    share, name = max(
+        (
+            (one.host_kept or 0.0, one.phase.name)
+            for one in run.measured
+            if any(fnmatchcase(one.phase.name, phase) for phase in phases)
+        ),
+        default=(0.0, ""),
+    )
+    if share <= KEPT:
+        return ""
+    return f"phase {name}: other programs took {share:.0%} of the processor time that the guest asked for"
+
+
 def _about_runs(every: Sequence[Run], sides: Sides) -> list[str]:
     """Doubts about boots that broke, warned or were repeated, and experiments that were not interleaved."""
     first = {run.place.instead_of: run for run in every if run.place and run.place.instead_of}
@@ -266,8 +290,9 @@ def _about_runs(every: Sequence[Run], sides: Sides) -> list[str]:
         if run.error and run.id not in first
     ]
     if first:
+        arms = Counter(run.place.arm for run in first.values() if run.place)
         lines.append(
-            f"{len(first)} boot{'s were' if len(first) > 1 else ' was'} taken again: other programs took more"
+            f"boots taken again: {', '.join(f'{arms[arm]} {arm}' for arm in Arm)}: other programs took more"
             f" than {KEPT:.0%} of the processor time that the guest asked for in {', '.join(first)}"
         )
     if again := hung(every):
@@ -276,7 +301,7 @@ def _about_runs(every: Sequence[Run], sides: Sides) -> list[str]:
             " looks the same"
         )
     for run in every:
-        if run.console_warnings and not run.error:
+        if run.console_warnings and (not run.error or run.id in first):
             lines.append(
                 f"run {run.id}: {len(run.console_warnings)} warnings on its console, the first:"
                 f" {run.console_warnings[0]}"
@@ -328,13 +353,13 @@ def _about_seeds(every: Sequence[Run]) -> list[str]:
 
 def _about_host(every: Sequence[Run]) -> list[str]:
     """A doubt when other programs kept the host busy while a guest followed the host's clock."""
-    busy = {run.id: _lost(run) for run in every if not run.virtual and not run.error}
-    shares = {ident: lost for ident, lost in busy.items() if lost[0] > KEPT}
+    losses = {run.id: _lost(run) for run in every if not run.virtual and not run.error}
+    shares = {ident: lost for ident, lost in losses.items() if lost[0] > KEPT}
     if not shares:
         return []
     worst = max(shares, key=lambda ident: shares[ident])
     return [
-        f"the host was busy with something else in {len(shares)} of {len(every)} boots, most in {worst}:"
+        f"the host was busy with something else in {len(shares)} of {len(losses)} boots, most in {worst}:"
         f" {shares[worst][1]}"
     ]
 
@@ -354,7 +379,7 @@ def _lost(run: Run) -> tuple[float, str]:
 def _about_values(findings: Sequence[Finding], sides: Sides) -> list[str]:
     """Doubts about metrics that only some boots have, and that drift."""
     drifts = [
-        f"{finding.expectation.metric} ({finding.expectation.phase}) changes by a factor of"
+        f"{'odds of ' * finding.odds}{finding.expectation.metric} ({finding.expectation.phase}): a factor of"
         f" {finding.drift:.4g} from boot to boot, with either kernel: the host, or what boots leave on it,"
         " changes as the experiment goes on"
         for finding in findings

@@ -52,15 +52,6 @@ class HostError(LabError):
     """The host lacks something: libvirt, memory, disk, a port, a program."""
 
 
-class HostBusy(LabError):
-    """Other programs took so much processor time from a measured guest that its boot is taken again. `run` is
-    the id of what was measured."""
-
-    def __init__(self, message: str, *, run: str) -> None:
-        super().__init__(message)
-        self.run = run
-
-
 class CommandFailed(LabError):
     """A command on the host ended with a status other than 0."""
 

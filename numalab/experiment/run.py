@@ -2,7 +2,7 @@
 """Runs a case: fresh guests of each kernel in turn, one run each. Also prepares a guest of a case for a
 person.
 
-Boots alternate (A B, then B A), never all of one kernel first, so that a drift of the host affects both. A
+Boots alternate (plan.boot_order), never all of one kernel first, so that a drift of the host affects both. A
 boot is one sample, whatever it repeats inside. On a virtual clock, which company does not disturb, guests run
 side by side. A measured guest holds CPUs of the machine (state.machine_share), so that several experiments
 share it without more guests than CPUs. Not here: what the runs show (analysis.verdict), what is
@@ -24,7 +24,7 @@ from typing import Protocol
 
 from numalab.analysis import calibration, verdict
 from numalab.core import state
-from numalab.core.errors import DeadlinePassed, HostBusy, InputError, KernelOops, LabError, NameTaken
+from numalab.core.errors import DeadlinePassed, InputError, KernelOops, LabError, NameTaken
 from numalab.core.log import note, step, tell
 from numalab.core.process import POLL_SECONDS, Deadline
 from numalab.experiment.plan import (
@@ -143,29 +143,22 @@ def _measure(
     began: Callable[[ExperimentBoot], runner.Watcher | None],
     stop: threading.Event,
 ) -> tuple[Run, Path]:
-    """One boot's run, on CPUs of its own; ended early by `stop`. A boot on the host's clock from which other
-    programs took more processor time than goes without a doubt is taken again, once."""
+    """One boot's run, on CPUs of its own; ended early by `stop`. A boot from which other programs took too
+    much processor time is taken again, once: its first run is kept with an error, and does not count."""
     with _own_cpus(plan, host, stop), _crash_of(boot):
-        watcher = began(boot)
-        try:
-            most = None if plan.clock is Clock.VIRTUAL else verdict.KEPT
-            return _take(plan, host, boot, watcher, stop, most_taken=most)
-        except HostBusy as busy:
-            note(f"{boot.name}: {busy}: the boot is taken again, once (run {busy.run} does not count)")
-            place = boot.place.model_copy(update={"instead_of": busy.run})
-            return _take(plan, host, replace(boot, place=place), watcher, stop, most_taken=None)
+        run, folder = _take(plan, host, boot, began(boot), stop)
+        if not (busy := verdict.busy(run)):
+            return run, folder
+        note(f"{boot.name}: {busy}: the boot is taken again, once (run {run.id} does not count)")
+        record.write(run.model_copy(update={"error": f"taken again: {busy}"}), folder)
+        again = replace(boot, place=boot.place.model_copy(update={"instead_of": run.id}))
+        return _take(plan, host, again, began(again), stop)
 
 
 def _take(
-    plan: Plan,
-    host: Host,
-    boot: ExperimentBoot,
-    watcher: runner.Watcher | None,
-    stop: threading.Event,
-    *,
-    most_taken: float | None,
+    plan: Plan, host: Host, boot: ExperimentBoot, watcher: runner.Watcher | None, stop: threading.Event
 ) -> tuple[Run, Path]:
-    """A fresh guest, measured. HostBusy when other programs took more than `most_taken` in a phase."""
+    """A fresh guest, measured."""
     minutes = plan.case_size.minutes * (VIRTUAL_PATIENCE if plan.clock is Clock.VIRTUAL else 1)
     deadline = Deadline.after(60 * minutes, stop)
     seed = None if plan.seed is None else boot_seed(plan.seed, boot.place.boot)
@@ -179,7 +172,6 @@ def _take(
             settings=settings,
             profile_hz=plan.profile_hz,
             place=boot.place,
-            most_taken=most_taken,
         )
         return runner.run(guest, plan.case.workload, plan.size, deadline, options, watcher=watcher)
 
@@ -484,7 +476,7 @@ def among_others(judged: Verdict, runs: Sequence[Run]) -> Verdict:
 
 
 def _others(judged: Verdict, runs: Sequence[Run]) -> list[tuple[str, str]]:
-    """(start, answer) of each other experiment like the judged one, even without a boot "after" yet."""
+    """(start, answer) of each other experiment like the judged one, even with boots of one kernel only."""
     own, machine = {run.place.experiment for run in runs if run.place}, runs[0].host.get("machine")
     experiments: dict[str, list[run_index.Entry]] = {}
     for entry in run_index.find(
@@ -500,7 +492,7 @@ def _others(judged: Verdict, runs: Sequence[Run]) -> list[tuple[str, str]]:
     for entries in experiments.values():
         before = {entry.kernel for entry in entries if entry.arm == Arm.BEFORE}
         after = {entry.kernel for entry in entries if entry.arm == Arm.AFTER}
-        if before == {judged.before} and (judged.after in after or not after):
+        if before <= {judged.before} and (judged.after in after or not after):
             boots = [
                 record.summary(entry.folder)
                 for entry in entries

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 import libvirt
 
-from numalab.core.errors import Cancelled, HostError
+from numalab.core.errors import Cancelled, CommandFailed, DeadlinePassed, HostError
 from numalab.core.process import POLL_SECONDS, Deadline, run
 from numalab.host.domain import PREFIX, Mark, disk_files, domain_name, read_mark
 from numalab.host.remote import Where, of_uri
@@ -39,6 +39,8 @@ GONE = (libvirt.VIR_ERR_NO_DOMAIN, libvirt.VIR_ERR_OPERATION_INVALID)
 """libvirt's errors for a domain that has ended: not found, or not running."""
 QEMU_LOG_BYTES = 16 * KIB
 """How much of the end of libvirt's log of a domain is read; QEMU's command line in it has some 6 KiB."""
+LOG_SECONDS = 2.0
+"""How long libvirt's log of a domain that is gone may lack its end."""
 ASSERTION = re.compile(r"\bassertion\b.*\bfailed\b|assertion failed|should not be reached", re.IGNORECASE)
 """A failed assertion in QEMU's output: of libc's assert(), g_assert() and g_assert_not_reached()."""
 HEADROOM = 512 * MIB
@@ -122,14 +124,21 @@ class Host:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         folder = Path("/var/log/libvirt/qemu") if system else cache / "libvirt/qemu/log"
         log = folder / f"{domain_name(guest)}.log"
-        try:
-            size = self.where.size(log, deadline)
-            text = self.where.read(log, max(0, size - QEMU_LOG_BYTES), deadline, QEMU_LOG_BYTES)
-        except (OSError, HostError):
-            return ""
-        # libvirt appends: the guest's own part is the last.
-        last = re.split(r"^\S+ \S+: starting up ", text.decode(errors="replace"), flags=re.MULTILINE)[-1]
-        return next((line.strip().rstrip(".") for line in last.splitlines() if ASSERTION.search(line)), "")
+        until = time.monotonic() + LOG_SECONDS
+        while True:
+            try:
+                size = self.where.size(log, deadline)
+                text = self.where.read(log, max(0, size - QEMU_LOG_BYTES), deadline, QEMU_LOG_BYTES)
+            except (OSError, ValueError, CommandFailed, DeadlinePassed, HostError):
+                return ""  # the loss of the guest is the error to report
+            # libvirt appends: the guest's own part is the last.
+            last = re.split(r"^\S+ \S+: starting up ", text.decode(errors="replace"), flags=re.MULTILINE)[-1]
+            if line := next((line for line in last.splitlines() if ASSERTION.search(line)), ""):
+                return line.strip().rstrip(".")
+            # virtlogd may still have QEMU's last words in its pipe.
+            if not text or ": shutting down" in last or time.monotonic() > until:
+                return ""
+            deadline.pause(POLL_SECONDS)
 
     def cpu_seconds(self, guest: Mark) -> float:
         """Processor time used by the guest so far; 0 when it is gone."""

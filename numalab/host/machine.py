@@ -6,6 +6,7 @@ Not here: which facts runs must share to be compared (runs.compatibility).
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,8 @@ echo "load at start=$load"
 """sh -c. The machine id tells two machines of one name apart; machine-id(5) allows to pass on only a hash."""
 USER_HZ = 100
 """The unit of /proc/stat is 1/100 s on x86, whatever the kernel's HZ."""
+LEAST_SECONDS = 1.0
+"""Processor time of a guest below which no share is computed: /proc/stat counts in steps of 10 ms."""
 VCPU = re.compile(r"(CPU \d+|ALL CPUs)/(KVM|TCG)\n")
 """QEMU's names of the threads that run vCPUs; libvirt starts it with debug-threads=on. "ALL CPUs" is one
 thread that runs them in turn, as on the virtual clock."""
@@ -90,7 +93,10 @@ def vcpu_time(qemu: int, proc: Path = Path("/proc")) -> VcpuTime | None:
     ran = waited = 0
     try:
         for thread in (proc / str(qemu) / "task").iterdir():
-            if VCPU.fullmatch((thread / "comm").read_text()):
+            name = ""
+            with contextlib.suppress(OSError):  # QEMU's I/O threads come and go
+                name = (thread / "comm").read_text()
+            if VCPU.fullmatch(name):
                 run, wait, _ = map(int, (thread / "schedstat").read_text().split())
                 ran, waited = ran + run, waited + wait
     except (OSError, ValueError):
@@ -126,7 +132,7 @@ def share_kept(begin: Moment, end: Moment) -> float | None:
         return None
     ran = end.vcpus.ran - begin.vcpus.ran
     lost = min(end.vcpus.waited - begin.vcpus.waited, _seconds_of_others(begin, end))
-    return lost / (ran + lost) if ran + lost > 0 else 0.0
+    return lost / (ran + lost) if ran + lost > LEAST_SECONDS else 0.0
 
 
 def _seconds_of_others(begin: Moment, end: Moment) -> float:

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 from pydantic import Field, ValidationError
 
 from numalab.core import paths, state
-from numalab.core.errors import GuestError, HostBusy, HostError, InputError, LabError
+from numalab.core.errors import GuestError, HostError, InputError, LabError
 from numalab.core.log import note, step
 from numalab.core.process import KEEP_BYTES, Deadline
 from numalab.guest.guest import Guest, check_release
@@ -81,9 +81,6 @@ class Options(Value):
     settings: dict[str, str] = Field(default_factory=dict)
     """Sysctls and knobs that were set and read back."""
     place: Place | None = None
-    most_taken: float | None = None
-    """The share of processor time that other programs may take in a measured phase (PhaseResult.host_kept)
-    before the run is given up with HostBusy; None: any."""
 
 
 class Watcher(Protocol):
@@ -157,7 +154,6 @@ def run(
                 memory = record.memory(folder, len(result.phases), phase.name, result.release)
                 done = done.model_copy(update={"memory": memory})
                 result = result.model_copy(update={"phases": (*result.phases, done)})
-                _give_up_when_busy(result, options.most_taken)
                 if watcher:
                     watcher.ended(done)
             guest.watch(last=True)  # the program may end before the next look at the console
@@ -190,18 +186,6 @@ def run(
     if error is not None:
         raise error
     return result, state.folder("runs") / result.id
-
-
-def _give_up_when_busy(result: Run, most: float | None) -> None:
-    """HostBusy when other programs took too much in the last phase. It looks at the host alone: a run that is
-    given up for what it counted would bias those that stay."""
-    last = result.phases[-1]
-    if most is not None and last.phase.measured and (last.host_kept or 0.0) > most:
-        raise HostBusy(
-            f"phase {last.phase.name}: other programs took {last.host_kept:.0%} of the processor time that"
-            " the guest asked for",
-            run=result.id,
-        )
 
 
 def _keep_console(guest: Guest, target: Path) -> tuple[str, ...]:

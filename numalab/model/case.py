@@ -167,5 +167,5 @@ class Place(Value):
     side_by_side: Annotated[int, Field(ge=1)] = 1
     """How many guests of the experiment ran at a time."""
     instead_of: str = ""
-    """The id of this boot's first run, when the host was busy in that one (HostBusy), so that the boot was
-    taken again; that run has an error."""
+    """The id of this boot's first run, if the host was busy in that one (verdict.busy) and the boot was taken
+    again; that run has an error."""

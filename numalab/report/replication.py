@@ -16,6 +16,7 @@ from fnmatch import fnmatchcase
 from numalab.analysis import expectation, metrics, verdict
 from numalab.analysis.metrics import Kind
 from numalab.model.case import Cost, Direction, Expectation
+from numalab.model.run import Run
 from numalab.model.values import Value
 from numalab.model.verdict import CONFIDENCE, Answer, Finding, percent
 from numalab.report import comparison
@@ -76,11 +77,17 @@ def beside(references: Mapping[str, Published], columns: Columns, before: str) -
         for effect in report_reference.effects(about)
         if any(fnmatchcase(phase, effect.phase) for phase in phases)
     ]
-    runs = [run for side in columns.values() for run in side if run.place]
+    errors = [_error(columns[row.before], columns[row.after]) for row, _ in rows]
     findings = expectation.together(
-        [measured for _, measured in rows], verdict.error(runs) if runs else expectation.ALPHA
+        [measured for _, measured in rows], min(errors, default=expectation.ALPHA)
     )
     return tuple(_judged(row, finding) for (row, _), finding in zip(rows, findings, strict=True))
+
+
+def _error(before: Sequence[Run], after: Sequence[Run]) -> float:
+    """The error that a comparison of two columns may make."""
+    runs = [run for run in (*before, *after) if run.place]
+    return verdict.error(runs) if runs else expectation.ALPHA
 
 
 def _row(

@@ -131,7 +131,8 @@ def memory(folder: Path, index: int, name: str, release: str) -> Memory | None:
     place = phase_folder(folder, index, name)
     moments: list[Mapping[str, int]] = []
     with contextlib.suppress(InputError):  # samples come from the guest as they are; the edges say enough
-        moments += [sample.get("vmstat", {}) for sample in samples(folder, index, name)]
+        vmstats = [sample.get("vmstat") for sample in samples(folder, index, name)]
+        moments += [vmstat for vmstat in vmstats if isinstance(vmstat, dict)]
     for edge in ("before", "after"):
         with contextlib.suppress(FileNotFoundError):
             moments.append(counters.parse((place / edge / counters.short(counters.VMSTAT)).read_text()))

@@ -125,11 +125,12 @@ def fullest(moments: Sequence[Mapping[str, int]], release: str) -> Memory | None
 def memory(vmstat: Mapping[str, int], release: str) -> Memory | None:
     """What memory is made of by one reading of /proc/vmstat. nr_anon_pages has huge pages since 3.12 (Kirill
     Shutemov, "thp: account anon transparent huge pages into NR_ANON_PAGES", July 2013)."""
-    if not {"nr_anon_pages", "nr_anon_transparent_hugepages"} <= vmstat.keys():
+    pages, huge_pages = (vmstat.get(name) for name in ("nr_anon_pages", "nr_anon_transparent_hugepages"))
+    if not isinstance(pages, int) or not isinstance(huge_pages, int):
         return None
-    huge = HUGE_PAGES * vmstat["nr_anon_transparent_hugepages"]
-    apart = [int(number) for number in re.findall(r"\d+", release)[:2]] < [3, 12]
-    return Memory(anonymous=vmstat["nr_anon_pages"] + huge * apart, huge=huge)
+    numbers = [int(number) for number in re.findall(r"\d+", release)[:2]]
+    apart = len(numbers) == 2 and numbers < [3, 12]
+    return Memory(anonymous=pages + HUGE_PAGES * huge_pages * apart, huge=HUGE_PAGES * huge_pages)
 
 
 def zones(samples: Sequence[Sample]) -> dict[str, Zone]:

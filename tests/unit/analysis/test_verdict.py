@@ -147,8 +147,8 @@ def test_a_drift_is_taken_out_and_doubted() -> None:
     assert finding.ratio == pytest.approx(0.5, rel=0.01)
     assert "; a drift by a factor of 1.199 from boot to boot is taken out" in finding.reason
     assert told(runs) == (
-        "numa_pte_updates (work-*) changes by a factor of 1.199 from boot to boot, with either kernel: the"
-        " host, or what boots leave on it, changes as the experiment goes on",
+        "numa_pte_updates (work-*): a factor of 1.199 from boot to boot, with either kernel: the host, or what"
+        " boots leave on it, changes as the experiment goes on",
     )
     apart = [
         run.model_copy(update={"place": run.place.model_copy(update={"experiment": f"e{run.place.boot}"})})
@@ -262,6 +262,32 @@ def test_time_kept_from_a_guest_is_a_doubt() -> None:
     assert told(with_setup) == (), "nothing is measured there"
 
 
+@pytest.mark.parametrize(
+    ("share", "phase", "virtual", "expected"),
+    [
+        (
+            0.11,
+            1,
+            False,
+            "phase work-1: other programs took 11% of the processor time that the guest asked for",
+        ),
+        (0.1, 1, False, ""),
+        (None, 1, False, ""),
+        (0.9, 1, True, ""),
+        (0.9, 2, False, ""),
+    ],
+)
+def test_when_a_boot_is_taken_again(share: float | None, phase: int, virtual: bool, expected: str) -> None:
+    """On the host's clock, for a phase that decides."""
+    run = experiment(MANY, FEW)[0]
+    phases = [one.model_copy(update={"host_kept": 0.0}) for one in run.phases]
+    other = phases[0].model_copy(update={"phase": Phase(name="fsmark", command="true", limit_seconds=9)})
+    phases.append(other)
+    phases[phase] = phases[phase].model_copy(update={"host_kept": share})
+    run = run.model_copy(update={"phases": tuple(phases)})
+    assert verdict.busy(on_virtual_clock(run) if virtual else run) == expected
+
+
 def test_boots_that_were_taken_again_are_told() -> None:
     """Not as broken too, and they do not count."""
     runs = experiment(MANY, FEW)
@@ -270,12 +296,15 @@ def test_boots_that_were_taken_again_are_told() -> None:
     place = runs[0].place.model_copy(update={"instead_of": "first"})
     again = runs[0].model_copy(update={"place": place})
     line = (
-        "1 boot was taken again: other programs took more than 10% of the processor time that the guest asked"
-        " for in first"
+        "boots taken again: 1 before, 0 after: other programs took more than 10% of the processor time that"
+        " the guest asked for in first"
     )
-    assert told([again, *runs[1:]]) == (line,)
     found = verdict.verdict([first, again, *runs[1:]])
     assert told([first, again, *runs[1:]]) == (line,)
+    warned = first.model_copy(update={"console_warnings": ("[ 2.0] WARNING: mm/a.c",)})
+    assert told([warned, again, *runs[1:]])[1].startswith("run first: 1 warnings on its console"), (
+        "the kernel's warnings do not go with the boot"
+    )
     assert (found.boots, found.answer) == ((3, 3), Answer.HOLDS)
     assert found.findings == verdict.verdict(runs).findings
 
@@ -719,7 +748,8 @@ def test_the_error_of_a_look(boots: int, looks: int, part: float) -> None:
     broken = [
         run.model_copy(update={"error": "panic"}) if run.id.endswith("00-before") else run for run in runs
     ]
-    assert verdict.error(broken) <= verdict.error(runs)
+    fewer = verdict.error(experiment([*MANY, *MANY, *MANY][: boots - 1], [*FEW, *FEW, *FEW], looks=looks))
+    assert verdict.error(broken) == pytest.approx(fewer), "a broken boot is none"
 
 
 def test_the_looks_of_an_experiment_share_its_error() -> None:

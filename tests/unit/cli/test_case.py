@@ -58,10 +58,10 @@ expect:
 """
 
 
-def boots(plan: Plan, after: Sequence[int]) -> list[Run]:
+def boots(plan: Plan, after: Sequence[int], seed: int = FORWARDS) -> list[Run]:
     """Runs of an experiment over the plan's kernels."""
     runs = []
-    for number, index in boot_order(plan.kernels, 3, seed=FORWARDS):
+    for number, index in boot_order(plan.kernels, 3, seed=seed):
         values = after if index or len(set(plan.kernels)) == 1 else BEFORE
         phase = synthetic.phase("touch", vmstat={"numa_pte_updates": values[number // len(plan.kernels)]})
         runs.append(
@@ -243,11 +243,18 @@ def test_verdict(
 
 
 def keep(
-    plan: Plan, answer: str, name: str, *, count: int = 6, planned: int | None = 6, **changes: Any
+    plan: Plan,
+    answer: str,
+    name: str,
+    *,
+    count: int = 6,
+    planned: int | None = 6,
+    seed: int = FORWARDS,
+    **changes: Any,
 ) -> list[Run]:
     """Store the first boots of an experiment."""
     runs = []
-    for run in boots(plan, AFTERS[answer])[:count]:
+    for run in boots(plan, AFTERS[answer], seed)[:count]:
         assert run.place
         place = run.place.model_copy(update={"experiment": name, "planned": planned})
         runs.append(
@@ -313,7 +320,9 @@ def test_verdict_of_an_experiment_that_was_repeated(lab_py: LabPy, case: str) ->
         ),
     ]
     keep(plan, "cannot tell", "20261122T08")
-    keep(plan, "holds", "20261122T07", count=1)
+    (after,) = keep(plan, "holds", "20261122T07", count=1, seed=0)
+    assert after.place
+    assert after.place.arm is Arm.AFTER, "one that was given up after its first boot counts too"
     last = "repeated: 3 other experiments of this case, size, topology, machine and kernels are here"
     assert doubts(lab_py("verdict", "mine")[1]) == [f"{last}, 3 earlier; cannot tell: 2, does not hold: 1"]
     denied = lab_py("verdict", "20261122T09")[1]

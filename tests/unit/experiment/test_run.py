@@ -13,14 +13,12 @@ from typing import Any
 import pytest
 
 from numalab.analysis import calibration
-from numalab.analysis.verdict import KEPT
 from numalab.core import state
 from numalab.core.errors import (
     Cancelled,
     CommandFailed,
     DeadlinePassed,
     GuestError,
-    HostBusy,
     InputError,
     NameTaken,
 )
@@ -51,6 +49,7 @@ from numalab.model.run import Run
 from numalab.model.units import GIB
 from numalab.model.values import Accel, Clock, Phase, SizeClass
 from numalab.model.verdict import Answer, Verdict
+from numalab.runs import record
 from tests.unit import synthetic
 from tests.unit.makers import FORWARDS, FakeHost, FakeShell, kernel_names
 
@@ -115,6 +114,8 @@ class Lab:
         self.together: threading.Barrier | None = None
         """Guests that must be up at the same time; None: one after the other."""
         self.up_now = 0
+        self.kept: list[float] = []
+        """The share of processor time that others take from each guest that is measured, in turn."""
 
     @contextmanager
     def share(self, name: str, total: int, wanted: int, deadline: Deadline) -> Iterator[None]:
@@ -170,9 +171,10 @@ class Lab:
         assert place is not None
         turn = self.taken[guest.kernel] = self.taken.get(guest.kernel, -1) + 1
         series = self.values[guest.kernel]
+        phase = synthetic.phase("touch", vmstat={"numa_pte_updates": series[turn % len(series)]})
         run = synthetic.run(
             guest.kernel,
-            synthetic.phase("touch", vmstat={"numa_pte_updates": series[turn % len(series)]}),
+            phase.model_copy(update={"host_kept": self.kept.pop(0) if self.kept else None}),
             boot=place.boot,
             arm=place.arm,
             case=place.case,
@@ -270,32 +272,40 @@ def test_a_name_that_another_experiment_takes(lab: Lab, plan: Plan, monkeypatch:
     assert len(conduct(plan, 1).runs) == 2
 
 
-def test_a_boot_on_a_busy_host_is_taken_again(lab: Lab, plan: Plan, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.fixture
+def rewritten(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
+    """The runs whose records are written again."""
+    runs: list[Run] = []
+    monkeypatch.setattr(record, "write", lambda run, _: runs.append(run))
+    return runs
+
+
+def test_a_boot_on_a_busy_host_is_taken_again(
+    lab: Lab, plan: Plan, rewritten: list[Run], caplog: pytest.LogCaptureFixture
+) -> None:
     """Once: a host that stays busy is a doubt. The fresh guest is the same boot: kernel, number and seed."""
-    lab.breaks = {"measure 1": HostBusy("phase touch: other programs took 43%", run="first")}
+    lab.kept = [0.02, 0.43, 0.9]
     seen = Seen()
     outcome = conduct(plan, 1, seen)
     places = [run.place for run, _ in outcome.runs if run.place]
-    assert [(place.boot, place.instead_of) for place in places] == [(0, ""), (1, "first")]
+    (first,) = rewritten
+    assert [(place.boot, place.instead_of) for place in places] == [(0, ""), (1, first.id)]
+    assert first.error == (
+        "taken again: phase touch: other programs took 43% of the processor time that the guest asked for"
+    )
     once, again = (run.kernel for run, _ in outcome.runs)
     assert [request.kernel.name for request in lab.requests] == [once, again, again]
     assert lab.requests[1].seed == lab.requests[2].seed
-    assert [options.most_taken for options in lab.options] == [KEPT, None]
     assert lab.up_now == 0
-    assert [boot.place.boot for boot in seen.boots] == [0, 1], "it begins once"
-    assert "other programs took 43%: the boot is taken again, once (run first does not count)" in caplog.text
+    assert [boot.place.boot for boot in seen.boots] == [0, 1, 1], "each guest has its own view"
+    assert f"asked for: the boot is taken again, once (run {first.id} does not count)" in caplog.text
 
 
-def test_a_boot_that_fails_when_it_is_taken_again(lab: Lab, plan: Plan) -> None:
-    lab.breaks = {"measure 0": HostBusy("busy", run="first"), "measure 1": GuestError("it hangs")}
+def test_a_boot_that_fails_when_it_is_taken_again(lab: Lab, plan: Plan, rewritten: list[Run]) -> None:
+    lab.kept, lab.breaks = [0.5], {"measure 1": GuestError("it hangs")}
     with pytest.raises(GuestError, match="it hangs"):
         conduct(plan, 1)
-
-
-def test_on_a_virtual_clock_no_boot_is_taken_again(lab: Lab, plan: Plan) -> None:
-    lab.clock = Clock.VIRTUAL
-    conduct(plan.model_copy(update={"side_by_side": 1}), 1)
-    assert [options.most_taken for options in lab.options] == [None, None]
+    assert len(rewritten) == 1
 
 
 @pytest.mark.parametrize("kernels", ["ab", "abc", "abcd"])

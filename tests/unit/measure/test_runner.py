@@ -15,7 +15,7 @@ import pytest
 
 from numalab.analysis import verdict
 from numalab.core import paths, state
-from numalab.core.errors import GuestError, GuestLost, HostBusy, HostError, InputError, KernelOops
+from numalab.core.errors import GuestError, GuestLost, HostError, InputError, KernelOops
 from numalab.core.process import Deadline, Result
 from numalab.guest.guest import Guest
 from numalab.host import accelerator, console, domain, machine
@@ -341,40 +341,6 @@ def busy_guest(monkeypatch: pytest.MonkeyPatch) -> FakeGuest:
     times = itertools.count(step=120)
     monkeypatch.setattr(machine, "vcpu_time", lambda _: machine.VcpuTime(now := next(times), now))
     return guest
-
-
-def test_a_run_on_a_busy_host_is_given_up(deadline: Deadline, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the first measured phase, and kept as evidence; what prepares may take its time."""
-    guest, seen = busy_guest(monkeypatch), Seen()
-    with pytest.raises(HostBusy, match=r"^phase fsmark: other programs took 20% of the processor") as busy:
-        runner.run(
-            guest.real(),
-            "xfsrepair",
-            SizeClass.QUICK,
-            deadline,
-            runner.Options(most_taken=0.19),
-            watcher=seen,
-        )
-    run = record.read(only_run())
-    assert (run.id, run.error) == (busy.value.run, str(busy.value))
-    assert [result.phase.name for result in run.measured] == ["fsmark"]
-    assert run.measured == [run.phases[-1]]
-    assert [result.phase.measured for result in seen.results] == [False], "what does not count is not told"
-
-
-@pytest.mark.parametrize("most", [0.2, None])
-def test_a_run_on_a_host_that_is_busy_enough(
-    deadline: Deadline, monkeypatch: pytest.MonkeyPatch, most: float | None
-) -> None:
-    options = runner.Options(most_taken=most)
-    run, _ = runner.run(busy_guest(monkeypatch).real(), "xfsrepair", SizeClass.QUICK, deadline, options)
-    assert (run.phases[-1].phase.name, run.error) == ("mmtests-check", ""), "it went on to the end"
-
-
-def test_what_is_not_known_is_not_too_much(deadline: Deadline) -> None:
-    guest, options = FakeGuest(lambda _: json.dumps(TOLD)), runner.Options(most_taken=0.01)
-    run, _ = runner.run(guest.real(), "xfsrepair", SizeClass.QUICK, deadline, options)
-    assert {result.host_kept for result in run.phases} == {None}
 
 
 def test_what_memory_was_made_of_is_recorded(deadline: Deadline) -> None:
