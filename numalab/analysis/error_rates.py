@@ -390,8 +390,8 @@ def bootstrap(parts: Sequence[tuple[float, int]]) -> tuple[float, float]:
 
 
 def at_most(share: float, disjoint: int) -> float:
-    """The largest true rate at which so small a share has a chance of 5 %. Where MOST_TRIALS splits were drawn,
-    the error of that draw is left out.
+    """The largest true rate at which so small a share has a chance of 5 %. The error of having drawn only
+    MOST_TRIALS splits is left out.
 
     Hoeffding (1963, section 5): the mean over all splits of a sample is no further off than that of as many
     independent trials as share no boot. Chernoff's bound for those, where nothing was seen the exact one.
