@@ -172,10 +172,7 @@ def compare(
         drift = _drift(sides, positions, floors)
     if drift and positions:
         log -= drift.log * drift.apart
-        sides = [
-            [value - drift.log * position for value, position in zip(side, of_side, strict=True)]
-            for side, of_side in zip(sides, positions, strict=True)
-        ]
+        sides = _without(drift.log, sides, positions)
     spread = [
         max(_variance(side, less), floor)
         for side, less, floor in zip(sides, drift.lost if drift else (0.0, 0.0), floors, strict=True)
@@ -187,6 +184,16 @@ def compare(
         vanished=vanished,
         drift=drift,
     )
+
+
+def _without(
+    slope: float, sides: Sequence[Sequence[float]], positions: Sequence[Sequence[float]]
+) -> list[list[float]]:
+    """The logs less a trend over positions."""
+    return [
+        [value - slope * position for value, position in zip(side, of_side, strict=True)]
+        for side, of_side in zip(sides, positions, strict=True)
+    ]
 
 
 def _variance(values: Sequence[float], lost: float) -> float:
@@ -218,10 +225,7 @@ def _drift(
         / whole
     )
     lost = (extents[0] / whole, extents[1] / whole)
-    left = [
-        [value - slope * position for value, position in zip(side, of_side, strict=True)]
-        for side, of_side in zip(sides, positions, strict=True)
-    ]
+    left = _without(slope, sides, positions)
     # Each kernel has its own variance: where "before" scatters much more, its boots say less of the trend.
     error = (
         sum(
