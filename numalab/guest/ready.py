@@ -67,17 +67,17 @@ def up(request: GuestRequest, host: Host, deadline: Deadline) -> Guest:
 def _check(request: GuestRequest, host: Host) -> None:
     """InputError for what cannot be restored, or would not mean what it says."""
     for wrong, why in (
-        (host.where.ssh, "--connect: ready states are for this machine's own guests"),
-        (request.boot is BootWay.GRUB, "--boot grub: a guest from a ready state is not booted"),
-        (request.clock is not Clock.HOST, "--clock: ready states have the host's clock"),
+        (host.where.ssh, "another machine: ready states are for this machine's own guests"),
+        (request.boot is BootWay.GRUB, "boot grub: a guest from a ready state is not booted"),
+        (request.clock is not Clock.HOST, "another clock: ready states have the host's clock"),
         (
             request.seed is not None,
-            "--seed: a seed is a boot's, and a guest from a ready state is not booted",
+            "a seed: a seed is a boot's, and a guest from a ready state is not booted",
         ),
-        (request.form is DiskForm.POOL, "--storage pool: disks of ready states are not in the pool"),
+        (request.form is DiskForm.POOL, "storage pool: disks of ready states are not in the pool"),
     ):
         if wrong:
-            raise InputError(f"--ready: not with {why}", field="ready")
+            raise InputError(f"ready: not with {why}", field="ready")
 
 
 def _keyed(
@@ -171,7 +171,7 @@ def _make(request: GuestRequest, place: Path, host: Host, deadline: Deadline) ->
                 name=name,
                 image=record.image,
                 image_id=record.image_id,
-                kernel=record.spec.boot.kernel or "",
+                kernel=str(Path(record.spec.boot.kernel or "").resolve()),
                 disks=tuple(disks),
                 memory_bytes=(scratch / MEMORY).stat().st_size,
                 machine=state.this_machine(),

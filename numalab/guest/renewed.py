@@ -2,8 +2,8 @@
 """Runs in a guest, alone, right after it was restored from a ready state: gives it what a guest has of its
 own. Arguments: its name, its machine-id, and random bytes in hexadecimal.
 
-The clock is set before this (ready). What cannot be changed: boot_id where it has been read, uptime, the kernel's
-addresses, its command line, DMI's UUID.
+The clock is set before this (launch). What cannot be changed: boot_id where it has been read, uptime, the
+kernel's addresses, its command line, DMI's UUID.
 """
 
 from __future__ import annotations
@@ -44,4 +44,5 @@ def main() -> None:
             continue
 
 
-main()
+if __name__ == "__main__":
+    main()
