@@ -38,7 +38,8 @@ from numalab.cli.options import (
 from numalab.cli.terminal import echo, limit, visible
 from numalab.core.errors import Cancelled, DeadlinePassed, Exit, HostError, InputError, LabError
 from numalab.guest import guest as guests
-from numalab.guest import launch, provision, ready
+from numalab.guest import launch, provision
+from numalab.guest import ready as ready_states
 from numalab.guest.launch import GuestRequest
 from numalab.host import console, image, qemu_user
 from numalab.host.domain import Mark, domain_name, mark
@@ -123,7 +124,7 @@ def up(
     accelerator: AccelOption = "auto",
     clock: ClockOption = "host",
     seed: SeedOption = None,
-    from_ready: Annotated[
+    ready: Annotated[
         bool,
         typer.Option(
             "--ready",
@@ -166,7 +167,7 @@ def up(
             kernel_boot.resolve(request.kernel, image.require(image_name, deadline))
     host = connect(uri, deadline)
     with ThreadPoolExecutor(len(requests)) as pool:
-        bring_up = ready.up if from_ready else launch.up
+        bring_up = ready_states.up if ready else launch.up
         futures = [pool.submit(bring_up, request, host, deadline) for request in requests]
         outcomes = [(future.exception(), future) for future in futures]
     inventory()

@@ -258,6 +258,8 @@ def _make(
     host_disks.check_room(place, where)
     for disk in shape.disks:
         host_disks.check_size(disk, place, request.form, where)
+    # A ready state outlives links to its image, as in a state directory of tests.
+    root = there[files[0]].resolve() if request.savable else there[files[0]]
     below = [Path(disk.path) for disk in saved.disks] if saved else []
     owner = qemu_user.let_in(host, [*files, *below], deadline).owner
     spec = GuestSpec(
@@ -272,7 +274,7 @@ def _make(
         disks=(
             _over(saved.disks, place, deadline)
             if saved
-            else _make_disks(there[files[0]].resolve(), shape.disks, request.form, place, where, deadline)
+            else _make_disks(root, shape.disks, request.form, place, where, deadline)
         ),
         ssh_port=request.ssh_port or free_port(where),
         directory=str(place),

@@ -44,7 +44,7 @@ def record(lab_py: Command, name: str) -> dict[str, object]:
 def test_two_guests_from_one_state(lab_py: Command) -> None:
     """Name, machine-id, random numbers, clock, port and disks are each guest's own; the topology is verified."""
     (lab_py.state / "ready").unlink(missing_ok=True)  # of the session: this state is this test's own
-    seen = {}
+    seen: dict[str, tuple[str, ...]] = {}
     for name in ("one", "two"):
         if seen:  # a clock that is not set shows
             time.sleep(CLOCK_SECONDS)
