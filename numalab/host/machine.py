@@ -104,6 +104,16 @@ def vcpu_time(qemu: int, proc: Path = Path("/proc")) -> VcpuTime | None:
     return VcpuTime(ran / 1e9, waited / 1e9) if ran else None
 
 
+def qemu_process(ident: str, proc: Path = Path("/proc")) -> int | None:
+    """The id of the QEMU process with this UUID on this machine; None when there is none."""
+    for process in proc.glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            words = process.read_bytes().split(b"\0")
+            if b"qemu" in words[0] and ident.encode() in words:
+                return int(process.parent.name)
+    return None
+
+
 @dataclass(frozen=True)
 class Moment:
     """What a machine and a guest on it had used up by a moment."""
