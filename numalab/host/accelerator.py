@@ -204,7 +204,11 @@ def try_kvm(kernel: Path, deadline: Deadline, where: Where = HERE) -> tuple[Acce
     progress = Progress(kernel.name, "" if where.ssh else str(uuid.uuid4()))
     try:
         seconds = boot(
-            kernel, ["-accel", "kvm", "-cpu", "host"], deadline.within(PROBE_SECONDS), where, progress=progress
+            kernel,
+            ["-accel", "kvm", "-cpu", "host"],
+            deadline.within(PROBE_SECONDS),
+            where,
+            progress=progress,
         )
     except BootHung as error:
         return Accel.TCG, f"/dev/kvm opens, but {error}"

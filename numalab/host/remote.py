@@ -112,7 +112,9 @@ class Where:
             if self.ssh
             else words
         )
-        result = run(self.argv(bounded), deadline=deadline, check=check and not self.ssh, watch=watch, out=out)
+        result = run(
+            self.argv(bounded), deadline=deadline, check=check and not self.ssh, watch=watch, out=out
+        )
         if self.ssh and result.status == 255:
             raise HostError(f"{self.ssh}: not reached by SSH: {result.stderr.strip() or 'no answer'}")
         if check and result.status:

@@ -33,15 +33,17 @@ from numalab.kernel import boot, recipe
 SUITE, IMAGE = "bookworm", "debian12"
 OWN_PACKAGES = ("linux-image-amd64", "openssh-server", "iproute2", "ca-certificates", "procps", "apparmor")
 """Packages of the machine itself, beside those of the Makefile that run the lab."""
-NOT_NEEDED = re.compile(r"packer|mmdebstrap|fakeroot|uidmap|xfsprogs|libxml2-utils|shellcheck|bc|bison|flex|git|binutils")
+NOT_NEEDED = re.compile(
+    r"packer|mmdebstrap|fakeroot|uidmap|xfsprogs|libxml2-utils|shellcheck|bc|bison|flex|git|binutils"
+)
 """Packages of the Makefile that lint, or build images and kernels."""
 CPU = "EPYC-v4,+svm,+npt,+vgif"
 VCPUS = 4
 MEMORY = "9G"
 LEAST_QEMU = 8
-"""The first QEMU whose SVM was seen to run the lab is 10.0; 7.2 lacks vGIF."""
+"""With 10.0.2 the lab was seen to run; 7.2 has no vGIF."""
 BOOT_SECONDS = 600.0
-"""Until sshd answers: 20 s on an idle host of two cores."""
+"""Until sshd answers: 47 s on a busy host of two cores."""
 PATIENCE = 1500.0
 """Seconds after which a command in the machine is given up. It is about ten times slower than its host."""
 DISK = "12G"
@@ -85,7 +87,14 @@ def packages() -> list[str]:
 def root_file_system(deadline: Deadline) -> Path:
     """The folder with root.qcow2, vmlinuz and initrd.img; made when its inputs changed."""
     project = (ROOT / "pyproject.toml").read_text()
-    inputs = [SUITE, *packages(), INIT, *INITRD.values(), project, state.ssh_key(deadline).with_suffix(".pub").read_text()]
+    inputs = [
+        SUITE,
+        *packages(),
+        INIT,
+        *INITRD.values(),
+        project,
+        state.ssh_key(deadline).with_suffix(".pub").read_text(),
+    ]
     key = hashlib.sha256("\0".join(inputs).encode()).hexdigest()[:16]
     place = state.folder("cache") / f"outer-{key}"
     with state.lock("outer", deadline):
@@ -100,7 +109,9 @@ def _make_root(scratch: Path, deadline: Deadline) -> None:
     public = state.ssh_key(deadline).with_suffix(".pub").read_text()
     files = {**INITRD, "sbin/outer-init": INIT, "root/.ssh/authorized_keys": public}
     # A lab behind a proxy of its own has its certificates and pip's settings there.
-    for path in map(Path, ("/etc/pip.conf", "/etc/resolv.conf", "/etc/hosts", "/etc/ssl/certs/ca-certificates.crt")):
+    for path in map(
+        Path, ("/etc/pip.conf", "/etc/resolv.conf", "/etc/hosts", "/etc/ssl/certs/ca-certificates.crt")
+    ):
         if path.exists():
             files[f"lab-host{path}"] = path.read_text()
     for name in ("pyproject.toml", "README.md", "LICENSE", "numalab/__init__.py"):
@@ -135,13 +146,18 @@ def _make_root(scratch: Path, deadline: Deadline) -> None:
             log=state.folder("logs") / "outer.log",
         )
     with step("outer machine: its disk"):
-        fake = [] if os.geteuid() == 0 else [need("fakeroot", "fakeroot"), "-i", scratch / "fake", "-s", scratch / "fake", "--"]
+        fake: list[str | Path] = []
+        if os.geteuid() != 0:
+            fake = [need("fakeroot", "fakeroot"), "-i", scratch / "fake", "-s", scratch / "fake", "--"]
         (scratch / "fake").touch()
         tree.mkdir(mode=0o755)
         run([*fake, "tar", "-C", tree, "--numeric-owner", "-xf", tar], deadline=deadline)
         (tree / "dev").mkdir()
         _ext4(tree, raw, deadline, fake)
-        run([need("qemu-img", "qemu-utils"), "convert", "-O", "qcow2", raw, scratch / "root.qcow2"], deadline=deadline)
+        run(
+            [need("qemu-img", "qemu-utils"), "convert", "-O", "qcow2", raw, scratch / "root.qcow2"],
+            deadline=deadline,
+        )
         for kind in ("vmlinuz", "initrd.img"):
             (boot,) = (tree / "boot").glob(f"{kind}-*")
             shutil.copy(boot, scratch / kind)
@@ -152,7 +168,10 @@ def _make_root(scratch: Path, deadline: Deadline) -> None:
 
 
 def _ext4(tree: Path, raw: Path, deadline: Deadline, fake: list[str | Path] | None = None) -> None:
-    run([*(fake or []), need("mke2fs", "e2fsprogs"), "-q", "-F", "-t", "ext4", "-d", tree, raw, DISK], deadline=deadline)
+    run(
+        [*(fake or []), need("mke2fs", "e2fsprogs"), "-q", "-F", "-t", "ext4", "-d", tree, raw, DISK],
+        deadline=deadline,
+    )
 
 
 def _data(place: Path, kernels: Sequence[str], deadline: Deadline) -> Path:
