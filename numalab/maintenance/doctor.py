@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from numalab.core import state
 from numalab.core.errors import HostError, LabError
 from numalab.core.process import Deadline, need, run
-from numalab.host import accelerator, disks, image, qemu_user
+from numalab.host import accelerator, disks, image, machine, qemu_user
 from numalab.host.ansible import ansible
 from numalab.host.hypervisor import connect
+from numalab.host.remote import HERE
+from numalab.model import order
 from numalab.model.units import GIB, MIB, TIB
 from numalab.model.values import Accel
 
@@ -155,6 +157,21 @@ def _accel(accel: str, deadline: Deadline) -> Iterator[Fact]:
         return
     if probe.accel is Accel.TCG:
         yield _clock(guest_image, deadline)
+    else:
+        yield from _order(machine.read_facts(HERE, deadline))
+
+
+def _order(facts: Mapping[str, str]) -> Iterator[Fact]:
+    """What spoils the times of guests under KVM."""
+    size = f"{facts.get('nodes', '?')} nodes, {facts.get('cores', '?')} cores"
+    wrong = order.spoilers(facts)
+    yield Fact(
+        "times",
+        f"{size}; " + ("; ".join(wrong) if wrong else "nothing spoils them"),
+        not wrong,
+        "times scatter, and verdicts on times say so",
+        "see each",
+    )
 
 
 def _clock(guest_image: image.Image, deadline: Deadline) -> Fact:

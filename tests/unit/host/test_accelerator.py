@@ -84,7 +84,10 @@ def test_a_slow_kernel_that_speaks_does_not_hang(
     kernel: Path, program: Program, monkeypatch: pytest.MonkeyPatch, deadline: Deadline
 ) -> None:
     """KVM on an emulated processor: Debian's kernel took minutes. The silence counts, not the time."""
-    program("qemu-system-x86_64", f"{VERSION}for n in 1 2 3 4 5 6; do echo $n; sleep 0.5; done; echo '{accelerator.WORD}'")
+    program(
+        "qemu-system-x86_64",
+        f"{VERSION}for n in 1 2 3 4 5 6; do echo $n; sleep 0.5; done; echo '{accelerator.WORD}'",
+    )
     monkeypatch.setattr(accelerator, "SILENT_SECONDS", 2.0)
     kind, reason = accelerator.try_kvm(kernel, deadline)
     assert (kind, reason.partition(" in ")[0]) == (Accel.KVM, "vmlinuz reached user space")
