@@ -319,6 +319,12 @@ def making(place: Path) -> Iterator[Path]:
         shutil.rmtree(fresh, ignore_errors=True)
 
 
+def temporary() -> tempfile.TemporaryDirectory[str]:
+    """A folder (0700) that is removed with its block, or after a kill -9 by gc."""
+    place = scratch(folder("cache") / "tmp")
+    return tempfile.TemporaryDirectory(prefix=f"{place.name}-", dir=place.parent, ignore_cleanup_errors=True)
+
+
 def abandoned() -> list[Path]:
     """Scratch folders and files whose maker is gone."""
     # Not **: kernel trees are below, with a hundred thousand files.

@@ -8,7 +8,6 @@ Not here: making and booting a guest (launch), running Ansible (host.ansible).
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -85,7 +84,7 @@ def after_boot(
     if boot is BootWay.GRUB:
         own_kernel(guest, kernel, deadline, ssh_port=ssh_port)
         return
-    with tempfile.TemporaryDirectory(prefix="numalab-") as scratch:
+    with state.temporary() as scratch:
         archive = kernel_boot.modules(kernel, guest.record.spec.boot, Path(scratch))
         if archive:
             release = guest.record.spec.boot.release
@@ -108,7 +107,7 @@ def _own_kernel(guest: Guest, kernel: Kernel, deadline: Deadline, ssh_port: int 
     # What GRUB boots is a distribution, with its systemd.
     words = [word for word in spec.boot.cmdline.split() if word not in (image.INIT_WORD, image.ROUTE_WORD)]
     with (
-        tempfile.TemporaryDirectory(prefix="numalab-") as scratch,
+        state.temporary() as scratch,
         step("kernel installed in the guest", who=guest.name),
     ):
         archive = kernel_boot.modules(kernel, boot, Path(scratch))
