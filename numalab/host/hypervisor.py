@@ -33,6 +33,8 @@ ANSWER_SECONDS = 20.0
 """Time limit for an answer of libvirt."""
 START_SECONDS = 60.0
 """Time limit for starting a domain."""
+TRANSFER_SECONDS = 180.0
+"""Time limit for saving or restoring a domain: all the memory that the guest has touched."""
 LIBVIRTD_SECONDS = 10.0
 """Time limit for a libvirtd that we started to listen."""
 LIBVIRT_SOCKET = Path("/run/libvirt/libvirt-sock")
@@ -83,6 +85,28 @@ class Host:
         except libvirt.libvirtError as error:
             lines = [line for line in str(error).splitlines() if line.strip()]
             raise HostError(f"libvirt does not start the guest: {lines[-1]}", evidence=str(error)) from error
+
+    def save(self, guest: Mark, path: Path, deadline: Deadline) -> None:
+        """Write the state of a guest to a file and end it. Its disks stay as they are. Raises HostError."""
+        domain = self._domain(guest, deadline)
+        if domain is None:
+            raise HostError(f"guest {guest.name}: its domain is gone: there is nothing to save")
+        self._transfer(lambda: domain.saveFlags(str(path), None, 0), "save the guest", deadline)
+
+    def restore(self, path: Path, deadline: Deadline) -> None:
+        """Start a domain from a file of `save`. Raises HostError."""
+        flags = libvirt.VIR_DOMAIN_SAVE_RUNNING
+        self._transfer(
+            lambda: self.connection.restoreFlags(str(path), None, flags), "restore the guest", deadline
+        )
+
+    def _transfer(self, call: Callable[[], object], what: str, deadline: Deadline) -> None:
+        """A call that reads or writes all memory of a guest."""
+        try:
+            answer(self.uri, call, deadline, seconds=TRANSFER_SECONDS)
+        except libvirt.libvirtError as error:
+            lines = [line for line in str(error).splitlines() if line.strip()]
+            raise HostError(f"libvirt does not {what}: {lines[-1]}", evidence=str(error)) from error
 
     def running(self, guest: Mark) -> bool:
         """Whether the guest's domain exists."""
@@ -191,6 +215,11 @@ class Host:
         """libvirt's version, '9.0.0'."""
         number = int(self._ask(self.connection.getLibVersion))
         return f"{number // 1000000}.{number // 1000 % 1000}.{number % 1000}"
+
+    def hypervisor(self) -> str:
+        """The versions that a saved state depends on: 'QEMU 10000002, libvirt 9000000', as libvirt counts."""
+        qemu, own = self._ask(self.connection.getVersion), self._ask(self.connection.getLibVersion)
+        return f"QEMU {qemu}, libvirt {own}"
 
     def console_argv(self, guest: Mark) -> list[str]:
         """The virsh words that open a guest's interactive console (hvc0)."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from numalab.core import state
 from numalab.core.errors import HostError, LabError
 from numalab.core.process import Deadline, need, run
+from numalab.guest import ready
 from numalab.host import accelerator, disks, image, machine, qemu_user
 from numalab.host.ansible import ansible
 from numalab.host.hypervisor import connect
@@ -115,6 +116,9 @@ def _disk() -> Iterator[Fact]:
         f"an image's build needs {LEAST_DISK // GIB}GiB",
         "free some, or set LAB_STATE to another disk",
     )
+    if saved := ready.places():
+        used = sum(file.stat().st_blocks * 512 for one in saved for file in one.iterdir())
+        yield Fact("ready states", f"{len(saved)}, {used // MIB}MiB: for up --ready; gc removes the old ones")
     largest = disks.largest_file(place)
     raw = largest >= 500 * TIB
     yield Fact(
