@@ -39,8 +39,8 @@ def fetch(deadline: Deadline) -> Path:
         if not fetchable():
             raise HostError(
                 "packer is not installed, and without apt-get and dpkg-deb Debian's cannot be fetched:"
-                " install it (https://developer.hashicorp.com/packer/install), or lab.py image build"
-                " --no-packer"
+                " install it (https://developer.hashicorp.com/packer/install), or build the image without it",
+                field="with_packer",
             )
         with step(f"packer: Debian {SUITE}'s, downloaded"), state.making(_place()) as scratch:
             try:
@@ -49,7 +49,8 @@ def fetch(deadline: Deadline) -> Path:
             except (CommandFailed, FileNotFoundError) as error:
                 raise HostError(
                     f"packer is not installed, and Debian {SUITE}'s cannot be had from {apt.MIRROR}"
-                    f" ({error}): install one, or lab.py image build --no-packer"
+                    f" ({error}): install one, or build the image without it",
+                    field="with_packer",
                 ) from error
             for path in scratch.iterdir():
                 if path.name != "packer":
