@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from numalab.core.errors import CommandFailed, HostError, LabError
+from numalab.core.errors import HostError, LabError
 from numalab.core.process import Deadline, Result, ends_with_us, need, run
 from numalab.host import ansible
 from numalab.host.ssh import Ssh
@@ -116,7 +116,7 @@ def _reached(name: str, port: int, key: Path, scratch: Path, qemu: Future[Result
         )
         if keys:
             # A cloud image's sshd answers before cloud-init has put the key there.
-            with contextlib.suppress(CommandFailed, LabError):
+            with contextlib.suppress(LabError):
                 if not ssh.execute("true", deadline=deadline.within(30)).status:
                     return ssh
         deadline.pause(POLL_SECONDS)
