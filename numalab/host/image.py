@@ -282,7 +282,9 @@ def _base_disk(image_recipe: ImageRecipe, scratch: Path, deadline: Deadline) -> 
         )
         (scratch / "fakeroot").touch()
         run([*fake, "tar", "-C", tree, "--numeric-owner", "-xf", tar], deadline=deadline)
-        (tree / "dev").mkdir()  # --skip=output/dev: its nodes need root, and the kernel mounts devtmpfs here
+        # --skip=output/dev: its nodes need root, and the kernel mounts devtmpfs here. mmdebstrap 1.5 leaves
+        # the folder itself in, 1.3 does not.
+        (tree / "dev").mkdir(exist_ok=True)
         with raw.open("wb") as handle:
             handle.truncate(image_recipe.disk)
         table = (
