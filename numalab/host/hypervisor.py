@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 import libvirt
 
+from numalab.core import packages
 from numalab.core.errors import Cancelled, CommandFailed, DeadlinePassed, HostError
 from numalab.core.process import POLL_SECONDS, Deadline, run
 from numalab.host.domain import PREFIX, Mark, disk_files, domain_name, read_mark
@@ -328,7 +329,7 @@ def _start_daemons(deadline: Deadline) -> None:
     for daemon, pid in (("virtlogd", "/run/virtlogd.pid"), ("libvirtd", "/run/libvirtd.pid")):
         path = shutil.which(daemon, path="/usr/sbin:/usr/bin")
         if not path:
-            raise HostError(f"{daemon} is not installed: apt-get install libvirt-daemon-system")
+            raise HostError(f"{daemon} is not installed: {packages.mend('libvirt-daemon-system')}")
         _start_daemon(path, Path(pid), deadline)
     until = time.monotonic() + LIBVIRTD_SECONDS
     while not LIBVIRT_SOCKET.exists() and time.monotonic() < until:
