@@ -110,7 +110,8 @@ def _mark(spec: GuestSpec) -> Element:
 
 def _machine(topology: Topology) -> str:
     """QEMU's machine type. With a memoryless node it is one of QEMU 5.0, the last with -numa node,mem=. For
-    later types libvirt (as of 9.0) makes a memory backend for each node, and QEMU refuses one of size 0."""
+    later types libvirt (as of 9.0) makes a memory backend for each node, and QEMU refuses one of size 0. QEMU
+    10.0 itself starts a later type whose empty node has no backend; libvirt has no word for that."""
     if all(node.memory for node in topology.nodes):
         return topology.machine
     return {"q35": "pc-q35-5.0", "pc": "pc-i440fx-5.0"}[topology.machine]

@@ -22,9 +22,11 @@ from urllib.parse import urlsplit
 
 import libvirt
 
+from numalab.core import packages
 from numalab.core.errors import Cancelled, CommandFailed, DeadlinePassed, HostError
 from numalab.core.process import POLL_SECONDS, Deadline, run
 from numalab.host.domain import PREFIX, Mark, disk_files, domain_name, read_mark
+from numalab.host.machine import qemu_process
 from numalab.host.remote import Where, of_uri
 from numalab.model.units import KIB, MIB
 
@@ -134,12 +136,7 @@ class Host:
         """The id of the guest's QEMU process on this machine, independent of libvirt: a session has another
         libvirtd where XDG_RUNTIME_DIR differs, and a libvirtd that died may have lost the domain. None when
         there is none, or when guests run on another machine."""
-        for process in Path("/proc").glob("[0-9]*/cmdline") if not self.where.ssh else ():
-            with contextlib.suppress(OSError):
-                words = process.read_bytes().split(b"\0")
-                if b"qemu" in words[0] and guest.uuid.encode() in words:
-                    return int(process.parent.name)
-        return None
+        return None if self.where.ssh else qemu_process(guest.uuid)
 
     def failed_assertion(self, guest: Mark, deadline: Deadline) -> str:
         """The assertion that ended the guest's QEMU, as QEMU printed it; '' for none, and where libvirt's log
@@ -332,7 +329,7 @@ def _start_daemons(deadline: Deadline) -> None:
     for daemon, pid in (("virtlogd", "/run/virtlogd.pid"), ("libvirtd", "/run/libvirtd.pid")):
         path = shutil.which(daemon, path="/usr/sbin:/usr/bin")
         if not path:
-            raise HostError(f"{daemon} is not installed: apt-get install libvirt-daemon-system")
+            raise HostError(f"{daemon} is not installed: {packages.mend('libvirt-daemon-system')}")
         _start_daemon(path, Path(pid), deadline)
     until = time.monotonic() + LIBVIRTD_SECONDS
     while not LIBVIRT_SOCKET.exists() and time.monotonic() < until:

@@ -81,7 +81,7 @@ class Command:
 
 @pytest.fixture(scope="session")
 def probes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The accelerator's probes, passed on from test to test: where KVM hangs, each takes 15 s."""
+    """The accelerator's probes, passed on from test to test: where KVM hangs, each takes seconds."""
     memory = tmp_path_factory.mktemp("probes") / "accel.json"
     known = state.directory() / "cache" / "accel.json"
     if known.exists():
