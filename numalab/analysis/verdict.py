@@ -302,6 +302,11 @@ def _about_runs(every: Sequence[Run], sides: Sides) -> list[str]:
             f"{again}, before {', '.join(run.id for run in every if run.guest.hung)}: a kernel that hangs"
             " looks the same"
         )
+    if restored := [run.id for run in every if run.guest.ready_state]:
+        lines.append(
+            f"{len(restored)} of {len(every)} boots are none: their guests began from a ready state, and what"
+            f" the saved guest was like they are all like: {', '.join(restored)}"
+        )
     for run in every:
         if run.console_warnings and (not run.error or run.id in first):
             lines.append(

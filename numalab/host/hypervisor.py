@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 import libvirt
 
+from numalab.core import packages
 from numalab.core.errors import Cancelled, CommandFailed, DeadlinePassed, HostError
 from numalab.core.process import POLL_SECONDS, Deadline, run
 from numalab.host.domain import PREFIX, Mark, disk_files, domain_name, read_mark
@@ -33,6 +34,8 @@ ANSWER_SECONDS = 20.0
 """Time limit for an answer of libvirt."""
 START_SECONDS = 60.0
 """Time limit for starting a domain."""
+TRANSFER_SECONDS = 180.0
+"""Time limit for saving or restoring a domain: all the memory that the guest has touched."""
 LIBVIRTD_SECONDS = 10.0
 """Time limit for a libvirtd that we started to listen."""
 LIBVIRT_SOCKET = Path("/run/libvirt/libvirt-sock")
@@ -83,6 +86,28 @@ class Host:
         except libvirt.libvirtError as error:
             lines = [line for line in str(error).splitlines() if line.strip()]
             raise HostError(f"libvirt does not start the guest: {lines[-1]}", evidence=str(error)) from error
+
+    def save(self, guest: Mark, path: Path, deadline: Deadline) -> None:
+        """Write the state of a guest to a file and end it. Its disks stay as they are. Raises HostError."""
+        domain = self._domain(guest, deadline)
+        if domain is None:
+            raise HostError(f"guest {guest.name}: its domain is gone: there is nothing to save")
+        self._transfer(lambda: domain.saveFlags(str(path), None, 0), "save the guest", deadline)
+
+    def restore(self, path: Path, deadline: Deadline) -> None:
+        """Start a domain from a file of `save`. Raises HostError."""
+        flags = libvirt.VIR_DOMAIN_SAVE_RUNNING
+        self._transfer(
+            lambda: self.connection.restoreFlags(str(path), None, flags), "restore the guest", deadline
+        )
+
+    def _transfer(self, call: Callable[[], object], what: str, deadline: Deadline) -> None:
+        """A call that reads or writes all memory of a guest."""
+        try:
+            answer(self.uri, call, deadline, seconds=TRANSFER_SECONDS)
+        except libvirt.libvirtError as error:
+            lines = [line for line in str(error).splitlines() if line.strip()]
+            raise HostError(f"libvirt does not {what}: {lines[-1]}", evidence=str(error)) from error
 
     def running(self, guest: Mark) -> bool:
         """Whether the guest's domain exists."""
@@ -192,6 +217,11 @@ class Host:
         number = int(self._ask(self.connection.getLibVersion))
         return f"{number // 1000000}.{number // 1000 % 1000}.{number % 1000}"
 
+    def hypervisor(self) -> str:
+        """The versions that a saved state depends on: 'QEMU 10000002, libvirt 9000000', as libvirt counts."""
+        qemu, own = self._ask(self.connection.getVersion), self._ask(self.connection.getLibVersion)
+        return f"QEMU {qemu}, libvirt {own}"
+
     def console_argv(self, guest: Mark) -> list[str]:
         """The virsh words that open a guest's interactive console (hvc0)."""
         return ["virsh", "-c", self.uri, "console", "--devname", "console1", guest.uuid]
@@ -299,7 +329,7 @@ def _start_daemons(deadline: Deadline) -> None:
     for daemon, pid in (("virtlogd", "/run/virtlogd.pid"), ("libvirtd", "/run/libvirtd.pid")):
         path = shutil.which(daemon, path="/usr/sbin:/usr/bin")
         if not path:
-            raise HostError(f"{daemon} is not installed: apt-get install libvirt-daemon-system")
+            raise HostError(f"{daemon} is not installed: {packages.mend('libvirt-daemon-system')}")
         _start_daemon(path, Path(pid), deadline)
     until = time.monotonic() + LIBVIRTD_SECONDS
     while not LIBVIRT_SOCKET.exists() and time.monotonic() < until:

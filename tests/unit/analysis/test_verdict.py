@@ -584,6 +584,18 @@ def test_what_was_varied_is_said_and_one_seed_twice_is_a_doubt() -> None:
     )
 
 
+def test_a_guest_from_a_ready_state_is_a_doubt() -> None:
+    runs = experiment(MANY, FEW)
+    assert not [doubt for doubt in verdict.verdict(runs).doubts if "ready state" in doubt]
+    restored = [
+        run.model_copy(update={"guest": run.guest.model_copy(update={"ready_state": "0" * 16})})
+        for run in runs
+    ]
+    (doubt,) = [doubt for doubt in verdict.verdict(restored).doubts if "ready state" in doubt]
+    assert doubt.startswith(f"{len(runs)} of {len(runs)} boots are none")
+    assert runs[0].id in doubt
+
+
 def test_an_effect_of_other_releases_decides_nothing() -> None:
     of_its_day = FALLING.model_copy(update={"metric": "nr_vmscan_write", "releases": "3.*|4.*"})
     runs = [
