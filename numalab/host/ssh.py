@@ -227,6 +227,12 @@ class Ssh:
             watch=self.watch,
         )
 
+    def connect(self, deadline: Deadline) -> None:
+        """Connect to a guest whose sshd listens already. It is not waited for with tries for its greeting, of
+        which each would cost an emulated sshd a process."""
+        if not self._connects(deadline):
+            self.wait(deadline)
+
     def wait(self, deadline: Deadline) -> None:
         """Wait until a command runs. QEMU accepts a connection at once and holds it, so first wait for sshd's
         greeting.
