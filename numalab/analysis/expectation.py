@@ -143,8 +143,13 @@ def with_values(
     )
 
 
-def together(measured: Sequence[MeasuredExpectation], alpha: float = ALPHA) -> list[Finding]:
-    """A case's expectations judged, corrected over those that decide and can be answered."""
+def together(
+    measured: Sequence[MeasuredExpectation], alpha: float = ALPHA, *, outlook: bool = True
+) -> list[Finding]:
+    """A case's expectations judged, corrected over those that decide and can be answered.
+
+    `outlook`: say too what so many boots could have shown, and what more would; it takes most of the time.
+    """
     none = [1.0 if one.effect is None else effect.p_distance(one.effect, one.effect.log) for one in measured]
     less = [1.0 if one.effect is None else _p_less(one.effect, one.expectation) for one in measured]
     family = [
@@ -172,9 +177,11 @@ def together(measured: Sequence[MeasuredExpectation], alpha: float = ALPHA) -> l
                 "p": none[i],
                 "q": q_none.get(i),
                 **_interval(one.effect, own_alpha),
-                **_numbers(one.effect, one.expectation, planned),
+                **_numbers(one.effect),
             }
-            if answer is Answer.CANNOT_TELL and not one.obstacle and not _missed(one):
+            if outlook:
+                numbers["detectable"] = effect.detectable(one.effect, planned, one.expectation.asked)
+            if outlook and answer is Answer.CANNOT_TELL and not one.obstacle and not _missed(one):
                 numbers |= _boots(one.effect, one.expectation, planned)
                 reason += f"; {_outlook(one.effect, one.expectation, numbers)}"
         findings.append(
@@ -223,11 +230,10 @@ def _planned_alpha(i: int, q_none: Mapping[int, float], alpha: float) -> float:
     return alpha * (differing if q_none[i] <= alpha else differing + 1) / len(q_none)
 
 
-def _numbers(observed: Effect, expected: Expectation, alpha: float) -> dict[str, float | None]:
+def _numbers(observed: Effect) -> dict[str, float | None]:
     return {
         "ratio": effect.ratio(observed),
         "drift": math.exp(observed.drift.log) if observed.drift else None,
-        "detectable": effect.detectable(observed, alpha, expected.asked),
     }
 
 
@@ -342,7 +348,9 @@ def _towards(observed: Effect, expected: Expectation) -> float:
 def _p_less(observed: Effect, expected: Expectation) -> float:
     """Two-sided p of E = `by`; 1 unless the observed E is less."""
     short = math.log(expected.asked) - _towards(observed, expected)
-    return effect.p_distance(observed, short) if short > effect.NO_SPREAD else 1.0
+    if short <= effect.NO_SPREAD:
+        return 1.0
+    return effect.p_distance(observed, short if expected.direction is Direction.FALLS else -short)
 
 
 def _effect_text(observed: Effect, expected: Expectation, alpha: float, *, odds: bool) -> str:

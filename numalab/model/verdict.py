@@ -70,8 +70,8 @@ class Finding(Value):
     q: float | None = None
     """p after false-discovery correction over the case's deciding expectations; None for the others."""
     detectable: float | None = None
-    """The least true effect (as `by`: 1.3 is 30 %) at which so many boots of this spread hold with a chance of
-    80 %: differ from 1, and are estimated at `by` or more."""
+    """The least true effect (as `by`: 1.3 is 30 %) at which so many boots of this spread hold with a chance
+    of 80 %: differ from 1, and are estimated at `by` or more."""
     boots_needed: int | None = None
     """Of what cannot be told, boots of each kernel that settle it with a chance of 80 % if the effect is as
     estimated: to hold where that is beyond `by`, else to be denied. None where no number does."""

@@ -51,6 +51,28 @@ def test_welch_by_hand() -> None:
     assert high == pytest.approx(math.exp(3 + 2.776 * math.sqrt(2 / 3)), rel=1e-3)
 
 
+def test_two_modes_need_both_tests() -> None:
+    """Of 8 boots after one more is high than before: Welch finds a difference, the exact test none."""
+    before, after = [1.0] * 8, [1.0] * 4 + [8.0] * 4
+    found = compare(before, after, counts=False)
+    assert effect.p_distance(replace(found, logs=None), found.log) < 0.05
+    assert p_none(found) > 0.05
+    low, high = effect.interval(found, 0.05)
+    assert high is not None
+    assert low <= 1 < high, "the interval has what either test leaves in"
+
+
+@pytest.mark.parametrize("boots", [3, 4, 5, 8])
+def test_the_exact_test_is_asked_from_5_boots(boots: int) -> None:
+    rng = np.random.default_rng(boots)
+    found = compare(
+        list(np.exp(rng.normal(0, 1, boots))), list(np.exp(rng.normal(0.2, 1, boots))), counts=False
+    )
+    assert (found.shifts is not None) == (boots >= 5)
+    if boots < 5:
+        assert p_none(found) == p_none(replace(found, logs=None))
+
+
 def test_satterthwaite_by_hand() -> None:
     """Logs 0 2 4 (variance 4) and 0 1 0 1 (variance 1/3): parts 4/3 and 1/12.
 
@@ -66,6 +88,7 @@ def test_as_scipy_has_it(before: list[float], after: list[float]) -> None:
     # scipy warns of values that differ by no more than rounding
     assume(min(np.std(np.log(before)), np.std(np.log(after))) > 1e-6)
     found = compare(before, after, counts=False)
+    found = replace(found, logs=None)  # without the exact test
     theirs = stats.ttest_ind(np.log(after), np.log(before), equal_var=False)
     ends = theirs.confidence_interval(0.95)
     assert p_none(found) == pytest.approx(theirs.pvalue, rel=1e-6, abs=1e-12)

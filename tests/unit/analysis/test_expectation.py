@@ -141,15 +141,15 @@ def test_what_is_planned_for_is_the_correction_that_it_meets() -> None:
     """Beside one that differs, two of two would: 5 %. Beside one that does not, one of two: 2.5 %."""
     sure, weak = ([1000, 1010, 990], [10, 11, 9.5]), ([100, 130, 80], [70, 60, 95])
 
-    def could(other: tuple[Sequence[float], Sequence[float]]) -> float | None:
-        pairs = [expectation.with_values(wish(by=1.3), *pair, Kind.RATIO) for pair in (weak, other)]
-        return expectation.together(pairs)[0].detectable
+    def could(*pairs: tuple[Sequence[float], Sequence[float]]) -> float | None:
+        both = [expectation.with_values(wish(by=1.3), *pair, Kind.RATIO) for pair in pairs]
+        return expectation.together(both)[0].detectable
 
     alone = judged(*weak, by=1.3).detectable
     assert alone is not None
-    beside = could(weak)
+    beside = could(weak, weak)
     assert beside is not None
-    assert could(sure) == pytest.approx(alone)
+    assert could(weak, sure) == pytest.approx(alone)
     assert beside > alone
 
 
