@@ -6,7 +6,8 @@
     kernels/NAME-KEY/     finished kernels     sources/ID/    kernel trees     builds/ID/  what make left
     downloads/, git/      kernel sources       configs/ID     checked .config of a build tree
     containers/ID/        tool chains of old releases    jobs/      what a builder works on now
-    programs/IMAGE-HASH   what workloads compiled
+    programs/IMAGE-HASH   what workloads compiled    ready/KEY/  saved states of booted guests
+    tools/                programs that the host lacks: packer
 
 What is being made stands in a folder `.making-PROCESS-…` beside its place and is renamed when it is complete.
 So a half-made thing is never used, and `gc` sees by the process whether its maker still runs. Several
@@ -317,6 +318,12 @@ def making(place: Path) -> Iterator[Path]:
         raise HostError(f"{place}: {error}") from error
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
+
+
+def temporary() -> tempfile.TemporaryDirectory[str]:
+    """A folder (0700) that is removed with its block, or after a kill -9 by gc."""
+    place = scratch(folder("cache") / "tmp")
+    return tempfile.TemporaryDirectory(prefix=f"{place.name}-", dir=place.parent, ignore_cleanup_errors=True)
 
 
 def abandoned() -> list[Path]:

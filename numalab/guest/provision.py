@@ -8,7 +8,6 @@ Not here: making and booting a guest (launch), running Ansible (host.ansible).
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -33,6 +32,8 @@ KNOBS = ("scan_delay_ms", "scan_period_min_ms", "scan_period_max_ms", "scan_size
 TUNE = "playbooks/roles/tuning/files/tune.sh"
 """Relative to paths.ROOT."""
 SHUTDOWN_SECONDS = 60.0
+HOSTNAME = "systemd.hostname="
+"""The word on the kernel command line that has a guest's name; the lab's init reads it too."""
 
 
 class Order(Value):
@@ -85,7 +86,7 @@ def after_boot(
     if boot is BootWay.GRUB:
         own_kernel(guest, kernel, deadline, ssh_port=ssh_port)
         return
-    with tempfile.TemporaryDirectory(prefix="numalab-") as scratch:
+    with state.temporary() as scratch:
         archive = kernel_boot.modules(kernel, guest.record.spec.boot, Path(scratch))
         if archive:
             release = guest.record.spec.boot.release
@@ -107,8 +108,10 @@ def _own_kernel(guest: Guest, kernel: Kernel, deadline: Deadline, ssh_port: int 
     boot = kernel_boot.resolve(kernel, image.pinned(guest.record.image, guest.record.image_id))
     # What GRUB boots is a distribution, with its systemd.
     words = [word for word in spec.boot.cmdline.split() if word not in (image.INIT_WORD, image.ROUTE_WORD)]
+    # Where the guest began from a ready state, the word has another guest's name.
+    words = [HOSTNAME + spec.name if word.startswith(HOSTNAME) else word for word in words]
     with (
-        tempfile.TemporaryDirectory(prefix="numalab-") as scratch,
+        state.temporary() as scratch,
         step("kernel installed in the guest", who=guest.name),
     ):
         archive = kernel_boot.modules(kernel, boot, Path(scratch))

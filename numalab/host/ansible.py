@@ -13,7 +13,6 @@ import json
 import shlex
 import shutil
 import sys
-import tempfile
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -132,7 +131,7 @@ def playbook(
 ) -> Recap:
     """Run playbooks/NAME on the hosts of `limit`. CommandFailed names the task and its program's error."""
     log.unlink(missing_ok=True)
-    with tempfile.TemporaryDirectory(prefix="numalab-") as scratch:
+    with state.temporary() as scratch:
         about, events = Path(scratch) / "vars.yml", Path(scratch) / "events"
         about.write_text(literals(variables))
         words = [
@@ -150,6 +149,9 @@ def playbook(
             "ANSIBLE_CALLBACK_PLUGINS": str(CALLBACKS),
             "ANSIBLE_CALLBACKS_ENABLED": "numalab_events",
             "NUMALAB_EVENTS": str(events),
+            # A module that is killed leaves its files here, and not in the user's folders.
+            "ANSIBLE_LOCAL_TEMP": scratch,
+            "TMPDIR": scratch,
         }
         try:
             run(ends_with_us(words), deadline=deadline, log=log, env=env, cwd=paths.ROOT, watch=watch)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import secrets
 import shutil
 import sys
-import tempfile
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -128,7 +127,7 @@ def _contained(machine: Builder, age: Era, deadline: Deadline, *, ask: bool) -> 
         memory.unlink(missing_ok=True)  # without it the role makes this machine's container again
         with (
             step(f"container {age.container} on {machine.host}"),
-            tempfile.TemporaryDirectory(prefix="numalab-") as scratch,
+            state.temporary() as scratch,
         ):
             log = state.folder("logs") / f"container-{age.container}.log"
             play("container", container_variables(age) | {"kernel_out": f"{scratch}/versions"}, log, deadline)

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from numalab.core import paths
+from numalab.core import paths, state
 from numalab.core.errors import Cancelled, CommandFailed, DeadlinePassed, HostError
 from numalab.core.process import Deadline
 from numalab.host import ansible
@@ -164,7 +164,7 @@ class Stop(Exception):
     ("by", "error"), [("deadline", DeadlinePassed), ("cancel", Cancelled), ("watch", Stop)]
 )
 def test_nothing_of_a_play_outlives_its_wait(
-    by: str, error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    by: str, error: type[Exception], tmp_path: Path, lab_state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ansible's workers are in sessions of their own: only ansible-playbook itself can end their programs."""
     pid = tmp_path / "pid"
@@ -183,6 +183,21 @@ def test_nothing_of_a_play_outlives_its_wait(
     with pytest.raises(error):
         play(tmp_path, WAIT.format(pid=pid), deadline=deadline, watch=look)
     assert_all_end(pid)
+    assert not list((lab_state / "cache").iterdir())
+
+
+def test_a_play_writes_its_temporary_files_into_the_state(tmp_path: Path, lab_state: Path) -> None:
+    """So that gc finds those of a play that was killed."""
+    tasks = """
+    - ansible.builtin.command: python3 -c 'import tempfile; print(tempfile.gettempdir())'
+      register: told
+    - ansible.builtin.copy: {content: "{{ told.stdout }}", dest: "%s/told", mode: "0600"}
+"""
+    play(tmp_path, HEAD + tasks % tmp_path)
+    told = Path((tmp_path / "told").read_text())
+    assert told.parent == lab_state / "cache"
+    assert told.name.startswith(f".making-{state.this_process()}-")
+    assert not told.exists()
 
 
 def test_the_recap_is_that_of_all_hosts(tmp_path: Path) -> None:
