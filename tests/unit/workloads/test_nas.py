@@ -10,6 +10,7 @@ import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Literal, get_args
 
 import pytest
 
@@ -19,6 +20,7 @@ from numalab.measure import runner
 from numalab.model.values import SizeClass
 from numalab.runs import counters
 
+Mode = Literal["w", "w:gz", "w:bz2", "w:xz"]
 SOURCES = paths.ROOT / paths.WORKLOADS
 OURS = ("cg", "ep", "is", "lu", "mg")
 RANDOM = ("cg", "ep", "is", "mg")
@@ -150,7 +152,7 @@ include config/make.def
 """
 
 
-def npb(place: Path, says: str, mode: str = "w:gz") -> Path:
+def npb(place: Path, says: str, mode: Mode = "w:gz") -> Path:
     """A tarball with NPB's layout and fake programs: NPB's own source is in no registry."""
     source = place / "NPB3.4.2" / "NPB3.4-OMP"
     (source / "config").mkdir(parents=True)
@@ -160,8 +162,8 @@ def npb(place: Path, says: str, mode: str = "w:gz") -> Path:
     return place / "npb.tar"
 
 
-@pytest.mark.parametrize("mode", ["w", "w:gz", "w:bz2", "w:xz"])
-def test_a_tarball_that_is_cut_off(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mode: str) -> None:
+@pytest.mark.parametrize("mode", get_args(Mode))
+def test_a_tarball_that_is_cut_off(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mode: Mode) -> None:
     """It is refused where a plan asks for the phases, before there is a guest."""
     tarball = npb(tmp_path, "SUCCESSFUL", mode)
     module = load(monkeypatch, tarball)
