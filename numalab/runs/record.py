@@ -8,7 +8,8 @@
 
 `run.json`'s counter differences are derived from the snapshots; `read` computes them again. A line of
 samples.jsonl is one sample of the phase: {"t": seconds since its start, "vmstat": {counter: absolute value},
-"node0.vmstat": {…}, "trace": {event: count}, …}. Not here: finding runs (index), comparing them (compatibility).
+"node0.vmstat": {…}, "trace": {event: count}, …}. Not here: finding runs (index), comparing them
+(compatibility).
 """
 
 from __future__ import annotations
@@ -121,7 +122,8 @@ def output(folder: Path, index: int, name: str) -> dict[str, float]:
     """A workload's own numbers in a phase, each tracepoint's rate in its steady part (per_10_s.SYSTEM.EVENT,
     and its error and windows), and each function's profile share: profile_percent.FUNCTION."""
     numbers = counters.workload_numbers((phase_folder(folder, index, name) / "stdout").read_text())
-    with contextlib.suppress(InputError, KeyError, TypeError, ValueError):  # samples come from the guest as they are
+    # Samples come from the guest as they are.
+    with contextlib.suppress(InputError, KeyError, TypeError, ValueError):
         numbers |= _rates(samples(folder, index, name))
     shares = runs_profile.shares(profile(folder, index, name))
     return numbers | {

@@ -2,8 +2,8 @@
 """Samples of a phase -> counters over time, pages by node and by zone. Pure; `record.samples` reads them.
 
 A sample is {"t": seconds since the phase began, "vmstat": {counter: absolute value}, "node0.vmstat": {…},
-"node0.DMA32": {…}, "trace": {event: count}}. The last two are of /proc/zoneinfo and of tracepoints; samples of
-earlier versions and those at a phase's edges have none.
+"node0.DMA32": {…}, "trace": {event: count}}. The last two are of /proc/zoneinfo and of tracepoints; samples
+of earlier versions and those at a phase's edges have none.
 Absent is absent: a sample without a counter is no point of its line. Not here: drawing (report.charts).
 """
 
