@@ -46,7 +46,7 @@ class Greeting(Value):
     name: str = ""
     """'': the node's name."""
     port: int = 0
-    """Where the worker listens on loopback. 0: at any port of the address by which it reaches the scheduler."""
+    """Where the worker listens on loopback. 0: any port of the address by which it reaches the scheduler."""
     certificate: str
     key: str
 

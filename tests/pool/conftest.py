@@ -5,7 +5,6 @@ and a state directory of its own. The root file system is shared."""
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -176,6 +175,3 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
             machine.end()
         log = tmp_path / "state/logs/pool.log"
         print(log.read_text() if log.exists() else "no pool.log")
-
-
-SIGKILL = signal.SIGKILL

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from pathlib import Path
 
 from tests.pool.conftest import Fleet
 from tests.vm.conftest import until
@@ -16,6 +17,7 @@ def test_a_pool_through_faults(fleet: Fleet) -> None:
     up = fleet("pool", "up", "--inventory", fleet.inventory)
     assert (up.returncode, up.stderr) == (0, "")
     assert fleet.states() == ["up"] * 3
+    assert len(fleet.left()) >= 4  # the server, and a worker on each
     assert fleet("pool", "up", "--inventory", fleet.inventory).returncode == 2
 
     # sshd alone is open to the network; 0100007F is 127.0.0.1.
@@ -61,3 +63,32 @@ def test_nothing_outlives_a_killed_server(fleet: Fleet) -> None:
     assert fleet("pool", "status").returncode == 2
     assert "pool.json" in fleet("gc").stdout
     assert not list((fleet.place / "state/pool").iterdir())
+
+
+SRUN = """#!/bin/bash
+# srun OPTION… COMMAND…: a task on each of two nodes; standard input goes to all, as srun's does
+while [[ $1 == -* ]]; do shift; done
+exec 3>&1
+tee >(SLURMD_NODENAME=node2 "$@" >&3) | SLURMD_NODENAME=node1 "$@"
+"""
+
+
+def test_a_launcher_that_stands_for_srun(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path)
+    srun = tmp_path / "srun"
+    srun.write_text(SRUN)
+    srun.chmod(0o755)
+    try:
+        launch = f"{srun} --ntasks-per-node=1 env LAB_STATE={tmp_path}/node"
+        up = fleet("pool", "up", "--launch", launch)
+        assert (up.returncode, up.stderr) == (0, "")
+
+        def names() -> list[str]:
+            lines = fleet("pool", "status").stdout.splitlines()[1:]
+            return [line.split()[0] for line in lines if line.split()[1] == "up"]
+
+        until(lambda: names() == ["node1", "node2"], "both workers are up")
+    finally:
+        down = fleet("pool", "down")
+    assert down.returncode == 0
+    until(lambda: not fleet.left(), "all have ended")
