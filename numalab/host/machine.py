@@ -20,6 +20,8 @@ echo "machine=$(uname -n)"
 echo "kernel=$(uname -r)"
 echo "cpu=$(sed -n 's/^model name[[:space:]]*:[[:space:]]*//p' /proc/cpuinfo | head -n 1)"
 echo "cpus=$(getconf _NPROCESSORS_ONLN)"
+microcode=$(sed -n 's/^microcode[[:space:]]*:[[:space:]]*//p' /proc/cpuinfo | head -n 1)
+[ -z "$microcode" ] || echo "microcode=$microcode"
 [ ! -s /etc/machine-id ] || echo "machine id=$(sha256sum </etc/machine-id | cut -c 1-16)"
 read -r load rest </proc/loadavg
 echo "load at start=$load"
@@ -36,7 +38,8 @@ NEEDED = ("machine", "kernel", "cpu", "cpus", "load at start")
 
 
 def read_facts(where: Where, deadline: Deadline) -> dict[str, str]:
-    """A machine's facts, in one round trip; `machine id` is absent where it has none. Raises HostError."""
+    """A machine's facts, in one round trip; `machine id` and `microcode` are absent where it has none. Raises
+    HostError."""
     text = where.run(["sh", "-c", FACTS], deadline=deadline).stdout
     facts = {
         key: value.strip()

@@ -37,6 +37,8 @@ POLL_SECONDS = 1.0
 """How often the scheduler is asked for its workers."""
 FETCH_SECONDS = 300.0
 """Limit of the transfer of one round's runs."""
+ANSWER_SECONDS = 3.0
+"""How long the loop stands still for hosts that are told to end what runs; a frozen one never answers."""
 END_SECONDS = 180.0
 """How long hosts may take to end what runs, after a second Ctrl-C."""
 
@@ -229,10 +231,16 @@ class Driver:
         }
 
     def _end(self, addresses: Sequence[str]) -> None:
-        """End what runs on workers; nobody waits for those that do not answer."""
+        """End what runs on workers; nobody waits long for those that do not answer."""
+
+        def ask() -> None:
+            with suppress(Exception):  # a worker that is gone, a client that is closed
+                self.client.run(worker.end_all, workers=list(addresses), on_error="ignore")
+
         if addresses:
-            with suppress(OSError, TimeoutError):
-                self.client.run(worker.end_all, workers=list(addresses), wait=False, on_error="ignore")
+            asking = threading.Thread(target=ask, daemon=True)
+            asking.start()
+            asking.join(ANSWER_SECONDS)
 
     def _arrived(self, ticket: Ticket) -> None:
         """A task has ended: its runs go to the store, then the queue hears of it, then Dask may forget it."""

@@ -343,7 +343,7 @@ class Queue:
             case RoundDone(ticket):
                 self._round_done(ticket)
             case RoundFailed(ticket, cause, text):
-                self._round_failed(ticket, cause, text)
+                self._round_failed(ticket, cause, text, now)
             case MoreRounds(order, rounds):
                 self._more(self._wanted[order], rounds)
             case Drain():
@@ -387,11 +387,14 @@ class Queue:
             host.orders.remove(ticket.order)
             self._finish(wanted)
 
-    def _round_failed(self, ticket: Ticket, cause: Cause, text: str) -> None:
+    def _round_failed(self, ticket: Ticket, cause: Cause, text: str, now: float) -> None:
         if not self._current(ticket):
             return
         host, wanted = self._hosts[ticket.host], self._wanted[ticket.order]
         self._take(host)
+        if cause is Cause.LOST:  # until a HostUp
+            host.up, host.lost_at = False, now
+            self._away.add(ticket.host)
         if cause is Cause.CRASH:
             host.errors.clear()
             host.orders.remove(ticket.order)
