@@ -9,7 +9,6 @@ import socket
 import ssl
 import stat
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -302,11 +301,3 @@ def answers(address: str, pair: tuple[Path, Path] | None) -> bool:
                 return bool(stream.recv(1))
         except (ssl.SSLError, ConnectionError):
             return False
-
-
-def test_dask_is_not_imported_without_a_pool() -> None:
-    script = (
-        "import sys, numalab.cli.main; print([one for one in sys.modules if one in ('dask', 'distributed')])"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
