@@ -137,12 +137,7 @@ async def _work(
     async def facts(_worker: distributed.Worker) -> dict[str, str]:
         return about
 
-    offered = {"memory": resources.memory, "cpus": resources.cpus, "tcg": 1, "kvm": int(resources.kvm)}
-    listening = (
-        {"host": cluster.LOOPBACK, "contact_address": f"tls://{cluster.LOOPBACK}:{greeting.port}"}
-        if greeting.port
-        else {}
-    )
+    offered: dict[str, float] = {"memory": resources.memory, "cpus": resources.cpus, "tcg": 1, "kvm": int(resources.kvm)}
     with state.temporary() as scratch:
         try:
             node = distributed.Worker(
@@ -150,7 +145,9 @@ async def _work(
                 name=greeting.name or os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
                 security=cluster.security(greeting.certificate, greeting.key),
                 protocol="tls",
+                host=cluster.LOOPBACK if greeting.port else None,
                 port=greeting.port,
+                contact_address=f"tls://{cluster.LOOPBACK}:{greeting.port}" if greeting.port else None,
                 nthreads=1,
                 memory_limit=0,
                 resources=offered,
@@ -158,7 +155,6 @@ async def _work(
                 startup_information={"numalab": facts},
                 dashboard_address=f"{cluster.LOOPBACK}:0",
                 dashboard=False,
-                **listening,
             )
             await asyncio.wait_for(node, START_SECONDS)
         except (OSError, TimeoutError, ValueError, RuntimeError) as error:
