@@ -53,8 +53,8 @@ NEEDED = ("machine", "kernel", "cpu", "cpus", "load at start")
 
 
 def read_facts(where: Where, deadline: Deadline, root: str = "") -> dict[str, str]:
-    """A machine's facts, in one round trip; `machine id`, `microcode`, and what model.order judges,
-    are absent where it does not tell them. Raises HostError. `root` is for tests; see FACTS."""
+    """A machine's facts, in one round trip; `machine id`, `microcode` and what model.order judges are
+    absent where it does not tell them. Raises HostError. `root` is for tests; see FACTS."""
     text = where.run(["sh", "-c", FACTS, "sh", root], deadline=deadline).stdout
     facts = {
         key: value.strip()

@@ -72,8 +72,10 @@ def add(unit: Unit, data: bytes, expected: str) -> list[Run]:
             raise NotWhole(
                 f"{unit.experiment}, round {unit.number}: boots {boots} came home, not {list(unit.boots)}"
             )
-        for place in places:
-            index.add(place)
+        for place, run in zip(places, runs, strict=True):
+            # A run of an earlier try may be here, void for another reason than there.
+            if not (run.error and (state.folder("runs") / run.id).exists()):
+                index.add(place)
     return counted
 
 

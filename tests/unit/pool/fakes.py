@@ -107,7 +107,7 @@ class Pool:
             "scheduler",
             f"scheduler --host 127.0.0.1 --port 0 --no-dashboard --no-jupyter --scheduler-file {self._file}",
         )
-        until(self._file.exists)
+        until(lambda: self._file.exists() and self._file.read_text().rstrip().endswith("}"))
 
     def start(self, name: str) -> Path:
         """Start a host's worker; returns the host's state directory."""
