@@ -137,7 +137,12 @@ async def _work(
     async def facts(_worker: distributed.Worker) -> dict[str, str]:
         return about
 
-    offered: dict[str, float] = {"memory": resources.memory, "cpus": resources.cpus, "tcg": 1, "kvm": int(resources.kvm)}
+    offered: dict[str, float] = {
+        "memory": resources.memory,
+        "cpus": resources.cpus,
+        "tcg": 1,
+        "kvm": int(resources.kvm),
+    }
     with state.temporary() as scratch:
         try:
             node = distributed.Worker(
