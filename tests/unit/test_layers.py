@@ -205,12 +205,12 @@ def test_libvirt_is_imported_in_host_alone() -> None:
     ] == ["host.hypervisor"]
 
 
-def test_dask_is_imported_in_two_modules() -> None:
+def test_dask_is_imported_where_a_pool_is_used() -> None:
     assert [
         module
         for module in MODULES
         if {"dask", "distributed"} & {name.split(".")[0] for name in imports(module)}
-    ] == ["pool.cluster", "pool.driver"]
+    ] == ["pool.cluster", "pool.driver", "pool.host", "pool.server"]
 
 
 @pytest.mark.parametrize(
