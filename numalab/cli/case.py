@@ -35,7 +35,7 @@ from numalab.cli.options import (
     reach,
     size_option,
 )
-from numalab.cli.terminal import cancel, echo, limit
+from numalab.cli.terminal import as_called, cancel, echo, limit
 from numalab.core.errors import Exit, InputError
 from numalab.experiment import run as experiment
 from numalab.experiment.plan import Plan, build_kernels, interesting_phase, make_plan
@@ -180,10 +180,10 @@ def run(
     outcome = _conduct(plan, boots_option(boots, plan), uri)
     for verdict in outcome.verdicts:
         echo(report_text.verdict(experiment.among_others(verdict, [run for run, _ in outcome.runs])))
-    echo(
-        f"\ntables: ./lab.py compare {outcome.experiment}    judge again: ./lab.py verdict"
-        f" {outcome.experiment}"
+    hint = (
+        f"tables: ./lab.py compare {outcome.experiment}    judge again: ./lab.py verdict {outcome.experiment}"
     )
+    echo(as_called(f"\n{hint}"))
     raise typer.Exit(status(outcome.verdicts))
 
 

@@ -178,7 +178,7 @@ def fragments(kernel: Kernel) -> str:
     """
     texts = []
     for fragment in kernel.recipe.config:
-        path = paths.ROOT / "kernels" / "config" / f"{fragment}.config"
+        path = paths.find(f"kernels/config/{fragment}.config")
         if not path.is_file():
             known = ", ".join(catalog.names("kernels/config", ".config"))
             raise InputError(
@@ -195,15 +195,15 @@ def patch_items(recipe: KernelRecipe) -> list[tuple[bool, str]]:
 
 def is_commit(item: str) -> bool:
     """Whether an item of a git source's recipe is a commit of it. A patch set of that name goes first."""
-    return bool(COMMIT.fullmatch(item)) and not (paths.ROOT / "kernels/patches" / item).exists()
+    return bool(COMMIT.fullmatch(item)) and not paths.find(f"kernels/patches/{item}").exists()
 
 
 def patch_files(set_name: str, series: str | None, kernel: Kernel) -> list[Path]:
     """The patches of a set for one series, in order. InputError names the kernel's recipe."""
-    place = paths.ROOT / "kernels" / "patches" / set_name
+    place = paths.find(f"kernels/patches/{set_name}")
     there = sorted(path.name for path in place.iterdir() if path.is_dir()) if place.is_dir() else []
     if not there:
-        sets = sorted(path.name for path in (paths.ROOT / "kernels" / "patches").glob("*/"))
+        sets = sorted({path.name for root in paths.roots() for path in (root / "kernels/patches").glob("*/")})
         raise InputError(
             f"{kernel.file}: there is no patch set kernels/patches/{set_name}: there are"
             f" {', '.join(sets) or 'none'}"
@@ -222,7 +222,7 @@ def patch_set(set_name: str, series: str | None, kernel: Kernel, *, reverse: boo
     """A set's patches for the builder, sorted by name; in reverse order with `reverse`."""
     patches = []
     for path in patch_files(set_name, series, kernel):
-        text, label = path.read_text(), str(path.relative_to(paths.ROOT))
+        text, label = path.read_text(), paths.label(path)
         if patch.header(text, label).set != set_name:
             raise InputError(f"{label}: header: Set: is not the folder's name, {set_name}")
         patches.append(Patch(label=label, text=text, reverse=reverse))
