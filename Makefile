@@ -5,28 +5,21 @@
 VENV := .venv
 LAB := ./lab.py
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
+PYTHON := /usr/bin/python3
+comma := ,
+space := $() $()
 
-# Programs and libraries of the host, and why.
-APT := python3 python3-venv \
-	gcc libc6-dev python3-dev pkg-config libvirt-dev \
-	qemu-system-x86 qemu-utils seabios \
-	libvirt-daemon-system libvirt-clients \
-	packer mmdebstrap fakeroot uidmap fdisk e2fsprogs xfsprogs \
-	openssh-client busybox-static cpio \
-	libxml2-utils shellcheck \
-	make binutils bc bison flex libelf-dev libssl-dev xz-utils lz4 kmod git
-# python3-dev to pkg-config: pip builds libvirt-python against libvirt-dev
-# libvirt-clients: virsh console, virt-xml-validate (with libxml2-utils)
-# packer to xfsprogs: images and disks;  busybox-static, cpio: the accelerator's probe
-# shellcheck: make lint;  make to git: kernels are built (kmod: depmod of their modules), from sources that
-# apt-get download or git brings
+# Programs and libraries of the host are in playbooks/roles/hypervisor/vars, a file for each family of distributions.
+# Here is what it takes to run that playbook: Python and Ansible. EXTRA names one more group of packages.
+PACKAGE_GROUPS := python guests images kernels lint
+ROLE := playbooks/hypervisor.yml $(shell find playbooks/roles/hypervisor -type f)
+RECORD = $(VENV)/packages$(subst $(space),,$(addprefix -,$(EXTRA) $(QEMU)))
 
-# For tests/browser alone: the HTML report on screen and on paper.
-BROWSER := chromium chromium-driver poppler-utils
-
+# Prints where Packer is: the host's, or the one that the lab fetches for hosts that have none.
+PACKER := from numalab.core.process import Deadline; from numalab.host import packer; print(packer.fetch(Deadline.after(600)))
 YAMLLINT := {extends: default, rules: {line-length: {max: 160}, document-start: disable, comments: {min-spaces-from-content: 1}, braces: {max-spaces-inside: 0}, truthy: {check-keys: false}}}
 
-.PHONY: demo test setup packages qemu-backports image kernel lint unit browser vm shapes chaos matrix man picture clean
+.PHONY: demo test setup packages image kernel lint unit browser vm kvm shapes chaos matrix man picture clean
 
 demo: image
 	$(LAB) run migratefail
@@ -35,35 +28,36 @@ test: setup lint unit browser image vm
 	@$(MAKE) --no-print-directory chaos ROUNDS=20 SEED=11
 	@$(MAKE) --no-print-directory matrix
 
-setup: packages $(if $(QEMU),qemu-$(QEMU)) $(VENV)/.done
+setup: packages $(VENV)/.done
 
-packages:
-	@missing=$$(for package in $(APT) $(EXTRA); do \
-		dpkg-query -W -f '$${db:Status-Status}' $$package 2>/dev/null | grep -qx installed || echo $$package; done); \
-	if [ -n "$$missing" ]; then \
-		echo "set-up installs Debian packages:" $$missing; \
-		$(SUDO) apt-get update -qq && \
-		$(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $$missing >/dev/null; \
+# Runs the playbook when it has changed, and when a package that it installed is gone.
+packages: $(VENV)/bin/ansible-playbook
+	@if [ ! -e $(RECORD) ] || [ -n "$$(find $(ROLE) -newer $(RECORD))" ] || \
+	    [ -n "$$(sh playbooks/roles/hypervisor/files/missing.sh <$(RECORD))" ]; then \
+		[ -z "$(SUDO)" ] || sudo -n true 2>/dev/null || ask=--ask-become-pass; \
+		ANSIBLE_DISPLAY_OK_HOSTS=false ANSIBLE_DISPLAY_SKIPPED_HOSTS=false ANSIBLE_LOCALHOST_WARNING=false \
+		ANSIBLE_PIPELINING=true \
+		$(VENV)/bin/ansible-playbook $$ask -i inventory.ini --limit localhost playbooks/hypervisor.yml \
+			--extra-vars '{"ansible_python_interpreter": "$(PYTHON)", "hypervisor_qemu": "$(QEMU)", "hypervisor_record": "$(abspath $(RECORD))"}' \
+			--extra-vars '{"hypervisor_groups": ["$(subst $(space),"$(comma) ",$(strip $(PACKAGE_GROUPS) $(EXTRA)))"]}' \
+		&& touch $(RECORD); \
 	fi
 
-# make setup QEMU=backports: QEMU 10 on Debian 12, for `--clock virtual`. Nothing else is taken from backports.
-qemu-backports: packages
-	@if dpkg --compare-versions "$$(dpkg-query -W -f '$${Version}' qemu-system-x86)" lt 1:8.1; then \
-		. /etc/os-release; suite=$$VERSION_CODENAME-backports; \
-		echo "set-up installs QEMU from $$suite"; \
-		if ! apt-cache policy | grep -q "n=$$suite"; then \
-			printf 'Types: deb\nURIs: http://deb.debian.org/debian\nSuites: %s\nComponents: main\nSigned-By: %s\n' \
-				$$suite /usr/share/keyrings/debian-archive-keyring.gpg | \
-				$(SUDO) tee /etc/apt/sources.list.d/numalab-backports.sources >/dev/null && \
-			$(SUDO) apt-get update -qq || exit 1; \
-		fi; \
-		$(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends -t $$suite \
-			qemu-system-x86 qemu-utils >/dev/null; \
-	fi
+$(VENV)/bin/ansible-playbook:
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { \
+		if command -v apt-get >/dev/null; then \
+			echo "set-up installs: python3-venv python3-apt"; \
+			$(SUDO) apt-get update -qq && $(SUDO) env DEBIAN_FRONTEND=noninteractive \
+				apt-get install -qq -y --no-install-recommends python3-venv python3-apt >/dev/null; \
+		else \
+			echo "$(PYTHON): is missing or lacks venv: install Python 3.11 or later, then make setup" >&2; exit 1; \
+		fi; }
+	@echo "set-up installs ansible-core into $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(VENV)/bin/pip install -q --disable-pip-version-check "$$(sed -n 's/^  "\(ansible-core[^"]*\)".*/\1/p' pyproject.toml)"
 
-$(VENV)/.done: pyproject.toml
+$(VENV)/.done: pyproject.toml | packages
 	@echo "set-up installs the Python packages of pyproject.toml into $(VENV)"
-	/usr/bin/python3 -m venv $(VENV)
 	$(VENV)/bin/pip install -q --disable-pip-version-check -e '.[dev]'
 	touch $@
 
@@ -81,13 +75,14 @@ lint: setup
 	$(VENV)/bin/ansible-lint -q --offline playbooks
 	shellcheck .ci/run playbooks/roles/kernel/files/*.sh
 	shellcheck -s sh playbooks/roles/tuning/files/tune.sh playbooks/roles/guest/files/root/usr/local/sbin/lab-init
-	@for template in images/*.pkr.hcl; do packer fmt -check $$template >/dev/null || { echo "$$template: packer fmt"; exit 1; }; done
+	@packer=$$($(VENV)/bin/python -c '$(PACKER)') || exit 1; \
+	for template in images/*.pkr.hcl; do $$packer fmt -check $$template >/dev/null || { echo "$$template: packer fmt"; exit 1; }; done
 
 unit: setup
 	$(VENV)/bin/pytest -n auto tests/unit
 
 browser: setup
-	@$(MAKE) --no-print-directory packages EXTRA="$(BROWSER)"
+	@$(MAKE) --no-print-directory packages EXTRA=browser
 	$(VENV)/bin/pytest tests/browser
 
 vm: kernel
@@ -108,6 +103,10 @@ chaos: ROUNDS ?= 200
 chaos: kernel
 	SEED=$(SEED) ROUNDS=$(ROUNDS) $(VENV)/bin/pytest -s tests/chaos
 
+# The lab under KVM, on a host that has none: in a machine whose AMD SVM QEMU 10 emulates. Before a release; two hours or more.
+kvm: kernel
+	$(VENV)/bin/pytest -s --durations 0 tests/kvm
+
 # What fits an hour: cases whose boots are limited to 32 minutes together. `pytest testcases` runs them all.
 matrix: kernel
 	$(VENV)/bin/pytest testcases --lab-size quick --lab-kernel 6.1 --lab-at-most 32
@@ -120,7 +119,7 @@ man: setup
 
 # docs/report.png, the README's picture of a report, from recorded runs.
 picture: setup
-	@$(MAKE) --no-print-directory packages EXTRA="$(BROWSER) optipng"
+	@$(MAKE) --no-print-directory packages EXTRA="browser picture"
 	$(VENV)/bin/python tools/picture.py
 
 clean:

@@ -36,6 +36,9 @@ The stages of an `up`, seen from outside by looking every 20 ms:
     verified          until `lab.py up` ends: topology compared, modules installed if there are any
     first command     `lab.py exec NAME -- true`, a process of its own
 
+A guest from a ready state has neither firmware nor init: from its start on, all is "ssh", with what puts it
+right.
+
 Each value is a median over the rounds, and the sum is theirs. The last row, "kernel, guest's clock", is
 the time stamp of "Run … as init process": what the kernel itself counts, from the start of its clock. It is
 not in the sum.
@@ -74,11 +77,14 @@ from numalab.report.text import ABSENT, aligned  # noqa: E402
 
 TOPOLOGY, GIBS, VCPUS, KERNEL = "4socket", 4, 8, "6.1"
 VIRTUAL = f"{KERNEL}, virtual clock"
+READY = f"{KERNEL}, from a ready state"
+"""It is made before the first round, in which it would be a boot and a save."""
 GUESTS: dict[str, tuple[str, ...]] = {
     KERNEL: ("--kernel", KERNEL),
     "debian": ("--kernel", "debian"),
     VIRTUAL: ("--kernel", KERNEL, "--clock", "virtual"),
     f"{KERNEL}, systemd": ("--kernel", KERNEL, "--init", "systemd"),
+    READY: ("--kernel", KERNEL, "--ready"),
 }
 """The guests of a round, and what `up` is given for each."""
 FIRST, WHOLE = "to the first command", "round trip"
@@ -95,6 +101,8 @@ STAGES = (
 )
 GUEST_CLOCK = "kernel, guest's clock"
 INIT = re.compile(rb"^\[ *(\d+\.\d+)\] Run \S+ as init process", re.MULTILINE)
+ENDS = (("start", "libvirt's create"), ("boot", "ssh"), ("restored from a ready state", "ssh"))
+"""lab.py's lines that end a stage."""
 HUNG = "begun again"
 """In the warning of an `up` whose first boot hung under emulation."""
 POLL_SECONDS = 0.02
@@ -214,7 +222,7 @@ def guest(label: str, name: str) -> tuple[Round, Round]:
         print(f"{label}: a boot hung and lab.py began it again: not counted", file=sys.stderr)
     parts = stages(begin, seen)
     seconds = {f"{label}: {FIRST}": sum(parts.values()), f"{label}: {WHOLE}": whole}
-    return seconds, parts | ({GUEST_CLOCK: stamp} if stamp is not None else {})
+    return seconds, parts | ({GUEST_CLOCK: stamp} if stamp is not None and label != READY else {})
 
 
 def up(words: Sequence[str | Path], name: str, seen: Round) -> bool:
@@ -240,7 +248,7 @@ def _read(process: subprocess.Popen[str], name: str, lines: list[str], seen: Rou
     """Keep lab.py's lines. Two of them end a stage."""
     for line in process.stderr or ():
         lines.append(line)
-        for step, stage in (("start", "libvirt's create"), ("boot", "ssh")):
+        for step, stage in ENDS:
             if line.rstrip().endswith(f"{name}: {step}"):
                 seen[stage] = time.monotonic()
 
@@ -357,6 +365,7 @@ def main() -> None:
     )
     print(about, flush=True)
 
+    guest(READY, f"speed-{os.getpid()}")
     rounds: list[Round] = []
     seen: dict[str, list[Round]] = {label: [] for label in labels}
     for number in range(asked.rounds):

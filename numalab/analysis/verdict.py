@@ -24,6 +24,7 @@ from numalab.analysis import expectation, kernel_state, metrics
 from numalab.analysis.calibration import Calibration, inside
 from numalab.analysis.effect import LEAST_BOOTS
 from numalab.core.errors import InputError
+from numalab.model import order
 from numalab.model.case import Arm, CaseSize, Expectation, Place
 from numalab.model.run import Run
 from numalab.model.values import jsonable
@@ -107,6 +108,7 @@ def verdict(
                 [
                     *(f"forced, though not comparable: {line}" for line in unlike),
                     *_about_runs(every, sides),
+                    *_about_order(whole, findings),
                     *kernel_state.doubts(sides, configurations or {}),
                     *_about_values(findings, sides),
                     *_about_thresholds(first, sides, calibration),
@@ -300,6 +302,11 @@ def _about_runs(every: Sequence[Run], sides: Sides) -> list[str]:
             f"{again}, before {', '.join(run.id for run in every if run.guest.hung)}: a kernel that hangs"
             " looks the same"
         )
+    if restored := [run.id for run in every if run.guest.ready_state]:
+        lines.append(
+            f"{len(restored)} of {len(every)} boots are none: their guests began from a ready state, and what"
+            f" the saved guest was like they are all like: {', '.join(restored)}"
+        )
     for run in every:
         if run.console_warnings and (not run.error or run.id in first):
             lines.append(
@@ -362,6 +369,18 @@ def _about_host(every: Sequence[Run]) -> list[str]:
         f"the host was busy with something else in {len(shares)} of {len(losses)} boots, most in {worst}:"
         f" {shares[worst][1]}"
     ]
+
+
+def _about_order(runs: Sequence[Run], findings: Sequence[Finding]) -> list[str]:
+    """A doubt when times were taken under KVM on a host that was not in order for them."""
+    timed = any(metrics.kind(finding.expectation.metric) is metrics.Kind.TIME for finding in findings)
+    wrong = Counter(
+        line
+        for run in runs
+        if timed and not run.emulated
+        for line in (*order.shortage(run.host, run.guest.spec.topology), *order.spoilers(run.host))
+    )
+    return [f"the host was not in order for times: {'; '.join(wrong)}"] if wrong else []
 
 
 def _lost(run: Run) -> tuple[float, str]:

@@ -39,6 +39,7 @@ from numalab.cli.terminal import as_called, echo, limit, visible
 from numalab.core.errors import Cancelled, DeadlinePassed, Exit, HostError, InputError, LabError
 from numalab.guest import guest as guests
 from numalab.guest import launch, provision
+from numalab.guest import ready as ready_states
 from numalab.guest.launch import GuestRequest
 from numalab.host import console, image, qemu_user
 from numalab.host.domain import Mark, domain_name, mark
@@ -48,7 +49,7 @@ from numalab.kernel import recipe
 from numalab.kernel.recipe import Kernel
 from numalab.maintenance import gc as maintenance_gc
 from numalab.model import catalog, topology, verification
-from numalab.model.guest import BootWay, DiskForm, Init
+from numalab.model.guest import BootWay, DiskForm, GuestRecord, Init
 from numalab.model.topology import Disk, Topology
 from numalab.model.values import check_name, first_fault
 from numalab.report import text as report_text
@@ -123,6 +124,14 @@ def up(
     accelerator: AccelOption = "auto",
     clock: ClockOption = "host",
     seed: SeedOption = None,
+    ready: Annotated[
+        bool,
+        typer.Option(
+            "--ready",
+            help="begin from a saved state of such a guest, made on first use; for interactive use, not for"
+            " verdicts",
+        ),
+    ] = False,
     uri: Uri = None,
     timeout: Annotated[
         float, typer.Option(help="seconds until an unfinished up is given up")
@@ -158,7 +167,8 @@ def up(
             kernel_boot.resolve(request.kernel, image.require(image_name, deadline))
     host = connect(uri, deadline)
     with ThreadPoolExecutor(len(requests)) as pool:
-        futures = [pool.submit(launch.up, request, host, deadline) for request in requests]
+        bring_up = ready_states.up if ready else launch.up
+        futures = [pool.submit(bring_up, request, host, deadline) for request in requests]
         outcomes = [(future.exception(), future) for future in futures]
     inventory()
     for error, future in outcomes:
@@ -167,7 +177,7 @@ def up(
             spec = guest.record.spec
             echo(
                 f"{spec.name} is up: {spec.topology.description}; kernel {spec.boot.name}, {spec.runs_on},"
-                " topology verified"
+                f" topology verified{'; from a ready state' * bool(guest.record.ready_state)}"
             )
             commands = [f"./lab.py {word} {spec.name}" for word in ("ssh", "console", "down")]
             echo(as_called(f"  {'    '.join(commands)}"))
@@ -288,6 +298,7 @@ def status(name: GuestName) -> None:
         ),
         "QEMU user": qemu_user.shown(spec, guest.host),
         "created": guest.record.created,
+        "began from": _beginning(guest.record),
         "hung boots": str(guest.record.hung),
         "folder": str(guest.directory),
     }
@@ -301,6 +312,13 @@ def status(name: GuestName) -> None:
         for line in console.warnings(piece):
             echo(f"console       {line}")
     echo(verification.layout_table(guest.verify(limit(2 * MINUTE))))
+
+
+def _beginning(record: GuestRecord) -> str:
+    """A boot, or a ready state and what a guest from one shares with others."""
+    if not record.ready_state:
+        return "a boot of its own"
+    return f"ready state {record.ready_state}: not a boot of its own (docs/guests.md)"
 
 
 def put_in_order(

@@ -161,11 +161,19 @@ def image_build(
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="build it even if it is there")] = False,
+    with_packer: Annotated[
+        bool, typer.Option("--packer/--no-packer", help="have Packer boot the base, or the lab itself")
+    ] = True,
     accelerator: AccelOption = "auto",
 ) -> None:
     """Build a guest image, unless one with the same inputs is there."""
     built = image.build(
-        name, accelerator=accel_word(accelerator), deadline=limit(image.BUILD_SECONDS), base=base, force=force
+        name,
+        accelerator=accel_word(accelerator),
+        deadline=limit(image.BUILD_SECONDS),
+        base=base,
+        force=force,
+        with_packer=with_packer,
     )
     echo(f"{name} {built.id}: {built.directory}")
 

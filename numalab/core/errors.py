@@ -71,8 +71,8 @@ class GuestError(LabError):
 
 
 class BootHung(GuestError):
-    """A boot under emulation hung (guest.HUNG_SECONDS), or ended by a fault of the emulator: an oops, or a
-    failed assertion in QEMU."""
+    """A boot hung: a guest's under emulation (guest.HUNG_SECONDS), which a fault of the emulator, an oops or
+    a failed assertion in QEMU, may also have ended; or one that tries KVM (accelerator.Progress)."""
 
 
 class GuestLost(GuestError):

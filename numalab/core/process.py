@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from numalab.core import packages
 from numalab.core.errors import Cancelled, CommandFailed, DeadlinePassed, HostError
 
 POLL_SECONDS = 0.25
@@ -87,10 +88,10 @@ class Result:
 
 
 def need(program: str, package: str) -> str:
-    """The path of a program, or a HostError that names the Debian package that has it."""
+    """The path of a program, or a HostError that tells how to install it; `package` is by its Debian name."""
     path = shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
     if not path:
-        raise HostError(f"{program} is not installed: apt-get install {package}")
+        raise HostError(f"{program} is not installed: {packages.mend(package)}")
     return path
 
 

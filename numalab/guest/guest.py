@@ -267,11 +267,14 @@ class Guest:
             )
         return rows
 
-    def reach(self, deadline: Deadline) -> None:
-        """Wait until a command runs over SSH, then check the kernel. GuestError when it is another."""
+    def reach(self, deadline: Deadline, *, listens: bool = False) -> None:
+        """Wait until a command runs over SSH, then check the kernel. GuestError when it is another.
+
+        `listens`: the guest's sshd runs already, since the guest is not booting.
+        """
         self._console.grew, self._booting = time.monotonic(), True
         try:
-            self.ssh.wait(deadline)
+            self.ssh.wait(deadline, listens=listens)
         except DeadlinePassed as error:
             if not any(piece.strip() for piece in self.console_pieces()):
                 raise GuestError(console.silence(self.name, self.host.cpu_seconds(self.mark))) from error

@@ -11,7 +11,10 @@ from __future__ import annotations
 import contextlib
 import json
 import platform
+import secrets
+import shlex
 import shutil
+import time
 import uuid
 from pathlib import Path
 
@@ -23,21 +26,33 @@ from numalab.guest import guest as guests
 from numalab.guest import provision
 from numalab.guest.guest import Guest
 from numalab.guest.start import free_port, start
-from numalab.host import accelerator, image, qemu_user
+from numalab.host import accelerator, image, qemu_user, ssh
 from numalab.host import disks as host_disks
-from numalab.host.domain import CMDLINE
+from numalab.host import saved as saved_file
+from numalab.host.domain import CMDLINE, restored_xml
 from numalab.host.hypervisor import Host
 from numalab.host.image import Image
 from numalab.host.remote import Where, part_prefix
 from numalab.kernel import boot as kernel_boot
 from numalab.kernel.recipe import Kernel
-from numalab.model.guest import Boot, BootWay, DiskFile, DiskForm, GuestRecord, GuestSpec, Init
+from numalab.model.guest import (
+    Boot,
+    BootWay,
+    DiskFile,
+    DiskForm,
+    GuestRecord,
+    GuestSpec,
+    Init,
+    ReadyState,
+)
 from numalab.model.topology import Disk, Topology
 from numalab.model.values import Clock, Name, Seed, Value, jsonable
 
 UP_SECONDS = 300.0
 """From nothing to verified. The slowest seen took 75 s: 16 vCPUs emulated on two cores, Debian's kernel."""
 BOOT_TRIES = 3
+ENTROPY_BYTES = 64
+"""Random bytes that a restored guest is given: more than the 32 of a key of the kernel's generator."""
 CLAIM = """
 if [ -e "$1/maker" ] && [ "$(cat "$1/maker")" = "$4" ]; then echo "$2" >"$1/lab"; exit; fi
 mkdir -p -m 700 "${1%/*}" && fresh=$(mktemp -d "${1%/*}/$3XXXXXXXX") || exit
@@ -78,6 +93,10 @@ class GuestRequest(Value):
     """See GuestRecord."""
     pinned: Boot | None = None
     """A particular build of the kernel; None takes the current recipe's."""
+    savable: bool = False
+    """See GuestSpec."""
+    saved: ReadyState | None = None
+    """The ready state to begin from; None boots. guest.ready finds or makes it."""
 
 
 def up(request: GuestRequest, host: Host, deadline: Deadline) -> Guest:
@@ -90,6 +109,8 @@ def up(request: GuestRequest, host: Host, deadline: Deadline) -> Guest:
     if (state.folder("guests") / request.name).exists():
         raise taken(request.name)
     with guests.hold(request.name, deadline):
+        if request.saved:
+            return _up(request, host, deadline, 0)
         for hung in range(BOOT_TRIES - 1):
             try:
                 return _up(request, host, deadline, hung)
@@ -106,17 +127,16 @@ def _up(request: GuestRequest, host: Host, deadline: Deadline, hung: int) -> Gue
     place = _claim(request.name, host.uri)
     guest = None
     try:
-        base, boot = _choose(request, deadline)
+        base, boot = choose(request, deadline)
         with state.using(*folders(base, boot)):  # until gc can read the record that names them
             guest = _make(request, base, boot, host, place, deadline, hung)
-        start(guest, deadline, ssh_port=request.ssh_port)
-        with step("boot", who=request.name):
-            guest.reach(deadline)
+        _begin(guest, request, deadline)
         with step("topology verified from inside", who=request.name):
             guest.verify(deadline)
         guest.record = guest.record.model_copy(update={"ready": True})
         guest.save()
-        provision.after_boot(guest, request.kernel, request.boot, deadline, ssh_port=request.ssh_port)
+        if not request.saved:  # else the saved guest was given it
+            provision.after_boot(guest, request.kernel, request.boot, deadline, ssh_port=request.ssh_port)
         return guest
     except BaseException as error:
         if isinstance(error, LabError) and not error.evidence:
@@ -128,6 +148,41 @@ def _up(request: GuestRequest, host: Host, deadline: Deadline, hung: int) -> Gue
         except (LabError, OSError) as also:  # the first error matters more
             note(f"not all is cleaned up ({also}): lab.py gc", who=request.name)
         raise
+
+
+def _begin(guest: Guest, request: GuestRequest, deadline: Deadline) -> None:
+    """Start the guest's domain and wait until it answers: a boot, or what a ready state goes on from."""
+    if request.saved is None:
+        start(guest, deadline, ssh_port=request.ssh_port)
+        with step("boot", who=request.name):
+            guest.reach(deadline)
+        return
+    memory = Path(request.saved.directory) / "memory"
+    shutil.copyfile(memory.with_name("console.log"), guest.console_log)  # its kernel printed that
+
+    def restore(xml: str) -> None:
+        try:
+            again = restored_xml(saved_file.domain_xml(memory), xml)
+        except (KeyError, ValueError) as error:  # lxml's too
+            raise HostError(f"{memory}: its XML is not of this guest: {error}") from error
+        saved_file.replace_xml(memory, again)
+        guest.host.restore(memory, deadline)
+
+    start(guest, deadline, ssh_port=request.ssh_port, create=restore)
+    with step("restored from a ready state", who=request.name):
+        guest.reach(deadline, listens=True)
+        _renew(guest, deadline)
+
+
+def _renew(guest: Guest, deadline: Deadline) -> None:
+    """Set the clock of a restored guest, and give it a name, a machine-id and random numbers of its own.
+
+    The clock is right to within the time that a command takes over SSH.
+    """
+    words = [guest.name, uuid.UUID(guest.record.spec.uuid).hex, secrets.token_hex(ENTROPY_BYTES)]
+    script = Path(__file__).with_name("renewed.py").read_bytes()
+    command = f"date -us @{time.time():.3f} >/dev/null && exec python3 -I - {shlex.join(words)}"
+    ssh.succeed(guest, command, deadline=deadline, input=script)
 
 
 def _claim(name: str, uri: str) -> Path:
@@ -154,7 +209,7 @@ def taken(name: str) -> NameTaken:
     )
 
 
-def _choose(request: GuestRequest, deadline: Deadline) -> tuple[Image, Boot]:
+def choose(request: GuestRequest, deadline: Deadline) -> tuple[Image, Boot]:
     """The image and the kernel to boot, as files of this machine. HostError when either is not built."""
     base = (
         image.pinned(request.image_name, request.image_id)
@@ -199,10 +254,14 @@ def _make(
     clock = accelerator.choose_clock(request.clock, probe.accel, Path(boot.kernel or ""), deadline, where)
     files = [base.file("disk.qcow2"), *(Path(path) for path in (boot.kernel, boot.initrd) if path)]
     there = _push(files, request.name, place, where, deadline)
+    saved = request.saved
     host_disks.check_room(place, where)
     for disk in shape.disks:
         host_disks.check_size(disk, place, request.form, where)
-    owner = qemu_user.let_in(host, files, deadline).owner
+    # A ready state outlives links to its image, as in a state directory of tests.
+    root = there[files[0]].resolve() if request.savable else there[files[0]]
+    below = [Path(disk.path) for disk in saved.disks] if saved else []
+    owner = qemu_user.let_in(host, [*files, *below], deadline).owner
     spec = GuestSpec(
         name=request.name,
         uuid=str(uuid.uuid4()),
@@ -211,13 +270,18 @@ def _make(
         accel=probe.accel,
         clock=clock,
         seed=request.seed,
-        boot=_compose_boot(request, shape, base, boot, there),
-        disks=_make_disks(there[files[0]], shape.disks, request.form, place, where, deadline),
+        boot=compose_boot(request, saved.name if saved else request.name, shape, base, boot, there),
+        disks=(
+            _over(saved.disks, place, deadline)
+            if saved
+            else _make_disks(root, shape.disks, request.form, place, where, deadline)
+        ),
         ssh_port=request.ssh_port or free_port(where),
         directory=str(place),
         lab=state.identity(),
         owner=owner,
         network=request.network,
+        savable=request.savable,
     )
     record = GuestRecord(
         spec=spec,
@@ -230,6 +294,7 @@ def _make(
         ready=False,
         kept=request.kept,
         hung=hung,
+        ready_state=saved.key if saved else "",
     )
     if spec.caveat:
         note(f"{spec.caveat} (TCG: {probe.reason})", who=request.name)
@@ -257,6 +322,16 @@ def _make_disks(
     return (overlay, *(host_disks.create(disk, place, form, deadline, where) for disk in disks))
 
 
+def _over(disks: tuple[DiskFile, ...], place: Path, deadline: Deadline) -> tuple[DiskFile, ...]:
+    """Overlays over a ready state's disks."""
+    return tuple(
+        host_disks.overlay(
+            Path(disk.path), place / f"{disk.serial}.qcow2", deadline, over=disk.format
+        ).model_copy(update={"serial": disk.serial, "bus": disk.bus, "mibs_per_second": disk.mibs_per_second})
+        for disk in disks
+    )
+
+
 def _init(request: GuestRequest, base: Image) -> Init:
     """What the guest will run as its first process."""
     era = request.kernel.era
@@ -264,11 +339,12 @@ def _init(request: GuestRequest, base: Image) -> Init:
     return request.init if lab else Init.SYSTEMD
 
 
-def _compose_boot(
-    request: GuestRequest, shape: Topology, base: Image, boot: Boot, there: dict[Path, Path]
+def compose_boot(
+    request: GuestRequest, name: str, shape: Topology, base: Image, boot: Boot, there: dict[Path, Path]
 ) -> Boot:
-    """The boot with its files' paths on the hypervisor and the whole command line."""
-    words = [f"root={base.root} rw {CMDLINE} systemd.hostname={request.name}"]
+    """The boot with its files' paths on the hypervisor and the whole command line, which has the guest's
+    name or that of the guest whose saved state it begins from."""
+    words = [f"root={base.root} rw {CMDLINE} {provision.HOSTNAME}{name}"]
     words += [f"numa=fake={shape.fake}"] if shape.fake else []
     if _init(request, base) is Init.LAB:
         words += [image.INIT_WORD, *([image.ROUTE_WORD] if request.network else [])]

@@ -32,6 +32,8 @@ KNOBS = ("scan_delay_ms", "scan_period_min_ms", "scan_period_max_ms", "scan_size
 TUNE = "playbooks/roles/tuning/files/tune.sh"
 """Relative to paths.ROOT."""
 SHUTDOWN_SECONDS = 60.0
+HOSTNAME = "systemd.hostname="
+"""The word on the kernel command line that has a guest's name; the lab's init reads it too."""
 
 
 class Order(Value):
@@ -106,6 +108,8 @@ def _own_kernel(guest: Guest, kernel: Kernel, deadline: Deadline, ssh_port: int 
     boot = kernel_boot.resolve(kernel, image.pinned(guest.record.image, guest.record.image_id))
     # What GRUB boots is a distribution, with its systemd.
     words = [word for word in spec.boot.cmdline.split() if word not in (image.INIT_WORD, image.ROUTE_WORD)]
+    # Where the guest began from a ready state, the word has another guest's name.
+    words = [HOSTNAME + spec.name if word.startswith(HOSTNAME) else word for word in words]
     with (
         state.temporary() as scratch,
         step("kernel installed in the guest", who=guest.name),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import socket
+from collections.abc import Callable
 
 from numalab.core import state
 from numalab.core.errors import HostError, InputError
@@ -25,8 +26,16 @@ from numalab.model.units import MIB, show_size
 PORT_TRIES = 3
 
 
-def start(guest: Guest, deadline: Deadline, *, ssh_port: int | None = None) -> None:
+def start(
+    guest: Guest,
+    deadline: Deadline,
+    *,
+    ssh_port: int | None = None,
+    create: Callable[[str], None] | None = None,
+) -> None:
     """Create the domain. One at a time on the host, so that no two guests count the same free memory.
+
+    `create` starts the domain of an XML in another way than by booting it (ready).
 
     With `ssh_port` the record's port must be free; otherwise another one is taken if it is not.
     """
@@ -44,7 +53,10 @@ def start(guest: Guest, deadline: Deadline, *, ssh_port: int | None = None) -> N
             xml = domain_xml(guest.record.spec)
             (guest.directory / "domain.xml").write_text(xml)
             try:
-                guest.host.create(xml, deadline)
+                if create:
+                    create(xml)
+                else:
+                    guest.host.create(xml, deadline)
                 return
             except HostError as error:
                 # Another process may take the port between our check and QEMU's bind.

@@ -3,31 +3,43 @@
 
 /dev/kvm may open, answer its API version and be advertised by libvirt, while a kernel started under it never
 gets anywhere (seen with a KVM in software). So the lab boots a kernel under KVM, with a busybox that prints
-one word, and uses KVM only when that word arrives in time. Not here: what else a host may lack
-(maintenance.doctor).
+one word, and uses KVM only when that word arrives. A slow host may take minutes: the boot is given up when
+its console stays silent, not when it is late. Not here: what else a host may lack (maintenance.doctor).
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
+import time
+import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 
 from numalab.core import state
-from numalab.core.errors import CommandFailed, DeadlinePassed, HostError
+from numalab.core.errors import BootHung, CommandFailed, DeadlinePassed, HostError
 from numalab.core.log import note, step
 from numalab.core.process import Deadline, need
 from numalab.host.domain import ICOUNT, TCG_MODEL
+from numalab.host.machine import USER_HZ, qemu_process
 from numalab.host.remote import HERE, Where
 from numalab.model.values import Accel, Clock, Stored, jsonable
 
-PROBE_SECONDS = 15.0
-"""Under working KVM a kernel reaches user space within 2 s even on slow hardware; a hung one never does."""
+SILENT_SECONDS = 90.0
+"""A console that prints nothing for so long is a hang. Debian's kernel, which says nothing while it is
+unpacked, was silent for 14 and 40 s on the slowest working KVM seen (make kvm, on a busy host)."""
+PROBE_SECONDS = 600.0
+"""The limit for a kernel that goes on printing: a panic loop, or a KVM too slow to be of use."""
+EMULATED_SECONDS = 4.0
+"""Processor time after which a silent QEMU is judged by where it was spent."""
+LEAST_OUTSIDE_KERNEL = 0.05
+"""The share of a QEMU's processor time that is not system time. Guest mode counts as user time. A KVM in
+software, which interprets the guest in the host's kernel, had 0.1 %; one on emulated SVM 35 % and more."""
 CLOCK_SECONDS = 90.0
 """Eight CPUs that counted instructions reached user space in 16.5 s, with QEMU 10.0 on a busy host. QEMU 7.2
 stays where Linux starts the other CPUs, "x86: Booting SMP configuration"; since 8.1 the CPUs share the budget
@@ -189,8 +201,17 @@ def try_kvm(kernel: Path, deadline: Deadline, where: Where = HERE) -> tuple[Acce
         return Accel.TCG, "there is no /dev/kvm (no virtualization, or the kvm module is not loaded)"
     if device == "closed":
         return Accel.TCG, "/dev/kvm may not be opened: join the group kvm (usermod -aG kvm YOU)"
+    progress = Progress(kernel.name, "" if where.ssh else str(uuid.uuid4()))
     try:
-        seconds = boot(kernel, ["-accel", "kvm", "-cpu", "host"], deadline.within(PROBE_SECONDS), where)
+        seconds = boot(
+            kernel,
+            ["-accel", "kvm", "-cpu", "host"],
+            deadline.within(PROBE_SECONDS),
+            where,
+            progress=progress,
+        )
+    except BootHung as error:
+        return Accel.TCG, f"/dev/kvm opens, but {error}"
     except DeadlinePassed:
         deadline.check("probing the accelerator")
         return (
@@ -202,10 +223,67 @@ def try_kvm(kernel: Path, deadline: Deadline, where: Where = HERE) -> tuple[Acce
     return Accel.KVM, f"{kernel.name} reached user space in {seconds:.1f} s"
 
 
+class Progress(io.BytesIO):
+    """What a probe's console printed. `check` raises BootHung when it has been silent for SILENT_SECONDS, or
+    when a QEMU of this machine spent EMULATED_SECONDS of silence in the host's kernel."""
+
+    def __init__(self, kernel: str, ident: str = "", proc: Path = Path("/proc")) -> None:
+        """`ident` is the UUID of a QEMU on this machine; '' for one on another, whose times are unknown."""
+        super().__init__()
+        self.kernel, self.ident, self.proc = kernel, ident, proc
+        self._pid: int | None = None
+        self._spoke()
+
+    def write(self, data: Any) -> int:
+        """Take output of the console."""
+        self._spoke()
+        return super().write(data)
+
+    def check(self) -> None:
+        """See the class."""
+        silent = time.monotonic() - self._since
+        outside, system = (now - then for now, then in zip(self._times(), self._begin, strict=True))
+        if outside + system > EMULATED_SECONDS and outside < LEAST_OUTSIDE_KERNEL * (outside + system):
+            raise BootHung(
+                f"{self.kernel} prints nothing under it while QEMU spends its time in the host's kernel"
+                f" ({system:.0f} of {outside + system:.0f} s), as with a KVM in software"
+            )
+        if silent > SILENT_SECONDS:
+            raise BootHung(
+                f"{self.kernel} prints nothing under it for {SILENT_SECONDS:.0f} s"
+                f" ({outside + system:.0f} s of processor time)"
+            )
+
+    def _spoke(self) -> None:
+        self._since, self._begin = time.monotonic(), self._times()
+
+    def _times(self) -> tuple[float, float]:
+        """User (with guest) and system seconds of the QEMU, from proc(5); zeros while they are unknown."""
+        if not self.ident:
+            return 0.0, 0.0
+        try:
+            self._pid = self._pid or qemu_process(self.ident, self.proc)
+            words = (self.proc / str(self._pid) / "stat").read_text().rpartition(")")[2].split()
+            return int(words[11]) / USER_HZ, int(words[12]) / USER_HZ
+        except (OSError, IndexError, ValueError):
+            return 0.0, 0.0
+
+
 def boot(
-    kernel: Path, accel: Sequence[str], deadline: Deadline, where: Where = HERE, *, cpus: int = 2
+    kernel: Path,
+    accel: Sequence[str],
+    deadline: Deadline,
+    where: Where = HERE,
+    *,
+    cpus: int = 2,
+    progress: Progress | None = None,
 ) -> float:
-    """Boot a kernel with only busybox. Returns seconds until QEMU ended; raises when WORD did not come."""
+    """Boot a kernel with only busybox. Returns seconds until QEMU ended; raises when WORD did not come.
+
+    With `progress` the kernel prints all it can, from its first line on, and the silent boot is ended.
+    """
+    words = ["earlyprintk=ttyS0", "ignore_loglevel"] if progress else ["quiet"]
+    name = ["-uuid", progress.ident] if progress and progress.ident else []
     initrd = state.folder("cache") / "probe.cpio"
     initrd.write_bytes(probe_cpio())
     there = where.push([kernel, initrd], deadline)
@@ -229,9 +307,12 @@ def boot(
             "-initrd",
             there[initrd],
             "-append",
-            "console=ttyS0 panic=-1 no_timer_check quiet",
+            " ".join(["console=ttyS0 panic=-1 no_timer_check", *words]),
+            *name,
         ],
         deadline=deadline,
+        watch=progress.check if progress else None,
+        out=progress,
     )
     if WORD not in result.stdout:
         raise CommandFailed(

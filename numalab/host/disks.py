@@ -85,8 +85,10 @@ def check_room(folder: Path, where: Where = HERE) -> None:
         )
 
 
-def overlay(image: Path, target: Path, deadline: Deadline, where: Where = HERE) -> DiskFile:
-    """A qcow2 file that takes the guest's writes, over an image that stays unchanged."""
+def overlay(
+    image: Path, target: Path, deadline: Deadline, where: Where = HERE, *, over: str = "qcow2"
+) -> DiskFile:
+    """A qcow2 file that takes the guest's writes, over an image of format `over` that stays unchanged."""
     words: list[str | Path] = [
         where.program("qemu-img", "qemu-utils"),
         "create",
@@ -94,7 +96,7 @@ def overlay(image: Path, target: Path, deadline: Deadline, where: Where = HERE) 
         "-f",
         "qcow2",
         "-F",
-        "qcow2",
+        over,
         "-b",
         image,
         target,

@@ -110,7 +110,8 @@ def _mark(spec: GuestSpec) -> Element:
 
 def _machine(topology: Topology) -> str:
     """QEMU's machine type. With a memoryless node it is one of QEMU 5.0, the last with -numa node,mem=. For
-    later types libvirt (as of 9.0) makes a memory backend for each node, and QEMU refuses one of size 0."""
+    later types libvirt (as of 9.0) makes a memory backend for each node, and QEMU refuses one of size 0. QEMU
+    10.0 itself starts a later type whose empty node has no backend; libvirt has no word for that."""
     if all(node.memory for node in topology.nodes):
         return topology.machine
     return {"q35": "pc-q35-5.0", "pc": "pc-i440fx-5.0"}[topology.machine]
@@ -156,7 +157,7 @@ def _os(spec: GuestSpec) -> Element:
 def _cpu(spec: GuestSpec) -> Element:
     topology = spec.topology
     if spec.accel is Accel.KVM:
-        cpu = E.cpu(mode="host-passthrough", check="none", migratable="off")
+        cpu = E.cpu(mode="host-passthrough", check="none", migratable="on" if spec.savable else "off")
     else:
         cpu = E.cpu(E.model(TCG_MODEL, fallback="forbid"), mode="custom", match="exact", check="none")
     cpu.append(
@@ -262,6 +263,53 @@ def _network(spec: GuestSpec) -> tuple[str, ...]:
         "-device",
         f"virtio-net-pci,netdev=lab0,id=labnet0,bus={bus},addr={slot},romfile=",
     )
+
+
+def restored_xml(saved: str, fresh: str) -> str:
+    """The XML with which a saved domain begins again as another guest.
+
+    It is the saved one, with all that libvirt added, such as addresses and the machine type's version; what
+    belongs to one guest (name, UUID, mark, files, QEMU's own words) comes from `fresh`, a domain_xml with the
+    same devices.
+    """
+    old, new = etree.fromstring(saved.encode()), etree.fromstring(fresh.encode())
+    for path in (
+        "name",
+        "uuid",
+        "description",
+        "metadata",
+        "os/kernel",
+        "os/initrd",
+        f"{{{QEMU}}}commandline",
+    ):
+        _replace(old.find(path), new.find(path))
+    disks = {_target(disk): disk for disk in new.findall("devices/disk")}
+    for disk in old.findall("devices/disk"):
+        other = disks[_target(disk)]
+        for part in ("driver", "source"):
+            _replace(disk.find(part), other.find(part))
+        for chain in disk.findall("backingStore"):
+            disk.remove(chain)  # of the file that was there before
+    for kind in ("serial", "console"):
+        for one, other in zip(old.findall(f"devices/{kind}"), new.findall(f"devices/{kind}"), strict=True):
+            if other.find("source") is not None:
+                _replace(one.find("source"), other.find("source"))
+    return etree.tostring(old, encoding="unicode")
+
+
+def _replace(old: Element | None, new: Element | None) -> None:
+    """Put `new` where `old` is. ValueError when only one of them is there."""
+    parent = None if old is None else old.getparent()
+    if old is not None and new is not None and parent is not None:
+        parent.replace(old, new)
+    elif old is not None or new is not None:
+        raise ValueError("the saved domain has other devices than the one that it is to go on as")
+
+
+def _target(disk: Element) -> str:
+    """A disk's name in the domain (vda)."""
+    target = disk.find("target")
+    return "" if target is None else str(target.get("dev"))
 
 
 def read_mark(xml: str) -> Mark | None:

@@ -22,9 +22,11 @@ from urllib.parse import urlsplit
 
 import libvirt
 
+from numalab.core import packages
 from numalab.core.errors import Cancelled, CommandFailed, DeadlinePassed, HostError
 from numalab.core.process import POLL_SECONDS, Deadline, run
 from numalab.host.domain import PREFIX, Mark, disk_files, domain_name, read_mark
+from numalab.host.machine import qemu_process
 from numalab.host.remote import Where, of_uri
 from numalab.model.units import KIB, MIB
 
@@ -32,6 +34,8 @@ ANSWER_SECONDS = 20.0
 """Time limit for an answer of libvirt."""
 START_SECONDS = 60.0
 """Time limit for starting a domain."""
+TRANSFER_SECONDS = 180.0
+"""Time limit for saving or restoring a domain: all the memory that the guest has touched."""
 LIBVIRTD_SECONDS = 10.0
 """Time limit for a libvirtd that we started to listen."""
 LIBVIRT_SOCKET = Path("/run/libvirt/libvirt-sock")
@@ -83,6 +87,28 @@ class Host:
             lines = [line for line in str(error).splitlines() if line.strip()]
             raise HostError(f"libvirt does not start the guest: {lines[-1]}", evidence=str(error)) from error
 
+    def save(self, guest: Mark, path: Path, deadline: Deadline) -> None:
+        """Write the state of a guest to a file and end it. Its disks stay as they are. Raises HostError."""
+        domain = self._domain(guest, deadline)
+        if domain is None:
+            raise HostError(f"guest {guest.name}: its domain is gone: there is nothing to save")
+        self._transfer(lambda: domain.saveFlags(str(path), None, 0), "save the guest", deadline)
+
+    def restore(self, path: Path, deadline: Deadline) -> None:
+        """Start a domain from a file of `save`. Raises HostError."""
+        flags = libvirt.VIR_DOMAIN_SAVE_RUNNING
+        self._transfer(
+            lambda: self.connection.restoreFlags(str(path), None, flags), "restore the guest", deadline
+        )
+
+    def _transfer(self, call: Callable[[], object], what: str, deadline: Deadline) -> None:
+        """A call that reads or writes all memory of a guest."""
+        try:
+            answer(self.uri, call, deadline, seconds=TRANSFER_SECONDS)
+        except libvirt.libvirtError as error:
+            lines = [line for line in str(error).splitlines() if line.strip()]
+            raise HostError(f"libvirt does not {what}: {lines[-1]}", evidence=str(error)) from error
+
     def running(self, guest: Mark) -> bool:
         """Whether the guest's domain exists."""
         return self._domain(guest) is not None
@@ -110,12 +136,7 @@ class Host:
         """The id of the guest's QEMU process on this machine, independent of libvirt: a session has another
         libvirtd where XDG_RUNTIME_DIR differs, and a libvirtd that died may have lost the domain. None when
         there is none, or when guests run on another machine."""
-        for process in Path("/proc").glob("[0-9]*/cmdline") if not self.where.ssh else ():
-            with contextlib.suppress(OSError):
-                words = process.read_bytes().split(b"\0")
-                if b"qemu" in words[0] and guest.uuid.encode() in words:
-                    return int(process.parent.name)
-        return None
+        return None if self.where.ssh else qemu_process(guest.uuid)
 
     def failed_assertion(self, guest: Mark, deadline: Deadline) -> str:
         """The assertion that ended the guest's QEMU, as QEMU printed it; '' for none, and where libvirt's log
@@ -195,6 +216,11 @@ class Host:
         """libvirt's version, '9.0.0'."""
         number = int(self._ask(self.connection.getLibVersion))
         return f"{number // 1000000}.{number // 1000 % 1000}.{number % 1000}"
+
+    def hypervisor(self) -> str:
+        """The versions that a saved state depends on: 'QEMU 10000002, libvirt 9000000', as libvirt counts."""
+        qemu, own = self._ask(self.connection.getVersion), self._ask(self.connection.getLibVersion)
+        return f"QEMU {qemu}, libvirt {own}"
 
     def console_argv(self, guest: Mark) -> list[str]:
         """The virsh words that open a guest's interactive console (hvc0)."""
@@ -303,7 +329,7 @@ def _start_daemons(deadline: Deadline) -> None:
     for daemon, pid in (("virtlogd", "/run/virtlogd.pid"), ("libvirtd", "/run/libvirtd.pid")):
         path = shutil.which(daemon, path="/usr/sbin:/usr/bin")
         if not path:
-            raise HostError(f"{daemon} is not installed: apt-get install libvirt-daemon-system")
+            raise HostError(f"{daemon} is not installed: {packages.mend('libvirt-daemon-system')}")
         _start_daemon(path, Path(pid), deadline)
     until = time.monotonic() + LIBVIRTD_SECONDS
     while not LIBVIRT_SOCKET.exists() and time.monotonic() < until:

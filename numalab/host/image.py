@@ -23,9 +23,10 @@ from pydantic import Field
 
 from numalab.core import paths, state
 from numalab.core.errors import CommandFailed, HostError, InputError
-from numalab.core.log import step
+from numalab.core.log import note, step
 from numalab.core.process import Deadline, ends_with_us, need, run
 from numalab.host import accelerator as host_accelerator
+from numalab.host import base_guest, packer
 from numalab.host.ansible import ansible, literals
 from numalab.host.domain import CMDLINE, TCG_MODEL
 from numalab.model.catalog import find, load
@@ -193,11 +194,18 @@ def require(name: str, deadline: Deadline) -> Image:
 
 
 def build(
-    name: str, *, accelerator: str, deadline: Deadline, base: Path | None = None, force: bool = False
+    name: str,
+    *,
+    accelerator: str,
+    deadline: Deadline,
+    base: Path | None = None,
+    force: bool = False,
+    with_packer: bool = True,
 ) -> Image:
     """Build an image unless it exists. `base` is a bootable cloud image with cloud-init to start from.
 
-    `force` builds another one; the existing one stays for its users, until gc.
+    `force` builds another one; the existing one stays for its users, until gc. Without Packer, or where none
+    can be had, the lab itself boots the same base and runs the same playbook.
     """
     with state.lock(f"image-{name}", deadline):
         if not force and (ready := existing(name, deadline, base)):
@@ -219,7 +227,10 @@ def build(
                     ["-initrd", str(start / "initrd.img")],
                     ["-append", f"root=PARTUUID={PARTITION} rw {CMDLINE}"],
                 ]
-            _packer(name, image_recipe, disk, scratch, which, extra, deadline)
+            if with_packer and not (with_packer := bool(packer.program() or packer.fetchable())):
+                note("no Packer can be had on this host: the lab boots the base itself")
+            provision = _packer if with_packer else _by_itself
+            provision(name, image_recipe, disk, scratch, which, extra, deadline)
             built = Image(
                 name=name,
                 id=place.name,
@@ -269,7 +280,9 @@ def _base_disk(image_recipe: ImageRecipe, scratch: Path, deadline: Deadline) -> 
         )
         (scratch / "fakeroot").touch()
         run([*fake, "tar", "-C", tree, "--numeric-owner", "-xf", tar], deadline=deadline)
-        (tree / "dev").mkdir()  # --skip=output/dev: its nodes need root, and the kernel mounts devtmpfs here
+        # --skip=output/dev: its nodes need root, and the kernel mounts devtmpfs here. mmdebstrap 1.5 leaves
+        # the folder itself in, 1.3 does not.
+        (tree / "dev").mkdir(exist_ok=True)
         with raw.open("wb") as handle:
             handle.truncate(image_recipe.disk)
         table = (
@@ -395,6 +408,43 @@ def _cloud_init(scratch: Path, deadline: Deadline) -> list[list[str]]:
     return [["-smbios", "type=1,serial=ds=nocloud-net;s=http://{{ .HTTPIP }}:{{ .HTTPPort }}/"]]
 
 
+def _guest_variables(image_recipe: ImageRecipe, scratch: Path) -> dict[str, object]:
+    """The variables of the role that puts the guest in order."""
+    return {
+        "guest_packages": list(image_recipe.packages),
+        "guest_out": str(scratch),
+        "guest_update_cache": (scratch / "seed").exists(),
+    }
+
+
+def _by_itself(
+    name: str,
+    image_recipe: ImageRecipe,
+    disk: Path,
+    scratch: Path,
+    which: str,
+    boot: list[list[str]],
+    deadline: Deadline,
+) -> None:
+    """What `_packer` does, without Packer."""
+    with step(f"guest image: Ansible under {which}, without Packer"):
+        base_guest.provision(
+            name=name,
+            base=disk,
+            disk=scratch / "disk.qcow2",
+            boot=[*boot, ["-serial", f"file:{_log(f'console-{name}')}"]],
+            accelerator=which,
+            cpu="host" if which == Accel.KVM else TCG_MODEL,
+            key=state.ssh_key(deadline),
+            playbook=image_recipe.playbook,
+            variables=_guest_variables(image_recipe, scratch),
+            seed=scratch / "seed" if (scratch / "seed").exists() else None,
+            scratch=scratch,
+            log=_log(f"qemu-{name}"),
+            deadline=deadline,
+        )
+
+
 def _packer(
     name: str,
     image_recipe: ImageRecipe,
@@ -405,12 +455,7 @@ def _packer(
     deadline: Deadline,
 ) -> None:
     """Boot the base under Packer, provision it, and keep the disk."""
-    out = scratch / "packer"
-    provision = {
-        "guest_packages": list(image_recipe.packages),
-        "guest_out": str(scratch),
-        "guest_update_cache": (scratch / "seed").exists(),
-    }
+    out, program = scratch / "packer", packer.fetch(deadline)
     variables: dict[str, object] = {
         "base": str(disk),
         "out": str(out),
@@ -430,7 +475,7 @@ def _packer(
                 f"{path}: has {{{{ in it, which Packer takes for a template: give the file or the folder"
                 " another name"
             )
-    (scratch / "vars.yml").write_text(literals(provision))
+    (scratch / "vars.yml").write_text(literals(_guest_variables(image_recipe, scratch)))
     # Lists go into a JSON file: on the command line Packer 1.6.6 takes them for strings.
     (scratch / "vars.pkrvars.json").write_text(json.dumps(variables))
     with step(f"guest image: Packer and Ansible under {which}"):
@@ -439,7 +484,7 @@ def _packer(
             run(
                 ends_with_us(
                     [
-                        need("packer", "packer"),
+                        program,
                         "build",
                         "-color=false",
                         "-var-file",
@@ -453,6 +498,9 @@ def _packer(
                     "PACKER_CACHE_DIR": str(scratch / "cache"),
                     "CHECKPOINT_DISABLE": "1",
                     "PACKER_CONFIG_DIR": str(scratch / "config"),
+                    # where `packer init` of later ones put the user's plugins
+                    "PACKER_PLUGIN_PATH": os.environ.get("PACKER_PLUGIN_PATH")
+                    or str(Path("~/.config/packer/plugins").expanduser()),
                 },
             )
         except CommandFailed as error:

@@ -23,8 +23,23 @@ echo "cpus=$(getconf _NPROCESSORS_ONLN)"
 [ ! -s /etc/machine-id ] || echo "machine id=$(sha256sum </etc/machine-id | cut -c 1-16)"
 read -r load rest </proc/loadavg
 echo "load at start=$load"
+cd "$1/sys/devices/system" && {
+    echo "nodes=$(ls -d node/node[0-9]* 2>/dev/null | wc -l)"
+    echo "cores=$(cat cpu/cpu[0-9]*/topology/thread_siblings_list 2>/dev/null | sort -u | wc -l)"
+    case "$(cat cpu/smt/active 2>/dev/null)" in 1) echo SMT=on;; 0) echo SMT=off;; esac
+    echo "governor=$(cat cpu/cpu[0-9]*/cpufreq/scaling_governor 2>/dev/null | sort -u | paste -s -d ' ')"
+    case "$(cat cpu/cpufreq/boost 2>/dev/null)$(cat cpu/intel_pstate/no_turbo 2>/dev/null | tr 01 10)" in
+        *1*) echo turbo=on;; *0*) echo turbo=off;; esac
+}
+case "$(cat "$1/sys/kernel/mm/ksm/run" 2>/dev/null)" in 1) echo KSM=on;; [02]) echo KSM=off;; esac
+echo "THP=$(sed 's/.*\[\(.*\)\].*/\1/' "$1/sys/kernel/mm/transparent_hugepage/enabled" 2>/dev/null)"
+case "$(cat "$1/proc/sys/kernel/numa_balancing" 2>/dev/null)" in
+    0) echo 'NUMA balancing=off';; [1-9]*) echo 'NUMA balancing=on';; esac
+case "$(wc -l <"$1/proc/swaps" 2>/dev/null)" in ''|0) ;; 1) echo swap=off;; *) echo swap=on;; esac
 """
-"""sh -c. The machine id tells two machines of one name apart; machine-id(5) allows to pass on only a hash."""
+"""sh -c, with the root of the /sys and /proc of what follows the load: '', or a test's. A fact of these
+(model.order) is absent where the machine does not tell it. The machine id tells two machines of one name
+apart; machine-id(5) allows to pass on only a hash."""
 USER_HZ = 100
 """The unit of /proc/stat is 1/100 s on x86, whatever the kernel's HZ."""
 LEAST_SECONDS = 1.0
@@ -35,13 +50,14 @@ thread that runs them in turn, as on the virtual clock."""
 NEEDED = ("machine", "kernel", "cpu", "cpus", "load at start")
 
 
-def read_facts(where: Where, deadline: Deadline) -> dict[str, str]:
-    """A machine's facts, in one round trip; `machine id` is absent where it has none. Raises HostError."""
-    text = where.run(["sh", "-c", FACTS], deadline=deadline).stdout
+def read_facts(where: Where, deadline: Deadline, root: str = "") -> dict[str, str]:
+    """A machine's facts, in one round trip; `machine id`, and what model.order judges, are absent where it
+    does not tell them. Raises HostError. `root` is for tests; see FACTS."""
+    text = where.run(["sh", "-c", FACTS, "sh", root], deadline=deadline).stdout
     facts = {
         key: value.strip()
         for key, equals, value in (line.partition("=") for line in text.splitlines())
-        if equals
+        if equals and (value.strip() or key in NEEDED)
     }
     if lacking := [key for key in NEEDED if key not in facts]:
         raise HostError(f"{where.ssh or 'this machine'}: does not tell its {', '.join(lacking)}")
@@ -102,6 +118,16 @@ def vcpu_time(qemu: int, proc: Path = Path("/proc")) -> VcpuTime | None:
     except (OSError, ValueError):
         return None
     return VcpuTime(ran / 1e9, waited / 1e9) if ran else None
+
+
+def qemu_process(ident: str, proc: Path = Path("/proc")) -> int | None:
+    """The id of the QEMU process with this UUID on this machine; None when there is none."""
+    for process in proc.glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            words = process.read_bytes().split(b"\0")
+            if b"qemu" in words[0] and ident.encode() in words:
+                return int(process.parent.name)
+    return None
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from numalab.model.guest import GuestSpec
 
 NAMES = ("libvirt-qemu", "qemu")
 """The user that libvirt's packages create for QEMU: Debian's, Fedora's."""
-OPENED = ("images", "kernels", "guests", "pool")
+OPENED = ("images", "kernels", "guests", "ready", "pool")
 """Folders of the state directory in which QEMU reads or writes files. pool-MACHINE counts as pool."""
 CLOSED = (
     "bases",

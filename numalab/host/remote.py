@@ -15,6 +15,7 @@ import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 from urllib.parse import urlsplit
 
 from numalab.core import checksum, state
@@ -101,6 +102,7 @@ class Where:
         deadline: Deadline,
         check: bool = True,
         watch: Callable[[], None] | None = None,
+        out: IO[bytes] | None = None,
     ) -> Result:
         """Run a program on the machine; see process.run. sshd does not end what it started when its client
         goes away, and a QEMU with a hung guest would run for ever. So on another machine timeout(1) ends the
@@ -110,7 +112,9 @@ class Where:
             if self.ssh
             else words
         )
-        result = run(self.argv(bounded), deadline=deadline, check=check and not self.ssh, watch=watch)
+        result = run(
+            self.argv(bounded), deadline=deadline, check=check and not self.ssh, watch=watch, out=out
+        )
         if self.ssh and result.status == 255:
             raise HostError(f"{self.ssh}: not reached by SSH: {result.stderr.strip() or 'no answer'}")
         if check and result.status:

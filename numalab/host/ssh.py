@@ -227,9 +227,9 @@ class Ssh:
             watch=self.watch,
         )
 
-    def wait(self, deadline: Deadline) -> None:
+    def wait(self, deadline: Deadline, *, listens: bool = False) -> None:
         """Wait until a command runs. QEMU accepts a connection at once and holds it, so first wait for sshd's
-        greeting.
+        greeting, unless sshd `listens` already: each try costs an emulated sshd a process.
 
         Later tries get more time each: on a busy host an emulated sshd needs seconds to greet.
         """
@@ -238,7 +238,8 @@ class Ssh:
             deadline.check(f"guest {self.guest}: waiting for SSH on port {self.port}")
             if self.watch:
                 self.watch()
-            if self._greets(deadline, max(1.0, (time.monotonic() - began) / 10)):
+            if listens or self._greets(deadline, max(1.0, (time.monotonic() - began) / 10)):
+                listens = False
                 if self._connects(deadline):
                     return
                 deadline.pause(1.0)

@@ -21,6 +21,7 @@ from numalab.core import checksum, state
 from numalab.core.errors import CommandFailed, HostError, InputError
 from numalab.core.log import note, step
 from numalab.core.process import Deadline, Result, need, run
+from numalab.host import apt
 from numalab.kernel.era import container
 from numalab.kernel.patch import Patch
 from numalab.kernel.recipe import COMMIT, Git, Kernel, Tarball
@@ -28,9 +29,6 @@ from numalab.model.values import Value
 
 USR_SRC = Path("/usr/src")
 """Where Debian's linux-source packages install their tar files."""
-
-MIRROR = "http://deb.debian.org"
-"""Serves the suites that the host's sources.list does not have. Its package lists are signed."""
 
 
 class Tree(Value):
@@ -103,17 +101,10 @@ def _apt(series: str, file: str, suite: str | None, deadline: Deadline) -> Path:
             note(f"{place / file} is damaged: it is downloaded again")
         with step(f"{package}: downloaded"), state.making(place) as scratch:
             try:
-                options = _lists(suite, scratch, deadline) if suite else []
-                # apt drops privileges to a user who cannot write here; as root it warns and goes on.
-                run(
-                    [need("apt-get", "apt"), *options, "download", "-q", package],
-                    deadline=deadline,
-                    cwd=scratch,
-                )
-                deb = next(scratch.glob("*.deb"))
-                run([need("dpkg-deb", "dpkg"), "-x", deb, scratch / "tree"], deadline=deadline)
-                (scratch / "tree/usr/src" / file).rename(scratch / file)
-            except (CommandFailed, StopIteration, FileNotFoundError) as error:
+                options = apt.lists(suite, scratch, deadline) if suite else []
+                tree = apt.unpack(package, options, scratch, deadline)
+                (tree / "usr/src" / file).rename(scratch / file)
+            except (CommandFailed, FileNotFoundError) as error:
                 raise HostError(
                     f"there is no Debian package {package} to be had ({error}): apt-get update, or install it"
                 ) from error
@@ -122,27 +113,6 @@ def _apt(series: str, file: str, suite: str | None, deadline: Deadline) -> Path:
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
             state.write(scratch / f"{file}.sha256", checksum.sha256(scratch / file) + "\n")
     return place / file
-
-
-def _lists(suite: str, scratch: Path, deadline: Deadline) -> list[str]:
-    """apt-get's options for package lists of another suite, in a folder of their own."""
-    for folder in ("state/lists/partial", "cache/archives/partial"):
-        (scratch / folder).mkdir(parents=True)
-    (scratch / "sources.list").write_text(
-        f"deb {MIRROR}/debian {suite} main\ndeb {MIRROR}/debian-security {suite}-security main\n"
-    )
-    pairs = {
-        "Dir::Etc::SourceList": "sources.list",
-        "Dir::Etc::SourceParts": "none",
-        "Dir::State": "state",
-        "Dir::Cache": "cache",
-    }
-    options = [word for key, value in pairs.items() for word in ("-o", f"{key}={scratch / value}")]
-    run(
-        [need("apt-get", "apt"), *options, "-q", "-o", "APT::Update::Error-Mode=any", "update"],
-        deadline=deadline,
-    )
-    return options
 
 
 def _tarball(kernel: Kernel, requested: Tarball, deadline: Deadline, fetch: bool) -> Tree | None:

@@ -5,15 +5,18 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from numalab.core import state
+from numalab.core import packages, state
 from numalab.core.errors import HostError, LabError
 from numalab.core.process import Deadline, need, run
-from numalab.host import accelerator, disks, image, qemu_user
+from numalab.guest import ready
+from numalab.host import accelerator, disks, image, machine, packer, qemu_user
 from numalab.host.ansible import ansible
 from numalab.host.hypervisor import connect
+from numalab.host.remote import HERE
+from numalab.model import order
 from numalab.model.units import GIB, MIB, TIB
 from numalab.model.values import Accel
 
@@ -37,7 +40,6 @@ class Fact:
 PROGRAMS = (
     ("qemu", "qemu-system-x86_64", ["--version"], "qemu-system-x86", "no guest starts"),
     ("qemu-img", "qemu-img", ["--version"], "qemu-utils", "no disks can be made"),
-    ("packer", "packer", ["version"], "packer", "no image can be built"),
     ("mmdebstrap", "mmdebstrap", ["--version"], "mmdebstrap", "images need --base"),
     ("ssh", "ssh", ["-V"], "openssh-client", "no guest can be reached"),
     ("busybox", "busybox", ["true"], "busybox-static", "the accelerator cannot be probed"),
@@ -62,7 +64,19 @@ def _programs(deadline: Deadline) -> Iterator[Fact]:
             lines = (result.stdout + result.stderr).strip().splitlines()
             yield Fact(name, lines[0].strip() if lines else "there")
         except HostError:
-            yield Fact(name, "not installed", False, cost, f"apt-get install {package}", needed=True)
+            yield Fact(name, "not installed", False, cost, packages.mend(package), needed=True)
+    yield _packer(deadline)
+
+
+def _packer(deadline: Deadline) -> Fact:
+    """Which Packer builds images; it is no lack that there is none, since the lab can do without."""
+    program = packer.program()
+    if program:
+        version = run([program, "version"], deadline=deadline, check=False).stdout.strip().splitlines()
+        return Fact("packer", f"{version[0] if version else 'there'} at {program}")
+    if packer.fetchable():
+        return Fact("packer", f"not installed: image build fetches that of Debian {packer.SUITE}")
+    return Fact("packer", "none to be had: image build boots the base itself")
 
 
 def _ansible(deadline: Deadline) -> Iterator[Fact]:
@@ -113,6 +127,9 @@ def _disk() -> Iterator[Fact]:
         f"an image's build needs {LEAST_DISK // GIB}GiB",
         "free some, or set LAB_STATE to another disk",
     )
+    if saved := ready.places():
+        used = sum(file.stat().st_blocks * 512 for one in saved for file in one.iterdir())
+        yield Fact("ready states", f"{len(saved)}, {used // MIB}MiB: for up --ready; gc removes the old ones")
     largest = disks.largest_file(place)
     raw = largest >= 500 * TIB
     yield Fact(
@@ -155,6 +172,21 @@ def _accel(accel: str, deadline: Deadline) -> Iterator[Fact]:
         return
     if probe.accel is Accel.TCG:
         yield _clock(guest_image, deadline)
+    else:
+        yield from _order(machine.read_facts(HERE, deadline))
+
+
+def _order(facts: Mapping[str, str]) -> Iterator[Fact]:
+    """What spoils the times of guests under KVM."""
+    size = f"{facts.get('nodes', '?')} nodes, {facts.get('cores', '?')} cores"
+    wrong = order.spoilers(facts)
+    yield Fact(
+        "times",
+        f"{size}; " + ("; ".join(wrong) if wrong else "nothing spoils them"),
+        not wrong,
+        "times scatter, and verdicts on times say so",
+        "see each",
+    )
 
 
 def _clock(guest_image: image.Image, deadline: Deadline) -> Fact:

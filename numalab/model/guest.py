@@ -67,6 +67,29 @@ class Boot(Value):
     """Environment of every command in the guest: what a workload must know of the kernel's era."""
 
 
+class ReadyState(Stored):
+    """ready/KEY/state.json: a booted guest as it was saved, from which others are restored."""
+
+    format: int = 1
+    key: str
+    """The checksum of everything that the saved guest was made from."""
+    directory: str
+    """Its folder, which holds `memory` (what libvirt saved) and the disks."""
+    name: str
+    """The saved guest's name, which is on the kernel command line of every guest from this state."""
+    image: str
+    image_id: str
+    kernel: str
+    """The kernel's file."""
+    disks: tuple[DiskFile, ...]
+    """As they were at the save. They never change again: guests write to overlays."""
+    memory_bytes: int
+    machine: str
+    """The machine that made it (state.this_machine()), and its hypervisor."""
+    hypervisor: str
+    made: str
+
+
 class GuestSpec(Value):
     """Everything that a domain's XML is made from."""
 
@@ -88,6 +111,8 @@ class GuestSpec(Value):
     seed: Seed | None = None
     """What this boot differs by from others of its experiment: QEMU's -seed under TCG, and how long each
     measured phase is put off (runner). None: whatever the host's timing makes of it."""
+    savable: bool = False
+    """Whether its state can be saved or was: under KVM its CPU then lacks what cannot be (invtsc)."""
     owner: tuple[int, int] | None = None
     """uid and gid that QEMU runs as under the system instance of libvirt; None under a session."""
 
@@ -118,6 +143,9 @@ class GuestRecord(Stored):
     """Whether the guest outlives the process that made it. If not, gc ends it once that process is gone."""
     hung: int = 0
     """How many boots hung under emulation, or broke QEMU, before this one."""
+    ready_state: str = ""
+    """The key of the ready state that the guest began from and that its disks stand on; '' for a fresh
+    boot."""
 
     @classmethod
     def upgraded(cls, data: dict[str, Any], number: int) -> dict[str, Any]:

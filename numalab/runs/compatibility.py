@@ -39,6 +39,7 @@ def traits(run: Run) -> Traits:
         "parameters": run.params,
         "accelerator": {"": spec.accel.value},
         "clock": {"": spec.clock.value},
+        "beginning": {"": "ready state" if run.guest.ready_state else "boot"},
         "topology": shape(spec.topology),
         "settings": run.settings,
         "host": {key: run.host[key] for key in HOST if key in run.host},

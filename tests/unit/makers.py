@@ -214,6 +214,10 @@ class FakeHost:
         """Its CPUs."""
         return 2
 
+    def hypervisor(self) -> str:
+        """Versions, as libvirt counts."""
+        return "QEMU 10000002, libvirt 9000000"
+
     def version(self) -> str:
         """A version as libvirt's."""
         return "9.0.0"

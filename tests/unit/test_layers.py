@@ -54,7 +54,7 @@ LAYERS = (
         {"__main__", "cli", "pytest_plugin"},
     ),
 )
-ALONE = {"measure.agent"}
+ALONE = {"measure.agent", "guest.renewed"}
 """Modules that run in the guest, where numalab is absent."""
 
 

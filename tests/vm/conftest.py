@@ -81,7 +81,7 @@ class Command:
 
 @pytest.fixture(scope="session")
 def probes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The accelerator's probes, passed on from test to test: where KVM hangs, each takes 15 s."""
+    """The accelerator's probes, passed on from test to test: where KVM hangs, each takes seconds."""
     memory = tmp_path_factory.mktemp("probes") / "accel.json"
     known = state.directory() / "cache" / "accel.json"
     if known.exists():
@@ -89,8 +89,14 @@ def probes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return memory
 
 
+@pytest.fixture(scope="session")
+def ready_states(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The session's ready states: one is made for all tests that take such a guest."""
+    return tmp_path_factory.mktemp("ready")
+
+
 @pytest.fixture
-def lab_py(tmp_path: Path, probes: Path) -> Iterator[Command]:
+def lab_py(tmp_path: Path, probes: Path, ready_states: Path) -> Iterator[Command]:
     """lab.py with a fresh state directory; guests left by a failed test are ended afterwards."""
     real = state.directory()
     place = tmp_path / "state"
@@ -102,6 +108,7 @@ def lab_py(tmp_path: Path, probes: Path) -> Iterator[Command]:
     for image in (real / "images").glob("*/[!.]*"):
         (place / "images" / image.parent.name).mkdir(parents=True, exist_ok=True)
         (place / "images" / image.parent.name / image.name).symlink_to(image)
+    (place / "ready").symlink_to(ready_states)
     own = place / "cache" / "accel.json"
     if probes.exists():
         own.parent.mkdir(mode=0o700)

@@ -288,6 +288,24 @@ def test_when_a_boot_is_taken_again(share: float | None, phase: int, virtual: bo
     assert verdict.busy(on_virtual_clock(run) if virtual else run) == expected
 
 
+def test_a_host_that_spoils_times_is_a_doubt_about_times() -> None:
+    """Under KVM, where a time is judged; emulated times and counters do not depend on it."""
+    host = {"machine": "vm", "cpu": "EPYC", "cpus": "2", "nodes": "1", "cores": "2", "swap": "on"}
+    timed = case(FALLING.model_copy(update={"metric": "system"}))
+
+    def about_host(**more: Any) -> list[str]:
+        return [doubt for doubt in told(experiment((9, 8, 9), (4, 5, 4), **more)) if "in order" in doubt]
+
+    (doubt,) = about_host(of=timed, accel=Accel.KVM, host=host)
+    assert doubt.startswith("the host was not in order for times: 4 nodes on 1 of the host: ")
+    assert doubt.endswith(
+        "vCPUs on 2 cores of the host; swap is on: a guest's memory may be on a disk: swapoff -a"
+    )
+    assert about_host(of=timed, accel=Accel.TCG, host=host) == []
+    assert about_host(of=case(), accel=Accel.KVM, host=host) == []
+    assert about_host(of=timed, accel=Accel.KVM) == [], "older runs do not know"
+
+
 def test_boots_that_were_taken_again_are_told() -> None:
     """Not as broken too, and they do not count."""
     runs = experiment(MANY, FEW)
@@ -564,6 +582,18 @@ def test_what_was_varied_is_said_and_one_seed_twice_is_a_doubt() -> None:
     assert f"{len(runs) - 2} boots have the seed of another one of their kernel: they are no samples" in (
         judged.doubts
     )
+
+
+def test_a_guest_from_a_ready_state_is_a_doubt() -> None:
+    runs = experiment(MANY, FEW)
+    assert not [doubt for doubt in verdict.verdict(runs).doubts if "ready state" in doubt]
+    restored = [
+        run.model_copy(update={"guest": run.guest.model_copy(update={"ready_state": "0" * 16})})
+        for run in runs
+    ]
+    (doubt,) = [doubt for doubt in verdict.verdict(restored).doubts if "ready state" in doubt]
+    assert doubt.startswith(f"{len(runs)} of {len(runs)} boots are none")
+    assert runs[0].id in doubt
 
 
 def test_an_effect_of_other_releases_decides_nothing() -> None:

@@ -159,7 +159,8 @@ def test_what_runs_first(changes: dict[str, Any], words: list[str]) -> None:
     asked = request().model_copy(update=changes)
 
     def composed(image: Image) -> list[str]:
-        words = launch._compose_boot(asked, SHAPE, image, Boot(name="x", cmdline="quiet"), {}).cmdline.split()
+        boot = Boot(name="x", cmdline="quiet")
+        words = launch.compose_boot(asked, "one", SHAPE, image, boot, {}).cmdline.split()
         return [word for word in words if word.startswith(("init=", "numalab."))]
 
     assert composed(base) == words

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from numalab.core import state
-from numalab.core.errors import Cancelled, DeadlinePassed, HostError
+from numalab.core.errors import BootHung, Cancelled, DeadlinePassed, HostError
 from numalab.core.process import Deadline, Result
 from numalab.host import accelerator
 from numalab.host.remote import Where
@@ -72,10 +72,69 @@ def test_it_hangs(
 ) -> None:
     """As under a KVM in software."""
     program("qemu-system-x86_64", HANGS)
-    monkeypatch.setattr(accelerator, "PROBE_SECONDS", 0.3)
+    monkeypatch.setattr(accelerator, "SILENT_SECONDS", 0.3)
     kind, reason = accelerator.try_kvm(kernel, deadline)
     assert kind is Accel.TCG
-    assert "vmlinuz does not reach user space under it" in reason
+    assert re.fullmatch(
+        r"/dev/kvm opens, but vmlinuz prints nothing under it for 0 s \(\d+ s of processor time\)", reason
+    )
+
+
+def test_a_slow_kernel_that_speaks_does_not_hang(
+    kernel: Path, program: Program, monkeypatch: pytest.MonkeyPatch, deadline: Deadline
+) -> None:
+    """KVM on an emulated processor: Debian's kernel took minutes. The silence counts, not the time."""
+    program(
+        "qemu-system-x86_64",
+        f"{VERSION}for n in 1 2 3 4 5 6; do echo $n; sleep 0.5; done; echo '{accelerator.WORD}'",
+    )
+    monkeypatch.setattr(accelerator, "SILENT_SECONDS", 2.0)
+    kind, reason = accelerator.try_kvm(kernel, deadline)
+    assert (kind, reason.partition(" in ")[0]) == (Accel.KVM, "vmlinuz reached user space")
+
+
+def test_a_kernel_that_never_stops_to_speak(
+    kernel: Path, program: Program, monkeypatch: pytest.MonkeyPatch, deadline: Deadline
+) -> None:
+    program("qemu-system-x86_64", f"{VERSION}while :; do echo again; sleep 0.05; done")
+    monkeypatch.setattr(accelerator, "PROBE_SECONDS", 0.5)
+    kind, reason = accelerator.try_kvm(kernel, deadline)
+    assert kind is Accel.TCG
+    assert reason.endswith("vmlinuz does not reach user space under it in 0 s")
+
+
+def spent(proc: Path, user: int, system: int) -> None:
+    """Let the QEMU 42 of a fake /proc have used these seconds."""
+    (proc / "42").mkdir(parents=True, exist_ok=True)
+    (proc / "42/cmdline").write_bytes(b"qemu-system-x86_64\0-uuid\0some-uuid\0")
+    fields = ["42", "(qemu (x) 1)", *["0"] * 11, str(100 * user), str(100 * system), *["0"] * 37]
+    (proc / "42/stat").write_text(" ".join(fields))
+
+
+def test_time_in_the_hosts_kernel(tmp_path: Path) -> None:
+    """A KVM in software interprets the guest in the host's kernel: no time in guest mode, which is user time."""
+    spent(tmp_path, 0, 0)
+    progress = accelerator.Progress("vmlinuz", "some-uuid", tmp_path)
+    spent(tmp_path, 0, 3)
+    progress.check()
+    spent(tmp_path, 20, 30)
+    progress.check()
+    spent(tmp_path, 0, 5)
+    with pytest.raises(BootHung, match=r"^vmlinuz prints nothing .* in the host's kernel \(5 of 5 s\)"):
+        progress.check()
+    progress.write(b"a line")
+    progress.check()
+    spent(tmp_path, 0, 10)
+    with pytest.raises(BootHung):
+        progress.check()
+    assert progress.getvalue() == b"a line"
+
+
+def test_an_unknown_qemu_is_not_judged_by_its_times(tmp_path: Path) -> None:
+    """On another machine, or before it has started."""
+    spent(tmp_path, 0, 50)
+    accelerator.Progress("vmlinuz", "", tmp_path).check()
+    accelerator.Progress("vmlinuz", "another-uuid", tmp_path).check()
 
 
 def test_a_kernel_that_was_pushed_is_tried(

@@ -203,3 +203,53 @@ def test_this_machine_tells_schedstat(tmp_path: Path) -> None:
     found = machine.vcpu_time(42, proc)
     assert found is not None
     assert found.ran > 0
+
+
+def test_what_spoils_times_is_read(tmp_path: Path, deadline: Deadline) -> None:
+    """A host of two nodes, four cores with SMT, where everything is switched on."""
+    files = {
+        "sys/devices/system/cpu/smt/active": "1",
+        "sys/devices/system/cpu/intel_pstate/no_turbo": "0",
+        "sys/kernel/mm/ksm/run": "1",
+        "sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never",
+        "proc/sys/kernel/numa_balancing": "1",
+        "proc/swaps": "Filename Type Size Used Priority\n/dev/sda2 partition 1 0 -2",
+    }
+    for cpu in range(8):
+        files[f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"] = f"{cpu % 4},{cpu % 4 + 4}"
+        files[f"sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor"] = "powersave"
+    for node in range(2):
+        files[f"sys/devices/system/node/node{node}/cpulist"] = ""
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"{text}\n")
+
+    def order() -> dict[str, str]:
+        facts = machine.read_facts(HERE, deadline, str(tmp_path))
+        return {key: facts[key] for key in facts if key not in (*machine.NEEDED, "machine id")}
+
+    spoilt = {
+        "nodes": "2",
+        "cores": "4",
+        "SMT": "on",
+        "governor": "powersave",
+        "turbo": "on",
+        "KSM": "on",
+        "THP": "madvise",
+        "NUMA balancing": "on",
+        "swap": "on",
+    }
+    assert order() == spoilt
+    for name in ("smt/active", "intel_pstate/no_turbo"):
+        (tmp_path / "sys/devices/system/cpu" / name).write_text("1\n" if "turbo" in name else "0\n")
+    (tmp_path / "sys/kernel/mm/ksm/run").write_text("0\n")
+    (tmp_path / "sys/kernel/mm/transparent_hugepage/enabled").write_text("always madvise [never]\n")
+    (tmp_path / "proc/sys/kernel/numa_balancing").write_text("0\n")
+    (tmp_path / "proc/swaps").write_text("Filename Type Size Used Priority\n")
+    off = dict.fromkeys(("SMT", "turbo", "KSM", "NUMA balancing", "swap"), "off")
+    assert order() == {**spoilt, **off, "THP": "never"}
+
+
+def test_a_machine_that_tells_nothing_of_what_spoils_times(tmp_path: Path, deadline: Deadline) -> None:
+    facts = machine.read_facts(HERE, deadline, str(tmp_path))
+    assert set(facts) - {"machine id"} == set(machine.NEEDED)

@@ -19,7 +19,7 @@ from numalab.core.errors import CommandFailed, DeadlinePassed, GuestError, HostE
 from numalab.core.process import Deadline, Result
 from numalab.guest import guest
 from numalab.guest.guest import Guest
-from numalab.host import ansible, console, ssh
+from numalab.host import ansible, apt, console, ssh
 from numalab.host.image import Image
 from numalab.kernel import boot as kernel_boot
 from numalab.kernel import build as kernel_build
@@ -444,6 +444,7 @@ def test_a_source_package_of_another_suite(
 ) -> None:
     """From package lists of its own: the host's sources.list is not used or changed."""
     monkeypatch.setattr(source, "USR_SRC", tmp_path / "none")
+    monkeypatch.setattr(apt, "KEYS", tmp_path)
     log = tmp_path / "asked"
     program(
         "apt-get",
@@ -460,7 +461,7 @@ def test_a_source_package_of_another_suite(
         for line in lines
         if line.startswith("-o")
     )
-    assert f"deb {source.MIRROR}/debian-security bullseye-security main" in lines
+    assert f"deb [signed-by={tmp_path}] {apt.MIRROR}/debian-security bullseye-security main" in lines
     file = lab_state / "downloads/linux-source-5.10/linux-source-5.10.tar.xz"
     assert sorted(path.name for path in file.parent.iterdir()) == [file.name, f"{file.name}.sha256"]
     assert source.tree(recipe.load("5.10"), Deadline.after(30), fetch=False) == tree

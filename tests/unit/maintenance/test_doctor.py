@@ -47,3 +47,11 @@ def test_a_clock_that_cannot_be_tried_is_no_fault_of_the_accelerator(
     shown = facts(monkeypatch, deadline, Accel.TCG, error)
     assert not shown["accelerator"].needed
     assert (shown["virtual clock"].value, shown["virtual clock"].needed) == (str(error), False)
+
+
+def test_what_spoils_times() -> None:
+    (good,) = doctor._order({"nodes": "2", "cores": "8", "swap": "off"})
+    assert (good.value, good.good) == ("2 nodes, 8 cores; nothing spoils them", True)
+    (bad,) = doctor._order({"nodes": "2", "cores": "8", "swap": "on"})
+    assert bad.value == "2 nodes, 8 cores; swap is on: a guest's memory may be on a disk: swapoff -a"
+    assert (bad.good, bad.needed) == (False, False)

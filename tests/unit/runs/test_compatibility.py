@@ -53,6 +53,10 @@ def test_other_kernels_and_loads_are_the_same_machine() -> None:
         (run(size=SizeClass.FULL), "size: quick (2 runs), full (1 run)"),
         (run(params={"files": 1000, "loops": 7}), "parameters: loops=5 (2 runs), loops=7 (1 run)"),
         (run(accel=Accel.KVM), "accelerator: tcg (2 runs), kvm (1 run)"),
+        (
+            run(guest=record_of(spec("4socket")).model_copy(update={"ready_state": "0" * 16})),
+            "beginning: boot (2 runs), ready state (1 run)",
+        ),
         (run(settings={}), "settings: kernel.numa_balancing=1 (2 runs), kernel.numa_balancing=- (1 run)"),
         (
             run(host={"machine": "big", "cpu": "EPYC", "cpus": "2"}),

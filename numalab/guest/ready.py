@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Ready states: a guest that has booted is saved once, and others like it begin where it was, in seconds.
+
+A state is found by its key, the checksum of everything that the guest was made from, so it is never used for
+a guest that would have booted otherwise: another image, kernel, topology, command line, QEMU, libvirt or
+machine has another key. gc removes states that no key leads to any more. A guest from a state has not booted
+by itself, so experiments never take one. Not here: booting (launch), the saved file's format (host.saved).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from numalab.core import checksum, state
+from numalab.core.errors import Cancelled, DeadlinePassed, HostError, InputError, LabError, TopologyMismatch
+from numalab.core.log import note, step
+from numalab.core.process import Deadline
+from numalab.guest import guest as guests
+from numalab.guest import launch
+from numalab.guest.guest import Guest
+from numalab.guest.launch import GuestRequest
+from numalab.host import accelerator, image, machine, qemu_user
+from numalab.host.domain import domain_xml
+from numalab.host.hypervisor import Host
+from numalab.host.image import Image
+from numalab.kernel import boot as kernel_boot
+from numalab.model.guest import Boot, BootWay, DiskFile, DiskForm, GuestSpec, ReadyState
+from numalab.model.values import Accel, Clock, first_line, jsonable
+
+FORMAT = 1
+"""Incremented when this module, or renewed.py, makes another state of the same guest."""
+MEMORY, RECORD = "memory", "state.json"
+CPUINFO = Path("/proc/cpuinfo")
+
+
+def up(request: GuestRequest, host: Host, deadline: Deadline) -> Guest:
+    """Bring a guest up from its ready state, which is made on first use.
+
+    Where that fails, the state is thrown away and the guest boots, with one line that says so. InputError for
+    a request that no state can serve.
+    """
+    _check(request, host)
+    if (state.folder("guests") / request.name).exists():
+        raise launch.taken(request.name)
+    base, boot = launch.choose(request, deadline)
+    request = request.model_copy(update={"image_id": base.id, "pinned": boot})
+    with state.using(*launch.folders(base, boot)):
+        request, key = _keyed(request, base, boot, host, deadline)
+        place = state.folder("ready") / key
+        try:
+            with _state(request, place, host, deadline) as saved:
+                return launch.up(request.model_copy(update={"saved": saved}), host, deadline)
+        except (Cancelled, DeadlinePassed, InputError, TopologyMismatch):
+            raise
+        except LabError as error:
+            note(f"its ready state {key} is of no use ({error}): booted afresh", who=request.name)
+            state.discard(place, lambda: needed(key))
+    return launch.up(request.model_copy(update={"savable": False}), host, deadline)
+
+
+def _check(request: GuestRequest, host: Host) -> None:
+    """InputError for what cannot be restored, or would not mean what it says."""
+    for wrong, why in (
+        (host.where.ssh, "another machine: ready states are for this machine's own guests"),
+        (request.boot is BootWay.GRUB, "boot grub: a guest from a ready state is not booted"),
+        (request.clock is not Clock.HOST, "another clock: ready states have the host's clock"),
+        (
+            request.seed is not None,
+            "a seed: a seed is a boot's, and a guest from a ready state is not booted",
+        ),
+        (request.form is DiskForm.POOL, "storage pool: disks of ready states are not in the pool"),
+    ):
+        if wrong:
+            raise InputError(f"ready: not with {why}", field="ready")
+
+
+def _keyed(
+    request: GuestRequest, base: Image, boot: Boot, host: Host, deadline: Deadline
+) -> tuple[GuestRequest, str]:
+    """The request with its accelerator chosen, and the key of its state: a checksum of a domain like the
+    guest's, of the contents of its files, and of what runs it."""
+    probe = request.probe or accelerator.choose(request.accel, Path(boot.kernel or ""), deadline, host.where)
+    request = request.model_copy(update={"probe": probe, "savable": True})
+    shape = kernel_boot.fitted(request.kernel, request.shape)
+    files = [Path(path) for path in (boot.kernel, boot.initrd) if path]
+    owner = qemu_user.let_in(host, [base.file("disk.qcow2"), *files], deadline).owner
+    disk = DiskFile(path="/", format="qcow2", serial="root", direct=False)
+    spec = GuestSpec(
+        name="ready",
+        uuid="",
+        topology=shape,
+        topology_name="",
+        accel=probe.accel,
+        boot=launch.compose_boot(
+            request, "ready", shape, base, boot, {path: path for path in files}
+        ).model_copy(update={"kernel": "/kernel", "initrd": "/initrd" if boot.initrd else None}),
+        disks=(disk, *(disk.model_copy(update={"serial": one.name, "bus": one.bus}) for one in shape.disks)),
+        ssh_port=1,
+        directory="/",
+        network=request.network,
+        savable=True,
+        owner=owner,
+    )
+    parts = [
+        str(FORMAT),
+        domain_xml(spec),
+        shape.model_dump_json(),
+        request.form.value,
+        base.id,
+        *(checksum.sha256(path) for path in files),
+        *_modules(request, boot),
+        state.this_machine(),
+        host.hypervisor(),
+        machine.read_facts(host.where, deadline)["kernel"],
+        _processor() if probe.accel is Accel.KVM else "",
+    ]
+    return request, checksum.of_texts(*parts)[:16]
+
+
+def _modules(request: GuestRequest, boot: Boot) -> list[str]:
+    """What provision.after_boot gives the guest: the checksums of its modules."""
+    with state.temporary() as scratch:
+        archive = kernel_boot.modules(request.kernel, boot, Path(scratch))
+        return [checksum.sha256(archive)] if archive else []
+
+
+def _processor() -> str:
+    """What a guest under KVM sees of this machine's processor: model, features, microcode."""
+    wanted = ("model name", "flags", "stepping", "microcode")
+    first = CPUINFO.read_text().split("\n\n")[0].splitlines()
+    return "\n".join(line for line in first if line.partition(":")[0].strip() in wanted)
+
+
+@contextmanager
+def _state(request: GuestRequest, place: Path, host: Host, deadline: Deadline) -> Iterator[ReadyState]:
+    """The state in its folder, made if it is not there, and kept from gc during the block. One lab.py at a
+    time makes or restores it: both write to its files."""
+    with state.lock(f"ready-{place.name}", deadline):
+        if not place.exists():
+            _make(request, place, host, deadline)
+        with state.using(place):
+            saved = read(place)
+            (place / RECORD).touch()  # gc goes by its age
+            yield saved
+
+
+def _make(request: GuestRequest, place: Path, host: Host, deadline: Deadline) -> None:
+    """Boot a guest as requested, and save it. A kill -9 leaves a guest and a scratch folder, for gc."""
+    name = guests.fresh_name(f"ready-{place.name[:8]}")
+    wanted = request.model_copy(update={"name": name, "kept": False, "ssh_port": None})
+    guest = launch.up(wanted, host, deadline)
+    record = guest.record
+    with guests.ending(guest), state.making(place) as scratch:
+        guest.ssh.disconnect(deadline)
+        with step("saved as a ready state", who=name):
+            host.save(guest.mark, scratch / MEMORY, deadline)
+            disks = []
+            for disk in record.spec.disks:
+                path = shutil.move(disk.path, scratch)
+                disks.append(disk.model_copy(update={"path": Path(path).name}))
+            shutil.copy(guest.console_log, scratch)
+            saved = ReadyState(
+                key=place.name,
+                directory=str(place),
+                name=name,
+                image=record.image,
+                image_id=record.image_id,
+                kernel=str(Path(record.spec.boot.kernel or "").resolve()),
+                disks=tuple(disks),
+                memory_bytes=(scratch / MEMORY).stat().st_size,
+                machine=state.this_machine(),
+                hypervisor=host.hypervisor(),
+                made=state.stamp(),
+            )
+            (scratch / RECORD).write_text(json.dumps(jsonable(saved), indent=1))
+
+
+def read(place: Path) -> ReadyState:
+    """The state in a folder. HostError when it is not whole."""
+    try:
+        saved = ReadyState.from_json((place / RECORD).read_text())
+        size = (place / MEMORY).stat().st_size
+        if size != saved.memory_bytes:
+            raise HostError(f"{place / MEMORY} has {size} bytes, not {saved.memory_bytes}")
+        disks = tuple(disk.model_copy(update={"path": str(place / disk.path)}) for disk in saved.disks)
+        for disk in disks:
+            Path(disk.path).stat()
+    except (OSError, ValueError) as error:
+        raise HostError(f"{place}: not a ready state: {first_line(error)}") from error
+    return saved.model_copy(update={"directory": str(place), "disks": disks})
+
+
+def places() -> list[Path]:
+    """The folders of all states."""
+    return sorted(path for path in state.folder("ready").iterdir() if not path.name.startswith("."))
+
+
+def needed(key: str) -> bool:
+    """Whether a guest's disks stand on this state. A guest whose record cannot be read may need any."""
+    records, unknown = guests.records()
+    return bool(unknown) or any(record.ready_state == key for record in records)
+
+
+UNUSED_SECONDS = 14 * state.DAY
+
+
+def stale(place: Path, host: Host, deadline: Deadline) -> str:
+    """Why no guest will begin from this state any more; '' when one may. A state of another machine, and one
+    whose image's newest build cannot be told, goes by its age alone."""
+    try:
+        if time.time() - (place / RECORD).stat().st_mtime > UNUSED_SECONDS:
+            return f"not used for {UNUSED_SECONDS / state.DAY:.0f} days"
+        saved = read(place)
+    except (HostError, OSError):
+        return "not whole"
+    if saved.machine != state.this_machine():
+        return ""
+    if not Path(saved.kernel).exists():
+        return "its kernel is gone"
+    with contextlib.suppress(LabError):
+        current = image.current(saved.image, deadline)
+        if current and saved.image_id not in current:
+            return "its image is no longer current"
+    if not host.where.ssh and saved.hypervisor != host.hypervisor():
+        return f"made by {saved.hypervisor}"
+    return ""

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Debian packages by apt with lists of the lab's own. The host's lists are neither used nor changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from numalab.core.errors import CommandFailed
+from numalab.core.process import Deadline, need, run
+
+MIRROR = "http://deb.debian.org"
+"""Serves the suites that the host's sources.list does not have. Its package lists are signed."""
+KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+"""MIRROR's. Debian's apt trusts them anyway; Ubuntu has them in the package debian-archive-keyring."""
+
+
+def lists(suite: str, scratch: Path, deadline: Deadline) -> list[str]:
+    """apt-get's options for fresh package lists of a Debian suite, in folders of `scratch`. Raises
+    CommandFailed, HostError."""
+    for folder in ("state/lists/partial", "cache/archives/partial"):
+        (scratch / folder).mkdir(parents=True)
+    signed = f" [signed-by={KEYS}]" if KEYS.exists() else ""
+    (scratch / "sources.list").write_text(
+        f"deb{signed} {MIRROR}/debian {suite} main\n"
+        f"deb{signed} {MIRROR}/debian-security {suite}-security main\n"
+    )
+    pairs = {
+        "Dir::Etc::SourceList": "sources.list",
+        "Dir::Etc::SourceParts": "none",
+        "Dir::State": "state",
+        "Dir::Cache": "cache",
+    }
+    options = [word for key, value in pairs.items() for word in ("-o", f"{key}={scratch / value}")]
+    run(
+        [need("apt-get", "apt"), *options, "-q", "-o", "APT::Update::Error-Mode=any", "update"],
+        deadline=deadline,
+    )
+    return options
+
+
+def unpack(package: str, options: list[str], scratch: Path, deadline: Deadline) -> Path:
+    """Download a package and unpack it, without installing it; returns the folder. Raises CommandFailed,
+    HostError."""
+    # apt drops privileges to a user who cannot write here; as root it warns and goes on.
+    run([need("apt-get", "apt"), *options, "download", "-q", package], deadline=deadline, cwd=scratch)
+    deb = next(scratch.glob("*.deb"), None)
+    if deb is None:
+        raise CommandFailed(f"apt-get download {package}: left no .deb")
+    run([need("dpkg-deb", "dpkg"), "-x", deb, scratch / "tree"], deadline=deadline)
+    return scratch / "tree"

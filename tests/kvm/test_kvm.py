@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The lab under KVM, in a machine that has it: probe, guests, GRUB, a case, kill -9."""
+
+from __future__ import annotations
+
+import json
+
+from tests.kvm.outer import KERNELS, STATE, Outer
+
+SLOW = "--accel kvm --timeout 1500"
+"""The machine is ten times slower than its host, or more, so `up` gets more time than its 300 s."""
+LEAN = f"--kernel {KERNELS}/6.1.yml {SLOW}"
+"""Options of `up` for the host's lean kernel."""
+SMALL = "--vcpus 4 --memory 2GiB"
+
+
+def up(outer: Outer, name: str, words: str) -> None:
+    result = outer.lab(f"up --name {name} {words}")
+    assert result.returncode == 0, result.stderr
+    assert "kvm, topology verified" in result.stdout
+
+
+def seen(outer: Outer, name: str, command: str) -> str:
+    """What a command in a guest prints."""
+    result = outer.lab(f"exec {name} -- {command}")
+    assert result.returncode == 0, result.stderr
+    return result.stdout.strip()
+
+
+def end(outer: Outer, name: str) -> None:
+    result = outer.lab(f"down {name}")
+    assert result.returncode == 0, result.stderr
+    assert outer.run("pgrep qemu-system").returncode == 1, "a QEMU is left"
+
+
+def test_the_machine_has_kvm(outer: Outer) -> None:
+    """The device is KVM's, over nested paging: not one in software."""
+    assert "kvm: Nested Virtualization enabled" in outer.console
+    assert outer.run("test -c /dev/kvm").returncode == 0
+
+
+def test_doctor_and_probe(outer: Outer) -> None:
+    """Debian's kernel, which takes the longest, is enough of a probe. Programs that build are not there."""
+    result = outer.lab("doctor --accel kvm")
+    assert "kvm: vmlinuz reached user space in " in result.stdout, result.stdout + result.stderr
+
+
+def test_4socket(outer: Outer) -> None:
+    """Verified from inside; the guest knows that it is KVM's."""
+    up(outer, "four", f"-t 4socket {LEAN} {SMALL}")
+    assert seen(outer, "four", "systemd-detect-virt") == "kvm"
+    assert (
+        seen(outer, "four", "cat /sys/devices/system/clocksource/clocksource0/current_clocksource")
+        == "kvm-clock"
+    )
+    assert seen(outer, "four", "sh -c 'ls -d /sys/devices/system/node/node* | wc -l'") == "4"
+    end(outer, "four")
+
+
+def test_fakenuma(outer: Outer) -> None:
+    up(outer, "fake", f"-t fakenuma {LEAN} {SMALL}")
+    end(outer, "fake")
+
+
+def test_grub(outer: Outer) -> None:
+    """The image's own kernel, from the guest's disk, with systemd."""
+    up(outer, "grub", f"-t 2socket --kernel debian --boot grub --vcpus 2 --memory 2GiB {SLOW}")
+    end(outer, "grub")
+
+
+def test_a_case_of_two_boots(outer: Outer) -> None:
+    """One boot of each kernel: both are recorded, under KVM, without an error; one boot is no verdict. A boot
+    may take longer than the case's 4 minutes."""
+    kernels = f"{KERNELS}/6.1-savedwrite-before.yml,{KERNELS}/6.1.yml"
+    outer.run("sed 's/minutes: 4$/minutes: 40/' testcases/savedwrite.yml >/data/savedwrite.yml")
+    result = outer.lab(f"run /data/savedwrite.yml --kernels {kernels} --boots 1 --accel kvm {SMALL}")
+    stored = outer.run(f"for run in {STATE}/runs/*/run.json; do tr -d '\\n' <$run; echo; done").stdout
+    runs = [json.loads(line) for line in stored.splitlines() if line]
+    assert [(run["error"], run["guest"]["spec"]["accel"]) for run in runs] == [("", "kvm")] * 2, result.stderr
+
+
+def test_kill_and_gc(outer: Outer) -> None:
+    """A killed `up` leaves its guest; gc removes it."""
+    result = outer.run(
+        f"""
+        ./lab.py up -t 2socket --name killed --vcpus 2 --memory 1GiB {LEAN} & lab=$!
+        until pgrep -f '[g]uest=numalab-.*-killed' >/dev/null; do kill -0 $lab || exit 3; sleep 1; done
+        kill -9 $lab
+        test -d {STATE}/guests/killed || exit 4
+        ./lab.py gc || exit 5
+        test ! -e {STATE}/guests/killed || exit 6
+        ! pgrep qemu-system
+        """
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
