@@ -65,10 +65,12 @@ class Git(Value):
 
 
 class Source(Value):
-    """Where a kernel comes from: exactly one of these."""
+    """Where a kernel comes from: exactly one of these; `suite` goes with debian-source."""
 
     debian_image: bool | None = Field(default=None, alias="debian-image")
     debian_source: Series | None = Field(default=None, alias="debian-source")
+    suite: Annotated[str, Field(pattern="^[a-z]+(-backports)?$")] | None = None
+    """The Debian release that has the source package, such as testing, where the host's own has not."""
     git: Git | None = None
     tarball: Tarball | None = None
     prebuilt: Prebuilt | None = None
@@ -77,6 +79,10 @@ class Source(Value):
     @classmethod
     def _one(cls, data: Any) -> Any:
         names = [name for name, value in data.items() if value] if isinstance(data, dict) else []
+        if "suite" in names:
+            names.remove("suite")
+            if not {"debian-source", "debian_source"} & set(names):
+                raise ValueError("suite: is where a debian-source comes from, and there is none")
         if isinstance(data, dict) and len(names) != 1:
             raise ValueError(
                 f"exactly one source must be given, not {len(names)}: debian-image, debian-source, git,"
