@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""`python -m numalab`: the same command line as lab.py's, in the environment of this Python."""
+"""`numalab`, and `python -m numalab`: lab.py's command line, in the environment of this Python."""
+
+import signal
+
+# As in lab.py: signals wait until the command line can take them.
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 
 import sys
 import traceback

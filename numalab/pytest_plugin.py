@@ -148,7 +148,7 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
     """Collect testcases/*.yml as cases."""
     from numalab.core import paths
 
-    if file_path.suffix == ".yml" and file_path.parent == paths.ROOT / "testcases":
+    if file_path.suffix == ".yml" and file_path.parent in [root / "testcases" for root in paths.roots()]:
         return CaseFile.from_parent(parent, path=file_path)
     return None
 

@@ -36,7 +36,7 @@ from numalab.cli.options import (
     reach,
     size_option,
 )
-from numalab.cli.terminal import cancel, echo, limit, on_signals
+from numalab.cli.terminal import as_called, cancel, echo, limit, on_signals
 from numalab.core.errors import Exit, InputError, LabError
 from numalab.experiment import matrix as experiments
 from numalab.experiment import run as experiment
@@ -272,7 +272,7 @@ def conduct_all(plans: Sequence[tuple[Plan, int | None]], *, pool: bool, uri: st
 def _show_outcome(name: str, verdicts: Sequence[Verdict], runs: Sequence[Run]) -> None:
     for verdict in verdicts:
         echo(report_text.verdict(experiment.among_others(verdict, runs)))
-    echo(f"\ntables: ./lab.py compare {name}    judge again: ./lab.py verdict {name}")
+    echo(as_called(f"\ntables: ./lab.py compare {name}    judge again: ./lab.py verdict {name}"))
 
 
 def _night(name: str | None, plans: Sequence[tuple[Plan, int | None]]) -> None:
@@ -303,7 +303,7 @@ def _night(name: str | None, plans: Sequence[tuple[Plan, int | None]]) -> None:
         try:
             results = driver.Driver(client, night).run(wish)
         except LabError:
-            echo(f"go on with it: ./lab.py matrix --resume {night.name}", err=True)
+            echo(as_called(f"go on with it: ./lab.py matrix --resume {night.name}"), err=True)
             raise
         finally:
             client.close(timeout=MINUTE)

@@ -35,7 +35,7 @@ from numalab.cli.options import (
     show_error,
     size_option,
 )
-from numalab.cli.terminal import echo, limit, visible
+from numalab.cli.terminal import as_called, echo, limit, visible
 from numalab.core.errors import Cancelled, DeadlinePassed, Exit, HostError, InputError, LabError
 from numalab.guest import guest as guests
 from numalab.guest import launch, provision
@@ -180,7 +180,8 @@ def up(
                 f"{spec.name} is up: {spec.topology.description}; kernel {spec.boot.name}, {spec.runs_on},"
                 f" topology verified{'; from a ready state' * bool(guest.record.ready_state)}"
             )
-            echo(f"  ./lab.py ssh {spec.name}    ./lab.py console {spec.name}    ./lab.py down {spec.name}")
+            commands = [f"./lab.py {word} {spec.name}" for word in ("ssh", "console", "down")]
+            echo(as_called(f"  {'    '.join(commands)}"))
     fail_with([error for error, _ in outcomes if error is not None])
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from numalab.cli.options import MINUTE
-from numalab.cli.terminal import echo, limit
+from numalab.cli.terminal import as_called, echo, limit
 from numalab.core import paths, state
 from numalab.core.errors import InputError
 from numalab.host import image
@@ -131,7 +131,7 @@ def import_kernel(
 ) -> None:
     """Write kernels/NAME.yml for a kernel that somebody else built."""
     try:
-        path = paths.ROOT / "kernels" / f"{check_name(name)}.yml"
+        path = paths.own() / "kernels" / f"{check_name(name)}.yml"
     except ValueError as error:
         raise InputError(str(error)) from error
     if path.exists():
@@ -142,13 +142,14 @@ def import_kernel(
     prebuilt = {"bzimage": str(bzimage.absolute())} | (
         {"modules": str(modules.absolute())} if modules else {}
     )
+    path.parent.mkdir(parents=True, exist_ok=True)
     # JSON is YAML, and quotes the paths.
     path.write_text(
         f"description: {json.dumps(f'{release}, built elsewhere')}\nsource:"
         f" {json.dumps({'prebuilt': prebuilt})}\n"
     )
     recipe.load(name)
-    echo(f"{path}: {release}: lab.py up --kernel {name}")
+    echo(as_called(f"{path}: {release}: lab.py up --kernel {name}"))
 
 
 @app.command("prune")
@@ -164,4 +165,4 @@ def prune_kernels(
         if not really or prune.remove(path):
             total += used
             echo(f"{used >> 20:8}M  {path.relative_to(state.directory())}")
-    echo(f"{total >> 20:8}M  {'removed' if really else 'in all; lab.py kernel prune --remove'}")
+    echo(as_called(f"{total >> 20:8}M  {'removed' if really else 'in all; lab.py kernel prune --remove'}"))

@@ -45,7 +45,7 @@ from numalab.cli.options import (
     size_option,
 )
 from numalab.cli.progress import Progress
-from numalab.cli.terminal import echo, handle_signals, limit, outlive_readers
+from numalab.cli.terminal import as_called, echo, handle_signals, limit, outlive_readers
 from numalab.core import version
 from numalab.core.errors import Cancelled, Exit, InputError, LabError
 from numalab.guest import guest as guests
@@ -226,10 +226,8 @@ def _outcome() -> int:
     except Cancelled:
         with suppress(OSError, LabError):
             left = ", ".join(guests.made_by_us())
-            echo(
-                f"lab.py: cancelled{f'; still there: {left} (lab.py list, lab.py gc)' if left else ''}",
-                err=True,
-            )
+            there = f"; still there: {left} (lab.py list, lab.py gc)" if left else ""
+            echo(as_called(f"lab.py: cancelled{there}"), err=True)
         return Exit.CANCELLED
     except LabError as error:
         with suppress(OSError):
@@ -237,7 +235,7 @@ def _outcome() -> int:
         return error.status
     except (OSError, subprocess.SubprocessError) as error:
         with suppress(OSError):
-            echo(f"lab.py: error: {error}", err=True)
+            echo(as_called(f"lab.py: error: {error}"), err=True)
     except Exception:  # Python would exit with 1, which means "does not hold"
         with suppress(OSError):
             echo(traceback.format_exc(), err=True)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from numalab.cli.terminal import echo, error_line, limit
+from numalab.cli.terminal import as_called, echo, error_line, limit
 from numalab.core.errors import Cancelled, HostError, InputError, KernelOops, LabError
 from numalab.guest import guest as guests
 from numalab.guest.guest import Guest
@@ -148,7 +148,7 @@ def learn_options(command: Callable[..., object], words: Sequence[str]) -> None:
 
 def show_error(error: BaseException) -> None:
     """Print an error's line and, indented, its evidence."""
-    echo(f"lab.py: error: {error_line(error, _options)}", err=True)
+    echo(as_called(f"lab.py: error: {error_line(error, _options)}"), err=True)
     for line in getattr(error, "evidence", "").splitlines():
         echo(f"    {line}", err=True)
 

@@ -16,7 +16,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from numalab.cli.terminal import visible
+from numalab.cli.terminal import as_called, visible
 
 STILL_SECONDS = 60.0
 """How often a step that is not over yet is told in a pipe."""
@@ -65,7 +65,7 @@ class Progress(logging.Handler):
         fields = {"step": record.getMessage(), "who": "", "state": "note", "seconds": 0.0} | vars(record)
         subject, message, state = (
             visible(str(fields["who"])),
-            visible(str(fields["step"])),
+            as_called(visible(str(fields["step"]))),
             str(fields["state"]),
         )
         key = (record.thread or 0, message)

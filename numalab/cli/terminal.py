@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from numalab.core import paths
 from numalab.core.process import Deadline
 
 if TYPE_CHECKING:
@@ -49,6 +50,11 @@ def visible(text: str) -> str:
         letter if letter.isprintable() or letter in KEPT else letter.encode("unicode_escape").decode()
         for letter in text
     )
+
+
+def as_called(text: str) -> str:
+    """A hint with the lab's commands as a person calls them: where it is installed, lab.py is numalab."""
+    return text if paths.CHECKOUT else re.sub(r"(?<![\w/.])(?:\./)?lab\.py\b", paths.COMMAND, text)
 
 
 def echo(text: object = "", *, err: bool = False, nl: bool = True) -> None:

@@ -26,7 +26,7 @@ from numalab.core.errors import CommandFailed, HostError, InputError
 from numalab.core.process import Deadline, ends_with_us, run
 from numalab.host.ssh import Ssh
 
-INVENTORY = paths.ROOT / "inventory.ini"
+INVENTORY = paths.find("inventory.ini")
 CALLBACKS = paths.ROOT / "playbooks/callback_plugins"
 ENVIRONMENT = {
     "ANSIBLE_PIPELINING": "1",

@@ -12,6 +12,8 @@ MIRROR = "http://deb.debian.org"
 """Serves the suites that the host's sources.list does not have. Its package lists are signed."""
 KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 """MIRROR's. Debian's apt trusts them anyway; Ubuntu has them in the package debian-archive-keyring."""
+UNSECURED = ("sid", "unstable", "experimental")
+"""Suites without one for security beside them, as have backports."""
 
 
 def lists(suite: str, scratch: Path, deadline: Deadline) -> list[str]:
@@ -20,10 +22,10 @@ def lists(suite: str, scratch: Path, deadline: Deadline) -> list[str]:
     for folder in ("state/lists/partial", "cache/archives/partial"):
         (scratch / folder).mkdir(parents=True)
     signed = f" [signed-by={KEYS}]" if KEYS.exists() else ""
-    (scratch / "sources.list").write_text(
-        f"deb{signed} {MIRROR}/debian {suite} main\n"
-        f"deb{signed} {MIRROR}/debian-security {suite}-security main\n"
-    )
+    lines = [f"deb{signed} {MIRROR}/debian {suite} main\n"]
+    if suite not in UNSECURED and "-" not in suite:
+        lines.append(f"deb{signed} {MIRROR}/debian-security {suite}-security main\n")
+    (scratch / "sources.list").write_text("".join(lines))
     pairs = {
         "Dir::Etc::SourceList": "sources.list",
         "Dir::Etc::SourceParts": "none",

@@ -96,14 +96,12 @@ def recipe(name: str) -> ImageRecipe:
 def inputs(name: str, base: Path | None, deadline: Deadline) -> dict[str, str]:
     """All inputs of the image -> their hashes."""
     files = [
-        paths.ROOT / "images" / f"{name}.yml",
-        paths.ROOT / "images" / f"{name}.pkr.hcl",
+        paths.find(f"images/{name}.yml"),
+        paths.find(f"images/{name}.pkr.hcl"),
         paths.ROOT / "playbooks" / recipe(name).playbook,
     ]
     files += sorted(path for path in (paths.ROOT / "playbooks/roles/guest").rglob("*") if path.is_file())
-    hashes = {
-        str(path.relative_to(paths.ROOT)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files
-    }
+    hashes = {paths.label(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
     hashes["ssh key"] = hashlib.sha256(state.ssh_key(deadline).with_suffix(".pub").read_bytes()).hexdigest()
     hashes["format"] = str(FORMAT)
     if base:
@@ -491,7 +489,7 @@ def _packer(
                         "-color=false",
                         "-var-file",
                         scratch / "vars.pkrvars.json",
-                        paths.ROOT / "images" / f"{name}.pkr.hcl",
+                        paths.find(f"images/{name}.pkr.hcl"),
                     ]
                 ),
                 deadline=deadline,

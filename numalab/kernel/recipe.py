@@ -65,10 +65,12 @@ class Git(Value):
 
 
 class Source(Value):
-    """Where a kernel comes from: exactly one of these."""
+    """Where a kernel comes from: exactly one of these; `suite` goes with debian-source."""
 
     debian_image: bool | None = Field(default=None, alias="debian-image")
     debian_source: Series | None = Field(default=None, alias="debian-source")
+    suite: Annotated[str, Field(pattern="^[a-z]+(-backports)?$")] | None = None
+    """The Debian release that has the source package, such as testing, where the host's own has not."""
     git: Git | None = None
     tarball: Tarball | None = None
     prebuilt: Prebuilt | None = None
@@ -77,6 +79,10 @@ class Source(Value):
     @classmethod
     def _one(cls, data: Any) -> Any:
         names = [name for name, value in data.items() if value] if isinstance(data, dict) else []
+        if "suite" in names:
+            names.remove("suite")
+            if not {"debian-source", "debian_source"} & set(names):
+                raise ValueError("suite: is where a debian-source comes from, and there is none")
         if isinstance(data, dict) and len(names) != 1:
             raise ValueError(
                 f"exactly one source must be given, not {len(names)}: debian-image, debian-source, git,"
@@ -178,7 +184,7 @@ def fragments(kernel: Kernel) -> str:
     """
     texts = []
     for fragment in kernel.recipe.config:
-        path = paths.ROOT / "kernels" / "config" / f"{fragment}.config"
+        path = paths.find(f"kernels/config/{fragment}.config")
         if not path.is_file():
             known = ", ".join(catalog.names("kernels/config", ".config"))
             raise InputError(
@@ -195,15 +201,15 @@ def patch_items(recipe: KernelRecipe) -> list[tuple[bool, str]]:
 
 def is_commit(item: str) -> bool:
     """Whether an item of a git source's recipe is a commit of it. A patch set of that name goes first."""
-    return bool(COMMIT.fullmatch(item)) and not (paths.ROOT / "kernels/patches" / item).exists()
+    return bool(COMMIT.fullmatch(item)) and not paths.find(f"kernels/patches/{item}").exists()
 
 
 def patch_files(set_name: str, series: str | None, kernel: Kernel) -> list[Path]:
     """The patches of a set for one series, in order. InputError names the kernel's recipe."""
-    place = paths.ROOT / "kernels" / "patches" / set_name
+    place = paths.find(f"kernels/patches/{set_name}")
     there = sorted(path.name for path in place.iterdir() if path.is_dir()) if place.is_dir() else []
     if not there:
-        sets = sorted(path.name for path in (paths.ROOT / "kernels" / "patches").glob("*/"))
+        sets = sorted({path.name for root in paths.roots() for path in (root / "kernels/patches").glob("*/")})
         raise InputError(
             f"{kernel.file}: there is no patch set kernels/patches/{set_name}: there are"
             f" {', '.join(sets) or 'none'}"
@@ -222,7 +228,7 @@ def patch_set(set_name: str, series: str | None, kernel: Kernel, *, reverse: boo
     """A set's patches for the builder, sorted by name; in reverse order with `reverse`."""
     patches = []
     for path in patch_files(set_name, series, kernel):
-        text, label = path.read_text(), str(path.relative_to(paths.ROOT))
+        text, label = path.read_text(), paths.label(path)
         if patch.header(text, label).set != set_name:
             raise InputError(f"{label}: header: Set: is not the folder's name, {set_name}")
         patches.append(Patch(label=label, text=text, reverse=reverse))

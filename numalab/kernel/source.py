@@ -47,12 +47,8 @@ def tree(kernel: Kernel, deadline: Deadline, *, fetch: bool) -> Tree | None:
     """A kernel's source. Without `fetch` nothing is downloaded or made: None when it is not here."""
     source, era = kernel.recipe.source, kernel.era
     if source.debian_source:
-        return _debian(
-            source.debian_source,
-            container(era.container).suite if era and era.container else None,
-            deadline,
-            fetch,
-        )
+        suite = source.suite or (container(era.container).suite if era and era.container else None)
+        return _debian(source.debian_source, suite, deadline, fetch)
     if source.tarball:
         return _tarball(kernel, source.tarball, deadline, fetch)
     if source.git:
@@ -106,7 +102,8 @@ def _apt(series: str, file: str, suite: str | None, deadline: Deadline) -> Path:
                 (tree / "usr/src" / file).rename(scratch / file)
             except (CommandFailed, FileNotFoundError) as error:
                 raise HostError(
-                    f"there is no Debian package {package} to be had ({error}): apt-get update, or install it"
+                    f"there is no Debian package {package} to be had ({error}): "
+                    + (f"does {suite} have it?" if suite else "apt-get update, or install it")
                 ) from error
             for path in scratch.iterdir():
                 if path.name != file:

@@ -54,7 +54,7 @@ def workloads() -> list[str]:
 def load(name: str) -> ModuleType:
     """testcases/workloads/NAME.py, imported. Raises InputError."""
     try:
-        path = paths.ROOT / paths.WORKLOADS / f"{check_name(name)}.py"
+        path = paths.find(f"{paths.WORKLOADS}/{check_name(name)}.py")
     except ValueError as error:
         raise InputError(str(error)) from error
     spec = (
@@ -213,7 +213,10 @@ def give_files(guest: Guest, module: ModuleType, params: Value, deadline: Deadli
 
 def input_hashes(workload: str) -> dict[str, str]:
     """The workload's files, and those that every workload uses -> SHA-256."""
-    own = {path.name: path for path in sorted((paths.ROOT / paths.WORKLOADS).glob(f"{workload}.*"))}
+    own = {
+        path.name: path
+        for path in sorted(paths.find(f"{paths.WORKLOADS}/{workload}.py").parent.glob(f"{workload}.*"))
+    }
     shared = {AGENT_INPUT: paths.AGENT, WORKLOAD_INPUT: paths.WORKLOAD_MODULE}
     return {
         name: hashlib.sha256(path.read_bytes()).hexdigest()

@@ -27,8 +27,14 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def names(folder: str, suffix: str = ".yml") -> list[str]:
-    """The names of the files in a folder of the checkout, sorted."""
-    return sorted(path.name.removesuffix(suffix) for path in (paths.ROOT / folder).glob(f"*{suffix}"))
+    """The names of the files in a folder of paths.roots, sorted."""
+    return sorted(
+        {
+            path.name.removesuffix(suffix)
+            for root in paths.roots()
+            for path in (root / folder).glob(f"*{suffix}")
+        }
+    )
 
 
 def find(folder: str, name: str) -> Path:
@@ -37,7 +43,7 @@ def find(folder: str, name: str) -> Path:
         path = Path(name)
     else:
         try:
-            path = paths.ROOT / folder / f"{check_name(name)}.yml"
+            path = paths.find(f"{folder}/{check_name(name)}.yml")
         except ValueError as error:
             raise InputError(str(error)) from error
     if not path.is_file():

@@ -467,6 +467,37 @@ def test_a_source_package_of_another_suite(
     assert source.tree(recipe.load("5.10"), Deadline.after(30), fetch=False) == tree
 
 
+@pytest.mark.parametrize(
+    ("suite", "secured"), [("testing", True), ("sid", False), ("bookworm-backports", False)]
+)
+def test_a_recipe_names_the_suite_of_its_source(
+    program: Callable[[str, str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    suite: str,
+    secured: bool,
+) -> None:
+    monkeypatch.setattr(source, "USR_SRC", tmp_path / "none")
+    log = tmp_path / "lists"
+    program("apt-get", f'cat "${{2#*=}}" >> {log}; case "$*" in *" download "*) touch linux.deb;; esac')
+    program("dpkg-deb", 'mkdir -p "$3/usr/src" && echo tree > "$3/usr/src/linux-source-7.2.tar.xz"')
+    file = tmp_path / "new.yml"
+    file.write_text(f'description: new\nsource: {{debian-source: "7.2", suite: {suite}}}\nconfig: [base]\n')
+    tree = source.tree(recipe.load(str(file)), Deadline.after(30), fetch=True)
+    assert tree is not None
+    assert tree.series == "7.2"
+    lines = log.read_text()
+    assert f"{apt.MIRROR}/debian {suite} main" in lines
+    assert (f"{apt.MIRROR}/debian-security {suite}-security main" in lines) is secured
+
+
+def test_a_suite_goes_with_a_source_package_alone(tmp_path: Path) -> None:
+    file = tmp_path / "new.yml"
+    file.write_text("description: new\nsource: {git: {rev: v7.2}, suite: testing}\nconfig: [base]\n")
+    with pytest.raises(InputError, match="suite: is where a debian-source comes from"):
+        recipe.load(str(file))
+
+
 @pytest.mark.parametrize("record", [True, False], ids=["with its checksum", "of an older lab"])
 def test_a_truncated_source_package_is_downloaded_again(
     lab_state: Path,
