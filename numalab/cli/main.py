@@ -109,7 +109,7 @@ def measure_workload(
 ) -> None:
     """Run a workload by itself in one guest, and show what the kernel counted in each phase."""
     which = SizeClass(one_of(SizeClass, "--size", size))
-    runner.load(workload)
+    runner.check(workload, which)
     if on:
         result, folder = runner.run(reach(on), workload, which, limit(COMMAND_SECONDS))
     else:

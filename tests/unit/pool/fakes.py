@@ -109,9 +109,9 @@ class Pool:
         )
         until(lambda: self._file.exists() and self._file.read_text().rstrip().endswith("}"))
 
-    def start(self, name: str) -> Path:
+    def start(self, name: str, folder: Path | None = None) -> Path:
         """Start a host's worker; returns the host's state directory."""
-        folder = self.state(name)
+        folder = folder or self.state(name)
         folder.mkdir(exist_ok=True)
         resources = f"memory={8 * GIB} cpus=2 tcg=1"
         self._start(

@@ -232,8 +232,7 @@ def test_a_host_with_three_errors_is_set_aside(pool: Pool, caplog: pytest.LogCap
 def test_a_worker_with_the_collecting_state_is_refused(
     pool: Pool, lab_state: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (pool.place / "h0").symlink_to(lab_state)
-    pool.start("h0")
+    pool.start("h0", lab_state)
     session = Session(pool, nights.make([fakes.order(0, 1)]))
     session.until(lambda: "set aside" in caplog.text)
     session.wish.drain.set()
