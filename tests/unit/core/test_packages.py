@@ -47,7 +47,7 @@ def test_the_groups_of_the_makefile_and_of_the_role() -> None:
     line = next(line for line in makefile.splitlines() if line.startswith("PACKAGE_GROUPS := "))
     groups = YAML(typ="safe").load((ROLE / "defaults/main.yml").read_text())["hypervisor_groups"]
     assert line.split(" := ")[1].split() == groups
-    assert set(variables("Debian")["hypervisor_packages"]) == {*groups, "browser", "picture"}
+    assert set(variables("Debian")["hypervisor_packages"]) == {*groups, "browser", "picture", "pool"}
 
 
 def test_whatever_the_lab_asks_for_is_a_package_of_the_role() -> None:
