@@ -257,7 +257,7 @@ def test_repro() -> None:
 repro-xfsrepair: kernel 6.1-slowscan-before, all done up to phase repair-defaults of xfsrepair: what failed migrations do to the scanner
   in the guest:  sh /root/next.sh    # xfs_repair -vv /dev/vdb
                  grep -E '^(numa_pte_updates|nr_vmscan_immediate_reclaim|numa_pages_migrated|numa_hint_faults)' /proc/vmstat    # before and after
-                 perf stat -a -e migrate:mm_migrate_pages sleep 10    # meanwhile
+                 perf stat -a -r 6 -e migrate:mm_migrate_pages sleep 10    # when it is steady
   here:          ./lab.py watch repro-xfsrepair    # what moves, live
                  ./lab.py ssh repro-xfsrepair      # another shell
                  ./lab.py down repro-xfsrepair     # when you are done
