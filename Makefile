@@ -19,7 +19,7 @@ RECORD = $(VENV)/packages$(subst $(space),,$(addprefix -,$(EXTRA) $(QEMU)))
 PACKER := from numalab.core.process import Deadline; from numalab.host import packer; print(packer.fetch(Deadline.after(600)))
 YAMLLINT := {extends: default, rules: {line-length: {max: 160}, document-start: disable, comments: {min-spaces-from-content: 1}, braces: {max-spaces-inside: 0}, truthy: {check-keys: false}}}
 
-.PHONY: demo test setup packages image kernel lint unit browser vm kvm shapes chaos matrix man picture clean
+.PHONY: demo test setup packages image kernel lint unit browser vm kvm pool shapes chaos matrix man picture clean
 
 demo: image
 	$(LAB) run migratefail
@@ -106,6 +106,11 @@ chaos: kernel
 # The lab under KVM, on a host that has none: in a machine whose AMD SVM QEMU 10 emulates. Before a release; two hours or more.
 kvm: kernel
 	$(VENV)/bin/pytest -s --durations 0 tests/kvm
+
+# lab.py pool over three hypervisors in name spaces of this machine. As root; no guest boots.
+pool: setup
+	@$(MAKE) --no-print-directory packages EXTRA=pool
+	$(VENV)/bin/pytest tests/pool
 
 # What fits an hour: cases whose boots are limited to 32 minutes together. `pytest testcases` runs them all.
 matrix: kernel

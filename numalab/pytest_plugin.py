@@ -170,17 +170,14 @@ class CaseFile(pytest.File):
 
     def _kernels(self, case: Case) -> Sequence[str] | None:
         """The kernels of --kernels; () for the case's; with --series theirs there, None if one is missing."""
-        from numalab.kernel import recipe
+        from numalab.experiment import matrix
 
         kernels, series = self.config.getoption("--kernels"), self.config.getoption("--series")
         if kernels and series:
             raise InputError(f"--lab-kernels {kernels} --lab-series {series}: give one of the two")
         if not series:
             return kernels.split(",") if kernels else ()
-        counterparts = [
-            other for name in (case.before, case.after) if (other := recipe.in_series(name, series))
-        ]
-        return counterparts if len(counterparts) == 2 else None
+        return matrix.in_series(case, series)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> str | Any:
         """One line about what is wrong with the case or its options."""

@@ -27,9 +27,11 @@ out (analysis of covariance, with a variance of its own for each kernel). It cos
 by both, and with it a part of the power of few boots; so it is done only where a drift is seen, and what is
 not seen stays in the spread. benchmarks/judge.py shows the rates of wrong answers with and without a drift.
 
-A permutation test cannot be used: with 3 boots of each kernel its p is never below 2/20. benchmarks/judge.py
-measures the rates of wrong answers for several distributions, from Poisson to two modes. Not here: what a
-case expects (expectation).
+The exact test (permutation) is a second gate: with EXACT_BOOTS boots of each kernel or more a p is the larger
+one of both tests, and an interval has what either leaves in. Welch's test takes logs to be about normal, and
+two modes are not. With fewer boots the exact test would be too coarse: with 3 its p is never below 2/20.
+benchmarks/judge.py measures the rates of wrong answers for several distributions, from Poisson to two modes,
+with it and without. Not here: what a case expects (expectation).
 """
 
 from __future__ import annotations
@@ -37,16 +39,29 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from statistics import mean, median, variance
+from typing import TYPE_CHECKING
+
+from numalab.analysis import permutation
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 LEAST_BOOTS = 3
 """The least boots of each kernel for any decision. A counter that has two modes, chosen at random in each
 boot, seems to differ between two equal kernels with the chance `two_modes`: 12 % with 2 boots of each, 3 %
 with 3."""
+EXACT_BOOTS = 5
+"""The least boots of each kernel for which the exact test is asked. With 4 it could reject one split of 70
+alone, and would deny effects much less often; with 3 it would change nothing."""
 MOST_BOOTS = 1000
 """The largest result of boots_needed: so many, or more."""
 POWER = 0.8
+PARTS = 50
+"""Parts of the distribution of a standard error over which a chance is averaged."""
 MOST_EFFECT = 1e6
 """The largest result of detectable: this factor, or more."""
 EDGE = 0.5
@@ -70,6 +85,8 @@ class Effect:
     """Whether all values of a kernel are 0: before, after."""
     drift: Drift | None = None
     """What was taken out of the boots' logs."""
+    logs: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+    """The boots' logs, before and after, without the drift; None where only their spread is supposed."""
 
     @property
     def _parts(self) -> list[tuple[float, float]]:
@@ -94,6 +111,23 @@ class Effect:
     def freedom(self) -> float:
         """Satterthwaite's degrees of freedom of `error`."""
         return _freedom(self._parts)
+
+    @cached_property
+    def shifts(self) -> npt.NDArray[np.float64] | None:
+        """See permutation.shifts; None where the exact test is not asked."""
+        if self.logs is None or min(self.boots) < EXACT_BOOTS:
+            return None
+        return permutation.shifts(*self.logs)
+
+    @property
+    def planned_freedom(self) -> float:
+        """Degrees of freedom for planning.
+
+        The test estimates its own from the boots, and with few boots they come out lower than with the true
+        spread: a plan with those for a power of 80 % has a power of 70 % with 3 boots. The geometric mean of
+        them and their minimum keeps it at 80 to 83 % (test_effect measures that).
+        """
+        return math.sqrt(self.freedom * min(freedom for _, freedom in self._parts[:2]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,6 +217,7 @@ def compare(
         variances=(spread[0], spread[1]),
         vanished=vanished,
         drift=drift,
+        logs=(tuple(sides[0]), tuple(sides[1])),
     )
 
 
@@ -262,8 +297,12 @@ def quantile(probability: float, freedom: float) -> float:
 def interval(effect: Effect, alpha: float) -> tuple[float, float | None]:
     """The ratio's confidence interval at 1 - alpha; None is an open end."""
     reach = quantile(1 - alpha / 2, effect.freedom) * effect.error if effect.error > NO_SPREAD else 0.0
-    low = 0.0 if effect.vanished[1] else math.exp(effect.log - reach)
-    return low, None if effect.vanished[0] else _exp(effect.log + reach)
+    ends = effect.log - reach, effect.log + reach
+    if effect.shifts is not None:
+        exact = permutation.interval(effect.shifts, alpha)
+        ends = min(ends[0], exact[0]), max(ends[1], exact[1])
+    low = 0.0 if effect.vanished[1] else math.exp(ends[0])
+    return low, None if effect.vanished[0] else _exp(ends[1])
 
 
 def _exp(log: float) -> float | None:
@@ -283,7 +322,13 @@ def two_modes(boots: tuple[int, int]) -> float:
 
 
 def p_distance(effect: Effect, distance: float) -> float:
-    """The two-sided p of an effect whose log differs by `distance` from the supposed one."""
+    """The two-sided p of a supposed log, from which the observed one differs by `distance`: the larger of
+    that of Welch's test and that of the exact one."""
+    exact = 0.0 if effect.shifts is None else permutation.p(effect.shifts, effect.log - distance)
+    return max(_p_welch(effect, distance), exact)
+
+
+def _p_welch(effect: Effect, distance: float) -> float:
     if effect.error > NO_SPREAD:
         from scipy.special import stdtr
 
@@ -303,45 +348,90 @@ def share(part: int, whole: int, alpha: float) -> tuple[float, float]:
     return low, high
 
 
-def _planned(variances: tuple[float, float], boots: tuple[int, int]) -> float:
-    """Degrees of freedom for planning.
+def detectable(effect: Effect, alpha: float, by: float = 1.0) -> float:
+    """The least true effect (a factor) at which as many boots with this spread have a chance of POWER to
+    hold: to differ from 1, and to be estimated at `by` or more.
 
-    The test estimates its own from the boots, and with few boots they come out lower than with the true
-    spread: a plan with those for a power of 80 % has a power of 70 % with 3 boots. The geometric mean of them
-    and their minimum keeps it at 80 to 83 % (test_effect measures that).
+    At a true effect of exactly `by` that chance is a half at most, however many the boots.
     """
-    parts = [(variance / n, n - 1) for variance, n in zip(variances, boots, strict=True)]
-    return math.sqrt(_freedom(parts) * (min(boots) - 1))
+    chance = _Chance(effect, alpha)
+    least = math.log(by)
+    low, high = least, max(least, math.log(MOST_EFFECT))
+    if chance(low, least) >= POWER:
+        return by
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (low, middle) if chance(middle, least) >= POWER else (middle, high)
+    return math.exp(high)
 
 
-def detectable(effect: Effect, alpha: float) -> float:
-    """The least true effect (a factor) that as many boots with this spread show with a chance of POWER."""
-    return math.exp(min(_reach(effect.variances, effect.boots, alpha), math.log(MOST_EFFECT)))
+def boots_needed(effect: Effect, distance: float, alpha: float, *, least: float = 0.0) -> int | None:
+    """Boots of each kernel with which a true log of `distance` has a chance of POWER to differ from 0 and to
+    be estimated at `least` or more. None where no number of boots has it: `distance` is not beyond `least`.
+    """
+    return _boots_needed(effect, distance, alpha, least, 1.0)
 
 
-def boots_needed(effect: Effect, factor: float, alpha: float) -> int | None:
-    """Boots of each kernel that show a true effect of `factor` with a chance of POWER; None for factor 1."""
-    distance = abs(math.log(factor))
-    if distance <= NO_SPREAD:
+def boots_range(
+    effect: Effect, distance: float, alpha: float, *, least: float = 0.0
+) -> tuple[int, int] | None:
+    """The fewest and the most that boots_needed may be, by how well so many boots tell their own scatter: at
+    the ends of its interval at POWER (chi-squared)."""
+    from scipy.special import chdtri
+
+    if effect.error <= NO_SPREAD:
+        return (LEAST_BOOTS, LEAST_BOOTS) if distance - max(least, 0.0) > NO_SPREAD else None
+    freedom = effect.freedom
+    ends = [freedom / float(chdtri(freedom, part)) for part in ((1 - POWER) / 2, (1 + POWER) / 2)]
+    found = [_boots_needed(effect, distance, alpha, least, times) for times in ends]
+    return None if found[0] is None or found[1] is None else (found[0], found[1])
+
+
+def _boots_needed(effect: Effect, distance: float, alpha: float, least: float, times: float) -> int | None:
+    if distance - max(least, 0.0) <= NO_SPREAD:
         return None
     return LEAST_BOOTS + bisect_left(
         range(LEAST_BOOTS, MOST_BOOTS),
         True,
-        key=lambda boots: distance >= _reach(effect.variances, (boots, boots), alpha),
+        key=lambda boots: _Chance(_imagined(effect, boots, times), alpha)(distance, least) >= POWER,
     )
 
 
-def _reach(variances: tuple[float, float], boots: tuple[int, int], alpha: float) -> float:
-    """The least log effect that boots with these variances show with a chance of POWER.
+def _imagined(effect: Effect, boots: int, times: float) -> Effect:
+    """The effect from so many boots of each kernel whose variances are `times` as large.
 
-    From the noncentral t distribution, without the chance of the wrong direction (< alpha/2). Computed by its
-    inverse: scipy 1.17's nctdtr is NaN for a large noncentrality, so that an effect of 4 seemed to need more
-    boots than one of 2.
+    With longer experiments a trend is known better, by the cube of their length, and the sides' mean
+    positions come nearer to each other.
     """
-    error = math.sqrt(sum(variance / count for variance, count in zip(variances, boots, strict=True)))
-    if error <= NO_SPREAD:
-        return 0.0
-    from scipy.special import nctdtrinc
+    longer = 2 * boots / sum(effect.boots)
+    first, second = (times * variance for variance in effect.variances)
+    drift = effect.drift and replace(
+        effect.drift, variance=times * effect.drift.variance / longer**3, apart=effect.drift.apart / longer
+    )
+    return replace(effect, boots=(boots, boots), variances=(first, second), drift=drift)
 
-    freedom = _planned(variances, boots)
-    return float(nctdtrinc(freedom, 1 - POWER, quantile(1 - alpha / 2, freedom))) * error
+
+class _Chance:
+    """The chance that boots like these show a true log effect: their error and its degrees of freedom."""
+
+    def __init__(self, effect: Effect, alpha: float) -> None:
+        import numpy as np
+        from scipy.special import chdtri
+
+        self.error = effect.error
+        if self.error <= NO_SPREAD:
+            return
+        freedom = effect.planned_freedom
+        # The error as boots would estimate it, over the true one: at the middles of equal parts of its
+        # distribution, which leaves a sum over normal distributions of the integral over it.
+        parts = (np.arange(PARTS) + 0.5) / PARTS
+        self.least = quantile(1 - alpha / 2, freedom) * np.sqrt(chdtri(freedom, parts) / freedom)
+
+    def __call__(self, log: float, least: float) -> float:
+        """Of an estimate that differs from 0, upwards, and is `least` or more, when the truth is `log`."""
+        if self.error <= NO_SPREAD:
+            return float(log >= max(least, 0.0))
+        import numpy as np
+        from scipy.special import ndtr
+
+        return float(np.mean(ndtr(log / self.error - np.maximum(self.least, least / self.error))))

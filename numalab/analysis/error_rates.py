@@ -228,7 +228,7 @@ def findings(
                 positions=None if pooled else (first, second),
             )
         )
-    return expectation.together(measured)
+    return expectation.together(measured, outlook=False)
 
 
 def differ(found: Iterable[Finding]) -> bool:

@@ -39,6 +39,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
+from typing import Any
 
 from numalab.analysis import effect
 from numalab.analysis.effect import LEAST_BOOTS, Effect
@@ -142,8 +143,13 @@ def with_values(
     )
 
 
-def together(measured: Sequence[MeasuredExpectation], alpha: float = ALPHA) -> list[Finding]:
-    """A case's expectations judged, corrected over those that decide and can be answered."""
+def together(
+    measured: Sequence[MeasuredExpectation], alpha: float = ALPHA, *, outlook: bool = True
+) -> list[Finding]:
+    """A case's expectations judged, corrected over those that decide and can be answered.
+
+    `outlook`: say too what so many boots could have shown, and what more would; it takes most of the time.
+    """
     none = [1.0 if one.effect is None else effect.p_distance(one.effect, one.effect.log) for one in measured]
     less = [1.0 if one.effect is None else _p_less(one.effect, one.expectation) for one in measured]
     family = [
@@ -164,16 +170,20 @@ def together(measured: Sequence[MeasuredExpectation], alpha: float = ALPHA) -> l
             share_alpha=alpha / shares if shares and i in q_none else alpha,
         )
         reason = f"{one.label}: {reason}" if one.label else reason
-        numbers = (
-            {"ratio": _rough(one)}
-            if one.effect is None
-            else {
+        numbers: dict[str, Any] = {"ratio": _rough(one)}
+        if one.effect is not None:
+            planned = _planned_alpha(i, q_none, alpha)
+            numbers = {
                 "p": none[i],
                 "q": q_none.get(i),
                 **_interval(one.effect, own_alpha),
-                **_numbers(one.effect, one.expectation, alpha),
+                **_numbers(one.effect),
             }
-        )
+            if outlook:
+                numbers["detectable"] = effect.detectable(one.effect, planned, one.expectation.asked)
+            if outlook and answer is Answer.CANNOT_TELL and not one.obstacle and not _missed(one):
+                numbers |= _boots(one.effect, one.expectation, planned)
+                reason += f"; {_outlook(one.effect, one.expectation, numbers)}"
         findings.append(
             Finding.model_validate(
                 {
@@ -212,13 +222,37 @@ def _interval(observed: Effect, alpha: float) -> dict[str, float | None]:
     return {"low": low, "high": high, "confidence": 1 - alpha}
 
 
-def _numbers(observed: Effect, expected: Expectation, alpha: float) -> dict[str, float | None]:
+def _planned_alpha(i: int, q_none: Mapping[int, float], alpha: float) -> float:
+    """The error at which an expectation's p would make it differ from 1, when those differ that do now."""
+    if i not in q_none:
+        return alpha
+    differing = sum(q <= alpha for q in q_none.values())
+    return alpha * (differing if q_none[i] <= alpha else differing + 1) / len(q_none)
+
+
+def _numbers(observed: Effect) -> dict[str, float | None]:
     return {
         "ratio": effect.ratio(observed),
         "drift": math.exp(observed.drift.log) if observed.drift else None,
-        "detectable": effect.detectable(observed, alpha),
-        "boots_needed": effect.boots_needed(observed, _factor(observed, expected), alpha),
     }
+
+
+def _boots(observed: Effect, expected: Expectation, alpha: float) -> dict[str, Any]:
+    """Boots of each kernel that settle it, if the effect is as estimated."""
+    distance, least = _ahead(observed, expected)
+    return {
+        "boots_needed": effect.boots_needed(observed, distance, alpha, least=least),
+        "boots_range": effect.boots_range(observed, distance, alpha, least=least),
+    }
+
+
+def _ahead(observed: Effect, expected: Expectation) -> tuple[float, float]:
+    """How far an effect as estimated is from what it is tested against, and the least estimate that will do,
+    in logs: to hold, from 1, and at `by` or more; else, to be denied, from `by`."""
+    asked, towards = math.log(expected.asked), _towards(observed, expected)
+    if math.isinf(towards):
+        return abs(observed.log), 0.0
+    return (towards, asked) if towards >= asked else (asked - towards, 0.0)
 
 
 def _rough(one: MeasuredExpectation) -> float | None:
@@ -266,7 +300,7 @@ def _answer(
         return (
             Answer.CANNOT_TELL,
             None,
-            f"{reason}; q {q_none:.2g} is above {alpha:.2g}; {_lacking(one.effect, expected, alpha)}",
+            f"{reason}; q {q_none:.2g} is above {alpha:.2g}",
         )
     if _towards(one.effect, expected) < math.log(expected.asked) - effect.NO_SPREAD:
         return Answer.CANNOT_TELL, None, f"{reason}; there is an effect, but maybe not as large as that"
@@ -314,12 +348,9 @@ def _towards(observed: Effect, expected: Expectation) -> float:
 def _p_less(observed: Effect, expected: Expectation) -> float:
     """Two-sided p of E = `by`; 1 unless the observed E is less."""
     short = math.log(expected.asked) - _towards(observed, expected)
-    return effect.p_distance(observed, short) if short > effect.NO_SPREAD else 1.0
-
-
-def _factor(observed: Effect, expected: Expectation) -> float:
-    """The effect for which boots are counted: `by`, or where that is 1 the observed one."""
-    return expected.asked if expected.asked > 1 else math.exp(abs(observed.log))
+    if short <= effect.NO_SPREAD:
+        return 1.0
+    return effect.p_distance(observed, short if expected.direction is Direction.FALLS else -short)
 
 
 def _effect_text(observed: Effect, expected: Expectation, alpha: float, *, odds: bool) -> str:
@@ -341,15 +372,14 @@ def _effect_text(observed: Effect, expected: Expectation, alpha: float, *, odds:
     )
 
 
-def _lacking(observed: Effect, expected: Expectation, alpha: float) -> str:
-    """The effect that these boots could have shown, and the boots that the expected one takes."""
-    needed = effect.boots_needed(observed, _factor(observed, expected), alpha)
-    text = f"so many boots that scatter so show a factor of {effect.detectable(observed, alpha):.3g}"
-    return (
-        text
-        if needed is None
-        else (
-            f"{text}, {_factor(observed, expected):.3g} takes"
-            f" {needed}{' or more' * (needed == effect.MOST_BOOTS)} of each kernel"
-        )
-    )
+def _outlook(observed: Effect, expected: Expectation, numbers: Mapping[str, Any]) -> str:
+    """In words, `detectable` and `boots_range` of a finding that cannot be told."""
+    power = f"{100 * effect.POWER:.0f} %"
+    text = f"so many boots that scatter so hold in {power} at a true factor of {numbers['detectable']:.3g}"
+    if numbers["boots_range"] is None:
+        return text
+    fewest, most = numbers["boots_range"]
+    needed = f"{fewest} to {most}" if fewest < most else str(most)
+    needed += " or more" * (most == effect.MOST_BOOTS)
+    outcome = "hold" if _towards(observed, expected) >= math.log(expected.asked) else "deny it"
+    return f"{text}; if the effect is as estimated, {needed} of each kernel {outcome} in {power}"

@@ -405,18 +405,22 @@ def values(runs: Iterable[Run], metric: str, pattern: str) -> list[float]:
     return [number for run in runs if (number := value(run, metric, pattern)) is not None]
 
 
-def positions(
+def placed(
     before: Sequence[Run], after: Sequence[Run], metric: str, pattern: str
-) -> tuple[list[float], list[float]] | None:
-    """The numbers in their experiment of the boots that have a value; None unless one experiment made all."""
+) -> tuple[list[float], list[float], tuple[list[float], list[float]] | None]:
+    """The values of both sides, of the boots that have one, and these boots' numbers in their experiment:
+    None unless one experiment made all."""
     places = [run.place for run in (*before, *after)]
-    if len({place.experiment if place else "" for place in places}) != 1 or None in places:
-        return None
-    first, second = (
-        [float(run.place.boot) for run in side if run.place and value(run, metric, pattern) is not None]
+    single = len({place.experiment if place else "" for place in places}) == 1 and None not in places
+    kept = [
+        [(number, run) for run in side if (number := value(run, metric, pattern)) is not None]
         for side in (before, after)
-    )
-    return first, second
+    ]
+    first, second = ([number for number, _ in side] for side in kept)
+    if not single:
+        return first, second, None
+    one, other = ([float(run.place.boot) for _, run in side if run.place] for side in kept)
+    return first, second, (one, other)
 
 
 def known(metric: str) -> bool:

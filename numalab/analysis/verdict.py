@@ -26,7 +26,7 @@ from numalab.analysis.effect import LEAST_BOOTS
 from numalab.core.errors import InputError
 from numalab.model import order
 from numalab.model.case import Arm, CaseSize, Expectation, Place
-from numalab.model.run import Run
+from numalab.model.run import PhaseResult, Run
 from numalab.model.values import jsonable
 from numalab.model.verdict import Answer, Finding, Grade, Verdict
 from numalab.runs import compatibility
@@ -111,6 +111,7 @@ def verdict(
                     *_about_order(whole, findings),
                     *kernel_state.doubts(sides, configurations or {}),
                     *_about_values(findings, sides),
+                    *_about_builds(findings, whole),
                     *_about_thresholds(first, sides, calibration),
                 ],
             )
@@ -238,7 +239,9 @@ def _kernel(run: Run) -> Traits:
 
 def _measured(expected: Expectation, sides: Sides) -> expectation.MeasuredExpectation:
     """An expectation with the values of the boots that have one."""
-    values = {arm: metrics.values(runs, expected.metric, expected.phase) for arm, runs in sides.items()}
+    before, after, positions = metrics.placed(
+        sides[Arm.BEFORE], sides[Arm.AFTER], expected.metric, expected.phase
+    )
     kind = metrics.kind(expected.metric)
     release = next((run.release for run in sides[Arm.AFTER]), "")
     runs = [run for side in sides.values() for run in side]
@@ -250,13 +253,13 @@ def _measured(expected: Expectation, sides: Sides) -> expectation.MeasuredExpect
     )
     return expectation.with_values(
         expected,
-        values[Arm.BEFORE],
-        values[Arm.AFTER],
+        before,
+        after,
         kind,
         obstacle=unfit,
         silent="emulated" if unfit else foreign,
         label="instruction time" if metrics.instruction_time(expected.metric, runs) and not unfit else "",
-        positions=metrics.positions(sides[Arm.BEFORE], sides[Arm.AFTER], expected.metric, expected.phase),
+        positions=positions,
     )
 
 
@@ -270,17 +273,13 @@ def busy(run: Run) -> str:
     if run.virtual or run.error or run.place is None:
         return ""
     phases = [expected.phase for expected in run.place.case.expect if expected.decides]
-    share, name = max(
-        (
-            (one.host_kept or 0.0, one.phase.name)
-            for one in run.measured
-            if any(fnmatchcase(one.phase.name, phase) for phase in phases)
-        ),
-        default=(0.0, ""),
-    )
-    if share <= KEPT:
-        return ""
-    return f"phase {name}: other programs took {share:.0%} of the processor time that the guest asked for"
+    deciding = [
+        one
+        for one in run.measured
+        if one.host_kept is not None and any(fnmatchcase(one.phase.name, phase) for phase in phases)
+    ]
+    share, words, name = _lost(deciding)
+    return f"phase {name}: {words}" if share > KEPT else ""
 
 
 def _about_runs(every: Sequence[Run], sides: Sides) -> list[str]:
@@ -360,7 +359,7 @@ def _about_seeds(every: Sequence[Run]) -> list[str]:
 
 def _about_host(every: Sequence[Run]) -> list[str]:
     """A doubt when other programs kept the host busy while a guest followed the host's clock."""
-    losses = {run.id: _lost(run) for run in every if not run.virtual and not run.error}
+    losses = {run.id: _lost(run.measured) for run in every if not run.virtual and not run.error}
     shares = {ident: lost for ident, lost in losses.items() if lost[0] > KEPT}
     if not shares:
         return []
@@ -383,16 +382,20 @@ def _about_order(runs: Sequence[Run], findings: Sequence[Finding]) -> list[str]:
     return [f"the host was not in order for times: {'; '.join(wrong)}"] if wrong else []
 
 
-def _lost(run: Run) -> tuple[float, str]:
-    """The most that other programs took in a measured phase, as a share and in words."""
+def _lost(phases: Sequence[PhaseResult]) -> tuple[float, str, str]:
+    """The most that other programs took in a phase: as a share, in words, and the phase's name."""
     shares = [
-        (one.host_kept, "took {:.0%} of the processor time that the guest asked for")
+        (one.host_kept, "took {:.0%} of the processor time that the guest asked for", one.phase.name)
         if one.host_kept is not None
-        else (one.host_others or 0.0, "took {:.0%} of its processor time, and the guest had less of it")
-        for one in run.measured
+        else (
+            one.host_others or 0.0,
+            "took {:.0%} of its processor time, and the guest had less of it",
+            one.phase.name,
+        )
+        for one in phases
     ]
-    share, words = max(shares, default=(0.0, ""))
-    return share, f"other programs {words.format(share)}"
+    share, words, name = max(shares, default=(0.0, "", ""))
+    return share, f"other programs {words.format(share)}", name
 
 
 def _about_values(findings: Sequence[Finding], sides: Sides) -> list[str]:
@@ -410,6 +413,22 @@ def _about_values(findings: Sequence[Finding], sides: Sides) -> list[str]:
         for finding in findings
         for arm, values in ((Arm.BEFORE, finding.before), (Arm.AFTER, finding.after))
         if 0 < len(values) < len(sides[arm])
+    ]
+
+
+def _about_builds(findings: Sequence[Finding], runs: Sequence[Run]) -> list[str]:
+    """A doubt when times decide that one build of each kernel took; where instructions are counted, or times
+    decide nothing, where the code lies does not matter."""
+    times = [
+        finding.expectation.metric
+        for finding in findings
+        if finding.decides and metrics.kind(finding.expectation.metric) is metrics.Kind.TIME
+    ]
+    if not times or any(run.emulated for run in runs):
+        return []
+    return [
+        "one build of each kernel: where the linker puts code and data moves a time by some per cent, and"
+        f" more boots do not average that out ({', '.join(dict.fromkeys(times))})"
     ]
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""lab.py cases, run, verdict, calibrate, repro, watch: cases run and judged, and a case's machine for a
-person.
+"""lab.py cases, run, matrix, verdict, calibrate, repro, watch: cases run and judged, and a case's machine for
+a person.
 
 Options in, text out; the work is done by experiment and analysis.
 """
@@ -11,6 +11,7 @@ import itertools
 import os
 import sys
 import time
+from collections.abc import Sequence
 from typing import Annotated
 
 import click
@@ -35,8 +36,9 @@ from numalab.cli.options import (
     reach,
     size_option,
 )
-from numalab.cli.terminal import as_called, cancel, echo, limit
-from numalab.core.errors import Exit, InputError
+from numalab.cli.terminal import as_called, cancel, echo, limit, on_signals
+from numalab.core.errors import Exit, InputError, LabError
+from numalab.experiment import matrix as experiments
 from numalab.experiment import run as experiment
 from numalab.experiment.plan import Plan, build_kernels, interesting_phase, make_plan
 from numalab.guest import guest as guests
@@ -44,6 +46,7 @@ from numalab.guest import launch
 from numalab.host import ssh
 from numalab.host.hypervisor import connect
 from numalab.model import catalog
+from numalab.model.run import Run
 from numalab.model.values import SizeClass
 from numalab.model.verdict import Answer, Verdict
 from numalab.report import text as report_text
@@ -62,6 +65,9 @@ CaseName = Annotated[
 ]
 TopologyOption = Annotated[
     str | None, typer.Option("--topology", "-t", metavar="T", help="instead of the case's first machine")
+]
+PoolOption = Annotated[
+    bool, typer.Option("--pool", help="on the pool's hosts (pool up) instead of this machine")
 ]
 BootsOption = Annotated[
     str | None,
@@ -139,7 +145,10 @@ def cases() -> None:
 
 
 def run(
-    case: CaseName,
+    cases: Annotated[
+        list[str],
+        typer.Argument(metavar="CASE…", help="names in testcases/ (see cases), or paths to such files"),
+    ],
     kernels: Annotated[
         str | None,
         typer.Option(
@@ -171,20 +180,147 @@ def run(
             help="guests at a time (virtual clock); default: as many as CPUs and memory allow",
         ),
     ] = None,
+    pool: PoolOption = False,
     uri: Uri = None,
 ) -> None:
-    """Run a case: fresh guests of each kernel in turn, then a verdict from their counters."""
-    plan = _plan(
-        case, size, kernels, topology_name, memory, vcpus, accelerator, clock, profile, seed, side_by_side
+    """Run cases: fresh guests of each kernel in turn, then a verdict from their counters."""
+    plans = [
+        _plan(
+            case, size, kernels, topology_name, memory, vcpus, accelerator, clock, profile, seed, side_by_side
+        )
+        for case in cases
+    ]
+    conduct_all([(plan, boots_option(boots, plan)) for plan in plans], pool=pool, uri=uri)
+
+
+def matrix(
+    cases: Annotated[
+        list[str] | None, typer.Argument(metavar="[CASE…]", help="default: all of testcases/")
+    ] = None,
+    sizes: Annotated[
+        list[str] | None,
+        typer.Option("--size", metavar="quick|full", help="may be repeated; default: quick"),
+    ] = None,
+    topologies: Annotated[
+        list[str] | None,
+        typer.Option("--topology", "-t", metavar="T", help="may be repeated; default: each case's first"),
+    ] = None,
+    kernels: Annotated[
+        list[str] | None,
+        typer.Option("--kernels", metavar="K,K…", help="before and after; may be repeated"),
+    ] = None,
+    series: Annotated[
+        list[str] | None,
+        typer.Option("--series", metavar="S", help="each case's kernels of this series; may be repeated"),
+    ] = None,
+    boots: BootsOption = None,
+    accelerator: AccelOption = "auto",
+    clock: ClockOption = "auto",
+    pool: PoolOption = False,
+    resume: Annotated[
+        str | None,
+        typer.Option("--resume", metavar="NIGHT", help="go on with a night on the pool, from the store"),
+    ] = None,
+    uri: Uri = None,
+) -> None:
+    """Run cases x sizes x topologies x kernels, on this machine one after another or over a pool of hosts."""
+    if resume:
+        if cases or topologies or kernels or series or boots:
+            raise InputError(f"--resume {resume}: the night has its cases already; give no others")
+        _night(resume, [])
+        return
+    cells = experiments.cells(
+        cases or catalog.names("testcases"),
+        sizes=[SizeClass(one_of(SizeClass, "--size", one)) for one in sizes or [SizeClass.QUICK]],
+        topologies=topologies or (),
+        kernels=kernels or (),
+        series=series or (),
     )
-    outcome = _conduct(plan, boots_option(boots, plan), uri)
-    for verdict in outcome.verdicts:
-        echo(report_text.verdict(experiment.among_others(verdict, [run for run, _ in outcome.runs])))
-    hint = (
-        f"tables: ./lab.py compare {outcome.experiment}    judge again: ./lab.py verdict {outcome.experiment}"
-    )
-    echo(as_called(f"\n{hint}"))
-    raise typer.Exit(status(outcome.verdicts))
+    plans = [
+        make_plan(
+            cell.case,
+            cell.size,
+            kernels=cell.kernels,
+            topology_name=cell.topology,
+            accel=accel_word(accelerator),
+            clock=clock_word(clock),
+        )
+        for cell in cells
+    ]
+    if not plans:
+        raise InputError("the matrix is empty: no case has these sizes and kernels")
+    conduct_all([(plan, boots_option(boots, plan)) for plan in plans], pool=pool, uri=uri)
+
+
+def conduct_all(plans: Sequence[tuple[Plan, int | None]], *, pool: bool, uri: str | None) -> None:
+    """Run experiments, print their verdicts, and exit with the gravest status."""
+    if pool:
+        if uri:
+            raise InputError(
+                "--pool --connect: each host of a pool uses its own libvirt; give one of the two"
+            )
+        _night(None, plans)
+        return
+    verdicts: list[Verdict] = []
+    for plan, boots in plans:
+        outcome = _conduct(plan, boots, uri)
+        _show_outcome(outcome.experiment, outcome.verdicts, [run for run, _ in outcome.runs])
+        verdicts += outcome.verdicts
+    raise typer.Exit(status(tuple(verdicts)))
+
+
+def _show_outcome(name: str, verdicts: Sequence[Verdict], runs: Sequence[Run]) -> None:
+    for verdict in verdicts:
+        echo(report_text.verdict(experiment.among_others(verdict, runs)))
+    echo(as_called(f"\ntables: ./lab.py compare {name}    judge again: ./lab.py verdict {name}"))
+
+
+def _night(name: str | None, plans: Sequence[tuple[Plan, int | None]]) -> None:
+    """Run plans on the pool, or go on with the night of this name."""
+    # Here: Dask is imported when a pool is used, and takes a second.
+    from numalab.pool import cluster, driver, store, unit
+    from numalab.pool import night as nights
+    from numalab.pool.queue import Cause
+
+    for plan, _ in plans:
+        if plan.case_name not in catalog.names("testcases"):
+            raise InputError(
+                f"case {plan.case_name}: is no file of testcases/, which every host of a pool has"
+            )
+    wish = driver.Wish()
+    restore = on_signals(wish.drain.set, wish.end.set)
+    try:
+        client = cluster.connect()
+        night = (
+            nights.Night(name)
+            if name
+            else nights.make([unit.order(number, *one) for number, one in enumerate(plans)])
+        )
+        echo(
+            f"night {night.name}: {len(night.orders)} experiments; dashboard: {client.dashboard_link}",
+            err=True,
+        )
+        try:
+            results = driver.Driver(client, night).run(wish)
+        except LabError:
+            echo(as_called(f"go on with it: ./lab.py matrix --resume {night.name}"), err=True)
+            raise
+        finally:
+            client.close(timeout=MINUTE)
+    finally:
+        restore()
+    for result in results:
+        if result.verdicts:
+            _show_outcome(result.experiment, result.verdicts, store.runs(result.experiment))
+    for result in results:
+        answer = ", ".join(verdict.answer for verdict in result.verdicts) or f"{result.cause}: {result.why}"
+        echo(f"{result.order.case:16} {result.order.size:6} {result.order.topology:12} {answer}")
+    causes = {result.cause for result in results}
+    if Cause.CRASH in causes:
+        raise typer.Exit(Exit.KERNEL_CRASHED)
+    if causes - {None}:
+        raise typer.Exit(Exit.LAB_ERROR)
+    raise typer.Exit(status(tuple(verdict for result in results for verdict in result.verdicts)))
 
 
 def verdict(
@@ -321,5 +457,5 @@ def _show(rows: list[tuple[str, str, str]]) -> None:
 
 def register(app: typer.Typer) -> None:
     """Add these commands to lab.py."""
-    for command in (cases, run, verdict, calibrate, repro, watch):
+    for command in (cases, run, matrix, verdict, calibrate, repro, watch):
         app.command()(command)

@@ -52,6 +52,7 @@ from numalab.model import catalog, topology, verification
 from numalab.model.guest import BootWay, DiskForm, GuestRecord, Init
 from numalab.model.topology import Disk, Topology
 from numalab.model.values import check_name, first_fault
+from numalab.pool import cluster
 from numalab.report import text as report_text
 
 
@@ -475,7 +476,7 @@ def down(
 def gc(uri: Uri = None) -> None:
     """Remove what killed commands left: domains, overlays, half-made images. Touches nothing that is not the
     lab's."""
-    removed = maintenance_gc.collect(connect(uri, limit(MINUTE)), limit(5 * MINUTE))
+    removed = cluster.sweep() + maintenance_gc.collect(connect(uri, limit(MINUTE)), limit(5 * MINUTE))
     inventory()
     for line in removed or ["nothing to remove"]:
         echo(line)

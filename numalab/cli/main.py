@@ -23,6 +23,7 @@ from numalab.cli import case as case_commands
 from numalab.cli import guest as guest_commands
 from numalab.cli import html as html_commands
 from numalab.cli import kernel as kernel_commands
+from numalab.cli import pool as pool_commands
 from numalab.cli import report as report_commands
 from numalab.cli.options import (
     COMMAND_SECONDS,
@@ -68,6 +69,7 @@ app = typer.Typer(
 images = typer.Typer(no_args_is_help=True, help="Guest images: build and list them.")
 app.add_typer(images, name="image")
 app.add_typer(kernel_commands.app, name="kernel")
+app.add_typer(pool_commands.app, name="pool")
 for part in (guest_commands, case_commands, report_commands, html_commands):
     part.register(app)
 
@@ -107,7 +109,7 @@ def measure_workload(
 ) -> None:
     """Run a workload by itself in one guest, and show what the kernel counted in each phase."""
     which = SizeClass(one_of(SizeClass, "--size", size))
-    runner.load(workload)
+    runner.check(workload, which)
     if on:
         result, folder = runner.run(reach(on), workload, which, limit(COMMAND_SECONDS))
     else:

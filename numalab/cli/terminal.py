@@ -146,6 +146,24 @@ def once(action: Callable[[], None]) -> Callable[[int, FrameType | None], None]:
     return handler
 
 
+def on_signals(first: Callable[[], None], second: Callable[[], None]) -> Callable[[], None]:
+    """From now on the first of SIGNALS runs `first`, the next one `second`, later ones nothing; returns a
+    function that restores the handlers. Main thread only."""
+    actions = [first, second]
+
+    def handler(_signal: int, _frame: FrameType | None) -> None:
+        if actions:
+            _thread.start_new_thread(actions.pop(0), ())
+
+    before = [(kind, signal.signal(kind, handler)) for kind in SIGNALS]
+
+    def restore() -> None:
+        for kind, old in before:
+            signal.signal(kind, old)
+
+    return restore
+
+
 def handle_signals(action: Callable[[], None] = cancel_waits) -> Callable[[], None]:
     """Run `action` on the first of SIGNALS; returns a function that restores the handlers. Main thread only.
 

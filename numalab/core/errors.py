@@ -71,8 +71,8 @@ class GuestError(LabError):
 
 
 class BootHung(GuestError):
-    """A boot hung: a guest's under emulation (guest.HUNG_SECONDS), which a fault of the emulator, an oops or
-    a failed assertion in QEMU, may also have ended; or one that tries KVM (accelerator.Progress)."""
+    """A boot hung: a guest's under emulation (guest.HUNG_SECONDS), or one that tries KVM
+    (accelerator.Progress). Or a fault of the emulator ended it: an oops, or a failed assertion in QEMU."""
 
 
 class GuestLost(GuestError):

@@ -41,14 +41,15 @@ from numalab.experiment.plan import (
 from numalab.guest import guest as guests
 from numalab.guest import launch, provision
 from numalab.guest.guest import Guest
-from numalab.host import accelerator, ssh
+from numalab.host import accelerator, image, ssh
 from numalab.host.hypervisor import Host
 from numalab.kernel import kconfig
 from numalab.kernel.recipe import Kernel
 from numalab.measure import programs, runner
 from numalab.model.case import Arm, Place
+from numalab.model.guest import Boot as BootFiles
 from numalab.model.run import CONFIGURATION, Run
-from numalab.model.values import Clock, SizeClass
+from numalab.model.values import Clock, SizeClass, Value
 from numalab.model.verdict import Answer, Verdict
 from numalab.runs import index as run_index
 from numalab.runs import record
@@ -86,12 +87,13 @@ def run(
     *,
     experiment: str,
     first: int = 0,
+    planned: int | None = None,
     looks: int = 1,
     limit: Callable[[float], Deadline],
     began: Callable[[ExperimentBoot], runner.Watcher | None] = lambda _: None,
 ) -> Generator[tuple[Run, Path]]:
     """Boot and measure rounds `first` to `boots` - 1, plan.side_by_side guests at a time. Yields a run for
-    each boot, in order.
+    each boot, in order. `planned` rounds are in the record; None: `boots`.
 
     An error in any boot ends the experiment; earlier runs stay. Nothing begins while the caller looks at a
     run. Close the generator when not all of it is used: that ends the boots in progress.
@@ -106,7 +108,7 @@ def run(
                 arm=Arm.BEFORE if index == 0 else Arm.AFTER,
                 boot=number,
                 looks=looks,
-                planned=boots * len(plan.kernels),
+                planned=(planned or boots) * len(plan.kernels),
                 seed=plan.seed,
                 side_by_side=plan.side_by_side or 1,
             ),
@@ -213,9 +215,9 @@ def _crash_of(boot: ExperimentBoot) -> Iterator[None]:
         ) from error
 
 
-def fresh_experiment(plan: Plan) -> str:
+def fresh_experiment(case_name: str) -> str:
     """A new experiment's name: time, case, process id, random digits."""
-    return f"{state.stamp()}-{plan.case_name}-{os.getpid()}-{secrets.token_hex(4)}"
+    return f"{state.stamp()}-{case_name}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 @contextmanager
@@ -354,10 +356,74 @@ def _settled(plan: Plan, host: Host, deadline: Deadline) -> Plan:
     return plan.model_copy(update=chosen)
 
 
+class Settled(Value):
+    """What the first round of an experiment settles for the others: its builds, accelerator and clock."""
+
+    image_id: str
+    pinned: dict[str, BootFiles]
+    probe: accelerator.Probe
+    clock: Clock
+    side_by_side: int
+
+
+def one_round(
+    plan: Plan,
+    host: Host,
+    number: int,
+    *,
+    experiment: str,
+    rounds: int,
+    looks: int,
+    settled: Settled | None,
+    limit: Callable[[float], Deadline],
+) -> Settled:
+    """Boot and measure round `number` of an experiment of `rounds`, whose other rounds other calls run.
+
+    `settled` is what an earlier call returned, None for the first. The plan has its seed. Raises as `run`.
+    """
+    if settled is None:
+        build_kernels(plan, limit(PREPARE_SECONDS))
+        pinned, folders = pin_builds(plan, limit(SPARE_SECONDS))
+    else:
+        pinned = plan.model_copy(update={"image_id": settled.image_id, "pinned": settled.pinned})
+        base = image.pinned(plan.image, settled.image_id)
+        folders = launch.folders(base, *settled.pinned.values())
+    with state.using(*folders):
+        if settled is None:
+            ready = _settled(pinned, host, limit(launch.UP_SECONDS))
+            make_programs(ready, host, limit)
+        else:
+            chosen = {"probe": settled.probe, "clock": settled.clock, "side_by_side": settled.side_by_side}
+            ready = pinned.model_copy(update=chosen)
+        boots = run(
+            ready,
+            host,
+            number + 1,
+            experiment=experiment,
+            first=number,
+            planned=rounds,
+            looks=looks,
+            limit=limit,
+        )
+        with closing(boots):
+            for _ in boots:
+                pass
+    assert ready.probe is not None
+    assert ready.clock is not None
+    assert ready.side_by_side is not None
+    return Settled(
+        image_id=ready.image_id,
+        pinned=ready.pinned,
+        probe=ready.probe,
+        clock=ready.clock,
+        side_by_side=ready.side_by_side,
+    )
+
+
 def _conduct(
     plan: Plan, host: Host, boots: int | None, *, limit: Callable[[float], Deadline], view: Observer
 ) -> Outcome:
-    experiment, runs = fresh_experiment(plan), list[tuple[Run, Path]]()
+    experiment, runs = fresh_experiment(plan.case_name), list[tuple[Run, Path]]()
     looks = (boots,) if boots else verdict.looks(plan.case_size)
     first, rounds = 0, looks[0]
     while True:

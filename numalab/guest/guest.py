@@ -274,7 +274,10 @@ class Guest:
         """
         self._console.grew, self._booting = time.monotonic(), True
         try:
-            self.ssh.wait(deadline, listens=listens)
+            if listens:
+                self.ssh.connect(deadline)
+            else:
+                self.ssh.wait(deadline)
         except DeadlinePassed as error:
             if not any(piece.strip() for piece in self.console_pieces()):
                 raise GuestError(console.silence(self.name, self.host.cpu_seconds(self.mark))) from error

@@ -22,7 +22,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from numalab.core import paths, state
-from numalab.core.errors import CommandFailed, HostError
+from numalab.core.errors import CommandFailed, HostError, InputError
 from numalab.core.process import Deadline, ends_with_us, run
 from numalab.host.ssh import Ssh
 
@@ -80,6 +80,26 @@ def literals(values: Mapping[str, object]) -> str:
     text = io.StringIO()
     yaml.dump({name: _literal(value) for name, value in values.items()}, text)
     return text.getvalue()
+
+
+def hosts(inventory: Path, group: str, deadline: Deadline) -> dict[str, dict[str, Any]]:
+    """The hosts of a group and of its children -> their variables, as Ansible reads them.
+    InputError for a file that Ansible cannot read."""
+    if not inventory.is_file():
+        raise InputError(f"{inventory}: there is no such inventory")
+    words = [ansible("ansible-inventory"), "-i", str(inventory), "--list"]
+    env = {**ENVIRONMENT, "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "1"}
+    try:
+        everything = json.loads(run(words, deadline=deadline, env=env).stdout)
+    except CommandFailed as error:
+        raise InputError(f"{inventory}: Ansible cannot read it", evidence=error.evidence) from error
+    names: list[str] = []
+    groups = [group]
+    for one in groups:
+        about = everything.get(one, {})
+        names += [name for name in about.get("hosts", ()) if name not in names]
+        groups += [child for child in about.get("children", ()) if child not in groups]
+    return {name: everything["_meta"]["hostvars"].get(name, {}) for name in names}
 
 
 def inventory_path() -> Path:

@@ -20,6 +20,8 @@ echo "machine=$(uname -n)"
 echo "kernel=$(uname -r)"
 echo "cpu=$(sed -n 's/^model name[[:space:]]*:[[:space:]]*//p' /proc/cpuinfo | head -n 1)"
 echo "cpus=$(getconf _NPROCESSORS_ONLN)"
+microcode=$(sed -n 's/^microcode[[:space:]]*:[[:space:]]*//p' /proc/cpuinfo | head -n 1)
+[ -z "$microcode" ] || echo "microcode=$microcode"
 [ ! -s /etc/machine-id ] || echo "machine id=$(sha256sum </etc/machine-id | cut -c 1-16)"
 read -r load rest </proc/loadavg
 echo "load at start=$load"
@@ -51,8 +53,8 @@ NEEDED = ("machine", "kernel", "cpu", "cpus", "load at start")
 
 
 def read_facts(where: Where, deadline: Deadline, root: str = "") -> dict[str, str]:
-    """A machine's facts, in one round trip; `machine id`, and what model.order judges, are absent where it
-    does not tell them. Raises HostError. `root` is for tests; see FACTS."""
+    """A machine's facts, in one round trip; `machine id`, `microcode` and what model.order judges are
+    absent where it does not tell them. Raises HostError. `root` is for tests; see FACTS."""
     text = where.run(["sh", "-c", FACTS, "sh", root], deadline=deadline).stdout
     facts = {
         key: value.strip()

@@ -227,9 +227,15 @@ class Ssh:
             watch=self.watch,
         )
 
-    def wait(self, deadline: Deadline, *, listens: bool = False) -> None:
+    def connect(self, deadline: Deadline) -> None:
+        """Connect to a guest whose sshd listens already. It is not waited for with tries for its greeting, of
+        which each would cost an emulated sshd a process."""
+        if not self._connects(deadline):
+            self.wait(deadline)
+
+    def wait(self, deadline: Deadline) -> None:
         """Wait until a command runs. QEMU accepts a connection at once and holds it, so first wait for sshd's
-        greeting, unless sshd `listens` already: each try costs an emulated sshd a process.
+        greeting.
 
         Later tries get more time each: on a busy host an emulated sshd needs seconds to greet.
         """
@@ -238,8 +244,7 @@ class Ssh:
             deadline.check(f"guest {self.guest}: waiting for SSH on port {self.port}")
             if self.watch:
                 self.watch()
-            if listens or self._greets(deadline, max(1.0, (time.monotonic() - began) / 10)):
-                listens = False
+            if self._greets(deadline, max(1.0, (time.monotonic() - began) / 10)):
                 if self._connects(deadline):
                     return
                 deadline.pause(1.0)

@@ -4,8 +4,8 @@ Reads a JSON object on standard input: {"command": shell command, "files": [glob
 optionally "trace": [system:event] to be counted, "sample": seconds between samples, "profile": samples a
 second of a call-graph profile. Prints one: {"before": {path: text}, "after": …, "status", "elapsed", "user",
 "system", "stdout", "stderr", "timed_out", "load", "profile"}. Each sample goes to standard error as it is
-taken: {"t": seconds, "vmstat": {name: value}, "node0.vmstat": …, "node0.DMA32": {name: value}}. Standard library
-only; nothing of numalab is in the guest. The snapshots are taken right at the command's edges, so that neither SSH
+taken: {"t": seconds, "vmstat": {name: value}, "node0.vmstat": …, "node0.DMA32": {name: value}, "trace": {event:
+count}}. Standard library only; nothing of numalab is in the guest. The snapshots are taken right at the command's edges, so that neither SSH
 nor this interpreter's start is counted.
 """
 
@@ -64,16 +64,19 @@ class Tracepoints:
                 continue
             self._drop(event)
 
-    def text(self) -> str:
-        """`system:event COUNT` lines: read, still in a ring, overwritten or dropped, on every CPU."""
-        lines = []
+    def counts(self) -> dict[str, int]:
+        """How often each event was hit: read, still in a ring, overwritten or dropped, on every CPU."""
+        counts = {}
         for event, place in self.places.items():
-            count = 0
+            counts[event] = 0
             for path in glob.glob(f"{place}/per_cpu/cpu*/stats"):  # noqa: PTH207
                 facts = dict(line.split(": ") for line in read(path).splitlines() if ": " in line)
-                count += sum(int(facts.get(key, 0)) for key in ("entries", "overrun", "dropped events", "read events"))
-            lines.append(f"{event} {count}\n")
-        return "".join(lines)
+                counts[event] += sum(int(facts.get(key, 0)) for key in ("entries", "overrun", "dropped events", "read events"))
+        return counts
+
+    def text(self) -> str:
+        """`system:event COUNT` lines."""
+        return "".join(f"{event} {count}\n" for event, count in self.counts().items())
 
     def close(self) -> None:
         """Remove the instances; names are recorded again if they were."""
@@ -138,8 +141,8 @@ def snapshot(patterns: list[str], trace: Tracepoints | None = None, threads: lis
     return found
 
 
-def sample(start: float) -> dict[str, object]:
-    """What moves, now: counters of the machine and of each node."""
+def sample(start: float, trace: Tracepoints | None = None) -> dict[str, object]:
+    """What moves, now: counters of the machine and of each node, and tracepoints."""
     found: dict[str, object] = {"t": round(time.monotonic() - start, 2)}
     for path, text in snapshot(list(SAMPLED)).items():
         pairs = (line.split() for line in text.splitlines())
@@ -147,6 +150,8 @@ def sample(start: float) -> dict[str, object]:
         found[name] = {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[0].startswith(MOVING)}
     with contextlib.suppress(OSError):
         found.update(zones(read(ZONES)))
+    if trace and trace.places:
+        found["trace"] = trace.counts()
     return found
 
 
@@ -166,11 +171,11 @@ def zones(text: str) -> dict[str, dict[str, int]]:
     return {name: counts for name, counts in found.items() if counts.get("present")}
 
 
-def sampling(every: float, start: float, done: threading.Event) -> None:
+def sampling(every: float, start: float, done: threading.Event, trace: Tracepoints | None = None) -> None:
     """Samples on standard error until `done`; twice as far apart after each MOST."""
     taken = 0
     while not done.wait(every):
-        sys.stderr.write(json.dumps(sample(start)) + "\n")
+        sys.stderr.write(json.dumps(sample(start, trace)) + "\n")
         sys.stderr.flush()
         taken += 1
         if taken % MOST == 0:
@@ -226,7 +231,7 @@ def measured(about: dict[str, Any], trace: Tracepoints) -> dict[str, object]:
         signal.signal(signal.SIGALRM, end)
         signal.signal(signal.SIGTERM, end)  # of the timeout(1) around us: the whole run's limit
         signal.setitimer(signal.ITIMER_REAL, about["limit"])
-        sampler = threading.Thread(target=sampling, args=(about.get("sample"), start, done))
+        sampler = threading.Thread(target=sampling, args=(about.get("sample"), start, done, trace))
         if about.get("sample"):
             sampler.start()
         # wait4 counts what the command and all children that it waited for used.

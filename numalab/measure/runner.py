@@ -105,6 +105,12 @@ def parameters(module: ModuleType, size: SizeClass, over: Mapping[str, Any]) -> 
         raise InputError(f"{name}: {size} parameter {first_line(error)}") from error
 
 
+def check(workload: str, size: SizeClass) -> None:
+    """InputError when a workload, or a file of the user's that it needs, is not there: before a guest is."""
+    module = load(workload)
+    module.phases(parameters(module, size, {}))
+
+
 def run(
     guest: Guest,
     workload: str,

@@ -70,9 +70,13 @@ class Finding(Value):
     q: float | None = None
     """p after false-discovery correction over the case's deciding expectations; None for the others."""
     detectable: float | None = None
-    """The least effect (as `by`: 1.3 is 30 %) that so many boots of this spread show with a power of 80 %."""
+    """The least true effect (as `by`: 1.3 is 30 %) at which so many boots of this spread hold with a chance
+    of 80 %: differ from 1, and are estimated at `by` or more."""
     boots_needed: int | None = None
-    """Boots of each kernel that show `by` (where that is 1, the observed effect) with a power of 80 %."""
+    """Of what cannot be told, boots of each kernel that settle it with a chance of 80 % if the effect is as
+    estimated: to hold where that is beyond `by`, else to be denied. None where no number does."""
+    boots_range: tuple[int, int] | None = None
+    """The fewest and the most that `boots_needed` may be: so few boots hardly know their own scatter."""
     answer: Answer
     grade: Grade | None = None
     """None where the answer needs none: it holds and its size is clear, or it cannot be told."""

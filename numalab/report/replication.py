@@ -95,7 +95,7 @@ def _row(
 ) -> tuple[Beside, expectation.MeasuredExpectation]:
     """A published row without our effect yet, and what was measured for it."""
     boots = [columns[heading] for heading in kernels]
-    sides = [metrics.values(runs, effect.metric, effect.phase) for runs in boots]
+    *sides, positions = metrics.placed(boots[0], boots[1], effect.metric, effect.phase)
     expected = Expectation(
         metric=effect.metric,
         phase=effect.phase,
@@ -118,7 +118,6 @@ def _row(
         agreement=Agreement.EMULATED if emulated else Agreement.OPEN,
     )
     silent = "emulated" if emulated else ""
-    positions = metrics.positions(boots[0], boots[1], effect.metric, effect.phase)
     return row, expectation.with_values(
         expected, sides[0], sides[1], kind, silent=silent, positions=positions
     )

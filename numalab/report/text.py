@@ -135,7 +135,8 @@ def repro(case: Case, kernel: str, guest: str, phase: Phase, script: str) -> str
     if watched:
         lines.append(f"                 grep -E '^({'|'.join(watched)})' /proc/vmstat    # before and after")
     lines += [
-        f"                 perf stat -a -e {event} sleep 10    # meanwhile" for event in case.tracepoints
+        f"                 perf stat -a -r 6 -e {event} sleep 10    # when it is steady"
+        for event in case.tracepoints
     ]
     lines += [
         f"  here:          ./lab.py watch {guest}    # what moves, live",

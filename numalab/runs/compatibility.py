@@ -15,9 +15,9 @@ from numalab.model.run import Run
 from numalab.model.topology import Topology
 from numalab.model.values import jsonable
 
-HOST = ("machine", "machine id", "cpu", "cpus")
+HOST = ("machine", "machine id", "cpu", "microcode", "cpus")
 """Facts that identify a run's host. Its load and its versions may change between two boots."""
-LATER = ("machine id",)
+LATER = ("machine id", "microcode")
 """Facts of HOST that older runs lack: compared only between runs that have them."""
 NO_PART = ("description", "source")
 """Fields of a topology that only describe it. vCPUs, memory, nodes, distances and disks make the machine."""

@@ -8,7 +8,8 @@
 
 `run.json`'s counter differences are derived from the snapshots; `read` computes them again. A line of
 samples.jsonl is one sample of the phase: {"t": seconds since its start, "vmstat": {counter: absolute value},
-"node0.vmstat": {…}, …}. Not here: finding runs (index), comparing them (compatibility).
+"node0.vmstat": {…}, "trace": {event: count}, …}. Not here: finding runs (index), comparing them
+(compatibility).
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ PROFILE = "profile.folded"
 """The file in a phase's folder, when a profile was taken; see runs.profile."""
 KERNEL_CONFIG = "kernel.config"
 """The configuration of the kernel that ran; absent when the guest has none."""
+RATE = "per_10_s."
+"""Begins the names of tracepoints' rates among a phase's numbers; see samples.rates."""
 LEAST_SHARE = 0.005
 """The least share of a profile's samples that becomes one of the run's numbers. Smaller functions, and frames
 that perf has no name for, are in PROFILE only."""
@@ -116,14 +119,27 @@ def _why(error: OSError | ValueError) -> str:
 
 
 def output(folder: Path, index: int, name: str) -> dict[str, float]:
-    """A workload's own numbers in a phase, and each function's profile share: profile_percent.FUNCTION."""
+    """A workload's own numbers in a phase, each tracepoint's rate in its steady part (per_10_s.SYSTEM.EVENT,
+    and its error and windows), and each function's profile share: profile_percent.FUNCTION."""
     numbers = counters.workload_numbers((phase_folder(folder, index, name) / "stdout").read_text())
+    # Samples come from the guest as they are.
+    with contextlib.suppress(InputError, KeyError, TypeError, ValueError):
+        numbers |= _rates(samples(folder, index, name))
     shares = runs_profile.shares(profile(folder, index, name))
     return numbers | {
         f"{counters.PROFILE}{share.function}": 100 * share.total
         for share in shares
         if share.total >= LEAST_SHARE and re.fullmatch(r"[\w.-]+", share.function)
     }
+
+
+def _rates(of: Sequence[runs_samples.Sample]) -> dict[str, float]:
+    numbers: dict[str, float] = {}
+    for event, rate in runs_samples.rates(of).items():
+        metric = f"{RATE}{event.replace(':', '.')}"
+        numbers |= {metric: rate.mean, f"{metric}.windows": rate.windows}
+        numbers |= {} if rate.error_percent is None else {f"{metric}.error_percent": rate.error_percent}
+    return numbers
 
 
 def memory(folder: Path, index: int, name: str, release: str) -> Memory | None:

@@ -2,17 +2,20 @@
 """Samples of a phase -> counters over time, pages by node and by zone. Pure; `record.samples` reads them.
 
 A sample is {"t": seconds since the phase began, "vmstat": {counter: absolute value}, "node0.vmstat": {…},
-"node0.DMA32": {…}}. The last is of /proc/zoneinfo; samples of earlier versions and those at a phase's edges
-have none.
+"node0.DMA32": {…}, "trace": {event: count}}. The last two are of /proc/zoneinfo and of tracepoints; samples
+of earlier versions and those at a phase's edges have none.
 Absent is absent: a sample without a counter is no point of its line. Not here: drawing (report.charts).
 """
 
 from __future__ import annotations
 
+import math
 import re
+import statistics
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, TypeVar
 
 from numalab.model.run import Memory
@@ -45,6 +48,23 @@ _OF_NODE = {"dirty": ("nr_dirty",), "under writeback": ("nr_writeback",)}
 LEAST_CHANGE = 0.02
 """The least change, as a share of a zone's or a node's pages, that is worth drawing: some pages change hands
 in every phase."""
+
+
+WINDOW = 10.0
+"""Seconds of a rate's windows: `perf stat -r 6 … sleep 10` of the seed slowscan-lkml-2015."""
+STEADY = 0.95
+"""The steady part of a phase begins when it has this share of the most anonymous pages that it comes to have:
+"where the memory footprint stabilises" (Dave Chinner, March 19, 2015, 10:41 p.m.). The share was chosen."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rate:
+    """How often an event was hit in a window of WINDOW seconds, over the windows of a phase's steady part."""
+
+    mean: float
+    windows: int
+    error_percent: float | None
+    """The standard error of the mean in percent of it, perf stat's `+-`; None of one window, or of 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +104,45 @@ def series(samples: Sequence[Sample], counter: str) -> Series:
     ]
     start = 0.0 if level(counter) or not points else points[0][1]
     return [(t, value - start) for t, value in points]
+
+
+def rates(samples: Sequence[Sample]) -> dict[str, Rate]:
+    """Each tracepoint's rate in the steady part of a phase; none where that is shorter than a window, or
+    where the samples have no tracepoints or no count of anonymous pages."""
+    footprint = series(samples, "nr_anon_pages")
+    most = max((pages for _, pages in footprint), default=0)
+    begin = next((t for t, pages in footprint if pages >= STEADY * most), 0.0)
+    events = dict.fromkeys(event for sample in samples for event in sample.get("trace", {}))
+    lines = {
+        event: [
+            (float(sample["t"]), float(sample["trace"][event]))
+            for sample in samples
+            if sample["t"] >= begin and event in sample.get("trace", {})
+        ]
+        for event in events
+        if most
+    }
+    found = {event: _rate(line) for event, line in lines.items()}
+    return {event: rate for event, rate in found.items() if rate}
+
+
+def _rate(line: Series) -> Rate | None:
+    """The rate of a count that only rises, by its whole windows from the first moment on."""
+    windows = int((line[-1][0] - line[0][0]) / WINDOW)
+    if not windows:
+        return None
+    edges = [_between(line, line[0][0] + WINDOW * number) for number in range(windows + 1)]
+    counts = [after - before for before, after in pairwise(edges)]
+    mean = statistics.fmean(counts)
+    error = 100 * statistics.stdev(counts) / math.sqrt(windows) / mean if windows > 1 and mean else None
+    return Rate(mean=mean, windows=windows, error_percent=error)
+
+
+def _between(line: Series, t: float) -> float:
+    """A line's value at a moment within it, on the straight line between its neighbours."""
+    after = min(bisect_right(line, t, key=lambda point: point[0]), len(line) - 1)
+    (t0, before), (t1, value) = line[after - 1], line[after]
+    return before + (value - before) * (t - t0) / (t1 - t0) if t1 > t0 else value
 
 
 def moves(line: Series) -> bool:

@@ -37,8 +37,8 @@ class Configuration(StrEnum):
 OPTIONS = {
     Configuration.DEFAULTS: "",
     Configuration.AGSTRIDE: "-o ag_stride=-1",
-    Configuration.BHASH: "-o bhash=101073",
-    Configuration.AGSTRIDE_BHASH: "-o ag_stride=-1,bhash=101073",
+    Configuration.BHASH: "-o bhash={bhash}",
+    Configuration.AGSTRIDE_BHASH: "-o ag_stride=-1,bhash={bhash}",
     Configuration.MMTESTS: "-o bhash=32768 -o ag_stride=4",
 }
 CACHE = r"""awk '
@@ -53,10 +53,12 @@ END {printf "%s", text}' """ + LOG
 class Params(Value):
     """fs_mark's arguments: `directories` (-d) × `files` (-n) × `loops` (-L) inodes over `subdirs` (-D); what repairs it.
 
-    mmtests has as many subdirs, MMTESTS_DIRECTORIES and its own files and loops.
+    `bhash` is that of the two configurations which have one. xfs_repair caches 8 times as many buffers, and recycles them when
+    that many are in use. mmtests has as many subdirs, MMTESTS_DIRECTORIES and its own files and loops.
     """
 
     configurations: Annotated[tuple[Configuration, ...], Field(min_length=1)] = tuple(Configuration)
+    bhash: Annotated[int, Field(ge=1)] = 101073
     directories: Annotated[int, Field(ge=1)] = 8
     subdirs: Annotated[int, Field(ge=1)]
     files: Annotated[int, Field(ge=1)]
@@ -120,7 +122,8 @@ def _made(which: str, options: str, mark: str, params: Params) -> list[Phase]:
 
 
 def _repaired(phase: str, name: Configuration, params: Params) -> list[Phase]:
-    repair = f"xfs_repair -vv {OPTIONS[name]} {DISK} > {LOG} 2>&1 || {{ status=$?; tail {LOG} >&2; exit $status; }}"
+    options = OPTIONS[name].format(bhash=params.bhash)
+    repair = f"xfs_repair -vv {options} {DISK} > {LOG} 2>&1 || {{ status=$?; tail {LOG} >&2; exit $status; }}"
     return [
         Phase(name=f"drop-{name}", command="sync && echo 3 > /proc/sys/vm/drop_caches", limit_seconds=60, measured=False),
         Phase(name=phase, command=f"{repair}; {CACHE}", limit_seconds=params.repair_seconds),

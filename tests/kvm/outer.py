@@ -2,7 +2,7 @@
 """A machine with KVM on a host that has none: QEMU's TCG emulates AMD's SVM with nested paging.
 
 Its root file system is a Debian made by mmdebstrap, with the lab's packages and Python environment. It is
-kept in cache/outer-KEY.qcow2, by what it is made from, and is only ever read. A second disk, made for each
+kept in cache/outer-KEY, by what it is made from, and is only ever read. A second disk, made for each
 start, has the checkout and the state directory: the lab's key, image and kernels of this host. So nothing is
 built inside. Commands run in it over SSH.
 """
@@ -101,6 +101,8 @@ def root_file_system(deadline: Deadline) -> Path:
         if not place.exists():
             with state.making(place) as scratch:
                 _make_root(scratch, deadline)
+            for former in set(place.parent.glob("outer-*")) - {place}:
+                shutil.rmtree(former)
     return place
 
 

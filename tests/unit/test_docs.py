@@ -110,7 +110,7 @@ def test_a_command_parses(words: str) -> None:
         "kernel build --no-such-option 6.1",
         "kernel nosuch",
         "ssh --network",
-        "run a b",
+        "show a b",
     ],
 )
 def test_a_command_that_does_not_parse(words: str) -> None:

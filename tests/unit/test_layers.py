@@ -49,8 +49,13 @@ LAYERS = (
     Layer("maintenance", "core model recipes host kernel guest", {"maintenance"}),
     Layer("experiment", "core model recipes host kernel guest runs analysis measure", {"experiment"}),
     Layer(
+        "pool",
+        "core model recipes host kernel guest runs analysis measure maintenance experiment",
+        {"pool"},
+    ),
+    Layer(
         "front",
-        "core model recipes host kernel guest runs analysis report measure maintenance experiment",
+        "core model recipes host kernel guest runs analysis report measure maintenance experiment pool",
         {"__main__", "cli", "pytest_plugin"},
     ),
 )
@@ -200,6 +205,14 @@ def test_libvirt_is_imported_in_host_alone() -> None:
     ] == ["host.hypervisor"]
 
 
+def test_dask_is_imported_where_a_pool_is_used() -> None:
+    assert [
+        module
+        for module in MODULES
+        if {"dask", "distributed"} & {name.split(".")[0] for name in imports(module)}
+    ] == ["pool.cluster", "pool.driver", "pool.host", "pool.server"]
+
+
 @pytest.mark.parametrize(
     "module", sorted(set(MODULES) - {"__main__", "pytest_plugin", "cli.terminal", *COMMANDS, *ALONE})
 )
@@ -289,11 +302,11 @@ def imported(*places: str) -> set[str]:
 def test_every_import_is_declared() -> None:
     """A package that another one happens to bring may go with its next release: click did with typer's."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    needed, extra = (
+    needed, extra, pool = (
         {re.split("[<>=]", line)[0] for line in lines}
-        for lines in (project["dependencies"], project["optional-dependencies"]["dev"])
+        for lines in (project["dependencies"], *map(project["optional-dependencies"].get, ("dev", "pool")))
     )
-    assert imported("numalab", "lab.py", "testcases") - needed == set()
+    assert imported("numalab", "lab.py", "testcases") - needed == pool
     assert imported("tests", "benchmarks", "tools") - needed - extra == set()
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from math import e
 
 import numpy as np
@@ -50,6 +51,28 @@ def test_welch_by_hand() -> None:
     assert high == pytest.approx(math.exp(3 + 2.776 * math.sqrt(2 / 3)), rel=1e-3)
 
 
+def test_two_modes_need_both_tests() -> None:
+    """Of 8 boots after one more is high than before: Welch finds a difference, the exact test none."""
+    before, after = [1.0] * 8, [1.0] * 4 + [8.0] * 4
+    found = compare(before, after, counts=False)
+    assert effect.p_distance(replace(found, logs=None), found.log) < 0.05
+    assert p_none(found) > 0.05
+    low, high = effect.interval(found, 0.05)
+    assert high is not None
+    assert low <= 1 < high, "the interval has what either test leaves in"
+
+
+@pytest.mark.parametrize("boots", [3, 4, 5, 8])
+def test_the_exact_test_is_asked_from_5_boots(boots: int) -> None:
+    rng = np.random.default_rng(boots)
+    found = compare(
+        list(np.exp(rng.normal(0, 1, boots))), list(np.exp(rng.normal(0.2, 1, boots))), counts=False
+    )
+    assert (found.shifts is not None) == (boots >= 5)
+    if boots < 5:
+        assert p_none(found) == p_none(replace(found, logs=None))
+
+
 def test_satterthwaite_by_hand() -> None:
     """Logs 0 2 4 (variance 4) and 0 1 0 1 (variance 1/3): parts 4/3 and 1/12.
 
@@ -65,6 +88,7 @@ def test_as_scipy_has_it(before: list[float], after: list[float]) -> None:
     # scipy warns of values that differ by no more than rounding
     assume(min(np.std(np.log(before)), np.std(np.log(after))) > 1e-6)
     found = compare(before, after, counts=False)
+    found = replace(found, logs=None)  # without the exact test
     theirs = stats.ttest_ind(np.log(after), np.log(before), equal_var=False)
     ends = theirs.confidence_interval(0.95)
     assert p_none(found) == pytest.approx(theirs.pvalue, rel=1e-6, abs=1e-12)
@@ -131,7 +155,7 @@ def test_always_a_number(before: list[float], after: list[float]) -> None:
         assert effect.detectable(found, 0.05) >= 1
         assert ratio is None or ends[0] <= ratio * (1 + 1e-9)
         assert ratio is None or len(ends) < 2 or ratio <= ends[1] * (1 + 1e-9)
-        needed = effect.boots_needed(found, 2, 0.05)
+        needed = effect.boots_needed(found, math.log(2), 0.05)
         assert needed is not None
         assert effect.LEAST_BOOTS <= needed <= effect.MOST_BOOTS
 
@@ -156,7 +180,7 @@ def test_ratios_without_spread() -> None:
     assert p_none(alike) == 1
     assert effect.ratio(alike) == pytest.approx(1)
     assert effect.detectable(apart, 0.05) == 1
-    assert effect.boots_needed(apart, 1.3, 0.05) == effect.LEAST_BOOTS
+    assert effect.boots_needed(apart, math.log(1.3), 0.05) == effect.LEAST_BOOTS
 
 
 @pytest.mark.parametrize(
@@ -222,16 +246,15 @@ def scattered(boots: int, *variances: float) -> Effect:
     )
 
 
-def power(planned: Effect, log: float, tries: int = 4000) -> float:
-    """How often an effect is detected in boots drawn with that spread."""
+def power(planned: Effect, log: float, least: float = 0.0, tries: int = 4000) -> float:
+    """How often an effect is detected, and estimated at `least` or more, in boots drawn with that spread."""
     drawn = (
         np.random.default_rng(1).normal(0, 1, (tries, 2, planned.boots[0]))
         * np.sqrt(planned.variances)[None, :, None]
     )
     drawn[:, 1] += log
-    return float(
-        np.mean(np.asarray(stats.ttest_ind(drawn[:, 0], drawn[:, 1], axis=1, equal_var=False).pvalue) <= 0.05)
-    )
+    p = np.asarray(stats.ttest_ind(drawn[:, 0], drawn[:, 1], axis=1, equal_var=False).pvalue)
+    return float(np.mean((p <= 0.05) & (drawn[:, 1].mean(axis=1) - drawn[:, 0].mean(axis=1) >= least)))
 
 
 @pytest.mark.parametrize("boots", [3, 4, 5, 8])
@@ -243,11 +266,48 @@ def test_detectable_has_the_power_that_it_says(boots: int, variances: tuple[floa
     )
 
 
+@pytest.mark.parametrize("boots", [3, 4, 8])
+@pytest.mark.parametrize("by", [1.0, 1.3, 2.0, 10.0])
+@pytest.mark.parametrize("variances", [(0.01, 0.01), (1e-4, 0.09)])
+def test_detectable_is_what_holds(boots: int, by: float, variances: tuple[float, float]) -> None:
+    """To hold takes an estimate of `by` or more too: a change of exactly `by` does so in a half at most."""
+    planned = scattered(boots, *variances)
+    could = effect.detectable(planned, 0.05, by)
+    assert could > by
+    assert effect.POWER - 0.03 < power(planned, math.log(could), math.log(by)) < effect.POWER + 0.05
+    if by > 1:
+        assert power(planned, math.log(by), math.log(by)) < 0.52
+    assert effect.boots_needed(planned, math.log(by), 0.05, least=math.log(by)) is None
+
+
+def test_boots_that_hold_a_larger_effect_have_the_power() -> None:
+    """A true 1.6 of which 1.3 is asked: neither too few boots, nor many more than that takes."""
+    needed = effect.boots_needed(scattered(4, 0.09, 0.09), math.log(1.6), 0.05, least=math.log(1.3))
+    assert needed is not None
+    assert needed > effect.boots_needed(scattered(4, 0.09, 0.09), math.log(1.6), 0.05)  # type: ignore[operator]
+    held = [power(scattered(n, 0.09, 0.09), math.log(1.6), math.log(1.3)) for n in (needed - 3, needed)]
+    assert held[0] < effect.POWER < held[1]
+
+
+def test_the_range_of_boots_is_that_of_their_scatter() -> None:
+    """chi-squared with 4 degrees of freedom: 80 % of estimates are within 0.266 and 1.945 of the variance."""
+    found = scattered(3, 0.09, 0.09)
+    low, high = (
+        effect.boots_needed(scattered(3, *(2 * [0.09 / part])), math.log(2), 0.05) for part in (1.945, 0.266)
+    )
+    assert effect.boots_range(found, math.log(2), 0.05) == (low, high)
+    assert low is not None
+    assert high is not None
+    middle = effect.boots_needed(found, math.log(2), 0.05)
+    assert middle is not None
+    assert low <= middle < high
+
+
 @pytest.mark.parametrize("factor", [1.3, 2, 10])
 def test_boots_needed_are_the_fewest(factor: float) -> None:
     """With this many boots the factor is detectable, and with one boot less it is not."""
     found = compare([10, 14, 9, 20], [11, 19, 13], counts=False)
-    needed = effect.boots_needed(found, factor, 0.05)
+    needed = effect.boots_needed(found, math.log(factor), 0.05)
     assert needed is not None
     assert effect.detectable(scattered(needed, *found.variances), 0.05) <= factor
     assert (
@@ -262,7 +322,7 @@ def test_a_larger_effect_never_needs_more_boots(spread: float, alpha: float) -> 
     """With scipy 1.17 a factor of 2 needed 3 boots and one of 4 needed 19."""
     found = Effect(boots=(3, 3), log=0.0, variances=(spread**2, spread**2), vanished=(False, False))
     needed = [
-        effect.boots_needed(found, factor, alpha)
+        effect.boots_needed(found, math.log(factor), alpha)
         for factor in (1.05, 1.1, 1.3, 1.6, 2, 3, 4, 7, 20, 100, 1e6)
     ]
     assert needed == sorted(needed, key=lambda boots: -(boots or 0))
@@ -320,8 +380,9 @@ def test_share_as_scipy_has_it(part: int, whole: int, alpha: float) -> None:
 
 def test_boots_needed_has_an_end() -> None:
     wild = compare([1, 1e6, 1e-6], [1, 1e-6, 1e6], counts=False)
-    assert effect.boots_needed(wild, 1.01, 0.05) == effect.MOST_BOOTS
-    assert effect.boots_needed(wild, 1, 0.05) is None
+    assert effect.boots_needed(wild, math.log(1.01), 0.05) == effect.MOST_BOOTS
+    assert effect.boots_needed(wild, 0, 0.05) is None
+    assert effect.boots_range(wild, 0, 0.05) is None
     assert effect.detectable(wild, 0.05) == pytest.approx(effect.MOST_EFFECT)
 
 
@@ -356,6 +417,18 @@ def test_a_drift_is_fitted_by_least_squares(slope: float) -> None:
     assert found.variances[0] == pytest.approx(sum(residuals[:4] ** 2) / (3 - 25 / 42))
     assert found.freedom < compare([1, 2, 3, 4], [1, 2, 3, 4], counts=False).freedom
     assert p_none(found) < 1e-4, "the drift hides nothing"
+
+
+def test_what_a_drift_costs_is_planned_for() -> None:
+    """The slope's own error, and the degree of freedom that it took: a little less can be shown."""
+    found = drifting(0.1)
+    assert found.drift
+    alike = replace(found, drift=None)
+    assert effect.detectable(found, 0.05) > effect.detectable(alike, 0.05)
+    later = replace(found, drift=replace(found.drift, apart=5.0))
+    assert math.log(effect.detectable(later, 0.05)) > 1.2 * math.log(effect.detectable(found, 0.05))
+    error = math.sqrt(sum(found.variances) / 4 + found.drift.variance * 25)
+    assert later.error == pytest.approx(error)
 
 
 def test_without_a_drift_positions_change_nothing() -> None:

@@ -111,16 +111,46 @@ def test_what_a_finding_says() -> None:
 
 
 def test_cannot_tell_says_what_it_would_take() -> None:
-    found = judged([100, 130, 80], [90, 60, 95], by=1.3)
+    """Beyond `by`, boots to hold; short of it, boots to deny. Clear answers need no more of them."""
+    found = judged([100, 130, 80], [70, 60, 95], by=1.3)
     assert found.answer is CANNOT
     assert found.detectable is not None
     assert found.boots_needed is not None
+    assert found.boots_range is not None
+    (fewest, most), could = found.boots_range, f"{found.detectable:.3g}"
     assert found.detectable > 1.3
-    assert found.boots_needed > 3
-    assert (
-        f"show a factor of {found.detectable:.3g}, 1.3 takes {found.boots_needed} of each kernel"
-        in found.reason
+    assert 3 <= fewest < found.boots_needed < most
+    assert found.reason.endswith(
+        f"so many boots that scatter so hold in 80 % at a true factor of {could}; if the effect is as"
+        f" estimated, {fewest} to {most} of each kernel hold in 80 %"
     )
+    short = judged([100, 130, 80], [100, 90, 95], by=1.3)
+    assert short.boots_range is not None
+    assert short.reason.endswith(
+        f"{short.boots_range[0]} to {short.boots_range[1]} of each kernel deny it in 80 %"
+    )
+    there = judged([100, 115, 90], [71, 68, 73], by=1.5)
+    assert "maybe not as large as that; so many boots" in there.reason
+    for clear in (judged([100, 104, 98], [25, 24, 26]), judged([100, 104, 98], [99, 103, 101])):
+        assert (clear.boots_needed, clear.boots_range) == (None, None)
+        assert clear.detectable is not None
+        assert "so many boots" not in clear.reason
+
+
+def test_what_is_planned_for_is_the_correction_that_it_meets() -> None:
+    """Beside one that differs, two of two would: 5 %. Beside one that does not, one of two: 2.5 %."""
+    sure, weak = ([1000, 1010, 990], [10, 11, 9.5]), ([100, 130, 80], [70, 60, 95])
+
+    def could(*pairs: tuple[Sequence[float], Sequence[float]]) -> float | None:
+        both = [expectation.with_values(wish(by=1.3), *pair, Kind.RATIO) for pair in pairs]
+        return expectation.together(both)[0].detectable
+
+    alone = judged(*weak, by=1.3).detectable
+    assert alone is not None
+    beside = could(weak, weak)
+    assert beside is not None
+    assert could(weak, sure) == pytest.approx(alone)
+    assert beside > alone
 
 
 def test_by_1_is_any_change() -> None:

@@ -531,6 +531,14 @@ def test_times_are_no_evidence_under_emulation() -> None:
         assert (found.answer, one.answer, one.decides) == (answer, answer, accel is Accel.KVM)
         assert one.ratio == pytest.approx(0.098, abs=0.001)
         assert ("emulated" in one.reason) == (accel is Accel.TCG)
+        doubts = [line for line in found.doubts if line.startswith("one build of each kernel: ")]
+        assert len(doubts) == (accel is Accel.KVM), "a time that decides may be the layout's"
+        assert all(line.endswith("(system)") for line in doubts)
+
+
+def test_counts_do_not_doubt_one_build() -> None:
+    judged = verdict.verdict(experiment(MANY, FEW, accel=Accel.KVM))
+    assert not [line for line in judged.doubts if "one build" in line]
 
 
 @pytest.mark.parametrize(

@@ -457,7 +457,7 @@ def test_repro(lab_py: LabPy, case: str, prepared: Prepared) -> None:
         "sh /root/numalab-next.sh",
         "numa_pte_updates",
         "./lab.py down repro-mine",
-        "perf stat -a -e migrate:mm_migrate_pages",
+        "perf stat -a -r 6 -e migrate:mm_migrate_pages sleep 10",
     ):
         assert words in out
     assert prepared.ended == 0

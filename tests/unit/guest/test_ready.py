@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Which ready states gc removes, and what none can serve."""
+"""Ready states: made once, by their inputs; thrown away when they are of no use; removed by gc."""
 
 from __future__ import annotations
 
@@ -15,11 +15,16 @@ from numalab.core.errors import HostError, InputError
 from numalab.core.process import Deadline
 from numalab.guest import ready
 from numalab.guest.launch import GuestRequest
+from numalab.host import disks, image, saved, ssh
+from numalab.host.domain import Mark, read_mark
 from numalab.kernel import recipe
 from numalab.maintenance import gc
 from numalab.model import catalog
 from numalab.model.guest import BootWay, DiskFile, DiskForm, ReadyState
 from numalab.model.values import Clock, jsonable
+from tests.unit.guest.test_guest import host as host
+from tests.unit.guest.test_guest import request
+from tests.unit.host.test_saved import write
 from tests.unit.makers import FakeHost, record
 
 KEY = "0123456789abcdef"
@@ -33,7 +38,7 @@ def put(lab_state: Path, **changes: object) -> Path:
     kernel.touch()
     (place / "memory").write_bytes(b"saved")
     (place / "root.qcow2").touch()
-    saved = ReadyState(
+    known = ReadyState(
         key=KEY,
         directory=str(place),
         name="ready-0123",
@@ -46,7 +51,7 @@ def put(lab_state: Path, **changes: object) -> Path:
         hypervisor="QEMU 10000002, libvirt 9000000",
         made="20261123T200000",
     ).model_copy(update=changes)
-    (place / "state.json").write_text(json.dumps(jsonable(saved)))
+    (place / "state.json").write_text(json.dumps(jsonable(known)))
     return place
 
 
@@ -120,9 +125,101 @@ def test_what_no_state_can_serve(
     lab_state: Path, deadline: Deadline, changes: dict[str, object], option: str
 ) -> None:
     shape = catalog.topology("uma-2g")
-    request = GuestRequest(
+    wanted = GuestRequest(
         name="one", topology_name="uma-2g", shape=shape, kernel=recipe.load("debian")
     ).model_copy(update=changes)
     with pytest.raises(InputError, match=f"^ready: not with {option}: "):
-        ready.up(request, FakeHost().real(), deadline)
+        ready.up(wanted, FakeHost().real(), deadline)
     assert not list(state.folder("guests").iterdir())
+
+
+class SavingHost(FakeHost):
+    """A hypervisor that saves a domain's XML, and restores the domain of the XML in the file."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.saved: list[str] = []
+        self.restored: list[str] = []
+        self.breaks = False
+
+    def save(self, guest: Mark, path: Path, deadline: Deadline) -> None:
+        write(path, (Path(guest.directory) / "domain.xml").read_bytes())
+        self.saved.append(guest.name)
+        self.stop(guest, deadline)
+
+    def restore(self, path: Path, deadline: Deadline) -> None:
+        if self.breaks:
+            raise HostError("libvirt does not restore the guest: Unknown savevm section")
+        xml = saved.domain_xml(path)
+        self.create(xml, deadline)
+        known = read_mark(xml)
+        assert known
+        self.restored.append(known.name)
+
+
+@pytest.fixture
+def saving(host: FakeHost, monkeypatch: pytest.MonkeyPatch) -> SavingHost:
+    """Where every step of `up` works, for a guest that is restored too."""
+    base = image.require("debian12", Deadline.after(1))  # the fixture's
+    monkeypatch.setattr(image, "pinned", lambda *_: base)
+    monkeypatch.setattr(ssh.Ssh, "connect", lambda *_: None)
+    monkeypatch.setattr(ssh.Ssh, "disconnect", lambda *_: None)
+
+    def over(_: Path, target: Path, *_rest: object, over: str = "qcow2") -> DiskFile:
+        target.touch()
+        return DiskFile(path=str(target), format="qcow2", serial="root", direct=False)
+
+    monkeypatch.setattr(disks, "overlay", over)
+    return SavingHost()
+
+
+def test_made_once_and_by_its_inputs(saving: SavingHost, deadline: Deadline) -> None:
+    first = ready.up(request(name="one"), saving.real(), deadline)
+    second = ready.up(request(name="two"), saving.real(), deadline)
+    assert saving.names == saving.restored == ["one", "two"]
+    (maker,) = saving.saved
+    assert first.record.ready_state == second.record.ready_state != ""
+    for guest in (first, second):
+        assert f"systemd.hostname={maker} " in f"{guest.record.spec.boot.cmdline} ", "the kernel's own line"
+        assert Path(guest.record.spec.disks[0].path).parent == guest.directory
+    assert not (state.folder("guests") / maker).exists()
+    other = ready.up(request(name="three").model_copy(update={"append": "quiet"}), saving.real(), deadline)
+    assert other.record.ready_state != first.record.ready_state
+    assert len(saving.saved) == len(ready.places()) == 2
+
+
+@pytest.mark.parametrize("how", ["refused", "truncated", "another format"])
+def test_one_of_no_use_is_thrown_away_and_the_guest_boots(
+    saving: SavingHost, deadline: Deadline, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    ready.up(request(name="one"), saving.real(), deadline).down(deadline)
+    (place,) = ready.places()
+    memory = place / "memory"
+    if how == "refused":
+        saving.breaks = True
+    elif how == "truncated":
+        memory.write_bytes(memory.read_bytes()[:-1])
+    else:
+        memory.write_bytes(bytes(memory.stat().st_size))
+    guest = ready.up(request(name="two"), saving.real(), deadline)
+    assert guest.record.ready_state == ""
+    assert not guest.record.spec.savable
+    assert saving.names == ["two"]
+    lines = [line for line in caplog.messages if "of no use" in line]
+    assert len(lines) == 1
+    assert place.name in lines[0]
+    assert not place.exists()
+
+
+def test_a_save_that_fails_leaves_a_fresh_boot_and_nothing_else(
+    saving: SavingHost, deadline: Deadline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise HostError("libvirt does not save the guest: State blocked")
+
+    monkeypatch.setattr(saving, "save", refuse)
+    guest = ready.up(request(name="one"), saving.real(), deadline)
+    assert guest.record.ready_state == ""
+    assert saving.names == ["one"]
+    assert list(state.folder("ready").iterdir()) == []
+    assert [path.name for path in state.folder("guests").iterdir()] == ["one"]

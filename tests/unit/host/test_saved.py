@@ -15,7 +15,7 @@ from tests.unit.makers import spec
 
 COOKIE = b"<cookie><slirpHelper/></cookie>\0"
 STREAM = b"QEVM" + bytes(range(256)) * 8
-ROOM = 4096
+ROOM = 65536
 
 
 def write(path: Path, xml: bytes, cookie: bytes = COOKIE) -> Path:
@@ -40,8 +40,8 @@ def test_the_xml_is_replaced_and_the_rest_stays(tmp_path: Path, cookie: bytes, x
 def test_no_room(tmp_path: Path) -> None:
     path = write(tmp_path / "memory", b"<domain/>")
     before = path.read_bytes()
-    with pytest.raises(HostError, match=r"memory: no room for 5001 bytes of XML: libvirt left 4096"):
-        saved.replace_xml(path, "x" * 5000)
+    with pytest.raises(HostError, match=r"memory: no room for 70001 bytes of XML: libvirt left 65536"):
+        saved.replace_xml(path, "x" * 70000)
     assert path.read_bytes() == before
 
 

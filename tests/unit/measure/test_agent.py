@@ -222,7 +222,7 @@ def test_long_phases_are_sampled_more_rarely(
             return len(waits) > 7
 
     monkeypatch.setattr(runner, "MOST", 3)
-    monkeypatch.setattr(runner, "sample", lambda start: {"t": start})
+    monkeypatch.setattr(runner, "sample", lambda start, _trace: {"t": start})
     runner.sampling(2.0, 5.0, Done())
     assert waits == [2, 2, 2, 4, 4, 4, 8, 8]
     assert capsys.readouterr().err == '{"t": 5.0}\n' * 7
@@ -272,6 +272,21 @@ def test_tracepoints() -> None:
         "the shell and what it ran, and whoever else is on this machine"
     )
     assert instances() == before
+
+
+@traces
+def test_samples_have_tracepoints() -> None:
+    done = ran(
+        {
+            "command": "for i in 1 2 3 4 5; do /bin/true; done; sleep 1",
+            "trace": ["sched:sched_process_exec"],
+            "sample": 0.2,
+        },
+        *ALONE,
+    )
+    counts = [json.loads(line)["trace"]["sched:sched_process_exec"] for line in done.stderr.splitlines()]
+    assert counts == sorted(counts)
+    assert counts[-1] >= 6
 
 
 @traces

@@ -240,6 +240,12 @@ def test_xfs_repair(size: SizeClass) -> None:
         ["xfs_repair", "-vv", "-o", "bhash=101073", disk],
         ["xfs_repair", "-vv", "-o", "ag_stride=-1,bhash=101073", disk],
     ]
+    module = runner.load("xfsrepair")
+    smaller = module.phases(runner.parameters(module, size, {"bhash": 256}))
+    assert [phase.name for phase in smaller if "bhash=256 " in phase.command] == [
+        "repair-bhash",
+        "repair-agstride-bhash",
+    ]
     # The seed's options, unless the kernel's era has others.
     assert found["mkfs"].command.startswith(f"mkfs.xfs -f ${{LAB_MKFS_XFS:--m crc=1,finobt=1}} -K {disk} ")
     assert "umount /mnt/scratch" in found["umount"].command

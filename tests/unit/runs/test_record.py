@@ -178,3 +178,22 @@ def test_what_a_phase_told(run: Run, tmp_path: Path) -> None:
     assert "profile_percent.rare" not in told, "0.1 %: in profile.folded only"
     assert not any("unknown" in name for name in told), "what perf has no name for is no metric"
     assert metrics.kind("output:profile_percent.do_fault") is metrics.Kind.TIME
+
+
+def test_rates_of_tracepoints(run: Run, tmp_path: Path) -> None:
+    """Steady from the first sample on: 100 hits in each of two windows of 10 s."""
+    taken = [
+        json.dumps({"t": t, "vmstat": {"nr_anon_pages": 9000}, "trace": {"migrate:mm_migrate_pages": 10 * t}})
+        for t in range(2, 26, 2)
+    ]
+    record.write_samples(tmp_path, 0, "first", taken)
+    told = record.read(tmp_path).phase("first").output
+    assert {name: number for name, number in told.items() if name.startswith(record.RATE)} == {
+        "per_10_s.migrate.mm_migrate_pages": 100.0,
+        "per_10_s.migrate.mm_migrate_pages.windows": 2,
+        "per_10_s.migrate.mm_migrate_pages.error_percent": 0.0,
+    }
+    assert metrics.known("output:per_10_s.migrate.mm_migrate_pages")
+    place = record.phase_folder(tmp_path, 0, "first")
+    (place / "samples.jsonl").write_text('{"vmstat": {"nr_anon_pages": 9000}, "trace": 5}')
+    record.read(tmp_path)

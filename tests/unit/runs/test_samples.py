@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import statistics
+
 import pytest
 
 from numalab.measure import agent
@@ -171,3 +173,45 @@ def test_at() -> None:
 def test_thin_keeps_both_ends() -> None:
     assert samples.thin(range(1000), 5) == [0, 250, 500, 749, 999]
     assert samples.thin([1, 2], 5) == [1, 2]
+
+
+EVENT = "migrate:mm_migrate_pages"
+
+
+def growing(counts: list[int], *, steady: int = 4, step: float = 4.0) -> list[dict[str, object]]:
+    """A sample each `step` seconds with these counts; the footprint is whole from the sample `steady` on."""
+    return [
+        {
+            "t": step * (number + 1),
+            "vmstat": {"nr_anon_pages": 1000 if number >= steady else 100 * number},
+            "trace": {EVENT: count},
+        }
+        for number, count in enumerate(counts)
+    ]
+
+
+def test_rates_of_the_steady_part() -> None:
+    """The seed's rate: windows of 10 s once the footprint is stable. What came before is not in it."""
+    start = [0, 5000, 9000, 12000]
+    # Steady from t = 20 to 52: windows begin at 20, 30 and 40, and end halfway between samples where one is at 30.
+    later = [12000, 12100, 12200, 12300, 12440, 12580, 12700, 12820, 12940]
+    rate = samples.rates(growing(start + later))[EVENT]
+    assert rate.windows == 3
+    counts = (12250 - 12000, 12580 - 12250, 12880 - 12580)
+    assert rate.mean == pytest.approx(sum(counts) / 3)
+    assert rate.error_percent == pytest.approx(100 * statistics.stdev(counts) / 3**0.5 / rate.mean)
+
+
+def test_no_rate() -> None:
+    """Of a steady part shorter than a window, and of samples without tracepoints or footprint."""
+    assert samples.rates(growing([0, 1, 2, 3, 4, 5])) == {}
+    assert samples.rates(SAMPLES) == {}
+    assert samples.rates([{"t": 1.0, "vmstat": {}, "trace": {EVENT: 1}}]) == {}
+    assert samples.rates([]) == {}
+
+
+def test_a_rate_without_spread() -> None:
+    one = samples.rates(growing([0, 0, 0, 0, 0, 40, 80, 120]))[EVENT]
+    assert (one.mean, one.windows, one.error_percent) == (100.0, 1, None)
+    nothing = samples.rates(growing([5] * 12))[EVENT]
+    assert (nothing.mean, nothing.windows, nothing.error_percent) == (0.0, 2, None)

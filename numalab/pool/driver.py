@@ -1,0 +1,431 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Carries out what the queue decides, over Dask: submits rounds, stores what comes home, notices lost hosts.
+
+Of Dask this uses transport and liveness only. Where a round runs is the queue's choice, and a task is bound
+to one worker's address: none is stolen, none is retried. A task's result is released when it is in the store.
+Not here: the decisions (queue), what is on disk (night, store), what a host does (worker).
+"""
+
+from __future__ import annotations
+
+import queue as queues
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import distributed
+
+from numalab.analysis import verdict
+from numalab.core import log, state
+from numalab.core.errors import Cancelled, HostError, InputError, LabError
+from numalab.experiment import run as experiment
+from numalab.model.units import GIB
+from numalab.model.values import Accel
+from numalab.model.verdict import Verdict
+from numalab.pool import night as nights
+from numalab.pool import queue as pool_queue
+from numalab.pool import store, unit, worker
+from numalab.pool.night import Attempt, Night
+from numalab.pool.queue import Cause, Host, Queue, Ticket
+from numalab.pool.unit import Order, Unit
+
+POLL_SECONDS = 1.0
+"""How often the scheduler is asked for its workers."""
+FETCH_SECONDS = 300.0
+"""Limit of the transfer of one round's runs."""
+ANSWER_SECONDS = 3.0
+"""How long the loop stands still for hosts that are told to end what runs; a frozen one never answers."""
+END_SECONDS = 180.0
+"""How long hosts may take to end what runs, after a second Ctrl-C."""
+
+
+@dataclass
+class Result:
+    """How an order ended."""
+
+    order: Order
+    experiment: str = ""
+    verdicts: tuple[Verdict, ...] = ()
+    cause: Cause | None = None
+    """None with verdicts, and for what is still to come."""
+    why: str = ""
+    over: bool = False
+
+
+class Judged(NamedTuple):
+    """An experiment's verdicts, and the rounds that it needs in all when they are not clear."""
+
+    verdicts: tuple[Verdict, ...]
+    more: int | None
+
+
+def judge(order: Order, name: str) -> Judged:
+    """Judge an experiment from the store, as on one machine."""
+    verdicts = experiment.verdicts(store.runs(name))
+    more = [count for one in verdicts if (count := verdict.next_look(one, order.looks)) is not None]
+    return Judged(verdicts, max(more) if more else None)
+
+
+@dataclass
+class Wish:
+    """What the user asks for while a night runs; set from a signal's handler."""
+
+    drain: threading.Event = field(default_factory=threading.Event)
+    """Nothing begins any more."""
+    end: threading.Event = field(default_factory=threading.Event)
+    """What runs is ended."""
+
+
+class Driver:
+    """One night over one pool."""
+
+    def __init__(
+        self,
+        client: distributed.Client,
+        night: Night,
+        *,
+        perform: Callable[[str, str], dict[str, Any]] = worker.perform,
+        judged: Callable[[Order, str], Judged] = judge,
+        every: float = POLL_SECONDS,
+        patience: float = pool_queue.PATIENCE_SECONDS,
+        observe: Callable[[str, Ticket], None] = lambda _what, _ticket: None,
+    ) -> None:
+        """`observe` is called with "submitted", "stored" or "refused" and the round's ticket."""
+        self.client, self.night = client, night
+        self._perform, self._judged, self._every, self._observe = perform, judged, every, observe
+        self._checkout = unit.checkout()
+        self._queue = Queue(pool_queue.longest_first(night.orders), time.monotonic(), patience=patience)
+        self.results = {order.id: Result(order) for order in night.orders}
+        self._attempts: dict[tuple[str, int], Attempt] = {}
+        self._settled: dict[tuple[str, int], str] = {}
+        self._known: dict[str, Host] = {}
+        self._addresses: dict[str, str] = {}
+        self._tasks: dict[Ticket, tuple[Unit, distributed.Future[dict[str, Any]]]] = {}
+        self._inbox: queues.SimpleQueue[Ticket] = queues.SimpleQueue()
+        self._polled = 0.0
+        self.stored = 0
+        """Rounds that came home in this session."""
+
+    def run(self, wish: Wish | None = None) -> list[Result]:
+        """Run the night to its end; the results in the order of its orders. Raises LabError.
+
+        Whatever ends it, `Driver(client, Night(name)).run()` goes on from the store.
+        """
+        wish = wish or Wish()
+        with nights.held(self.night), log.step(f"night {self.night.name}", who="pool"):
+            self._resume()
+            try:
+                self._loop(wish)
+            finally:
+                self._forget_all()
+        if wish.drain.is_set() and any(not one.over for one in self.results.values()):
+            raise Cancelled(f"night {self.night.name}: stopped")
+        return list(self.results.values())
+
+    def _loop(self, wish: Wish) -> None:
+        draining, ending_at = False, 0.0
+        while not self._queue.over:
+            if wish.drain.is_set() and not draining:
+                draining = True
+                log.note(f"no round begins any more; {len(self._queue.running)} run to their end")
+                self._handle(pool_queue.Drain())
+                continue
+            if wish.end.is_set() and not ending_at:
+                ending_at = time.monotonic()
+                self._end(list(self._addresses.values()))
+            if ending_at and time.monotonic() - ending_at > END_SECONDS:
+                hosts = ", ".join(sorted({one.host for one in self._queue.running}))
+                raise Cancelled(f"{hosts}: did not end what runs there")
+            with suppress(queues.Empty):
+                self._arrived(self._inbox.get(timeout=self._every))
+            if time.monotonic() - self._polled >= self._every:
+                self._poll()
+                self._handle(pool_queue.Tick())
+                self._polled = time.monotonic()
+
+    # What is on disk.
+
+    def _resume(self) -> None:
+        """Take up the night from its journal and the store."""
+        void: dict[tuple[str, int], str] = {}
+        ended: dict[str, nights.Ended] = {}
+        planned: dict[str, int] = {}
+        for line in self.night.lines():
+            match line:
+                case Attempt():
+                    self._attempts[line.order, line.number] = line
+                case nights.Void():
+                    void[line.order, line.number] = line.why
+                case nights.Settled():
+                    self._settled[line.order, line.number] = line.settled
+                case nights.Planned():
+                    planned[line.order] = line.rounds
+                case nights.Ended():
+                    ended[line.order] = line
+        latest = {order: attempt for (order, _), attempt in self._attempts.items()}
+        for (order, number), why in void.items():
+            store.void(self._attempts[order, number].experiment, why)
+        live = {
+            order: attempt for order, attempt in latest.items() if (attempt.order, attempt.number) not in void
+        }
+        now = time.monotonic()
+        for order, attempt in latest.items():
+            line_ended = ended.get(order)
+            if line_ended and line_ended.cause in (Cause.CRASH, Cause.INPUT):
+                result = self.results[order]
+                result.experiment, result.cause, result.why = (
+                    attempt.experiment,
+                    line_ended.cause,
+                    line_ended.why,
+                )
+                result.over = True
+                self._queue.end(order)
+            elif order in live:
+                wanted = self.results[order].order
+                kernels = len(wanted.kernels)
+                done = store.rounds([attempt.experiment], kernels)[attempt.experiment]
+                # A round of which a part is in the store is run again; the part does not count.
+                store.void(attempt.experiment, "half a round", from_boot=done * kernels)
+                rounds = planned.get(order, wanted.looks[0])
+                host = Host(attempt.host, "", attempt.memory, frozenset(map(Accel, attempt.accels)))
+                self.results[order].experiment = attempt.experiment
+                self._queue.restore(order, attempt.number, host, min(done, rounds), rounds, now)
+            else:
+                self._queue.restore_attempts(order, attempt.number + 1)
+        if latest:
+            self._end([one["address"] for one in self._workers().values()])
+
+    # What hosts do.
+
+    def _poll(self) -> None:
+        """Tell the queue which workers are new, other ones, or gone."""
+        here = self._workers()
+        for name in [name for name in self._known if name not in here]:
+            del self._known[name], self._addresses[name]
+            log.note(f"{name}: its worker is gone")
+            self._handle(pool_queue.HostLost(name))
+        for name, facts in here.items():
+            host = _host(name, facts)
+            if self._known.get(name) != host:
+                again = name in self._known
+                self._known[name], self._addresses[name] = host, facts["address"]
+                log.tell(f"{name}: {'another worker' if again else 'here'}, {host.memory / GIB:.1f} GiB")
+                self._handle(pool_queue.HostUp(host))
+        log.moving(self._line())
+
+    def _workers(self) -> Mapping[str, dict[str, Any]]:
+        """Host -> what the scheduler knows of its worker, with `address`. HostError without an answer."""
+        try:
+            scheduler: Any = self.client.scheduler
+            identity = self.client.sync(scheduler.identity, n_workers=-1)
+        except (OSError, TimeoutError, AttributeError, RuntimeError) as error:
+            raise HostError(f"the pool's scheduler does not answer any more ({error})") from error
+        return {
+            str(facts["name"]): {**facts, "address": address}
+            for address, facts in identity["workers"].items()
+            if facts.get("status", "running") == "running"
+        }
+
+    def _end(self, addresses: Sequence[str]) -> None:
+        """End what runs on workers; nobody waits long for those that do not answer."""
+
+        def ask() -> None:
+            with suppress(Exception):  # a worker that is gone, a client that is closed
+                self.client.run(worker.end_all, workers=list(addresses), on_error="ignore")
+
+        if addresses:
+            asking = threading.Thread(target=ask, daemon=True)
+            asking.start()
+            asking.join(ANSWER_SECONDS)
+
+    def _arrived(self, ticket: Ticket) -> None:
+        """A task has ended: its runs go to the store, then the queue hears of it, then Dask may forget it."""
+        task = self._tasks.pop(ticket, None)
+        if task is None:
+            return
+        one, future = task
+        if not self._queue.expects(ticket):
+            self._handle(pool_queue.RoundDone(ticket))
+        elif future.status == "finished":
+            self._handle(self._taken(ticket, one, future))
+        else:
+            self._known.pop(ticket.host, None)  # the next poll sees whether it is there
+            self._handle(pool_queue.RoundFailed(ticket, Cause.LOST, f"{ticket.host}: {_why(future)}"))
+        future.release()
+
+    def _taken(
+        self, ticket: Ticket, one: Unit, future: distributed.Future[dict[str, Any]]
+    ) -> pool_queue.Event:
+        """The event of a task that has an answer; a measured round is in the store when this returns."""
+        try:
+            answer = future.result(timeout=FETCH_SECONDS)
+        except Exception as error:  # the worker died with its result, and whatever Dask makes of that
+            return pool_queue.RoundFailed(ticket, Cause.LOST, f"{ticket.host}: {error}")
+        text = f"{ticket.host}: {answer.get('error', '')}"
+        try:
+            if not answer["cause"]:
+                store.add(one, answer["tar"], answer["sha256"])
+                if one.number == 0:
+                    settled = nights.Settled(
+                        order=ticket.order, number=ticket.attempt, settled=answer["settled"]
+                    )
+                    self._settled[ticket.order, ticket.attempt] = settled.settled
+                    self.night.add(settled)
+                self.stored += 1
+                self._observe("stored", ticket)
+                return pool_queue.RoundDone(ticket)
+            if answer["cause"] == Cause.CRASH:
+                store.keep(one, answer["tar"], answer["sha256"])
+        except (store.NotWhole, InputError) as error:
+            return pool_queue.RoundFailed(ticket, Cause.LAB, f"{ticket.host}: {error}")
+        except OSError as error:
+            raise HostError(f"the store of this machine: {error}") from error
+        return pool_queue.RoundFailed(ticket, Cause(answer["cause"]), text)
+
+    # What the queue decides.
+
+    def _handle(self, event: pool_queue.Event) -> None:
+        for action in self._queue.handle(event, time.monotonic()):
+            self._do(action)
+
+    def _do(self, action: pool_queue.Action) -> None:
+        match action:
+            case pool_queue.Begin(order, number, host):
+                self._begin(order, number, host)
+            case pool_queue.Submit(ticket, rounds):
+                self._submit(ticket, rounds)
+            case pool_queue.VoidRound(ticket, why):
+                attempt = self._attempts[ticket.order, ticket.attempt]
+                kernels = len(self.results[ticket.order].order.kernels)
+                log.note(f"{ticket.order}: round {ticket.number + 1} is void and is run again: {why}")
+                store.void(attempt.experiment, why, from_boot=ticket.number * kernels)
+            case pool_queue.VoidAttempt(order, number, why):
+                log.note(
+                    f"{order}: all of experiment {self._attempts[order, number].experiment} is void: {why}"
+                )
+                self.night.add(nights.Void(order=order, number=number, why=why))
+                store.void(self._attempts[order, number].experiment, why)
+            case pool_queue.Forget(ticket):
+                task = self._tasks.pop(ticket, None)
+                if task:
+                    with suppress(Exception):  # its worker is gone; Dask forgets it then or with the client
+                        task[1].cancel(force=True)
+            case pool_queue.Stop(host):
+                self._end([self._addresses[host]] if host in self._addresses else [])
+            case pool_queue.Refused(ticket):
+                self._observe("refused", ticket)
+                log.note(f"{ticket.order}: round {ticket.number + 1} of {ticket.host} came too late: refused")
+            case pool_queue.Finished(order, number):
+                self._finished(order, self._attempts[order, number].experiment)
+            case pool_queue.Ended(order, cause, why):
+                self._over(order, cause, why)
+            case pool_queue.SetAside(host, why):
+                log.note(f"{host}: set aside: {why}")
+            case pool_queue.Reinstated(host):
+                log.note(f"{host}: takes part again: the errors were an order's")
+
+    def _begin(self, order: str, number: int, host: str) -> None:
+        wanted, facts = self.results[order].order, self._known[host]
+        attempt = Attempt(
+            order=order,
+            number=number,
+            host=host,
+            experiment=experiment.fresh_experiment(wanted.case),
+            seed=secrets.randbits(32) if wanted.seed is None else wanted.seed,
+            memory=facts.memory,
+            accels=tuple(sorted(facts.accels)),
+        )
+        self.night.add(attempt)
+        self._attempts[order, number] = attempt
+        self.results[order].experiment = attempt.experiment
+
+    def _submit(self, ticket: Ticket, rounds: int) -> None:
+        attempt = self._attempts[ticket.order, ticket.attempt]
+        one = Unit(
+            order=self.results[ticket.order].order,
+            experiment=attempt.experiment,
+            number=ticket.number,
+            rounds=rounds,
+            home=state.identity(),
+            seed=attempt.seed,
+            settled=self._settled.get((ticket.order, ticket.attempt), ""),
+            serial=f"{attempt.experiment}-{ticket.number}-{secrets.token_hex(4)}",
+        )
+        log.tell(f"round {ticket.number + 1} of {rounds} on {ticket.host}", who=ticket.order)
+        future = self.client.submit(
+            self._perform,
+            one.model_dump_json(),
+            self._checkout,
+            key=one.serial,
+            workers=[self._addresses[ticket.host]],
+            allow_other_workers=False,
+            retries=0,
+            pure=False,
+        )
+        self._tasks[ticket] = one, future
+        future.add_done_callback(lambda _future: self._inbox.put(ticket))
+        self._observe("submitted", ticket)
+
+    def _finished(self, order: str, name: str) -> None:
+        result = self.results[order]
+        try:
+            result.verdicts, more = self._judged(result.order, name)
+        except LabError as error:  # runs that are not comparable
+            self._over(order, Cause.INPUT, str(error))
+            return
+        if more is None:
+            answers = ", ".join(one.answer for one in result.verdicts)
+            log.tell(f"{answers or 'done'} ({name})", who=order)
+            self._over(order, None, "")
+        else:
+            self.night.add(nights.Planned(order=order, rounds=more))
+            self._handle(pool_queue.MoreRounds(order, more))
+
+    def _over(self, order: str, cause: Cause | None, why: str) -> None:
+        result = self.results[order]
+        result.over, result.cause, result.why = True, cause, why
+        self.night.add(nights.Ended(order=order, cause=cause, why=why))
+        if cause:
+            log.note(f"{order}: {cause}: {why}")
+
+    def _forget_all(self) -> None:
+        for _, future in self._tasks.values():
+            with suppress(Exception):  # the scheduler may be gone
+                future.cancel(force=True)
+        self._tasks.clear()
+
+    def _line(self) -> str:
+        """What runs, in one line."""
+        done = planned = 0
+        for name, result in self.results.items():
+            rounds, of = self._queue.progress(name)
+            done += rounds * len(result.order.kernels)
+            planned += of * len(result.order.kernels)
+        over = sum(result.over for result in self.results.values())
+        running = ", ".join(f"{one.host}: {one.order} {one.number + 1}" for one in self._queue.running[:8])
+        return (
+            f"{done} of {planned} boots, {over} of {len(self.results)} experiments over;"
+            f" {len(self._known)} hosts, {len(self._queue.running)} rounds running {running}"
+        )
+
+
+def _host(name: str, facts: Mapping[str, Any]) -> Host:
+    resources = facts.get("resources", {})
+    return Host(
+        name=name,
+        instance=str(facts["id"]),
+        memory=int(resources.get("memory", 0)),
+        accels=frozenset(one for one in Accel if resources.get(one.value)),
+    )
+
+
+def _why(future: distributed.Future[Any]) -> str:
+    if future.status != "error":
+        return f"the task is {future.status}"
+    with suppress(Exception):
+        return str(future.exception(timeout=10))
+    return "the task failed"

@@ -1,0 +1,558 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What runs where: a state machine without a clock, a network or a disk. Events go in, actions come out.
+
+An attempt is an experiment on one host; its rounds run in order, one at a time. A host runs one round at a
+time, and finishes what it began before it begins something new. A round that fails by the lab's or the host's
+fault is void and is run again on the same host. An attempt whose host does not come back, or is set aside, is
+void as a whole, and the order begins again elsewhere as the next attempt. Each submission has a ticket, and
+what comes home with any other ticket than the current one is refused: so nothing counts twice.
+
+The caller gives the time with each event (seconds, any origin) and carries out the actions in their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from numalab.model.values import Accel
+from numalab.pool.unit import Order
+
+MOST_ERRORS = 3
+"""Lab errors and losses in a row after which a host is set aside. In a row: in a long night every host has
+three."""
+MOST_FAILURES = 2
+"""Hosts that an order may cause to be set aside. Then the fault is the order's: it is given up, and its
+errors no longer count against the hosts."""
+MOST_ATTEMPTS = 10
+"""Attempts of one order: it may be the order that kills its hosts."""
+PATIENCE_SECONDS = 600.0
+"""How long an attempt waits for its host to come back."""
+NOBODY_SECONDS = 900.0
+"""After so long without any host that could take what is left, it is given up. A night can be resumed."""
+
+
+class Cause(StrEnum):
+    """Why a round ended without a result."""
+
+    LAB = "lab error"
+    INPUT = "wrong input"
+    """The same everywhere: not tried again."""
+    CRASH = "kernel crash"
+    """The guest's kernel crashed. It stands, as a verdict does."""
+    LOST = "lost"
+    """The host's worker died. Three times in a row, without a round between, sets it aside too."""
+    STOPPED = "stopped"
+    """The user ended it."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """A host as its worker describes it."""
+
+    name: str
+    instance: str
+    """Another one after each start of its worker."""
+    memory: int
+    """Bytes."""
+    accels: frozenset[Accel]
+
+    def fits(self, order: Order) -> bool:
+        """Whether an order's guests can run here."""
+        return order.needs_memory <= self.memory and (
+            order.needs_accel in self.accels if order.needs_accel else bool(self.accels)
+        )
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """One submission of a round."""
+
+    order: str
+    attempt: int
+    number: int
+    host: str
+    serial: int
+
+
+@dataclass(frozen=True)
+class HostUp:
+    """A host has a worker."""
+
+    host: Host
+
+
+@dataclass(frozen=True)
+class HostLost:
+    """A host's worker is gone."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class RoundDone:
+    """A round is in the store."""
+
+    ticket: Ticket
+
+
+@dataclass(frozen=True)
+class RoundFailed:
+    """A round has ended without a result."""
+
+    ticket: Ticket
+    cause: Cause
+    text: str
+
+
+@dataclass(frozen=True)
+class MoreRounds:
+    """After Finished: the answer is not clear yet, and `rounds` are wanted in all."""
+
+    order: str
+    rounds: int
+
+
+@dataclass(frozen=True)
+class Drain:
+    """From now on nothing begins."""
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time has passed."""
+
+
+Event = HostUp | HostLost | RoundDone | RoundFailed | MoreRounds | Drain | Tick
+
+
+@dataclass(frozen=True)
+class Begin:
+    """Give the attempt a name and write it down; a Submit of its first round follows."""
+
+    order: str
+    attempt: int
+    host: str
+
+
+@dataclass(frozen=True)
+class Submit:
+    """Send a round to its host."""
+
+    ticket: Ticket
+    rounds: int
+    """That are planned so far."""
+
+
+@dataclass(frozen=True)
+class VoidRound:
+    """What the store has of this round does not count. The attempt goes on."""
+
+    ticket: Ticket
+    why: str
+
+
+@dataclass(frozen=True)
+class VoidAttempt:
+    """What the store has of this attempt does not count."""
+
+    order: str
+    attempt: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Forget:
+    """The round's task is no longer wanted, and no answer to it."""
+
+    ticket: Ticket
+
+
+@dataclass(frozen=True)
+class Stop:
+    """End what runs on a host that exceeded a round's limit."""
+
+    host: str
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A result came home whose round was void or given away: it is not stored."""
+
+    ticket: Ticket
+
+
+@dataclass(frozen=True)
+class Finished:
+    """All rounds that are planned so far are in the store."""
+
+    order: str
+    attempt: int
+
+
+@dataclass(frozen=True)
+class Ended:
+    """An order ended without a verdict: its kernel crashed, or it was given up."""
+
+    order: str
+    cause: Cause
+    why: str
+
+
+@dataclass(frozen=True)
+class SetAside:
+    """A host gets nothing any more."""
+
+    host: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Reinstated:
+    """The errors of a host were an order's, which was given up."""
+
+    host: str
+
+
+Action = (
+    Begin
+    | Submit
+    | VoidRound
+    | VoidAttempt
+    | Forget
+    | Stop
+    | Refused
+    | Finished
+    | Ended
+    | SetAside
+    | Reinstated
+)
+
+
+@dataclass(eq=False)
+class _Host:
+    facts: Host
+    up: bool = True
+    aside: bool = False
+    ticket: Ticket | None = None
+    """What runs there and is still wanted."""
+    stuck: Ticket | None = None
+    """What may still run there though its limit passed; until it ends, nothing is submitted."""
+    lost_at: float = 0.0
+    orders: list[str] = field(default_factory=list)
+    """Orders whose attempt is here and has rounds to come."""
+    errors: list[str] = field(default_factory=list)
+    """The orders of its latest lab errors, in a row."""
+
+    @property
+    def usable(self) -> bool:
+        return self.up and not self.aside
+
+
+@dataclass(eq=False)
+class _Wanted:
+    order: Order
+    rounds: int
+    attempt: int = -1
+    host: str = ""
+    done: int = 0
+    """Rounds 0 to done - 1 are in the store."""
+    failures: int = 0
+    over: bool = False
+
+
+class Queue:
+    """The state of a night. `handle` takes an event and returns what is to be done, in order."""
+
+    def __init__(
+        self,
+        orders: Iterable[Order],
+        now: float,
+        *,
+        patience: float = PATIENCE_SECONDS,
+        nobody: float = NOBODY_SECONDS,
+    ) -> None:
+        self._wanted = {order.id: _Wanted(order, order.looks[0]) for order in orders}
+        self._pending = dict.fromkeys(self._wanted)
+        """In order, those that no host has. A dict: an ordered set."""
+        self._hosts: dict[str, _Host] = {}
+        self._actions: list[Action] = []
+        self._running: dict[Ticket, float] = {}
+        self._away: set[str] = set()
+        """Names of the hosts that are lost and still have orders."""
+        self._serial, self._draining = 0, False
+        self._patience, self._nobody, self._moved_at = patience, nobody, now
+
+    # What a caller may ask.
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is left to do."""
+        if self._draining:
+            return not self._running
+        return all(wanted.over for wanted in self._wanted.values())
+
+    @property
+    def running(self) -> Sequence[Ticket]:
+        """The rounds that run now."""
+        return tuple(self._running)
+
+    def expects(self, ticket: Ticket) -> bool:
+        """Whether this ticket's result is to be stored."""
+        return ticket in self._running
+
+    def progress(self, order: str) -> tuple[int, int]:
+        """Rounds in the store, and rounds planned so far."""
+        return self._wanted[order].done, self._wanted[order].rounds
+
+    # Resuming.
+
+    def restore(self, order: str, attempt: int, host: Host, done: int, rounds: int, now: float) -> None:
+        """An attempt as the disk has it: its host is lost until a HostUp. Before the first event."""
+        wanted = self._wanted[order]
+        wanted.attempt, wanted.host, wanted.done, wanted.rounds = attempt, host.name, done, rounds
+        if done >= rounds:
+            self._finish(wanted)
+        else:
+            there = self._hosts.setdefault(host.name, _Host(host, up=False, lost_at=now))
+            there.orders.append(order)
+            self._away.add(host.name)
+        self._pending.pop(order, None)
+
+    def restore_attempts(self, order: str, attempts: int) -> None:
+        """The number of attempts that were begun and are void."""
+        self._wanted[order].attempt = attempts - 1
+
+    def end(self, order: str) -> None:
+        """An order that has ended before."""
+        self._wanted[order].over = True
+        self._pending.pop(order, None)
+
+    # Events.
+
+    def handle(self, event: Event, now: float) -> list[Action]:
+        """What is to be done after an event at `now`, in order."""
+        if self._running or not isinstance(event, Tick):
+            self._moved_at = now
+        match event:
+            case HostUp(host):
+                self._host_up(host, now)
+            case HostLost(name):
+                self._host_lost(name, now)
+            case RoundDone(ticket):
+                self._round_done(ticket)
+            case RoundFailed(ticket, cause, text):
+                self._round_failed(ticket, cause, text, now)
+            case MoreRounds(order, rounds):
+                self._more(self._wanted[order], rounds)
+            case Drain():
+                self._draining = True
+            case Tick():
+                self._tick(now)
+        self._assign(now)
+        actions, self._actions = self._actions, []
+        return actions
+
+    def _host_up(self, facts: Host, now: float) -> None:
+        known = self._hosts.get(facts.name)
+        if known is None:
+            self._hosts[facts.name] = _Host(facts)
+            return
+        if known.up and known.facts.instance != facts.instance:
+            self._host_lost(facts.name, now)
+        known.facts, known.up, known.stuck = facts, True, None
+        self._away.discard(facts.name)
+
+    def _host_lost(self, name: str, now: float) -> None:
+        host = self._hosts.get(name)
+        if host is None or not host.up:
+            return
+        host.up, host.lost_at, host.stuck = False, now, None
+        if host.orders:
+            self._away.add(name)
+        if host.ticket:
+            ticket = self._take(host)
+            self._actions += [Forget(ticket), VoidRound(ticket, f"{name} was lost")]
+            self._blame(host, self._wanted[ticket.order], f"{name} was lost")
+
+    def _round_done(self, ticket: Ticket) -> None:
+        if not self._current(ticket):
+            return
+        host, wanted = self._hosts[ticket.host], self._wanted[ticket.order]
+        self._take(host)
+        host.errors.clear()
+        wanted.done += 1
+        if wanted.done == wanted.rounds:
+            host.orders.remove(ticket.order)
+            self._finish(wanted)
+
+    def _round_failed(self, ticket: Ticket, cause: Cause, text: str, now: float) -> None:
+        if not self._current(ticket):
+            return
+        host, wanted = self._hosts[ticket.host], self._wanted[ticket.order]
+        self._take(host)
+        if cause is Cause.LOST:  # until a HostUp
+            host.up, host.lost_at = False, now
+            self._away.add(ticket.host)
+        if cause is Cause.CRASH:
+            host.errors.clear()
+            host.orders.remove(ticket.order)
+            self._end(wanted, cause, text)
+            return
+        self._actions.append(VoidRound(ticket, text))
+        if cause is Cause.INPUT:
+            self._give_up(wanted, text)
+        elif cause is not Cause.STOPPED:
+            self._blame(host, wanted, text)
+
+    def _more(self, wanted: _Wanted, rounds: int) -> None:
+        wanted.rounds, wanted.over = rounds, False
+        host = self._hosts.get(wanted.host)
+        if host is None or host.aside:
+            self._again(wanted, f"{wanted.host} gets nothing any more")
+            return
+        host.orders.insert(0, wanted.order.id)
+        if not host.up:
+            self._away.add(host.facts.name)
+
+    def _tick(self, now: float) -> None:
+        for ticket, since in list(self._running.items()):
+            wanted, host = self._wanted[ticket.order], self._hosts[ticket.host]
+            seconds = wanted.order.seconds(ticket.number)
+            if now - since > seconds:
+                host.stuck = self._take(host)
+                host.lost_at = now
+                self._away.add(ticket.host)
+                text = f"{ticket.host}: no answer in {seconds:g} s"
+                self._actions += [VoidRound(ticket, text), Stop(ticket.host)]
+                self._blame(host, wanted, text)
+        for name in sorted(self._away):
+            host = self._hosts[name]
+            if now - host.lost_at <= self._patience:
+                continue
+            for order in list(host.orders):
+                wanted = self._wanted[order]
+                if wanted.done == 0 or self._somebody_else(wanted.order, name):
+                    self._leave(host, wanted, f"{name} did not come back in {self._patience:g} s")
+            if not host.orders:
+                self._away.discard(name)
+        self._give_up_what_fits_nowhere(now)
+
+    # Steps.
+
+    def _current(self, ticket: Ticket) -> bool:
+        """Whether a ticket's answer counts; for another, says that it is refused."""
+        if ticket in self._running:
+            return True
+        self._actions.append(Refused(ticket))
+        host = self._hosts.get(ticket.host)
+        if host and host.stuck == ticket:
+            host.stuck = None
+            self._away.discard(ticket.host)
+        return False
+
+    def _take(self, host: _Host) -> Ticket:
+        ticket, host.ticket = host.ticket, None
+        assert ticket is not None
+        del self._running[ticket]
+        return ticket
+
+    def _finish(self, wanted: _Wanted) -> None:
+        wanted.over = True
+        self._actions.append(Finished(wanted.order.id, wanted.attempt))
+
+    def _end(self, wanted: _Wanted, cause: Cause, why: str) -> None:
+        wanted.over = True
+        self._pending.pop(wanted.order.id, None)
+        self._actions.append(Ended(wanted.order.id, cause, why))
+
+    def _blame(self, host: _Host, wanted: _Wanted, text: str) -> None:
+        host.errors.append(wanted.order.id)
+        if len(host.errors) < MOST_ERRORS:
+            return
+        host.aside = True
+        name = host.facts.name
+        self._actions.append(SetAside(name, f"{len(host.errors)} lab errors in a row; the last: {text}"))
+        wanted.failures += 1
+        if wanted.failures >= MOST_FAILURES:
+            self._give_up(wanted, text)
+        for order in list(host.orders) if host.aside else ():
+            self._leave(host, self._wanted[order], f"{name} was set aside")
+
+    def _give_up(self, wanted: _Wanted, why: str) -> None:
+        order = wanted.order.id
+        if wanted.host and order in self._hosts[wanted.host].orders:
+            self._hosts[wanted.host].orders.remove(order)
+        if wanted.attempt >= 0:
+            self._actions.append(VoidAttempt(order, wanted.attempt, why))
+        self._end(wanted, Cause.LAB, why)
+        for host in self._hosts.values():
+            if order in host.errors:
+                host.errors = [other for other in host.errors if other != order]
+                if host.aside and len(host.errors) < MOST_ERRORS:
+                    host.aside = False
+                    self._actions.append(Reinstated(host.facts.name))
+
+    def _leave(self, host: _Host, wanted: _Wanted, why: str) -> None:
+        """End an attempt: its order begins again elsewhere."""
+        host.orders.remove(wanted.order.id)
+        self._again(wanted, why)
+
+    def _again(self, wanted: _Wanted, why: str) -> None:
+        self._actions.append(VoidAttempt(wanted.order.id, wanted.attempt, why))
+        wanted.done, wanted.host, wanted.over = 0, "", False
+        if wanted.attempt + 1 >= MOST_ATTEMPTS:
+            self._end(wanted, Cause.LAB, f"begun {MOST_ATTEMPTS} times; the last: {why}")
+        else:  # before what has never begun
+            self._pending = {wanted.order.id: None, **self._pending}
+
+    def _somebody_else(self, order: Order, name: str) -> bool:
+        return any(
+            host.usable and not host.stuck and host.facts.name != name and host.facts.fits(order)
+            for host in self._hosts.values()
+        )
+
+    def _give_up_what_fits_nowhere(self, now: float) -> None:
+        """After NOBODY_SECONDS, orders that no host which is up could take; never while something runs."""
+        if self._running or self._draining or now - self._moved_at <= self._nobody:
+            return
+        waiting = [*self._pending, *(order for host in self._hosts.values() for order in host.orders)]
+        for order in waiting:
+            wanted = self._wanted[order]
+            if self._somebody_else(wanted.order, ""):
+                continue
+            needs = f"{wanted.order.needs_memory >> 20} MiB, {wanted.order.needs_accel or 'any accelerator'}"
+            self._give_up(wanted, f"no host of the pool is there that could take it ({needs})")
+
+    def _assign(self, now: float) -> None:
+        if self._draining:
+            return
+        for host in self._hosts.values():
+            if host.usable and not host.ticket and not host.stuck:
+                if not host.orders:
+                    self._begin(host)
+                if host.orders:
+                    self._submit(host, self._wanted[host.orders[0]], now)
+
+    def _begin(self, host: _Host) -> None:
+        chosen = next((one for one in self._pending if host.facts.fits(self._wanted[one].order)), None)
+        if chosen is None:
+            return
+        del self._pending[chosen]
+        wanted = self._wanted[chosen]
+        wanted.attempt, wanted.host, wanted.done = wanted.attempt + 1, host.facts.name, 0
+        host.orders.append(chosen)
+        self._actions.append(Begin(chosen, wanted.attempt, host.facts.name))
+
+    def _submit(self, host: _Host, wanted: _Wanted, now: float) -> None:
+        self._serial += 1
+        ticket = Ticket(wanted.order.id, wanted.attempt, wanted.done, host.facts.name, self._serial)
+        host.ticket = ticket
+        self._running[ticket] = now
+        self._actions.append(Submit(ticket, wanted.rounds))
+
+
+def longest_first(orders: Iterable[Order]) -> list[Order]:
+    """A night ends when its last order does."""
+    return sorted(orders, key=lambda order: -order.round_seconds * order.looks[-1])

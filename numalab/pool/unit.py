@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What travels to a host: an order (an experiment that is wanted) and a unit (one round of it), as JSON.
+
+Text, and no pickled class of ours: a host with another version refuses it by its checkout's digest, and does
+not misread it. Not here: who runs what (queue), running it (worker).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated
+
+from pydantic import Field
+
+from numalab.analysis import verdict
+from numalab.core import paths
+from numalab.experiment import run as experiment
+from numalab.experiment.plan import Plan, make_plan, scaled_topology
+from numalab.guest import launch
+from numalab.model.values import Accel, Clock, Name, Seed, SizeClass, Value
+
+SOURCES = ("numalab", "testcases", "topologies", "kernels", "images", "playbooks")
+"""What decides a measurement: the folders whose files must be the same on all machines of a pool."""
+SUFFIXES = (".py", ".yml", ".config", ".patch", ".c", ".sh", ".j2", ".hcl")
+BOOT_SPARE_SECONDS = 120.0
+"""Of a boot's limit: what ends a guest, writes its run and waits for answers of the host."""
+
+
+class Order(Value):
+    """An experiment that is wanted."""
+
+    id: Name
+    case: str
+    size: SizeClass
+    kernels: tuple[str, ...]
+    topology: str
+    memory: int | None = None
+    vcpus: int | None = None
+    accel: str = "auto"
+    clock: Clock | None = None
+    seed: Seed | None = None
+    profile_hz: int = 0
+    rounds: Annotated[int, Field(ge=1)] | None
+    """None: until the answer is clear, or the case's most_boots are reached."""
+    looks: tuple[int, ...]
+    """The numbers of rounds after which the experiment may be judged; one of them unless `rounds` is None."""
+    needs_memory: int
+    """Bytes that a host must have: one guest's memory."""
+    round_seconds: float
+    """Limit of a round. It ends the wait for a host that hangs; a guest that hangs ends by its own limit."""
+    prepare_seconds: float = 0.0
+    """Added to the limit of round 0, in which kernels are built."""
+
+    @property
+    def needs_accel(self) -> Accel | None:
+        """The accelerator that a host must have; None: any."""
+        return None if self.accel == "auto" else Accel(self.accel)
+
+    def seconds(self, number: int) -> float:
+        """The limit of a round, in seconds."""
+        return self.round_seconds + (self.prepare_seconds if number == 0 else 0.0)
+
+
+class Unit(Value):
+    """A round of an experiment, for one host."""
+
+    order: Order
+    experiment: str
+    """Its name. An experiment that begins again on another host has another one."""
+    number: int
+    """Of the round, from 0."""
+    rounds: int
+    """That are planned so far."""
+    home: str
+    """The state directory (state.identity) that collects the runs. A host has one of its own: what a lost
+    worker still writes there counts nowhere."""
+    seed: Seed
+    settled: str = ""
+    """What round 0 settled on this host (experiment.Settled as JSON): the builds, accelerator and clock."""
+    serial: str
+    """Unique to this try. A host begins each only once: Dask runs a task again when the worker that held its
+    result has died."""
+
+    @property
+    def boots(self) -> range:
+        """The numbers of its boots."""
+        kernels = len(self.order.kernels)
+        return range(self.number * kernels, (self.number + 1) * kernels)
+
+
+def order(number: int, plan: Plan, boots: int | None) -> Order:
+    """The order for a plan; `number` makes its id unique in a night, `boots` is as experiment.conduct's."""
+    patience = 60 * plan.case_size.minutes * experiment.VIRTUAL_PATIENCE
+    # Twice: a boot from which others took processor time is taken again.
+    boot = 2 * (patience + launch.UP_SECONDS + BOOT_SPARE_SECONDS)
+    return Order(
+        id=f"{number:05}-{plan.case_name}"[:40],
+        case=plan.case_name,
+        size=plan.size,
+        kernels=tuple(kernel.name for kernel in plan.kernels),
+        topology=plan.machine.topology,
+        memory=plan.machine.memory,
+        vcpus=plan.machine.vcpus,
+        accel=plan.accel,
+        clock=plan.clock,
+        seed=plan.seed,
+        profile_hz=plan.profile_hz,
+        rounds=boots,
+        looks=(boots,) if boots else tuple(verdict.looks(plan.case_size)),
+        needs_memory=scaled_topology(plan).memory,
+        round_seconds=boot * len(plan.kernels),
+        prepare_seconds=experiment.PREPARE_SECONDS,
+    )
+
+
+def plan(wanted: Order) -> Plan:
+    """The plan of an order, from this machine's checkout. Raises InputError."""
+    return make_plan(
+        wanted.case,
+        wanted.size,
+        kernels=wanted.kernels,
+        topology_name=wanted.topology,
+        memory=wanted.memory,
+        vcpus=wanted.vcpus,
+        accel=wanted.accel,
+        clock=wanted.clock,
+        seed=wanted.seed,
+        profile_hz=wanted.profile_hz,
+    )
+
+
+def checkout() -> str:
+    """A digest of the files of this checkout that decide a measurement, changed and new ones too."""
+    digest = hashlib.sha256()
+    files = (
+        path for folder in SOURCES for path in (paths.ROOT / folder).rglob("*") if path.suffix in SUFFIXES
+    )
+    for path in sorted(files):
+        name = path.relative_to(paths.ROOT)
+        digest.update(f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return digest.hexdigest()[:16]

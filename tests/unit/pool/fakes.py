@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""A guest that sleeps and counts, and a pool of processes on this machine: no libvirt, no emulated boot.
+
+A host is a Dask worker with a state directory of its own. What it does is decided by files there: while
+`hold` (or `hold-ROUND`) exists, a round waits; `error` is a lab error's text, `crash` a kernel's. It writes `began-ORDER-ROUND`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import distributed
+
+from numalab.core import paths, state
+from numalab.core.errors import GuestError, KernelOops
+from numalab.core.process import Deadline
+from numalab.model.case import Arm
+from numalab.model.units import GIB
+from numalab.model.values import SizeClass
+from numalab.pool import worker
+from numalab.pool.unit import Order, Unit
+from numalab.runs import record
+from tests.unit import synthetic
+from tests.unit.makers import until
+
+LIMIT_SECONDS = 300.0
+
+
+def order(number: int, rounds: int, *, seconds: float = 500.0) -> Order:
+    """An order of `rounds` rounds of two kernels."""
+    return Order(
+        id=f"{number:05}-fake",
+        case="fake",
+        size=SizeClass.QUICK,
+        kernels=("before", "after"),
+        topology="4socket",
+        rounds=rounds,
+        looks=(rounds,),
+        needs_memory=GIB,
+        round_seconds=seconds,
+    )
+
+
+def perform(text: str, checkout: str) -> dict[str, Any]:
+    """numalab.pool.worker.perform with the fake guest."""
+    return worker.perform_with(text, checkout, measure)
+
+
+def measure(unit: Unit, limit: Callable[[float], Deadline]) -> str:
+    """Write a small run for each boot of the round."""
+    place, deadline = state.directory(), limit(LIMIT_SECONDS)
+    (place / f"began-{unit.order.id}-{unit.number}").touch()
+    holds = [place / "hold", place / f"hold-{unit.number}"]
+    while any(hold.exists() for hold in holds):
+        deadline.check("the fake guest")
+        deadline.pause(0.02)
+    if (place / "error").exists():
+        raise GuestError((place / "error").read_text())
+    for position, boot in enumerate(unit.boots):
+        if position and (place / "crash").exists():
+            raise KernelOops((place / "crash").read_text())
+        arm = Arm.AFTER if position else Arm.BEFORE
+        run = synthetic.run(unit.order.kernels[position], boot=boot, arm=arm, experiment=unit.experiment)
+        host = {**run.host, "machine": place.name}
+        fresh = run.model_copy(
+            update={"id": f"{unit.experiment}-{boot}-{secrets.token_hex(4)}", "host": host}
+        )
+        with state.making(state.folder("runs") / fresh.id) as folder:
+            record.write(fresh, folder)
+    return unit.settled or f"settled by {place.name}"
+
+
+class Pool:
+    """A scheduler and hosts, each a process; all are ended with the block."""
+
+    def __init__(self, place: Path, *, ttl: str = "300s") -> None:
+        self.place, self.ttl = place, ttl
+        self._stack = ExitStack()
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._file = place / "scheduler.json"
+
+    def __enter__(self) -> Self:
+        self.start_scheduler()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+        for name in list(self._processes):
+            self.kill(name)
+
+    def start_scheduler(self) -> None:
+        """Start a scheduler, also instead of a killed one."""
+        self._file.unlink(missing_ok=True)
+        self._start(
+            "scheduler",
+            f"scheduler --host 127.0.0.1 --port 0 --no-dashboard --no-jupyter --scheduler-file {self._file}",
+        )
+        until(lambda: self._file.exists() and self._file.read_text().rstrip().endswith("}"))
+
+    def start(self, name: str, folder: Path | None = None) -> Path:
+        """Start a host's worker; returns the host's state directory."""
+        folder = folder or self.state(name)
+        folder.mkdir(exist_ok=True)
+        resources = f"memory={8 * GIB} cpus=2 tcg=1"
+        self._start(
+            name,
+            f"worker {self.address} --name {name} --host 127.0.0.1 --nthreads 1 --memory-limit 0 --no-nanny"
+            f" --no-dashboard --local-directory {self.place / 'dask'}",
+            "--resources",
+            resources,
+            LAB_STATE=str(folder),
+        )
+        return folder
+
+    def state(self, name: str) -> Path:
+        """A host's state directory."""
+        return self.place / name
+
+    @property
+    def address(self) -> str:
+        """The scheduler's."""
+        return str(json.loads(self._file.read_text())["address"])
+
+    def client(self) -> distributed.Client:
+        """A new client, closed with the pool."""
+        client = distributed.Client(self.address, timeout=30, set_as_default=False)
+        self._stack.callback(client.close, timeout=2)
+        return client
+
+    def pid(self, name: str) -> int:
+        """The process of a host, or of the scheduler."""
+        return self._processes[name].pid
+
+    def kill(self, name: str) -> None:
+        """kill -9."""
+        process = self._processes.pop(name)
+        process.kill()
+        process.wait()
+
+    def freeze(self, name: str) -> None:
+        """Stop a process until `thaw`."""
+        os.kill(self.pid(name), signal.SIGSTOP)
+
+    def thaw(self, name: str) -> None:
+        """Let it go on."""
+        os.kill(self.pid(name), signal.SIGCONT)
+
+    def _start(self, name: str, words: str, *more: str, **environment: str) -> None:
+        log = (self.place / f"{name}.log").open("ab")
+        self._processes[name] = subprocess.Popen(
+            [sys.executable, "-m", *f"distributed.cli.dask_{words}".split(), *more],
+            env={
+                **os.environ,
+                "PYTHONPATH": str(paths.ROOT),
+                "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "0",
+                "DASK_DISTRIBUTED__SCHEDULER__WORK_STEALING": "False",
+                "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": self.ttl,
+                **environment,
+            },
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+        log.close()
+
+
+def alive(pool: Pool, name: str) -> bool:
+    """Whether a process of the pool still runs."""
+    return state.alive(pool.pid(name))

@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The pool's record, keys, command lines and connections; ssh is a script, and no worker runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import ssl
+import stat
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from numalab.cli import pool as pool_commands
+from numalab.core import state
+from numalab.core.errors import HostError, InputError
+from numalab.core.process import Deadline
+from numalab.core.state import Process
+from numalab.host import ansible
+from numalab.pool import cluster, host, server
+from numalab.pool.cluster import Connection, Order, Pool, State, Target
+from tests.unit.cli.conftest import LabPy, lab_py
+
+__all__ = ["lab_py"]
+
+Program = Callable[[str, str], Path]
+HERE = Path("inventory.ini")
+
+
+def limit() -> Deadline:
+    return Deadline.after(60)
+
+
+def living() -> Process:
+    return state.this_process()
+
+
+def gone(process: Process) -> Process:
+    """Another process of the same id, which has ended."""
+    return Process(process.machine, process.boot, process.pid, process.started - 1)
+
+
+def write(server: Process, *connections: Connection) -> None:
+    certificate, key = cluster.make_keys(limit())
+    pool = Pool(
+        server=str(server),
+        address="tls://127.0.0.1:1",
+        certificate=certificate,
+        key=key,
+        connections=connections,
+    )
+    state.write(cluster.record(), pool.model_dump_json())
+
+
+def test_the_ssh_command_forwards_loopback_to_loopback(program: Program) -> None:
+    ssh = program("ssh", "")
+    words = Target(name="far", ssh=("-p", "22", "root@far"), directory="numalab", state="/x/y").argv(100, 200)
+    assert words[0] == str(ssh)
+    assert words[words.index("-R") + 1] == "127.0.0.1:0:127.0.0.1:100"
+    assert words[words.index("-L") + 1] == "127.0.0.1:200:127.0.0.1:200"
+    assert words[-4:] == ["-p", "22", "root@far", "env LAB_STATE=/x/y numalab/lab.py pool worker"]
+    assert "ExitOnForwardFailure=yes" in words
+
+
+def test_the_other_command_lines() -> None:
+    local = Target(name="here", directory="/lab", state="/x")
+    assert local.argv(1, 2) == ["env", "LAB_STATE=/x", "/lab/lab.py", "pool", "worker"]
+    words = cluster.launched("srun -N 2 env A=b").argv(1, 0)
+    assert words[:5] == ["srun", "-N", "2", "env", "A=b"]
+    assert words[-2:] == ["pool", "worker"]
+    for launcher in ("", "srun '"):
+        with pytest.raises(InputError, match="launch"):
+            cluster.launched(launcher)
+
+
+def test_variables_of_a_host(lab_state: Path) -> None:
+    far = cluster.target(
+        HERE,
+        "far",
+        {
+            "ansible_host": "10.0.0.1",
+            "ansible_port": 2222,
+            "ansible_user": "lab",
+            "ansible_ssh_common_args": "-o 'A b'",
+        },
+    )
+    assert far.ssh == ("-o", "A b", "-p", "2222", "lab@10.0.0.1")
+    assert (far.directory, far.state) == ("numalab", "")
+    local = cluster.target(HERE, "localhost", {"ansible_connection": "local"})
+    assert (local.ssh, local.state) == ((), str(lab_state / "pool/local"))
+    with pytest.raises(InputError, match=r"inventory\.ini: host far: lab_state: a template"):
+        cluster.target(HERE, "far", {"lab_state": "{{ home }}/x"})
+    with pytest.raises(InputError, match="begins with -"):
+        cluster.target(HERE, "far", {"ansible_host": "-oProxyCommand=x"})
+
+
+def test_hosts_of_an_inventory(tmp_path: Path) -> None:
+    path = tmp_path / "hosts.ini"
+    path.write_text(
+        "[hypervisors]\nnode[1:2] lab_state=/s\n[hypervisors:children]\nmore\n[more]\nnode3\n[builders]\nb\n"
+    )
+    hosts = ansible.hosts(path, "hypervisors", limit())
+    assert {name: about.get("lab_state") for name, about in hosts.items()} == {
+        "node1": "/s",
+        "node2": "/s",
+        "node3": None,
+    }
+    with pytest.raises(InputError, match="no such inventory"):
+        ansible.hosts(tmp_path / "none.ini", "hypervisors", limit())
+    path.write_text("[builders]\nb\n")
+    with pytest.raises(InputError, match=r"group \[hypervisors\] has no host"):
+        cluster.targets(path, limit())
+
+
+def test_keys_are_the_users_own(lab_state: Path) -> None:
+    for path in cluster.make_keys(limit()):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(state.folder("pool").stat().st_mode) == 0o700
+
+
+def test_no_pool(lab_py: LabPy, lab_state: Path) -> None:
+    assert lab_py("pool", "status") == (2, "", "lab.py: error: no pool is up: lab.py pool up\n")
+    assert lab_py("pool", "down") == (0, "no pool is up\n", "")
+    with pytest.raises(HostError, match=r"no pool is up: lab\.py pool up"):
+        cluster.connect()
+
+
+def test_a_server_that_was_killed(lab_state: Path) -> None:
+    """Its connections are ended, those that are still its own, and its files are removed."""
+    ours, other = (subprocess.Popen(["sleep", "600"]) for _ in range(2))
+    try:
+        here = living()
+        left, reused = (
+            Process(here.machine, here.boot, child.pid, state.started(child.pid) + more)
+            for child, more in ((ours, 0), (other, 1))
+        )
+        write(gone(here), Connection(name="a", process=str(left)), Connection(name="b", process=str(reused)))
+        with pytest.raises(HostError, match="no pool is up"):
+            cluster.current()
+        assert cluster.sweep() == [
+            f"a: process {ours.pid}: ended",
+            "pool: pool.json",
+            "pool: cert.pem",
+            "pool: key.pem",
+        ]
+        assert ours.wait(10) < 0
+        assert other.poll() is None
+        assert cluster.sweep() == []
+    finally:
+        for child in (ours, other):
+            child.kill()
+            child.wait()
+
+
+def test_a_pool_that_is_up_is_left_alone(lab_state: Path) -> None:
+    write(living())
+    assert cluster.sweep() == []
+    assert cluster.current().address == "tls://127.0.0.1:1"
+    with pytest.raises(HostError, match="a pool is up already"):
+        cluster.up([], cluster.LOOPBACK, limit())
+
+
+def test_a_pool_of_another_machine(lab_state: Path) -> None:
+    here = living()
+    write(Process("0" * 6 if here.machine != "0" * 6 else "1" * 6, here.boot, here.pid, here.started))
+    with pytest.raises(HostError, match="another machine"):
+        cluster.current()
+    with pytest.raises(HostError, match="another machine"):
+        cluster.down(limit())
+
+
+def test_a_damaged_record(lab_state: Path) -> None:
+    cluster.record().write_text("{")
+    with pytest.raises(HostError, match=r"pool\.json: cannot be read"):
+        cluster.current()
+    assert cluster.down(limit()) == ["pool: pool.json"]
+
+
+def test_a_row_for_each_host() -> None:
+    facts = {
+        "name": "far",
+        "resources": {"memory": 3 << 30, "cpus": 8, "tcg": 1, "kvm": 1},
+        "numalab": {"version": "0.1 (commit a)", "software": "QEMU 10"},
+    }
+    rows = [
+        cluster.row(facts, ("task",), "0.1 (commit b)"),
+        cluster.Row(name="gone", state=State.LOST, note="Connection refused"),
+    ]
+    assert pool_commands.table(rows) == [
+        "HOST  STATE  FREE  CPUS  ACCEL  RUNS  LAB             SOFTWARE",
+        "far   up     3.0G  8     kvm    task  0.1 (commit a)  QEMU 10",
+        "    another lab: 0.1 (commit a); here 0.1 (commit b)",
+        "gone  lost   -     -     -      -     -               -",
+        "    Connection refused",
+    ]
+    assert cluster.row(facts, (), "0.1 (commit a)").note == ""
+
+
+def test_a_worker_without_a_greeting() -> None:
+    reader, writer = os.pipe()
+    os.close(writer)
+    with os.fdopen(reader, "rb") as stream, pytest.raises(HostError, match="no greeting"):
+        host.serve(stream, lambda _: None, threading.Event())
+
+
+FAR = """
+echo "Allocated port 4711 for remote forward to 127.0.0.1:1" >&2
+read -r line && printf '%s' "$line" >"$FAR_GREETING"
+echo "Welcome to this host"
+echo '{"process": 7}'
+exec cat >/dev/null
+"""
+"""An ssh, and the worker behind it."""
+
+
+@contextmanager
+def serving(targets: list[Target], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(server, "PAUSES", (0.05,))
+    certificate, key = cluster.make_keys(limit())
+    order = Order(targets=tuple(targets), certificate=certificate, key=key)
+    cancel = threading.Event()
+    thread = threading.Thread(target=server.serve, args=(order, lambda _: None, cancel))
+    thread.start()
+    try:
+        yield
+    finally:
+        cancel.set()
+        thread.join(60)
+    assert not thread.is_alive()
+    assert not list(state.folder("pool").iterdir())
+
+
+def wait_for(condition: Callable[[Pool], bool]) -> Pool:
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        pool = cluster.read()
+        if pool and condition(pool):
+            return pool
+        time.sleep(0.02)
+    raise AssertionError(f"never happened: {cluster.read()}")
+
+
+def test_connections(program: Program, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One host answers; the other refuses. Each is told apart, and strangers get no answer."""
+    program("ssh", f'case " $* " in *" bad "*) echo "Connection refused" >&2; exit 255;; esac\n{FAR}')
+    monkeypatch.setenv("FAR_GREETING", str(tmp_path / "greeting"))
+    with serving([Target(name="far", ssh=("far",)), Target(name="bad", ssh=("bad",))], monkeypatch):
+        pool = wait_for(lambda now: [one.state for one in now.connections] == [State.UP, State.LOST])
+        assert stat.S_IMODE(cluster.record().stat().st_mode) == 0o600
+        far, bad = pool.connections
+        assert (far.worker, far.why, bad.why) == (7, "", "Connection refused")
+        greeting = host.Greeting.model_validate_json((tmp_path / "greeting").read_text())
+        assert (greeting.scheduler, greeting.name) == ("tls://127.0.0.1:4711", "far")
+        process = Process.parse(far.process)
+        assert process
+        assert process.lives
+        assert not answers(pool.address, None)
+        assert not answers(pool.address, another(tmp_path))
+        assert answers(pool.address, (pool.certificate, pool.key))
+    assert not process.lives
+
+
+def test_a_port_that_is_taken(program: Program, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The next try has another port."""
+    taken = tmp_path / "taken"
+    program("ssh", f'echo "$*" >>{taken}; [ "$(wc -l <{taken})" -gt 1 ] || exit 255\n{FAR}')
+    monkeypatch.setenv("FAR_GREETING", str(tmp_path / "greeting"))
+    with serving([Target(name="far", ssh=("far",))], monkeypatch):
+        wait_for(lambda now: now.connections[0].state is State.UP)
+        port = json.loads((tmp_path / "greeting").read_text())["port"]
+        first, second = taken.read_text().splitlines()
+        assert f":{port} " in second
+        assert f":{port} " not in first
+
+
+def another(place: Path) -> tuple[Path, Path]:
+    """A certificate and a key of somebody else."""
+    words = ["openssl", "req", "-x509", "-nodes", "-subj", "/CN=numalab", "-newkey", "rsa:2048"]
+    pair = place / "other.pem", place / "other.key"
+    subprocess.run([*words, "-keyout", pair[1], "-out", pair[0]], check=True, capture_output=True)
+    return pair
+
+
+def answers(address: str, pair: tuple[Path, Path] | None) -> bool:
+    """Whether the scheduler speaks with one who shows this certificate, or none."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    if pair:
+        context.load_cert_chain(*pair)
+    name, _, port = address.removeprefix("tls://").rpartition(":")
+    with socket.create_connection((name, int(port)), timeout=30) as plain:
+        try:
+            with context.wrap_socket(plain) as stream:
+                return bool(stream.recv(1))
+        except (ssl.SSLError, ConnectionError):
+            return False

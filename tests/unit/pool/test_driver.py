@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The driver over real Dask processes on this machine, with fake guests: killed, frozen, resumed."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from numalab.core.errors import Cancelled, HostError, InputError
+from numalab.pool import night as nights
+from numalab.pool import store
+from numalab.pool.driver import Driver, Judged, Result, Wish
+from numalab.pool.night import Night
+from numalab.pool.queue import Cause, Ticket
+from numalab.pool.unit import Order
+from numalab.runs import index
+from tests.unit.makers import until
+from tests.unit.pool import fakes
+from tests.unit.pool.fakes import Pool
+
+FIRST, SECOND = "00000-fake", "00001-fake"
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Iterator[Pool]:
+    place = tmp_path / "pool"
+    place.mkdir()
+    with Pool(place) as made:
+        yield made
+
+
+def unjudged(_order: Order, _name: str) -> Judged:
+    """The fake guest counts nothing that a verdict could be made of."""
+    return Judged((), None)
+
+
+class Session:
+    """A driver in a thread of its own."""
+
+    def __init__(self, pool: Pool, night: Night, *, patience: float = 0.0) -> None:
+        self.seen: list[tuple[str, Ticket]] = []
+        self.wish = Wish()
+        self.results: list[Result] = []
+        self.error: BaseException | None = None
+        self.driver = Driver(
+            pool.client(),
+            night,
+            perform=fakes.perform,
+            judged=unjudged,
+            every=0.05,
+            patience=patience,
+            observe=lambda what, ticket: self.seen.append((what, ticket)),
+        )
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.results = self.driver.run(self.wish)
+        except BaseException as error:
+            self.error = error
+
+    def count(self, what: str) -> int:
+        return sum(seen == what for seen, _ in self.seen)
+
+    def until(self, condition: Callable[[], object]) -> None:
+        """Wait for something that the driver does; its error ends the wait."""
+        until(lambda: condition() or self.error)
+        if self.error:
+            raise self.error
+
+    def end(self) -> list[Result]:
+        until(lambda: not self._thread.is_alive())
+        if self.error:
+            raise self.error
+        return self.results
+
+
+def exactly_once(results: list[Result]) -> None:
+    """Each order's experiment is in the store: every boot once, on one host; all else does not count."""
+    entries = index.find()
+    whole = {entry.experiment for entry in entries if not entry.error}
+    assert whole == {result.experiment for result in results}
+    for result in results:
+        runs = [run for run in store.runs(result.experiment) if not run.error]
+        assert result.order.rounds is not None
+        boots = Counter(run.place.boot for run in runs if run.place)
+        assert boots == dict.fromkeys(range(2 * result.order.rounds), 1)
+        assert len({run.host["machine"] for run in runs}) == 1
+
+
+def began(place: Path, order: str, number: int) -> Callable[[], bool]:
+    return (place / f"began-{order}-{number}").exists
+
+
+def test_two_experiments_on_two_hosts(pool: Pool) -> None:
+    pool.start("h0")
+    pool.start("h1")
+    results = Session(pool, nights.make([fakes.order(0, 2), fakes.order(1, 2)])).end()
+    assert [result.over and not result.cause for result in results] == [True, True]
+    exactly_once(results)
+
+
+def test_a_killed_worker_s_experiment_begins_again_elsewhere(pool: Pool) -> None:
+    h0 = pool.start("h0")
+    (h0 / "hold-1").touch()
+    session = Session(pool, nights.make([fakes.order(0, 3)]))
+    session.until(began(h0, FIRST, 1))
+    pool.start("h1")
+    session.until(lambda: "h1" in session.driver._known)
+    pool.kill("h0")
+    results = session.end()
+    exactly_once(results)
+    assert {run.host["machine"] for run in store.runs(results[0].experiment)} == {"h1"}
+    void = [entry for entry in index.find() if entry.error]
+    assert void
+    assert all("void: h0" in entry.error for entry in void)
+
+
+def test_a_worker_that_comes_back_goes_on(pool: Pool) -> None:
+    h0 = pool.start("h0")
+    (h0 / "hold").touch()
+    session = Session(pool, nights.make([fakes.order(0, 2)]), patience=1e6)
+    session.until(began(h0, FIRST, 0))
+    pool.kill("h0")
+    (h0 / "hold").unlink()
+    pool.start("h0")
+    results = session.end()
+    exactly_once(results)
+    assert [ticket.attempt for what, ticket in session.seen if what == "stored"] == [0, 0]
+
+
+def test_a_frozen_worker_s_late_round_does_not_count(tmp_path: Path) -> None:
+    place = tmp_path / "frozen"
+    place.mkdir()
+    with Pool(place, ttl="2s") as pool:
+        h0 = pool.start("h0")
+        (h0 / "hold").touch()
+        session = Session(pool, nights.make([fakes.order(0, 2)]))
+        session.until(began(h0, FIRST, 0))
+        pool.freeze("h0")
+        pool.start("h1")
+        results = session.end()
+        (h0 / "hold").unlink()
+        pool.thaw("h0")
+        exactly_once(results)
+        # It finishes its round and is not heard, or ends itself: either way nothing more comes home.
+        until(lambda: not fakes.alive(pool, "h0") or any((h0 / "runs").glob("*/run.json")))
+        exactly_once(results)
+
+
+def test_a_round_after_its_limit_is_refused(pool: Pool) -> None:
+    h0 = pool.start("h0")
+    (h0 / "hold").touch()
+    session = Session(pool, nights.make([fakes.order(0, 1, seconds=0.5)]), patience=1e6)
+    session.until(began(h0, FIRST, 0))
+    session.until(lambda: session.count("refused") >= 1)  # the host is told to end it, and says that it has
+    (h0 / "hold").unlink()
+    results = session.end()
+    exactly_once(results)
+
+
+@pytest.mark.parametrize("who", ["scheduler", "driver"])
+def test_resumed_from_the_store(pool: Pool, who: str) -> None:
+    h0 = pool.start("h0")
+    (h0 / "hold-2").touch()
+    night = nights.make([fakes.order(0, 1), fakes.order(1, 3)])
+    session = Session(pool, night)
+    session.until(began(h0, SECOND, 2))
+    if who == "scheduler":
+        pool.kill("scheduler")
+        with pytest.raises(HostError, match="scheduler does not answer"):
+            session.end()
+        pool.kill("h0")
+        (h0 / "hold-2").unlink()
+        pool.start_scheduler()
+        pool.start("h0")
+    else:
+        session.wish.end.set()
+        session.wish.drain.set()
+        with pytest.raises(Cancelled):
+            session.end()
+        (h0 / "hold-2").unlink()
+    before = {entry.id for entry in index.find() if not entry.error}
+    assert len(before) == 4
+    resumed = Session(pool, Night(night.name), patience=1e6)
+    results = resumed.end()
+    exactly_once(results)
+    assert before <= {entry.id for entry in index.find() if not entry.error}
+    assert resumed.count("stored") == 2
+
+
+def test_half_a_round_in_the_store_is_run_again(pool: Pool) -> None:
+    pool.start("h0")
+    night = nights.make([fakes.order(0, 2)])
+    (result,) = Session(pool, night).end()
+    first = [run for run in store.runs(result.experiment) if run.place and run.place.boot == 3]
+    store.void(result.experiment, "as if this machine had died", from_boot=3)
+    results = Session(pool, Night(night.name), patience=1e6).end()
+    exactly_once(results)
+    assert first[0].id not in {run.id for run in store.runs(result.experiment) if not run.error}
+
+
+def test_a_crash_stands_and_its_runs_come_home(pool: Pool) -> None:
+    h0 = pool.start("h0")
+    (h0 / "crash").write_text("the after kernel crashed: BUG: unable to handle page fault")
+    night = nights.make([fakes.order(0, 2)])
+    (result,) = Session(pool, night).end()
+    assert result.cause is Cause.CRASH
+    assert "BUG" in result.why
+    assert len(store.runs(result.experiment)) == 1
+    resumed = Session(pool, Night(night.name))
+    assert resumed.end()[0].cause is Cause.CRASH
+    assert resumed.seen == []
+
+
+def test_a_host_with_three_errors_is_set_aside(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
+    h0 = pool.start("h0")
+    (h0 / "error").write_text("no room on the disk")
+    session = Session(pool, nights.make([fakes.order(0, 2), fakes.order(1, 2)]))
+    session.until(lambda: session.count("submitted") >= 3)
+    pool.start("h1")
+    results = session.end()
+    exactly_once(results)
+    assert "h0: set aside: 3 lab errors in a row; the last: h0: no room on the disk" in caplog.text
+
+
+def test_a_worker_with_the_collecting_state_is_refused(
+    pool: Pool, lab_state: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pool.start("h0", lab_state)
+    session = Session(pool, nights.make([fakes.order(0, 1)]))
+    session.until(lambda: "set aside" in caplog.text)
+    session.wish.drain.set()
+    with pytest.raises(Cancelled):
+        session.end()
+    assert "is the state directory that runs come home to" in caplog.text
+
+
+def test_one_session_at_a_time_uses_a_pool(pool: Pool) -> None:
+    h0 = pool.start("h0")
+    (h0 / "hold").touch()
+    session = Session(pool, nights.make([fakes.order(0, 1)]))
+    session.until(began(h0, FIRST, 0))
+    with pytest.raises(InputError, match="runs a night on the pool"):
+        Session(pool, nights.make([fakes.order(0, 1)])).end()
+    (h0 / "hold").unlink()
+    exactly_once(session.end())

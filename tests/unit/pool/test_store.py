@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What comes home is a whole round, or nothing of it is stored; the journal survives a power cut."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from numalab.core import state
+from numalab.core.errors import InputError
+from numalab.core.process import Deadline
+from numalab.pool import night as nights
+from numalab.pool import store
+from numalab.pool.night import Attempt, Night, Void
+from numalab.pool.unit import Unit
+from numalab.runs import index
+from tests.unit.pool import fakes
+
+
+@pytest.fixture
+def unit(monkeypatch: pytest.MonkeyPatch) -> Unit:
+    return Unit(
+        order=fakes.order(0, 2),
+        experiment="20261121T120000-fake",
+        number=1,
+        rounds=2,
+        home="0" * 16,
+        seed=1,
+        serial="s",
+    )
+
+
+@pytest.fixture
+def tar(unit: Unit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
+    """A round, measured on another machine."""
+    with monkeypatch.context() as there:
+        there.setenv("LAB_STATE", str(tmp_path / "there"))
+        fakes.measure(unit, Deadline.after)
+        return store.pack(store.folders(unit))
+
+
+def test_a_round_is_stored_once(unit: Unit, tar: bytes) -> None:
+    for _ in range(2):
+        assert [run.place.boot for run in store.add(unit, tar, store.digest(tar)) if run.place] == [2, 3]
+    assert len(index.find()) == 2
+    assert store.rounds([unit.experiment], 2) == {unit.experiment: 0}, "round 0 is not there"
+    assert store.void(unit.experiment, "why", from_boot=3) == 1
+    assert [entry.error for entry in index.find() if entry.error] == ["void: why"]
+
+
+def repacked(tar: bytes, keep: int, extra: str = "") -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=io.BytesIO(tar)) as old, tarfile.open(fileobj=buffer, mode="w:gz") as new:
+        names = sorted({member.name.partition("/")[0] for member in old})[:keep]
+        for member in old:
+            if member.name.partition("/")[0] in names:
+                new.addfile(member, old.extractfile(member) if member.isfile() else None)
+        if extra:
+            new.addfile(tarfile.TarInfo(extra))
+    return buffer.getvalue()
+
+
+def test_what_is_not_whole_is_not_stored(unit: Unit, tar: bytes) -> None:
+    other = unit.model_copy(update={"experiment": "another"})
+    next_one = unit.model_copy(update={"number": 0})
+    half, outside = repacked(tar, 1), repacked(tar, 2, "../outside")
+    for which, data, digest, why in (
+        (unit, tar, "0" * 64, "checksum"),
+        (unit, tar[:-40], store.digest(tar[:-40]), "not whole"),
+        (unit, half, store.digest(half), "boots"),
+        (unit, outside, store.digest(outside), "not of a run"),
+        (other, tar, store.digest(tar), "is of another"),
+        (next_one, tar, store.digest(tar), "is of another"),
+    ):
+        with pytest.raises(store.NotWhole, match=why):
+            store.add(which, data, digest)
+    assert index.find() == []
+
+
+def test_a_halved_last_line_of_the_journal_is_ignored() -> None:
+    night = nights.make([fakes.order(0, 1)])
+    attempt = Attempt(
+        order="00000-fake", number=0, host="h0", experiment="e", seed=1, memory=1, accels=("tcg",)
+    )
+    night.add(attempt)
+    journal = state.folder("pool") / "nights" / night.name / "journal.jsonl"
+    with journal.open("a") as file:
+        file.write('{"kind": "Void", "ord')
+    assert list(Night(night.name).lines()) == [attempt]
+    void = Void(order="00000-fake", number=0, why="lost")
+    night.add(void)
+    assert list(Night(night.name).lines()) == [attempt, void]
+    journal.write_text("garbage\n" + journal.read_text())
+    with pytest.raises(InputError, match="line 1"):
+        list(Night(night.name).lines())
+
+
+def test_there_is_no_such_night() -> None:
+    nights.make([fakes.order(0, 1)])
+    with pytest.raises(InputError, match="there is no night n here: there are 2"):
+        Night("n")
