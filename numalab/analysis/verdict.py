@@ -41,10 +41,6 @@ DESCRIPTIVE = ("description", "source", "published", "also", "notes")
 """The parts of a case that only describe it. Runs may differ in them."""
 
 MOVED = {
-    # nas.py
-    "ee414a2b82aa99042ffe24e2f0f98ccf1d39f856befd946531e618e974c4edbf": (
-        "5590c5bec8280f9894006b5fe7609a78b6dcebfa1ac01457b907602cebe6b8f7"
-    ),
     # specjbb.py
     "ecf4054b393eb69b5baf0a5ee002c6e066033ba37605b18ad8ccb09685f68eda": (
         "d8223ef994b8ca9d89fbca0f1776908c143e2614086009b49ca75c0431264fe7"

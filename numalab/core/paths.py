@@ -28,6 +28,8 @@ TEMPLATES = PACKAGE / "report/templates"
 """The HTML report's templates."""
 AGENT = PACKAGE / "measure/agent.py"
 """The program that runs phases in the guest."""
+RENEWED = PACKAGE / "guest/renewed.py"
+"""The program that runs in a guest which a ready state restored."""
 WORKLOAD_MODULE = PACKAGE / "workload.py"
 """Helpers that several workloads share."""
 

@@ -18,7 +18,7 @@ import time
 import uuid
 from pathlib import Path
 
-from numalab.core import state
+from numalab.core import paths, state
 from numalab.core.errors import BootHung, HostError, LabError, NameTaken
 from numalab.core.log import note, step
 from numalab.core.process import Deadline
@@ -180,7 +180,7 @@ def _renew(guest: Guest, deadline: Deadline) -> None:
     The clock is right to within the time that a command takes over SSH.
     """
     words = [guest.name, uuid.UUID(guest.record.spec.uuid).hex, secrets.token_hex(ENTROPY_BYTES)]
-    script = Path(__file__).with_name("renewed.py").read_bytes()
+    script = paths.RENEWED.read_bytes()
     command = f"date -us @{time.time():.3f} >/dev/null && exec python3 -I - {shlex.join(words)}"
     ssh.succeed(guest, command, deadline=deadline, input=script)
 

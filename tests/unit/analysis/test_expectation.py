@@ -488,7 +488,7 @@ KNOWN_ANSWERS = {
 @pytest.mark.parametrize("row", simulation.KNOWN, ids=lambda row: f"{row.name} {row.metric}")
 def test_known_effects(row: simulation.Known) -> None:
     """Issue 4's three boots of each kernel; `cannot tell` comes with the number of boots that it takes."""
-    found = simulation.one(row.wish(), row.kind, row.before, row.after)
+    (found,) = expectation.together([expectation.with_values(row.wish(), row.before, row.after, row.kind)])
     assert found.answer is KNOWN_ANSWERS.get((row.name, row.metric), HOLDS)
     if found.answer is CANNOT:
         assert found.boots_needed is not None

@@ -25,7 +25,8 @@ def test_every_command(page: str) -> None:
     names = {
         f"{name} {inner}".strip()
         for name, command in top.commands.items()  # type: ignore[attr-defined]
-        for inner in getattr(command, "commands", {"": None})
+        for inner, own in getattr(command, "commands", {"": command}).items()
+        if not own.hidden
     }
     headings = {
         line.removeprefix(".SS ").partition(" [")[0] for line in page.splitlines() if line.startswith(".SS ")
