@@ -514,14 +514,21 @@ class Queue:
         )
 
     def _give_up_what_fits_nowhere(self, now: float) -> None:
-        """After NOBODY_SECONDS, orders that no host which is up could take; never while something runs."""
-        if self._running or self._draining or now - self._moved_at <= self._nobody:
+        """Orders that no host which is up could take: after NOBODY_SECONDS, or at once when all hosts are set
+        aside; never while something runs."""
+        if self._running or self._draining:
+            return
+        none_left = self._hosts and all(host.aside for host in self._hosts.values())
+        if not none_left and now - self._moved_at <= self._nobody:
             return
         waiting = [*self._pending, *(order for host in self._hosts.values() for order in host.orders)]
         for order in waiting:
             wanted = self._wanted[order]
             if self._somebody_else(wanted.order, ""):
                 continue
+            if none_left:  # one at a time: hosts may take part again without it
+                self._give_up(wanted, "every host of the pool is set aside")
+                return
             needs = f"{wanted.order.needs_memory >> 20} MiB, {wanted.order.needs_accel or 'any accelerator'}"
             self._give_up(wanted, f"no host of the pool is there that could take it ({needs})")
 

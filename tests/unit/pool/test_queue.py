@@ -218,6 +218,19 @@ def test_three_lab_errors_set_a_host_aside() -> None:
     world.check()
 
 
+def test_nothing_waits_for_hosts_that_are_all_set_aside() -> None:
+    """Given up at the next look; the next order has the host again."""
+    world = World(orders=2, rounds=1, hosts=1)
+    for _ in range(3):
+        world.fail(world.submitted[-1], Cause.LAB)
+    assert world.aside == ["h0"]
+    world.tick(1)
+    assert list(world.ended.values()) == [Cause.LAB]
+    world.done(world.submitted[-1])
+    assert world.queue.over
+    assert len(world.store) == 1
+
+
 def test_an_order_that_fails_everywhere_is_given_up_and_its_hosts_go_on() -> None:
     world = World(3, 1, 2)
     poison = "00000-fake"
