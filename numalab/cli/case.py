@@ -195,7 +195,7 @@ def run(
 
 def matrix(
     cases: Annotated[
-        list[str] | None, typer.Argument(metavar="[CASE…]", help="default: all of testcases/")
+        list[str] | None, typer.Argument(metavar="CASE", help="default: all of testcases/")
     ] = None,
     sizes: Annotated[
         list[str] | None,
