@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated
 
 import click
@@ -34,10 +35,11 @@ from numalab.cli.options import (
     inventory,
     one_of,
     reach,
+    show_error,
     size_option,
 )
 from numalab.cli.terminal import as_called, cancel, echo, limit, on_signals
-from numalab.core.errors import Exit, InputError, LabError
+from numalab.core.errors import Cancelled, Exit, InputError, LabError
 from numalab.experiment import matrix as experiments
 from numalab.experiment import run as experiment
 from numalab.experiment.plan import Plan, build_kernels, interesting_phase, make_plan
@@ -49,6 +51,7 @@ from numalab.model import catalog
 from numalab.model.run import Run
 from numalab.model.values import SizeClass
 from numalab.model.verdict import Answer, Verdict
+from numalab.pool import cluster
 from numalab.report import text as report_text
 from numalab.runs import counters, record
 from numalab.runs import index as run_index
@@ -190,6 +193,8 @@ def run(
         )
         for case in cases
     ]
+    if pool:
+        _refuse_paths(cases, plans)
     conduct_all([(plan, boots_option(boots, plan)) for plan in plans], pool=pool, uri=uri)
 
 
@@ -225,8 +230,11 @@ def matrix(
 ) -> None:
     """Run cases x sizes x topologies x kernels, on this machine one after another or over a pool of hosts."""
     if resume:
-        if cases or topologies or kernels or series or boots:
-            raise InputError(f"--resume {resume}: the night has its cases already; give no others")
+        given = (cases, sizes, topologies, kernels, series, boots, pool, uri)
+        if any(given) or accelerator != "auto" or clock != "auto":
+            raise InputError(
+                f"--resume {resume}: the night has its cases and their options already: give no others"
+            )
         _night(resume, [])
         return
     cells = experiments.cells(
@@ -249,11 +257,27 @@ def matrix(
     ]
     if not plans:
         raise InputError("the matrix is empty: no case has these sizes and kernels")
+    if pool:
+        _refuse_paths(cases or [], plans)
     conduct_all([(plan, boots_option(boots, plan)) for plan in plans], pool=pool, uri=uri)
 
 
+def _refuse_paths(cases: Sequence[str], plans: Sequence[Plan]) -> None:
+    """InputError for a file that is given as a path: a host of a pool would use its own of that name."""
+    kernels = (kernel.name for plan in plans for kernel in plan.kernels)
+    topologies = (plan.machine.topology for plan in plans)
+    if path := next((word for word in (*cases, *kernels, *topologies) if "/" in word), None):
+        raise InputError(
+            f"--pool: {path}: is a path: give the name of a file in testcases/, kernels/ or topologies/,"
+            " which every host of the pool has"
+        )
+
+
 def conduct_all(plans: Sequence[tuple[Plan, int | None]], *, pool: bool, uri: str | None) -> None:
-    """Run experiments, print their verdicts, and exit with the gravest status."""
+    """Run experiments, print their verdicts, and exit with the gravest status.
+
+    An error ends its experiment; the others are run. Cancelled ends all at once.
+    """
     if pool:
         if uri:
             raise InputError(
@@ -262,11 +286,25 @@ def conduct_all(plans: Sequence[tuple[Plan, int | None]], *, pool: bool, uri: st
         _night(None, plans)
         return
     verdicts: list[Verdict] = []
+    errors: list[LabError] = []
     for plan, boots in plans:
-        outcome = _conduct(plan, boots, uri)
+        try:
+            outcome = _conduct(plan, boots, uri)
+        except Cancelled:
+            raise
+        except LabError as error:
+            if len(plans) == 1:
+                raise
+            echo(f"case {plan.case_name}, size {plan.size}, {plan.machine.topology}:", err=True)
+            show_error(error)
+            errors.append(error)
+            continue
         _show_outcome(outcome.experiment, outcome.verdicts, [run for run, _ in outcome.runs])
         verdicts += outcome.verdicts
-    raise typer.Exit(status(tuple(verdicts)))
+    failed = {error.status for error in errors}
+    if Exit.KERNEL_CRASHED in failed:
+        raise typer.Exit(Exit.KERNEL_CRASHED)
+    raise typer.Exit(Exit.LAB_ERROR if failed else status(tuple(verdicts)))
 
 
 def _show_outcome(name: str, verdicts: Sequence[Verdict], runs: Sequence[Run]) -> None:
@@ -277,16 +315,12 @@ def _show_outcome(name: str, verdicts: Sequence[Verdict], runs: Sequence[Run]) -
 
 def _night(name: str | None, plans: Sequence[tuple[Plan, int | None]]) -> None:
     """Run plans on the pool, or go on with the night of this name."""
+    cluster.need_dask()
     # Here: Dask is imported when a pool is used, and takes a second.
-    from numalab.pool import cluster, driver, store, unit
+    from numalab.pool import driver, store, unit
     from numalab.pool import night as nights
     from numalab.pool.queue import Cause
 
-    for plan, _ in plans:
-        if plan.case_name not in catalog.names("testcases"):
-            raise InputError(
-                f"case {plan.case_name}: is no file of testcases/, which every host of a pool has"
-            )
     wish = driver.Wish()
     restore = on_signals(wish.drain.set, wish.end.set)
     try:
@@ -306,7 +340,8 @@ def _night(name: str | None, plans: Sequence[tuple[Plan, int | None]]) -> None:
             echo(as_called(f"go on with it: ./lab.py matrix --resume {night.name}"), err=True)
             raise
         finally:
-            client.close(timeout=MINUTE)
+            with suppress(OSError, RuntimeError):  # a scheduler that is gone, or answers nothing
+                client.close(timeout=MINUTE)
     finally:
         restore()
     for result in results:

@@ -476,7 +476,7 @@ def down(
 def gc(uri: Uri = None) -> None:
     """Remove what killed commands left: domains, overlays, half-made images. Touches nothing that is not the
     lab's."""
-    removed = cluster.sweep() + maintenance_gc.collect(connect(uri, limit(MINUTE)), limit(5 * MINUTE))
+    removed = cluster.sweep_idle() + maintenance_gc.collect(connect(uri, limit(MINUTE)), limit(5 * MINUTE))
     inventory()
     for line in removed or ["nothing to remove"]:
         echo(line)

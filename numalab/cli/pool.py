@@ -15,7 +15,7 @@ import typer
 from numalab.cli.options import MINUTE
 from numalab.cli.terminal import cancel, echo, limit
 from numalab.core import version
-from numalab.core.errors import Exit
+from numalab.core.errors import Exit, InputError
 from numalab.host import ansible
 from numalab.model.units import GIB
 from numalab.pool import cluster
@@ -50,6 +50,10 @@ def up(
 ) -> None:
     """Start a scheduler here and a worker on each hypervisor. Hosts that cannot be had are named, and tried
     again; status 2 if none is up."""
+    if listen != LOOPBACK and not launch:
+        raise InputError(
+            "--listen: the workers of an inventory are reached through SSH: give it with --launch only"
+        )
     deadline = limit(UP_SECONDS)
     targets = [cluster.launched(launch)] if launch else cluster.targets(inventory, deadline)
     pool = cluster.up(targets, listen, deadline)
@@ -103,6 +107,7 @@ def table(rows: list[Row]) -> list[str]:
 @app.command("serve", hidden=True)
 def serve() -> None:
     """The pool's server, which `pool up` starts."""
+    cluster.need_dask()
     from numalab.pool import server  # Dask is imported when a pool is used
 
     order = cluster.Order.model_validate_json(sys.stdin.buffer.read())
@@ -112,6 +117,7 @@ def serve() -> None:
 @app.command("worker", hidden=True)
 def worker() -> None:
     """The pool's worker on a host, which the server starts."""
+    cluster.need_dask()
     from numalab.pool import host
 
     def say(line: str) -> None:

@@ -146,16 +146,23 @@ def once(action: Callable[[], None]) -> Callable[[int, FrameType | None], None]:
     return handler
 
 
+def _heeded() -> list[signal.Signals]:
+    """SIGNALS, without a SIGHUP that is ignored: nohup(1) needs that."""
+    return [
+        kind for kind in SIGNALS if kind is not signal.SIGHUP or signal.getsignal(kind) is not signal.SIG_IGN
+    ]
+
+
 def on_signals(first: Callable[[], None], second: Callable[[], None]) -> Callable[[], None]:
     """From now on the first of SIGNALS runs `first`, the next one `second`, later ones nothing; returns a
-    function that restores the handlers. Main thread only."""
+    function that restores the handlers. A SIGHUP that is ignored stays so. Main thread only."""
     actions = [first, second]
 
     def handler(_signal: int, _frame: FrameType | None) -> None:
         if actions:
             _thread.start_new_thread(actions.pop(0), ())
 
-    before = [(kind, signal.signal(kind, handler)) for kind in SIGNALS]
+    before = [(kind, signal.signal(kind, handler)) for kind in _heeded()]
 
     def restore() -> None:
         for kind, old in before:
@@ -165,15 +172,10 @@ def on_signals(first: Callable[[], None], second: Callable[[], None]) -> Callabl
 
 
 def handle_signals(action: Callable[[], None] = cancel_waits) -> Callable[[], None]:
-    """Run `action` on the first of SIGNALS; returns a function that restores the handlers. Main thread only.
-
-    A SIGHUP that is ignored stays ignored: nohup(1) needs that.
-    """
+    """Run `action` on the first of SIGNALS; returns a function that restores the handlers. A SIGHUP that is
+    ignored stays so. Main thread only."""
     handler = once(action)
-    kinds = [
-        kind for kind in SIGNALS if kind is not signal.SIGHUP or signal.getsignal(kind) is not signal.SIG_IGN
-    ]
-    before = [(kind, signal.signal(kind, handler)) for kind in kinds]
+    before = [(kind, signal.signal(kind, handler)) for kind in _heeded()]
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # lab.py had blocked them
 
     def restore() -> None:

@@ -9,7 +9,9 @@ server itself (server), the worker on a host (host), what the pool is used for (
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
+import select
 import shlex
 import signal
 import subprocess
@@ -23,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from numalab.core import paths, state
+from numalab.core import log, paths, state
 from numalab.core.errors import DeadlinePassed, HostError, InputError
 from numalab.core.process import Deadline, need, run
 from numalab.core.state import Process
@@ -35,7 +37,11 @@ if TYPE_CHECKING:
 
 GROUP = "hypervisors"
 LOOPBACK = "127.0.0.1"
+ELSEWHERE = "the pool of this state directory was started on another machine"
 CONNECT_SECONDS = 30.0
+"""How long the scheduler may take for an answer."""
+KILL_SECONDS = 10.0
+"""How long a process may take to end after SIGKILL: it may be in a system call that cannot be interrupted."""
 END_SECONDS = 60.0
 """How long a worker may take to end the round that runs, which removes its guest."""
 FILES = ("pool.json", "cert.pem", "key.pem")
@@ -68,7 +74,7 @@ class Target(Value):
     launcher: tuple[str, ...] = ()
     """A program and its words, to which the worker's are added: srun …"""
     directory: str = ""
-    """The checkout there; relative to the home directory."""
+    """The checkout there; relative to the home directory. '': this machine's lab, which is installed."""
     state: str = ""
     """LAB_STATE there; '': what the host has."""
 
@@ -76,7 +82,8 @@ class Target(Value):
         """The words that start the worker; over SSH with both ports forwarded, loopback to loopback. The port
         of the scheduler there is sshd's choice, that of the worker is the same on both sides."""
         setting = ["env", f"LAB_STATE={self.state}"] if self.state else []
-        worker = [*setting, f"{self.directory}/lab.py", "pool", "worker"]
+        lab = [f"{self.directory}/lab.py"] if self.directory else program()
+        worker = [*setting, *lab, "pool", "worker"]
         if not self.ssh:
             return [*self.launcher, *worker]
         return [
@@ -87,6 +94,11 @@ class Target(Value):
             *self.ssh,
             shlex.join(worker),
         ]
+
+
+def program() -> list[str]:
+    """The words that call this lab, whatever the working directory."""
+    return [sys.executable, *([str(paths.ROOT / "lab.py")] if paths.CHECKOUT else ["-m", "numalab"])]
 
 
 class Connection(Stored):
@@ -158,13 +170,34 @@ def current() -> Pool:
     if pool is None or process is None or not process.lives:
         raise HostError("no pool is up: lab.py pool up")
     if process.elsewhere:
-        raise HostError("the pool of this state directory was started on another machine: run lab.py there")
+        raise HostError(f"{ELSEWHERE}: run lab.py there, or, if it is no more, remove {record()}")
     return pool
+
+
+def need_dask() -> None:
+    """HostError when Dask, which only a pool needs, is not installed."""
+    if importlib.util.find_spec("distributed") is None:
+        command = ".venv/bin/pip install -e '.[pool]'" if paths.CHECKOUT else "pip install 'numalab[pool]'"
+        raise HostError(f"Dask is not installed: {command}")
+
+
+def workers(client: distributed.Client) -> dict[str, dict[str, Any]]:
+    """Address -> what the scheduler knows of the worker there. HostError without an answer."""
+    try:
+        scheduler: Any = client.scheduler
+        # scheduler_info() of late releases shows five workers only.
+        identity = client.sync(scheduler.identity, n_workers=-1, callback_timeout=CONNECT_SECONDS)
+    except (OSError, TimeoutError, AttributeError, RuntimeError, TypeError) as error:
+        why = str(error) or f"within {CONNECT_SECONDS:g} s"
+        raise HostError(f"the pool's scheduler does not answer any more ({why})") from error
+    known: dict[str, dict[str, Any]] = identity["workers"]
+    return known
 
 
 def connect() -> distributed.Client:
     """A client of the pool that is up. HostError when none is, or its scheduler does not answer."""
     pool = current()
+    need_dask()
     import distributed
 
     try:
@@ -244,7 +277,7 @@ def target(inventory: Path, name: str, variables: dict[str, Any]) -> Target:
     if value("ansible_connection") == "local":
         # A worker that used this state directory would bring its runs home to themselves.
         place = value("lab_state") or str(state.folder("pool", "local"))
-        return Target(name=name, directory=value("lab_directory") or str(paths.ROOT), state=place)
+        return Target(name=name, directory=value("lab_directory") or _checkout(), state=place)
     words = shlex.split(value("ansible_ssh_common_args"))
     for option, key in (("-p", "ansible_port"), ("-i", "ansible_ssh_private_key_file")):
         words += [option, value(key)] if value(key) else []
@@ -264,7 +297,11 @@ def launched(launcher: str) -> Target:
         raise InputError(f"launch {launcher}: {error}", field="launch") from error
     if not words:
         raise InputError("launch: no program", field="launch")
-    return Target(name="launch", launcher=words, directory=str(paths.ROOT))
+    return Target(name="launch", launcher=words, directory=_checkout())
+
+
+def _checkout() -> str:
+    return str(paths.ROOT) if paths.CHECKOUT else ""
 
 
 class Order(Value):
@@ -279,8 +316,11 @@ class Order(Value):
 def up(wanted: Sequence[Target], listen: str, deadline: Deadline) -> Pool:
     """Start the server, and wait until each host is up or has failed once. HostError when a pool is up
     already, or the server ends."""
+    need_dask()
     with state.lock("pool", deadline):
         old = read()
+        if old and old.process and old.process.elsewhere:
+            raise HostError(f"{ELSEWHERE}: run lab.py there, or, if it is no more, remove {record()}")
         if old and old.process and old.process.lives:
             raise HostError("a pool is up already: lab.py pool status, or lab.py pool down first")
         sweep()
@@ -290,11 +330,12 @@ def up(wanted: Sequence[Target], listen: str, deadline: Deadline) -> Pool:
             feed.write(order.model_dump_json().encode())
             feed.seek(0)
             server = subprocess.Popen(
-                [sys.executable, paths.ROOT / "lab.py", "pool", "serve"],
+                [*program(), "pool", "serve"],
                 stdin=feed,
                 stdout=out,
                 stderr=out,
                 cwd="/",
+                env={**os.environ, "LAB_STATE": str(state.directory())},  # it may be relative here
                 start_new_session=True,
             )
         try:
@@ -340,7 +381,9 @@ def down(deadline: Deadline) -> list[str]:
             pool = None
         process = pool.process if pool else None
         if process and process.elsewhere:
-            raise HostError("this pool was started on another machine: run lab.py pool down there")
+            raise HostError(
+                f"{ELSEWHERE}: run lab.py pool down there, or, if it is no more, remove {record()}"
+            )
         done = []
         if process and process.lives:
             end(process, deadline.within(END_SECONDS + CONNECT_SECONDS))
@@ -374,6 +417,18 @@ def sweep() -> list[str]:
     return done
 
 
+def sweep_idle() -> list[str]:
+    """`sweep`, unless another lab.py starts or ends the pool: one that starts has keys and no record yet."""
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(state.lock("pool", Deadline.after(0)))
+        except DeadlinePassed:
+            log.note("pool: left alone: another lab.py starts or ends it")
+            return []
+        # Outside of the try: a DeadlinePassed of the sweep is not about the lock.
+        return sweep()
+
+
 def end(process: Process, deadline: Deadline) -> None:
     """End a process of this machine, if it is the one that was recorded: SIGTERM, and SIGKILL in the end."""
     with contextlib.suppress(ProcessLookupError):
@@ -390,6 +445,7 @@ def end(process: Process, deadline: Deadline) -> None:
                     time.sleep(0.1)
                 return
             signal.pidfd_send_signal(handle, signal.SIGKILL)
+            select.select([handle], [], [], KILL_SECONDS)  # readable when it has ended (pidfd_open(2))
         finally:
             os.close(handle)
 
@@ -398,12 +454,15 @@ def status(version: str) -> list[Row]:
     """The hosts of the pool that is up. `version` is the lab's here: another is noted."""
     pool = current()
     with connect() as client:
-        # scheduler_info() of late releases shows five workers only.
-        identity: Any = client.sync(client.scheduler.identity, n_workers=-1)
-        tasks: Any = client.processing()
+        known = workers(client)
+        try:
+            scheduler: Any = client.scheduler
+            tasks: Any = client.sync(scheduler.processing, workers=None, callback_timeout=CONNECT_SECONDS)
+        except (OSError, TimeoutError, RuntimeError) as error:
+            raise HostError(f"the pool's scheduler at {pool.address} does not answer: {error}") from error
     rows = {
         str(facts["name"]): row(facts, tuple(map(str, tasks.get(address, ()))), version)
-        for address, facts in identity["workers"].items()
+        for address, facts in known.items()
     }
     for one in pool.connections:
         if one.name not in rows and not (one.name == "launch" and one.state is State.UP):

@@ -8,6 +8,7 @@ not misread it. Not here: who runs what (queue), running it (worker).
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
@@ -19,9 +20,9 @@ from numalab.experiment.plan import Plan, make_plan, scaled_topology
 from numalab.guest import launch
 from numalab.model.values import Accel, Clock, Name, Seed, SizeClass, Value
 
-SOURCES = ("numalab", "testcases", "topologies", "kernels", "images", "playbooks")
-"""What decides a measurement: the folders whose files must be the same on all machines of a pool."""
-SUFFIXES = (".py", ".yml", ".config", ".patch", ".c", ".sh", ".j2", ".hcl")
+SOURCES = ("testcases", "topologies", "kernels", "images", "playbooks")
+"""What decides a measurement beside the package: the folders whose files must be the same on all machines of
+a pool."""
 BOOT_SPARE_SECONDS = 120.0
 """Of a boot's limit: what ends a guest, writes its run and waits for answers of the host."""
 
@@ -39,13 +40,14 @@ class Order(Value):
     accel: str = "auto"
     clock: Clock | None = None
     seed: Seed | None = None
+    side_by_side: Annotated[int, Field(ge=1)] | None = None
     profile_hz: int = 0
     rounds: Annotated[int, Field(ge=1)] | None
     """None: until the answer is clear, or the case's most_boots are reached."""
     looks: tuple[int, ...]
     """The numbers of rounds after which the experiment may be judged; one of them unless `rounds` is None."""
     needs_memory: int
-    """Bytes that a host must have: one guest's memory."""
+    """Bytes that a host must have: of one guest, or of as many as `side_by_side` has run at a time."""
     round_seconds: float
     """Limit of a round. It ends the wait for a host that hangs; a guest that hangs ends by its own limit."""
     prepare_seconds: float = 0.0
@@ -104,10 +106,11 @@ def order(number: int, plan: Plan, boots: int | None) -> Order:
         accel=plan.accel,
         clock=plan.clock,
         seed=plan.seed,
+        side_by_side=plan.side_by_side,
         profile_hz=plan.profile_hz,
         rounds=boots,
         looks=(boots,) if boots else tuple(verdict.looks(plan.case_size)),
-        needs_memory=scaled_topology(plan).memory,
+        needs_memory=scaled_topology(plan).memory * min(plan.side_by_side or 1, len(plan.kernels)),
         round_seconds=boot * len(plan.kernels),
         prepare_seconds=experiment.PREPARE_SECONDS,
     )
@@ -125,6 +128,7 @@ def plan(wanted: Order) -> Plan:
         accel=wanted.accel,
         clock=wanted.clock,
         seed=wanted.seed,
+        side_by_side=wanted.side_by_side,
         profile_hz=wanted.profile_hz,
     )
 
@@ -132,10 +136,21 @@ def plan(wanted: Order) -> Plan:
 def checkout() -> str:
     """A digest of the files of this checkout that decide a measurement, changed and new ones too."""
     digest = hashlib.sha256()
-    files = (
-        path for folder in SOURCES for path in (paths.ROOT / folder).rglob("*") if path.suffix in SUFFIXES
-    )
-    for path in sorted(files):
-        name = path.relative_to(paths.ROOT)
+    for name, path in sorted(_files().items()):
         digest.update(f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
     return digest.hexdigest()[:16]
+
+
+def _files() -> dict[str, Path]:
+    """The files of SOURCES by name, of whatever kind: an image's files have no suffix. As paths.find looks
+    for them: a person's own goes before the delivered one."""
+    files = {}
+    for root in reversed(paths.roots()):
+        files |= {str(path.relative_to(root)): path for folder in SOURCES for path in _below(root / folder)}
+    # Where numalab is installed, the delivered files are in the package.
+    package = (path for path in _below(paths.PACKAGE) if not path.is_relative_to(paths.PACKAGE / "files"))
+    return files | {f"numalab/{path.relative_to(paths.PACKAGE)}": path for path in package}
+
+
+def _below(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts]

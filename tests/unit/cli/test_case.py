@@ -14,7 +14,7 @@ import pytest
 from numalab.analysis import calibration
 from numalab.cli import case as case_commands
 from numalab.cli import live, terminal
-from numalab.core import state
+from numalab.core import paths, state
 from numalab.core.errors import Cancelled, Exit, GuestError, HostError, InputError, KernelOops
 from numalab.core.process import Deadline
 from numalab.experiment import run as experiment
@@ -130,6 +130,81 @@ def test_run_breaks(
     code, out, err = lab_py("run", case)
     assert (code, out) == (status, "")
     assert str(error) in err or "cancelled" in err
+
+
+def test_an_error_ends_its_case_only(
+    lab_py: LabPy, case: str, conducted: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gravest status is that of the whole: a crash, a lab error, then what the verdicts say."""
+    errors = iter([None, GuestError("phase touch: exit status 1"), KernelOops("its kernel says: BUG"), None])
+    fake = experiment.conduct
+
+    def conduct(*words: Any, **options: Any) -> Outcome:
+        conducted["error"] = next(errors)
+        return fake(*words, **options)
+
+    monkeypatch.setattr(experiment, "conduct", conduct)
+    code, out, err = lab_py("run", case, case, case, case)
+    assert (code, out.count("HOLDS")) == (4, 2)
+    assert "case mine, size quick, 4socket:\nlab.py: error: phase touch: exit status 1\n" in err
+    assert "its kernel says: BUG" in err
+    errors = iter([GuestError("phase touch: exit status 1"), None])
+    assert lab_py("run", case, case)[0] == 2
+    errors = iter([Cancelled("boot: cancelled"), None])
+    assert lab_py("run", case, case)[:2] == (130, "")
+
+
+POOL_REFUSES = "is a path: give the name of a file in testcases/, kernels/ or topologies/"
+
+
+def test_a_pool_takes_no_paths(lab_py: LabPy, tmp_path: Path) -> None:
+    """A host would measure its own file of that name."""
+    threads, kernel, shape = (
+        tmp_path / "threads.yml",
+        tmp_path / "6.1.yml",
+        tmp_path / "4socket.yml",
+    )
+    for path, folder in ((threads, "testcases"), (kernel, "kernels"), (shape, "topologies")):
+        path.write_text((paths.ROOT / folder / path.name).read_text())
+    for words in (
+        ("run", str(threads), "--pool"),
+        ("matrix", str(threads), "--pool"),
+        ("run", "threads", "--pool", "--kernels", f"6.1,{kernel}"),
+        ("run", "threads", "--pool", "--topology", str(shape)),
+    ):
+        code, _, err = lab_py(*words)
+        assert (code, POOL_REFUSES in err) == (2, True), err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("threads",),
+        ("--size", "full"),
+        ("--accel", "tcg"),
+        ("--clock", "host"),
+        ("--pool",),
+        ("--boots", "3"),
+    ],
+)
+def test_a_night_that_goes_on_takes_no_other_options(lab_py: LabPy, words: tuple[str, ...]) -> None:
+    code, _, err = lab_py("matrix", "--resume", "n", *words)
+    assert (code, "give no others" in err) == (2, True), err
+
+
+@pytest.mark.parametrize("words", [("run", "threads", "--pool"), ("pool", "up"), ("pool", "worker")])
+def test_a_pool_without_dask(lab_py: LabPy, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    assert lab_py(*words) == (
+        2,
+        "",
+        "lab.py: error: Dask is not installed: .venv/bin/pip install -e '.[pool]'\n",
+    )
+
+
+def test_an_address_to_listen_on_needs_a_launcher(lab_py: LabPy) -> None:
+    code, _, err = lab_py("pool", "up", "--listen", "10.0.0.1")
+    assert (code, "give it with --launch only" in err) == (2, True), err
 
 
 def test_the_worst_of_several_verdicts_counts(

@@ -345,3 +345,15 @@ def test_a_second_signal_to_pytest(later: signal.Signals, tmp_path: Path) -> Non
     out, _ = child.communicate(timeout=60)
     assert child.returncode == pytest.ExitCode.INTERRUPTED, out
     assert not (tmp_path / "guest").exists()
+
+
+@pytest.mark.parametrize("hangup", [signal.SIG_IGN, signal.SIG_DFL])
+def test_on_signals_leaves_an_ignored_hangup_alone(hangup: signal.Handlers) -> None:
+    before = signal.signal(signal.SIGHUP, hangup)
+    try:
+        restore = terminal.on_signals(lambda: None, lambda: None)
+        assert (signal.getsignal(signal.SIGHUP) is signal.SIG_IGN) == (hangup is signal.SIG_IGN)
+        restore()
+        assert signal.getsignal(signal.SIGHUP) is hangup
+    finally:
+        signal.signal(signal.SIGHUP, before)

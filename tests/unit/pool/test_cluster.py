@@ -9,6 +9,7 @@ import socket
 import ssl
 import stat
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from numalab.cli import pool as pool_commands
-from numalab.core import state
+from numalab.core import paths, state
 from numalab.core.errors import HostError, InputError
 from numalab.core.process import Deadline
 from numalab.core.state import Process
@@ -166,13 +167,64 @@ def test_a_pool_that_is_up_is_left_alone(lab_state: Path) -> None:
         cluster.up([], cluster.LOOPBACK, limit())
 
 
+def test_gc_leaves_a_pool_that_starts_alone(lab_state: Path) -> None:
+    """It has keys, and no record yet."""
+    keys = cluster.make_keys(limit())
+    done = list[list[str]]()
+    with state.lock("pool", limit()):  # in another thread: a thread may take its own lock again
+        thread = threading.Thread(target=lambda: done.append(cluster.sweep_idle()))
+        thread.start()
+        thread.join(60)
+    assert done == [[]]
+    assert all(key.exists() for key in keys)
+    assert cluster.sweep_idle() == ["pool: cert.pem", "pool: key.pem"]
+
+
+def test_end_returns_when_the_process_has_ended() -> None:
+    child = subprocess.Popen(["sh", "-c", "trap '' TERM; echo; exec sleep 600"], stdout=-1)
+    assert child.stdout
+    child.stdout.readline()
+    here = living()
+    process = Process(here.machine, here.boot, child.pid, state.started(child.pid))
+    cluster.end(process, Deadline.after(0.3))
+    assert not process.lives
+    assert child.wait(0) < 0
+    child.stdout.close()
+
+
+def test_the_server_has_the_state_directory_s_whole_path(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It works in /, where a relative LAB_STATE would be another."""
+    seen: list[tuple[list[str], str]] = []
+
+    def popen(words: list[str], *, env: dict[str, str], **_: object) -> None:
+        seen.append((words, env["LAB_STATE"]))
+        raise OSError("enough")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LAB_STATE", "relative")
+    monkeypatch.setattr(cluster, "make_keys", lambda _: (Path("cert"), Path("key")))
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    for is_checkout in (True, False):
+        monkeypatch.setattr(paths, "CHECKOUT", is_checkout)
+        with pytest.raises(OSError, match="enough"):
+            cluster.up([], cluster.LOOPBACK, limit())
+    assert seen == [
+        ([sys.executable, str(paths.ROOT / "lab.py"), "pool", "serve"], str(tmp_path / "relative")),
+        ([sys.executable, "-m", "numalab", "pool", "serve"], str(tmp_path / "relative")),
+    ]
+    assert cluster.launched("srun").argv(1, 0) == ["srun", *seen[1][0][:3], "pool", "worker"]
+
+
 def test_a_pool_of_another_machine(lab_state: Path) -> None:
     here = living()
     write(Process("0" * 6 if here.machine != "0" * 6 else "1" * 6, here.boot, here.pid, here.started))
     with pytest.raises(HostError, match="another machine"):
         cluster.current()
-    with pytest.raises(HostError, match="another machine"):
-        cluster.down(limit())
+    for call in (lambda: cluster.down(limit()), lambda: cluster.up([], cluster.LOOPBACK, limit())):
+        with pytest.raises(HostError, match=f"another machine: .*, remove {cluster.record()}"):
+            call()
 
 
 def test_a_damaged_record(lab_state: Path) -> None:
