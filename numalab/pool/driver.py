@@ -26,9 +26,9 @@ from numalab.experiment import run as experiment
 from numalab.model.units import GIB
 from numalab.model.values import Accel
 from numalab.model.verdict import Verdict
+from numalab.pool import cluster, store, unit, worker
 from numalab.pool import night as nights
 from numalab.pool import queue as pool_queue
-from numalab.pool import store, unit, worker
 from numalab.pool.night import Attempt, Night
 from numalab.pool.queue import Cause, Host, Queue, Ticket
 from numalab.pool.unit import Order, Unit
@@ -37,6 +37,8 @@ POLL_SECONDS = 1.0
 """How often the scheduler is asked for its workers."""
 FETCH_SECONDS = 300.0
 """Limit of the transfer of one round's runs."""
+END_EVERY_SECONDS = 5.0
+"""How often hosts are told to end what runs: a round that was just on its way does not hear it."""
 ANSWER_SECONDS = 3.0
 """How long the loop stands still for hosts that are told to end what runs; a frozen one never answers."""
 END_SECONDS = 180.0
@@ -68,6 +70,14 @@ def judge(order: Order, name: str) -> Judged:
     verdicts = experiment.verdicts(store.runs(name))
     more = [count for one in verdicts if (count := verdict.next_look(one, order.looks)) is not None]
     return Judged(verdicts, max(more) if more else None)
+
+
+class _Fetched(NamedTuple):
+    """What came home of a task: an answer, or why none did."""
+
+    ticket: Ticket
+    answer: dict[str, Any] | None
+    why: str = ""
 
 
 @dataclass
@@ -105,7 +115,8 @@ class Driver:
         self._known: dict[str, Host] = {}
         self._addresses: dict[str, str] = {}
         self._tasks: dict[Ticket, tuple[Unit, distributed.Future[dict[str, Any]]]] = {}
-        self._inbox: queues.SimpleQueue[Ticket] = queues.SimpleQueue()
+        self._inbox: queues.SimpleQueue[Ticket | _Fetched] = queues.SimpleQueue()
+        """Tasks that have ended; then what they answered."""
         self._polled = 0.0
         self.stored = 0
         """Rounds that came home in this session."""
@@ -127,7 +138,7 @@ class Driver:
         return list(self.results.values())
 
     def _loop(self, wish: Wish) -> None:
-        draining, ending_at = False, 0.0
+        draining, ending_at, told_at = False, 0.0, 0.0
         while not self._queue.over:
             if wish.drain.is_set() and not draining:
                 draining = True
@@ -135,13 +146,21 @@ class Driver:
                 self._handle(pool_queue.Drain())
                 continue
             if wish.end.is_set() and not ending_at:
-                ending_at = time.monotonic()
+                ending_at = told_at = time.monotonic()
                 self._end(list(self._addresses.values()))
+            if ending_at and time.monotonic() - told_at > END_EVERY_SECONDS:
+                told_at = time.monotonic()
+                running = {one.host for one in self._queue.running}
+                self._end([self._addresses[host] for host in sorted(running & self._addresses.keys())])
             if ending_at and time.monotonic() - ending_at > END_SECONDS:
                 hosts = ", ".join(sorted({one.host for one in self._queue.running}))
                 raise Cancelled(f"{hosts}: did not end what runs there")
             with suppress(queues.Empty):
-                self._arrived(self._inbox.get(timeout=self._every))
+                arrived = self._inbox.get(timeout=self._every)
+                if isinstance(arrived, _Fetched):
+                    self._fetched(arrived)
+                else:
+                    self._arrived(arrived)
             if time.monotonic() - self._polled >= self._every:
                 self._poll()
                 self._handle(pool_queue.Tick())
@@ -191,13 +210,21 @@ class Driver:
                 # A round of which a part is in the store is run again; the part does not count.
                 store.void(attempt.experiment, "half a round", from_boot=done * kernels)
                 rounds = planned.get(order, wanted.looks[0])
+                whole = line_ended is not None and line_ended.cause is None and done >= rounds
+                if attempt.checkout != self._checkout and not whole:
+                    why = "it was begun with another checkout than this one"
+                    log.note(f"{order}: all of experiment {attempt.experiment} is void: {why}")
+                    self.night.add(nights.Void(order=order, number=attempt.number, why=why))
+                    store.void(attempt.experiment, why)
+                    self._queue.restore_attempts(order, attempt.number + 1)
+                    continue
                 host = Host(attempt.host, "", attempt.memory, frozenset(map(Accel, attempt.accels)))
                 self.results[order].experiment = attempt.experiment
                 self._queue.restore(order, attempt.number, host, min(done, rounds), rounds, now)
             else:
                 self._queue.restore_attempts(order, attempt.number + 1)
-        if latest:
-            self._end([one["address"] for one in self._workers().values()])
+        # Of a session that was killed. There is no other one: this one holds the lock.
+        self._end([one["address"] for one in self._workers().values()])
 
     # What hosts do.
 
@@ -219,14 +246,9 @@ class Driver:
 
     def _workers(self) -> Mapping[str, dict[str, Any]]:
         """Host -> what the scheduler knows of its worker, with `address`. HostError without an answer."""
-        try:
-            scheduler: Any = self.client.scheduler
-            identity = self.client.sync(scheduler.identity, n_workers=-1)
-        except (OSError, TimeoutError, AttributeError, RuntimeError) as error:
-            raise HostError(f"the pool's scheduler does not answer any more ({error})") from error
         return {
             str(facts["name"]): {**facts, "address": address}
-            for address, facts in identity["workers"].items()
+            for address, facts in cluster.workers(self.client).items()
             if facts.get("status", "running") == "running"
         }
 
@@ -238,53 +260,73 @@ class Driver:
                 self.client.run(worker.end_all, workers=list(addresses), on_error="ignore")
 
         if addresses:
-            asking = threading.Thread(target=ask, daemon=True)
-            asking.start()
-            asking.join(ANSWER_SECONDS)
+            _not_for_long(ask)
 
     def _arrived(self, ticket: Ticket) -> None:
-        """A task has ended: its runs go to the store, then the queue hears of it, then Dask may forget it."""
+        """A task has ended. Its answer is fetched in a thread: its host may hang now, and others go on."""
+        task = self._tasks.get(ticket)
+        if task is None:
+            return
+        _, future = task
+        if not self._queue.expects(ticket):
+            self._fetched(_Fetched(ticket, None))
+        elif future.status == "finished":
+            threading.Thread(target=self._fetch, args=(ticket, future), daemon=True).start()
+        else:
+            self._fetched(_Fetched(ticket, None, _why(future)))
+
+    def _fetch(self, ticket: Ticket, future: distributed.Future[dict[str, Any]]) -> None:
+        try:
+            fetched = _Fetched(ticket, future.result(timeout=FETCH_SECONDS))
+        except BaseException as error:  # the worker died with its result, and whatever Dask makes of that
+            fetched = _Fetched(ticket, None, str(error) or type(error).__name__)
+        self._inbox.put(fetched)
+
+    def _fetched(self, fetched: _Fetched) -> None:
+        """A task's runs go to the store, then the queue hears of it, then Dask may forget it."""
+        ticket = fetched.ticket
         task = self._tasks.pop(ticket, None)
         if task is None:
             return
         one, future = task
         if not self._queue.expects(ticket):
             self._handle(pool_queue.RoundDone(ticket))
-        elif future.status == "finished":
-            self._handle(self._taken(ticket, one, future))
+        elif fetched.answer is not None:
+            self._handle(self._taken(ticket, one, fetched.answer))
         else:
             self._known.pop(ticket.host, None)  # the next poll sees whether it is there
-            self._handle(pool_queue.RoundFailed(ticket, Cause.LOST, f"{ticket.host}: {_why(future)}"))
+            self._handle(pool_queue.RoundFailed(ticket, Cause.LOST, f"{ticket.host}: {fetched.why}"))
         future.release()
 
-    def _taken(
-        self, ticket: Ticket, one: Unit, future: distributed.Future[dict[str, Any]]
-    ) -> pool_queue.Event:
-        """The event of a task that has an answer; a measured round is in the store when this returns."""
-        try:
-            answer = future.result(timeout=FETCH_SECONDS)
-        except Exception as error:  # the worker died with its result, and whatever Dask makes of that
-            return pool_queue.RoundFailed(ticket, Cause.LOST, f"{ticket.host}: {error}")
+    def _taken(self, ticket: Ticket, one: Unit, answer: dict[str, Any]) -> pool_queue.Event:
+        """The event of an answer; a measured round is in the store when this returns."""
         text = f"{ticket.host}: {answer.get('error', '')}"
         try:
             if not answer["cause"]:
-                store.add(one, answer["tar"], answer["sha256"])
-                if one.number == 0:
+                # First: a session that dies in between has the rounds to come settled as this one.
+                if (ticket.order, ticket.attempt) not in self._settled:
                     settled = nights.Settled(
                         order=ticket.order, number=ticket.attempt, settled=answer["settled"]
                     )
                     self._settled[ticket.order, ticket.attempt] = settled.settled
                     self.night.add(settled)
+                store.add(one, answer["tar"], answer["sha256"])
                 self.stored += 1
                 self._observe("stored", ticket)
                 return pool_queue.RoundDone(ticket)
-            if answer["cause"] == Cause.CRASH:
-                store.keep(one, answer["tar"], answer["sha256"])
+            if answer["cause"] == Cause.CRASH and "tar" in answer:
+                self._keep(one, answer)
         except (store.NotWhole, InputError) as error:
             return pool_queue.RoundFailed(ticket, Cause.LAB, f"{ticket.host}: {error}")
         except OSError as error:
             raise HostError(f"the store of this machine: {error}") from error
         return pool_queue.RoundFailed(ticket, Cause(answer["cause"]), text)
+
+    def _keep(self, one: Unit, answer: dict[str, Any]) -> None:
+        try:
+            store.keep(one, answer["tar"], answer["sha256"])
+        except (store.NotWhole, InputError) as error:  # the crash stands all the same
+            log.note(f"{one.order.id}: the runs of its kernel's crash are not in the store: {error}")
 
     # What the queue decides.
 
@@ -312,15 +354,14 @@ class Driver:
             case pool_queue.Forget(ticket):
                 task = self._tasks.pop(ticket, None)
                 if task:
-                    with suppress(Exception):  # its worker is gone; Dask forgets it then or with the client
-                        task[1].cancel(force=True)
+                    self._forget([task[1]])
             case pool_queue.Stop(host):
                 self._end([self._addresses[host]] if host in self._addresses else [])
             case pool_queue.Refused(ticket):
                 self._observe("refused", ticket)
                 log.note(f"{ticket.order}: round {ticket.number + 1} of {ticket.host} came too late: refused")
             case pool_queue.Finished(order, number):
-                self._finished(order, self._attempts[order, number].experiment)
+                self._finished(order, self._attempts[order, number])
             case pool_queue.Ended(order, cause, why):
                 self._over(order, cause, why)
             case pool_queue.SetAside(host, why):
@@ -338,6 +379,7 @@ class Driver:
             seed=secrets.randbits(32) if wanted.seed is None else wanted.seed,
             memory=facts.memory,
             accels=tuple(sorted(facts.accels)),
+            checkout=self._checkout,
         )
         self.night.add(attempt)
         self._attempts[order, number] = attempt
@@ -356,28 +398,32 @@ class Driver:
             serial=f"{attempt.experiment}-{ticket.number}-{secrets.token_hex(4)}",
         )
         log.tell(f"round {ticket.number + 1} of {rounds} on {ticket.host}", who=ticket.order)
-        future = self.client.submit(
-            self._perform,
-            one.model_dump_json(),
-            self._checkout,
-            key=one.serial,
-            workers=[self._addresses[ticket.host]],
-            allow_other_workers=False,
-            retries=0,
-            pure=False,
-        )
+        try:
+            future = self.client.submit(
+                self._perform,
+                one.model_dump_json(),
+                self._checkout,
+                key=one.serial,
+                workers=[self._addresses[ticket.host]],
+                allow_other_workers=False,
+                retries=0,
+                pure=False,
+            )
+        except distributed.client.ClosedClientError as error:
+            raise HostError(f"the pool's scheduler does not answer any more ({error})") from error
         self._tasks[ticket] = one, future
         future.add_done_callback(lambda _future: self._inbox.put(ticket))
         self._observe("submitted", ticket)
 
-    def _finished(self, order: str, name: str) -> None:
-        result = self.results[order]
+    def _finished(self, order: str, attempt: Attempt) -> None:
+        result, name = self.results[order], attempt.experiment
         try:
             result.verdicts, more = self._judged(result.order, name)
         except LabError as error:  # runs that are not comparable
             self._over(order, Cause.INPUT, str(error))
             return
-        if more is None:
+        # What another checkout has finished gets no rounds of this one.
+        if more is None or attempt.checkout != self._checkout:
             answers = ", ".join(one.answer for one in result.verdicts)
             log.tell(f"{answers or 'done'} ({name})", who=order)
             self._over(order, None, "")
@@ -393,10 +439,16 @@ class Driver:
             log.note(f"{order}: {cause}: {why}")
 
     def _forget_all(self) -> None:
-        for _, future in self._tasks.values():
-            with suppress(Exception):  # the scheduler may be gone
-                future.cancel(force=True)
+        self._forget([future for _, future in self._tasks.values()])
         self._tasks.clear()
+
+    def _forget(self, futures: Sequence[distributed.Future[dict[str, Any]]]) -> None:
+        def cancel() -> None:
+            with suppress(Exception):  # a worker or a scheduler that is gone
+                self.client.cancel(list(futures), force=True)
+
+        if futures:
+            _not_for_long(cancel)
 
     def _line(self) -> str:
         """What runs, in one line."""
@@ -413,11 +465,18 @@ class Driver:
         )
 
 
+def _not_for_long(call: Callable[[], None]) -> None:
+    """Call what may never return: a worker or a scheduler that is frozen does not answer."""
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(ANSWER_SECONDS)
+
+
 def _host(name: str, facts: Mapping[str, Any]) -> Host:
     resources = facts.get("resources", {})
     return Host(
         name=name,
-        instance=str(facts["id"]),
+        instance=str(facts["address"]),  # `id` is the name
         memory=int(resources.get("memory", 0)),
         accels=frozenset(one for one in Accel if resources.get(one.value)),
     )

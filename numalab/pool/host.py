@@ -36,6 +36,8 @@ SILENCE_SECONDS = 60.0
 PROBE_SECONDS = 300.0
 """Limit of the look at what the host has: QEMU boots, and libvirtd may have to start."""
 START_SECONDS = 60.0
+LAST_SWEEP_SECONDS = 20.0
+"""Limit of the sweep at the end. What it leaves, the next worker here removes."""
 POLL_SECONDS = 0.5
 
 
@@ -90,14 +92,17 @@ def serve(
     say: Callable[[str], None],
     cancel: threading.Event,
     probed: Callable[[Deadline], Resources] = probe,
+    swept: Callable[[float], None] = worker.sweep,
 ) -> None:
     """Work until `stream` ends or is silent, or `cancel` is set. Raises HostError."""
     file = stream.fileno()
     greeting = Greeting.model_validate_json(_first_line(file))
     threading.Thread(target=_listen, args=(file, cancel), daemon=True).start()
     try:
+        swept(worker.SWEEP_SECONDS)  # before memory is counted: a killed worker's guests have some
         resources = probed(Deadline.after(PROBE_SECONDS, cancel))
         asyncio.run(_work(greeting, resources, say, cancel))
+        swept(LAST_SWEEP_SECONDS)
     except LabError as error:
         say(Answer(process=os.getpid(), error=str(error)).model_dump_json())
         raise
@@ -167,7 +172,9 @@ async def _work(
         say(Answer(process=os.getpid()).model_dump_json())
         while not cancel.is_set() and node.status is distributed.core.Status.running:
             await asyncio.sleep(POLL_SECONDS)
-        worker.end_all()
+        worker.close()
+        if node.status is distributed.core.Status.running:
+            node.status = distributed.core.Status.paused  # the session sees it, and sends nothing more
         until = time.monotonic() + cluster.END_SECONDS
         while node.state.executing and time.monotonic() < until:
             await asyncio.sleep(POLL_SECONDS)

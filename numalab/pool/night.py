@@ -41,6 +41,8 @@ class Attempt(Value):
     memory: int
     """The host's, in bytes."""
     accels: tuple[str, ...]
+    checkout: str = ""
+    """The digest (unit.checkout) of the checkout that measures it."""
 
 
 class Void(Value):
@@ -67,7 +69,7 @@ class Planned(Value):
 
 
 class Ended(Value):
-    """An order that ended; `cause` is '' when it has its verdict."""
+    """An order that ended; `cause` is null when it has its verdict."""
 
     order: Name
     cause: Cause | None

@@ -53,7 +53,7 @@ class Host:
 
     name: str
     instance: str
-    """Another one after each start of its worker."""
+    """Another one after each start of its worker: the worker's address."""
     memory: int
     """Bytes."""
     accels: frozenset[Accel]
@@ -312,10 +312,11 @@ class Queue:
         """An attempt as the disk has it: its host is lost until a HostUp. Before the first event."""
         wanted = self._wanted[order]
         wanted.attempt, wanted.host, wanted.done, wanted.rounds = attempt, host.name, done, rounds
+        # Of a finished one too: more rounds may be wanted, and they run there.
+        there = self._hosts.setdefault(host.name, _Host(host, up=False, lost_at=now))
         if done >= rounds:
             self._finish(wanted)
         else:
-            there = self._hosts.setdefault(host.name, _Host(host, up=False, lost_at=now))
             there.orders.append(order)
             self._away.add(host.name)
         self._pending.pop(order, None)
@@ -402,7 +403,7 @@ class Queue:
             return
         self._actions.append(VoidRound(ticket, text))
         if cause is Cause.INPUT:
-            self._give_up(wanted, text)
+            self._give_up(wanted, text, cause)
         elif cause is not Cause.STOPPED:
             self._blame(host, wanted, text)
 
@@ -480,13 +481,13 @@ class Queue:
         for order in list(host.orders) if host.aside else ():
             self._leave(host, self._wanted[order], f"{name} was set aside")
 
-    def _give_up(self, wanted: _Wanted, why: str) -> None:
+    def _give_up(self, wanted: _Wanted, why: str, cause: Cause = Cause.LAB) -> None:
         order = wanted.order.id
         if wanted.host and order in self._hosts[wanted.host].orders:
             self._hosts[wanted.host].orders.remove(order)
         if wanted.attempt >= 0:
             self._actions.append(VoidAttempt(order, wanted.attempt, why))
-        self._end(wanted, Cause.LAB, why)
+        self._end(wanted, cause, why)
         for host in self._hosts.values():
             if order in host.errors:
                 host.errors = [other for other in host.errors if other != order]

@@ -73,9 +73,7 @@ def add(unit: Unit, data: bytes, expected: str) -> list[Run]:
                 f"{unit.experiment}, round {unit.number}: boots {boots} came home, not {list(unit.boots)}"
             )
         for place, run in zip(places, runs, strict=True):
-            # A run of an earlier try may be here, void for another reason than there.
-            if not (run.error and (state.folder("runs") / run.id).exists()):
-                index.add(place)
+            _add(place, run)
     return counted
 
 
@@ -85,8 +83,14 @@ def keep(unit: Unit, data: bytes, expected: str) -> None:
     with state.temporary() as text:
         _unpack(unit, data, Path(text))
         for place in sorted(Path(text).iterdir()):
-            if _belongs(record.summary(place), unit):
-                index.add(place)
+            if _belongs(run := record.summary(place), unit):
+                _add(place, run)
+
+
+def _add(place: Path, run: Run) -> None:
+    # A run of an earlier try may be here, void for another reason than there.
+    if not (run.error and (state.folder("runs") / run.id).exists()):
+        index.add(place)
 
 
 def _check(unit: Unit, data: bytes, expected: str) -> None:

@@ -144,7 +144,7 @@ def checkout() -> str:
 def _files() -> dict[str, Path]:
     """The files of SOURCES by name, of whatever kind: an image's files have no suffix. As paths.find looks
     for them: a person's own goes before the delivered one."""
-    files = {}
+    files = dict[str, Path]()
     for root in reversed(paths.roots()):
         files |= {str(path.relative_to(root)): path for folder in SOURCES for path in _below(root / folder)}
     # Where numalab is installed, the delivered files are in the package.

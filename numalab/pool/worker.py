@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from numalab.core import state
+from numalab.core import log, state
 from numalab.core.errors import Cancelled, HostError, InputError, KernelOops, LabError
 from numalab.core.process import Deadline
 from numalab.experiment import run as experiment
@@ -29,6 +29,9 @@ SWEEP_SECONDS = 300.0
 KEEP_SERIALS_SECONDS = 30 * state.DAY
 
 _cancel = threading.Event()
+"""Ends the round that runs; the next one clears it."""
+_closing = threading.Event()
+"""No round begins any more. Never cleared: a process has one worker."""
 
 Measure = Callable[[Unit, Callable[[float], Deadline]], str]
 """Runs a round; its runs are then in this machine's store. Returns what later rounds need (Unit.settled)."""
@@ -37,8 +40,8 @@ Measure = Callable[[Unit, Callable[[float], Deadline]], str]
 def perform(text: str, checkout: str) -> dict[str, Any]:
     """Run a Unit (as JSON) on this host. The answer, a dict of plain values:
 
-    `cause` '' and `tar`, `sha256`, `settled` for a round that was measured; else a queue.Cause, `error` and
-    `evidence`, and for a kernel's crash also `tar` and `sha256`.
+    `cause` '' and `tar`, `sha256`, `settled` for a round that was measured; else a queue.Cause and `error`,
+    and for a kernel's crash also `tar` and `sha256`, unless its runs cannot be packed.
     """
     return perform_with(text, checkout, measure)
 
@@ -47,6 +50,9 @@ def perform_with(text: str, checkout: str, measured: Measure) -> dict[str, Any]:
     """`perform`, with another way to measure: a test's."""
     _cancel.clear()
     try:
+        # After the line above: what sets both has this round not begin, or ends it.
+        if _closing.is_set():
+            raise Cancelled("this worker is ending")
         if (here := unit.checkout()) != checkout:
             raise HostError(
                 f"this host's checkout is another ({here}; {checkout} is wanted): lab.py pool down, then up"
@@ -63,7 +69,7 @@ def perform_with(text: str, checkout: str, measured: Measure) -> dict[str, Any]:
         settled = measured(one, lambda seconds: Deadline.after(seconds, _cancel))
         return {"cause": "", "settled": settled, **_packed(one)}
     except KernelOops as error:
-        return {**_failed(Cause.CRASH, error), **_packed(one)}
+        return {**_failed(Cause.CRASH, error), **_as_far_as_packed(one)}
     except Cancelled as error:
         return _failed(Cause.STOPPED, error)
     except InputError as error:
@@ -81,6 +87,17 @@ def end_all() -> bool:
     """End what runs here; its answer is Cause.STOPPED. Runs beside it, in the worker's event loop."""
     _cancel.set()
     return True
+
+
+def close() -> None:
+    """End what runs here, and begin nothing any more: this process is ending."""
+    _closing.set()
+    _cancel.set()
+
+
+def sweep(seconds: float = SWEEP_SECONDS) -> None:
+    """Remove what killed workers of this host left, guests above all. Raises HostError."""
+    gc.collect(connect(None, Deadline.after(CONNECT_SECONDS)), Deadline.after(seconds))
 
 
 def measure(one: Unit, limit: Callable[[float], Deadline]) -> str:
@@ -106,8 +123,17 @@ def _packed(one: Unit) -> dict[str, Any]:
     return {"tar": tar, "sha256": store.digest(tar)}
 
 
+def _as_far_as_packed(one: Unit) -> dict[str, Any]:
+    """A crash stands without its runs too."""
+    try:
+        return _packed(one)
+    except (LabError, OSError) as error:
+        log.note(f"{one.experiment}, round {one.number}: the runs of the crash stay here: {error}")
+        return {}
+
+
 def _failed(cause: Cause, error: LabError) -> dict[str, Any]:
-    return {"cause": cause.value, "error": str(error), "evidence": error.evidence}
+    return {"cause": cause.value, "error": str(error)}
 
 
 def _begin_once(one: Unit) -> None:

@@ -4,15 +4,18 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import distributed
 import pytest
 
 from numalab.core.errors import Cancelled, HostError, InputError
+from numalab.pool import cluster, driver, store, unit
 from numalab.pool import night as nights
-from numalab.pool import store
 from numalab.pool.driver import Driver, Judged, Result, Wish
 from numalab.pool.night import Night
 from numalab.pool.queue import Cause, Ticket
@@ -100,9 +103,14 @@ def began(place: Path, order: str, number: int) -> Callable[[], bool]:
 def test_two_experiments_on_two_hosts(pool: Pool) -> None:
     pool.start("h0")
     pool.start("h1")
-    results = Session(pool, nights.make([fakes.order(0, 2), fakes.order(1, 2)])).end()
+    (pool.state("h0") / "hold").touch()  # the other host does not get both
+    session = Session(pool, nights.make([fakes.order(0, 2), fakes.order(1, 2)]))
+    session.until(lambda: len({ticket.host for _, ticket in session.seen}) == 2)
+    (pool.state("h0") / "hold").unlink()
+    results = session.end()
     assert [result.over and not result.cause for result in results] == [True, True]
     exactly_once(results)
+    assert {run.host["machine"] for one in results for run in store.runs(one.experiment)} == {"h0", "h1"}
 
 
 def test_a_killed_worker_s_experiment_begins_again_elsewhere(pool: Pool) -> None:
@@ -140,17 +148,25 @@ def test_a_frozen_worker_s_late_round_does_not_count(tmp_path: Path) -> None:
     with Pool(place, ttl="2s") as pool:
         h0 = pool.start("h0")
         (h0 / "hold").touch()
-        session = Session(pool, nights.make([fakes.order(0, 2)]))
+        session = Session(pool, nights.make([fakes.order(0, 2), fakes.order(1, 2)]))
         session.until(began(h0, FIRST, 0))
+        late = session.driver.results[FIRST].experiment
         pool.freeze("h0")
+        h1 = pool.state("h1")
+        h1.mkdir()
+        (h1 / "hold-1").touch()
         pool.start("h1")
-        results = session.end()
+        session.until(lambda: any(began(h1, order, 1)() for order in (FIRST, SECOND)))
+        session.until(lambda: "h0" not in session.driver._known)
         (h0 / "hold").unlink()
         pool.thaw("h0")
-        exactly_once(results)
-        # It finishes its round and is not heard, or ends itself: either way nothing more comes home.
+        # It finishes its round and is not heard, or ends itself. The session still runs, and takes nothing.
         until(lambda: not fakes.alive(pool, "h0") or any((h0 / "runs").glob("*/run.json")))
+        time.sleep(1)
+        (h1 / "hold-1").unlink()
+        results = session.end()
         exactly_once(results)
+        assert [run for run in store.runs(late) if not run.error] == []
 
 
 def test_a_round_after_its_limit_is_refused(pool: Pool) -> None:
@@ -250,3 +266,123 @@ def test_one_session_at_a_time_uses_a_pool(pool: Pool) -> None:
         Session(pool, nights.make([fakes.order(0, 1)])).end()
     (h0 / "hold").unlink()
     exactly_once(session.end())
+
+
+def test_another_checkout_does_not_go_on_with_an_experiment(pool: Pool) -> None:
+    """Its experiment is void and begins again; what had ended stays."""
+    h0 = pool.start("h0")
+    (h0 / "hold-1").touch()
+    night = nights.make([fakes.order(0, 1), fakes.order(1, 2)])
+    session = Session(pool, night)
+    session.until(began(h0, SECOND, 1))
+    session.wish.end.set()
+    session.wish.drain.set()
+    with pytest.raises(Cancelled):
+        session.end()
+    (h0 / "hold-1").unlink()
+    journal = night.folder / "journal.jsonl"
+    journal.write_text(journal.read_text().replace(unit.checkout(), "0" * 16))
+    old = session.driver.results[SECOND].experiment
+    done = session.driver.results[FIRST].experiment
+    resumed = Session(pool, Night(night.name), patience=1e6)
+    results = resumed.end()
+    exactly_once(results)
+    assert [one.experiment == before for one, before in zip(results, (done, old), strict=True)] == [
+        True,
+        False,
+    ]
+    assert {run.error.partition(":")[0] for run in store.runs(old)} == {"void"}
+    assert {ticket.attempt for what, ticket in resumed.seen if what == "stored"} == {1}
+
+
+def test_what_round_0_settled_is_in_the_journal_before_its_runs_are_in_the_store(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool.start("h0")
+    night = nights.make([fakes.order(0, 2)])
+    seen: list[int] = []
+    add = store.add
+
+    def watched(*words: Any) -> Any:
+        seen.append(sum(isinstance(line, nights.Settled) for line in night.lines()))
+        return add(*words)
+
+    monkeypatch.setattr(store, "add", watched)
+    exactly_once(Session(pool, night).end())
+    assert seen == [1, 1]
+
+
+def test_a_transfer_that_hangs_holds_nobody_up_and_one_that_fails_costs_one_round(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result, go_on, first = distributed.Future.result, threading.Event(), threading.Event()
+
+    def hanging(self: Any, timeout: float | None = None) -> Any:
+        if not first.is_set():
+            first.set()
+            assert go_on.wait(60)
+            raise OSError("the connection broke")
+        return result(self, timeout=timeout)
+
+    monkeypatch.setattr(distributed.Future, "result", hanging)
+    pool.start("h0")
+    pool.start("h1")
+    session = Session(pool, nights.make([fakes.order(0, 1), fakes.order(1, 1)]), patience=1e6)
+    session.until(lambda: session.count("stored") == 1)
+    go_on.set()
+    results = session.end()
+    exactly_once(results)
+    assert session.count("stored") == 2
+    assert session.count("submitted") == 3
+
+
+def test_a_worker_that_was_started_again_is_another_instance() -> None:
+    facts = {"id": "h0", "resources": {"memory": 1, "tcg": 1}}
+    old, new = (driver._host("h0", {**facts, "address": f"tls://127.0.0.1:{port}"}) for port in (1, 2))
+    assert old != new
+
+
+def test_a_frozen_scheduler_ends_the_session(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    h0 = pool.start("h0")
+    (h0 / "hold").touch()
+    session = Session(pool, nights.make([fakes.order(0, 1)]))
+    session.until(began(h0, FIRST, 0))
+    pool.freeze("scheduler")
+    monkeypatch.setattr(cluster, "CONNECT_SECONDS", 1.0)  # not before: a busy machine takes that long
+    try:
+        with pytest.raises(HostError, match="scheduler does not answer any more"):
+            session.end()
+    finally:
+        pool.thaw("scheduler")
+
+
+def test_a_client_that_is_closed_is_an_error_of_the_lab(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def submit(*_: Any, **__: Any) -> None:
+        raise distributed.client.ClosedClientError("Client is closed")
+
+    monkeypatch.setattr(distributed.Client, "submit", submit)
+    pool.start("h0")
+    with pytest.raises(HostError, match="scheduler does not answer any more"):
+        Session(pool, nights.make([fakes.order(0, 1)])).end()
+
+
+def test_hosts_are_told_to_end_again(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round that was on its way when they were told first did not hear it."""
+    monkeypatch.setattr(driver, "END_EVERY_SECONDS", 0.1)
+    h0 = pool.start("h0")
+    (h0 / "hold").touch()
+    session = Session(pool, nights.make([fakes.order(0, 1)]))
+    session.until(began(h0, FIRST, 0))
+    end, lost = Driver._end, list[object]()
+
+    def end_but_the_first(self: Driver, addresses: list[str]) -> None:
+        if lost:
+            end(self, addresses)
+        lost.append(addresses)
+
+    monkeypatch.setattr(Driver, "_end", end_but_the_first)
+    session.wish.drain.set()
+    session.wish.end.set()
+    with pytest.raises(Cancelled, match="stopped"):
+        session.end()
+    assert len(lost) > 1

@@ -283,6 +283,23 @@ def test_more_rounds_stay_on_the_host() -> None:
     assert (second.host, second.attempt, second.number) == (first.host, 0, 1)
 
 
+def test_wrong_input_is_told_from_a_lab_error() -> None:
+    world = World(1, 2, 1)
+    (ticket,) = world.queue.running
+    world.fail(ticket, Cause.INPUT)
+    assert world.ended == {ticket.order: Cause.INPUT}
+
+
+def test_a_finished_experiment_that_is_restored_has_its_further_rounds_on_its_host() -> None:
+    night = Queue([order(0, 2)], 0, patience=PATIENCE, nobody=PATIENCE)
+    night.restore("00000-fake", 3, host("h0"), 2, 2, 0)
+    assert queue.Finished("00000-fake", 3) in night.handle(queue.HostUp(host("h1")), 1)
+    assert night.handle(queue.MoreRounds("00000-fake", 4), 1) == []
+    night.handle(queue.HostUp(host("h0")), 2)
+    (ticket,) = night.running
+    assert (ticket.host, ticket.attempt, ticket.number) == ("h0", 3, 2)
+
+
 def test_restored_it_goes_on_where_the_store_ends() -> None:
     night = Queue([order(0, 3), order(1, 3), order(2, 3)], 0, patience=PATIENCE, nobody=PATIENCE)
     night.restore("00000-fake", 4, host("h0"), 2, 3, 0)

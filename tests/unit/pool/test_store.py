@@ -51,6 +51,21 @@ def test_a_round_is_stored_once(unit: Unit, tar: bytes) -> None:
     assert [entry.error for entry in index.find() if entry.error] == ["void: why"]
 
 
+def test_a_crash_s_runs_are_kept_though_earlier_ones_are_here_with_another_error(
+    unit: Unit, tar: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host says of its first try "an earlier try of the round", and this machine what happened to it."""
+    store.add(unit, tar, store.digest(tar))
+    store.void(unit.experiment, "h0 was lost")
+    with monkeypatch.context() as there:
+        there.setenv("LAB_STATE", str(tmp_path / "there"))
+        store.void(unit.experiment, "an earlier try of the round")
+        fakes.measure(unit, Deadline.after)
+        again = store.pack(store.folders(unit))
+    store.keep(unit, again, store.digest(again))
+    assert sorted(run.error for run in store.runs(unit.experiment)) == ["", "", *["void: h0 was lost"] * 2]
+
+
 def repacked(tar: bytes, keep: int, extra: str = "") -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=io.BytesIO(tar)) as old, tarfile.open(fileobj=buffer, mode="w:gz") as new:
