@@ -30,11 +30,12 @@ test: setup lint unit browser image vm
 
 setup: packages $(VENV)/.done
 
-# Runs the playbook when it has changed, and when a package that it installed is gone.
+# Runs the playbook when it has changed, and when a package that it installed is gone. sudo -k: Ansible's workers have
+# no terminal, and so none of the passwords that sudo remembers for one.
 packages: $(VENV)/bin/ansible-playbook
 	@if [ ! -e $(RECORD) ] || [ -n "$$(find $(ROLE) -newer $(RECORD))" ] || \
 	    [ -n "$$(sh playbooks/roles/hypervisor/files/missing.sh <$(RECORD))" ]; then \
-		[ -z "$(SUDO)" ] || sudo -n true 2>/dev/null || ask=--ask-become-pass; \
+		[ -z "$(SUDO)" ] || sudo -kn true 2>/dev/null || ask=--ask-become-pass; \
 		ANSIBLE_DISPLAY_OK_HOSTS=false ANSIBLE_DISPLAY_SKIPPED_HOSTS=false ANSIBLE_LOCALHOST_WARNING=false \
 		ANSIBLE_PIPELINING=true \
 		$(VENV)/bin/ansible-playbook $$ask -i inventory.ini --limit localhost playbooks/hypervisor.yml \
@@ -73,7 +74,7 @@ lint: setup
 	$(VENV)/bin/mypy numalab lab.py tests testcases benchmarks tools
 	$(VENV)/bin/yamllint -s -d "$(YAMLLINT)" images kernels playbooks reference testcases topologies
 	$(VENV)/bin/ansible-lint -q --offline playbooks
-	shellcheck .ci/run playbooks/roles/kernel/files/*.sh
+	shellcheck .ci/run playbooks/roles/kernel/files/*.sh playbooks/roles/hypervisor/files/*.sh
 	shellcheck -s sh playbooks/roles/tuning/files/tune.sh playbooks/roles/guest/files/root/usr/local/sbin/lab-init
 	@packer=$$($(VENV)/bin/python -c '$(PACKER)') || exit 1; \
 	for template in images/*.pkr.hcl; do $$packer fmt -check $$template >/dev/null || { echo "$$template: packer fmt"; exit 1; }; done

@@ -29,7 +29,8 @@ not seen stays in the spread. benchmarks/judge.py shows the rates of wrong answe
 
 The exact test (permutation) is a second gate: with EXACT_BOOTS boots of each kernel or more a p is the larger
 one of both tests, and an interval has what either leaves in. Welch's test takes logs to be about normal, and
-two modes are not. With fewer boots the exact test would be too coarse: with 3 its p is never below 2/20.
+two modes are not. Where the kernels' boots separate fully, no split is more extreme: Welch's decides alone.
+With fewer boots the exact test would be too coarse: with 3 its p is never below 2/20.
 benchmarks/judge.py measures the rates of wrong answers for several distributions, from Poisson to two modes,
 with it and without. Not here: what a case expects (expectation).
 """

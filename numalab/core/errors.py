@@ -52,6 +52,10 @@ class HostError(LabError):
     """The host lacks something: libvirt, memory, disk, a port, a program."""
 
 
+class BadReadyState(HostError):
+    """A ready state cannot be saved or restored, or what was restored does not answer."""
+
+
 class CommandFailed(LabError):
     """A command on the host ended with a status other than 0."""
 

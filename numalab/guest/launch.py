@@ -19,7 +19,16 @@ import uuid
 from pathlib import Path
 
 from numalab.core import paths, state
-from numalab.core.errors import BootHung, HostError, LabError, NameTaken
+from numalab.core.errors import (
+    BadReadyState,
+    BootHung,
+    CommandFailed,
+    DeadlinePassed,
+    GuestError,
+    HostError,
+    LabError,
+    NameTaken,
+)
 from numalab.core.log import note, step
 from numalab.core.process import Deadline
 from numalab.guest import guest as guests
@@ -51,6 +60,8 @@ from numalab.model.values import Clock, Name, Seed, Value, jsonable
 UP_SECONDS = 300.0
 """From nothing to verified. The slowest seen took 75 s: 16 vCPUs emulated on two cores, Debian's kernel."""
 BOOT_TRIES = 3
+RESTORED_SECONDS = 90.0
+"""Limit for the first answers of a restored guest, whose sshd runs already."""
 ENTROPY_BYTES = 64
 """Random bytes that a restored guest is given: more than the 32 of a key of the kernel's generator."""
 CLAIM = """
@@ -162,16 +173,24 @@ def _begin(guest: Guest, request: GuestRequest, deadline: Deadline) -> None:
 
     def restore(xml: str) -> None:
         try:
-            again = restored_xml(saved_file.domain_xml(memory), xml)
-        except (KeyError, ValueError) as error:  # lxml's too
-            raise HostError(f"{memory}: its XML is not of this guest: {error}") from error
-        saved_file.replace_xml(memory, again)
-        guest.host.restore(memory, deadline)
+            saved_file.replace_xml(memory, restored_xml(saved_file.domain_xml(memory), xml))
+            guest.host.restore(memory, deadline)
+        except ValueError as error:
+            raise BadReadyState(f"{memory}: its XML is not of this guest: {error}") from error
+        except HostError as error:
+            raise BadReadyState(str(error), evidence=error.evidence) from error
 
     start(guest, deadline, ssh_port=request.ssh_port, create=restore)
     with step("restored from a ready state", who=request.name):
-        guest.reach(deadline, listens=True)
-        _renew(guest, deadline)
+        try:
+            soon = deadline.within(RESTORED_SECONDS)
+            guest.reach(soon, listens=True)
+            _renew(guest, soon)
+        except DeadlinePassed as error:
+            deadline.check("reaching the restored guest")
+            raise BadReadyState(f"no answer in {RESTORED_SECONDS:.0f} s", evidence=error.evidence) from error
+        except (GuestError, CommandFailed) as error:
+            raise BadReadyState(str(error), evidence=error.evidence) from error
 
 
 def _renew(guest: Guest, deadline: Deadline) -> None:

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -18,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from numalab.core import checksum, state
-from numalab.core.errors import Cancelled, DeadlinePassed, HostError, InputError, LabError, TopologyMismatch
+from numalab.core.errors import BadReadyState, HostError, InputError, LabError
 from numalab.core.log import note, step
 from numalab.core.process import Deadline
 from numalab.guest import guest as guests
@@ -36,19 +38,22 @@ from numalab.model.values import Accel, Clock, first_line, jsonable
 FORMAT = 1
 """Incremented when this module, or renewed.py, makes another state of the same guest."""
 MEMORY, RECORD = "memory", "state.json"
+OLDEST = (5, 10)
+"""The oldest kernel whose restored guests get random numbers of their own; see _check_release."""
 CPUINFO = Path("/proc/cpuinfo")
 
 
 def up(request: GuestRequest, host: Host, deadline: Deadline) -> Guest:
     """Bring a guest up from its ready state, which is made on first use.
 
-    Where that fails, the state is thrown away and the guest boots, with one line that says so. InputError for
-    a request that no state can serve.
+    Where the state is at fault, it is thrown away and the guest boots, with one line that says so. InputError
+    for a request that no state can serve.
     """
     _check(request, host)
     if (state.folder("guests") / request.name).exists():
         raise launch.taken(request.name)
     base, boot = launch.choose(request, deadline)
+    _check_release(boot)
     request = request.model_copy(update={"image_id": base.id, "pinned": boot})
     with state.using(*launch.folders(base, boot)):
         request, key = _keyed(request, base, boot, host, deadline)
@@ -56,9 +61,7 @@ def up(request: GuestRequest, host: Host, deadline: Deadline) -> Guest:
         try:
             with _state(request, place, host, deadline) as saved:
                 return launch.up(request.model_copy(update={"saved": saved}), host, deadline)
-        except (Cancelled, DeadlinePassed, InputError, TopologyMismatch):
-            raise
-        except LabError as error:
+        except BadReadyState as error:
             note(f"its ready state {key} is of no use ({error}): booted afresh", who=request.name)
             state.discard(place, lambda: needed(key))
     return launch.up(request.model_copy(update={"savable": False}), host, deadline)
@@ -78,6 +81,19 @@ def _check(request: GuestRequest, host: Host) -> None:
     ):
         if wrong:
             raise InputError(f"ready: not with {why}", field="ready")
+
+
+def _check_release(boot: Boot) -> None:
+    """InputError for a kernel in which guests of one state could draw the same random numbers: before 4.17
+    there is no RNDRESEEDCRNG, and until 5.12 ("random: fix the RNDRESEEDCRNG ioctl", in 5.10 by its stable
+    updates) the ioctl does not take what has been added."""
+    release = re.match(r"(\d+)\.(\d+)", boot.release)
+    if release and tuple(map(int, release.groups())) < OLDEST:
+        raise InputError(
+            f"ready: not with kernel {boot.release}: before {OLDEST[0]}.{OLDEST[1]} a restored guest cannot"
+            " be given random numbers of its own",
+            field="ready",
+        )
 
 
 def _keyed(
@@ -145,9 +161,8 @@ def _state(request: GuestRequest, place: Path, host: Host, deadline: Deadline) -
         if not place.exists():
             _make(request, place, host, deadline)
         with state.using(place):
-            saved = read(place)
-            (place / RECORD).touch()  # gc goes by its age
-            yield saved
+            yield read(place)
+            (place / RECORD).touch()  # gc goes by its age; not of one that was of no use
 
 
 def _make(request: GuestRequest, place: Path, host: Host, deadline: Deadline) -> None:
@@ -159,11 +174,17 @@ def _make(request: GuestRequest, place: Path, host: Host, deadline: Deadline) ->
     with guests.ending(guest), state.making(place) as scratch:
         guest.ssh.disconnect(deadline)
         with step("saved as a ready state", who=name):
-            host.save(guest.mark, scratch / MEMORY, deadline)
+            try:
+                host.save(guest.mark, scratch / MEMORY, deadline)
+            except HostError as error:
+                raise BadReadyState(str(error), evidence=error.evidence) from error
             disks = []
             for disk in record.spec.disks:
-                path = shutil.move(disk.path, scratch)
-                disks.append(disk.model_copy(update={"path": Path(path).name}))
+                path = Path(shutil.move(disk.path, scratch))
+                # QEMU's user wrote it; the disk below all later guests is the lab's, and read alone.
+                os.chown(path, os.getuid(), os.getgid())
+                path.chmod(0o600)
+                disks.append(disk.model_copy(update={"path": path.name}))
             shutil.copy(guest.console_log, scratch)
             saved = ReadyState(
                 key=place.name,
@@ -182,17 +203,17 @@ def _make(request: GuestRequest, place: Path, host: Host, deadline: Deadline) ->
 
 
 def read(place: Path) -> ReadyState:
-    """The state in a folder. HostError when it is not whole."""
+    """The state in a folder. BadReadyState when it is not whole."""
     try:
         saved = ReadyState.from_json((place / RECORD).read_text())
         size = (place / MEMORY).stat().st_size
         if size != saved.memory_bytes:
-            raise HostError(f"{place / MEMORY} has {size} bytes, not {saved.memory_bytes}")
+            raise BadReadyState(f"{place / MEMORY} has {size} bytes, not {saved.memory_bytes}")
         disks = tuple(disk.model_copy(update={"path": str(place / disk.path)}) for disk in saved.disks)
         for disk in disks:
             Path(disk.path).stat()
     except (OSError, ValueError) as error:
-        raise HostError(f"{place}: not a ready state: {first_line(error)}") from error
+        raise BadReadyState(f"{place}: not a ready state: {first_line(error)}") from error
     return saved.model_copy(update={"directory": str(place), "disks": disks})
 
 

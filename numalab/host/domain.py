@@ -270,9 +270,12 @@ def restored_xml(saved: str, fresh: str) -> str:
 
     It is the saved one, with all that libvirt added, such as addresses and the machine type's version; what
     belongs to one guest (name, UUID, mark, files, QEMU's own words) comes from `fresh`, a domain_xml with the
-    same devices.
+    same devices. ValueError when `saved` is no XML, or of other devices.
     """
-    old, new = etree.fromstring(saved.encode()), etree.fromstring(fresh.encode())
+    try:
+        old, new = etree.fromstring(saved.encode()), etree.fromstring(fresh.encode())
+    except etree.XMLSyntaxError as error:
+        raise ValueError(str(error)) from error
     for path in (
         "name",
         "uuid",
@@ -285,7 +288,8 @@ def restored_xml(saved: str, fresh: str) -> str:
         _replace(old.find(path), new.find(path))
     disks = {_target(disk): disk for disk in new.findall("devices/disk")}
     for disk in old.findall("devices/disk"):
-        other = disks[_target(disk)]
+        if (other := disks.get(_target(disk))) is None:
+            raise ValueError(f"the saved domain has a disk {_target(disk)}, which the guest has not")
         for part in ("driver", "source"):
             _replace(disk.find(part), other.find(part))
         for chain in disk.findall("backingStore"):

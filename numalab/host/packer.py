@@ -21,7 +21,9 @@ SUITE = "bookworm"
 
 def program() -> Path | None:
     """The host's own Packer, or the one that was fetched before; None when there is neither."""
-    if own := shutil.which("packer"):
+    own = shutil.which("packer")
+    # On Fedora this is the name of a program of cracklib, which writes files where it is started.
+    if own and Path(own).resolve().name != "cracklib-packer":
         return Path(own)
     return fetched if (fetched := _place() / "packer").is_file() and _whole(fetched) else None
 

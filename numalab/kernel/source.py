@@ -48,7 +48,7 @@ def tree(kernel: Kernel, deadline: Deadline, *, fetch: bool) -> Tree | None:
     source, era = kernel.recipe.source, kernel.era
     if source.debian_source:
         suite = source.suite or (container(era.container).suite if era and era.container else None)
-        return _debian(source.debian_source, suite, deadline, fetch)
+        return _debian(source.debian_source, suite, deadline, fetch, named=bool(source.suite))
     if source.tarball:
         return _tarball(kernel, source.tarball, deadline, fetch)
     if source.git:
@@ -56,17 +56,18 @@ def tree(kernel: Kernel, deadline: Deadline, *, fetch: bool) -> Tree | None:
     raise InputError(f"kernel {kernel.name} is not built from source")
 
 
-def _debian(series: str, suite: str | None, deadline: Deadline, fetch: bool) -> Tree | None:
+def _debian(series: str, suite: str | None, deadline: Deadline, fetch: bool, *, named: bool) -> Tree | None:
     """linux-source-SERIES: the tar file of the installed package, or of one that is downloaded, from any
-    suite, and unpacked without root."""
+    suite, and unpacked without root. `named`: the recipe names the suite, so no other's will do."""
     file = f"linux-source-{series}.tar.xz"
     path = USR_SRC / file
-    if not path.is_file():
-        path = state.folder("downloads") / f"linux-source-{series}" / file
+    if named or not path.is_file():
+        folder = f"linux-source-{series}" + (f"-{suite}" if named else "")
+        path = state.folder("downloads") / folder / file
         if not _whole(path, deadline):
             if not fetch:
                 return None
-            path = _apt(series, file, suite, deadline)
+            path = _apt(series, path, suite, deadline)
     return Tree(id=f"debian-{series}-{checksum.sha256(path)[:16]}", tarball=str(path), series=series)
 
 
@@ -86,11 +87,10 @@ def _whole(path: Path, deadline: Deadline) -> bool:
     return True
 
 
-def _apt(series: str, file: str, suite: str | None, deadline: Deadline) -> Path:
-    """Download Debian's source package and extract its tar file."""
-    package = f"linux-source-{series}"
-    place = state.folder("downloads") / package
-    with state.lock(f"download-{package}", deadline):
+def _apt(series: str, path: Path, suite: str | None, deadline: Deadline) -> Path:
+    """Download Debian's source package and extract its tar file, to `path`."""
+    package, place, file = f"linux-source-{series}", path.parent, path.name
+    with state.lock(f"download-{place.name}", deadline):
         if _whole(place / file, deadline):  # another lab.py has made it meanwhile
             return place / file
         if (place / file).exists():

@@ -128,7 +128,9 @@ def _disk() -> Iterator[Fact]:
         "free some, or set LAB_STATE to another disk",
     )
     if saved := ready.places():
-        used = sum(file.stat().st_blocks * 512 for one in saved for file in one.iterdir())
+        used = 0
+        with contextlib.suppress(FileNotFoundError):  # a gc that runs meanwhile
+            used = sum(file.stat().st_blocks * 512 for one in saved for file in one.iterdir())
         yield Fact("ready states", f"{len(saved)}, {used // MIB}MiB: for up --ready; gc removes the old ones")
     largest = disks.largest_file(place)
     raw = largest >= 500 * TIB

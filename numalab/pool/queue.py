@@ -32,6 +32,9 @@ PATIENCE_SECONDS = 600.0
 NOBODY_SECONDS = 900.0
 """After so long without any host that could take what is left, it is given up. A night can be resumed."""
 
+ASIDE_SECONDS = 60.0
+"""The same when every host has been set aside: another one may be on its way."""
+
 
 class Cause(StrEnum):
     """Why a round ended without a result."""
@@ -515,12 +518,12 @@ class Queue:
         )
 
     def _give_up_what_fits_nowhere(self, now: float) -> None:
-        """Orders that no host which is up could take: after NOBODY_SECONDS, or at once when all hosts are set
-        aside; never while something runs."""
+        """Orders that no host which is up could take: after NOBODY_SECONDS, or ASIDE_SECONDS when all hosts
+        are set aside; never while something runs."""
         if self._running or self._draining:
             return
-        none_left = self._hosts and all(host.aside for host in self._hosts.values())
-        if not none_left and now - self._moved_at <= self._nobody:
+        none_left = bool(self._hosts) and all(host.aside for host in self._hosts.values())
+        if now - self._moved_at <= (min(ASIDE_SECONDS, self._nobody) if none_left else self._nobody):
             return
         waiting = [*self._pending, *(order for host in self._hosts.values() for order in host.orders)]
         for order in waiting:

@@ -15,10 +15,13 @@ import re
 import shutil
 import subprocess
 import time
+import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from ruamel.yaml import YAML
 
 from numalab.core import state
 from numalab.core.errors import HostError
@@ -32,11 +35,11 @@ from numalab.kernel import boot, recipe
 
 SUITE, IMAGE = "bookworm", "debian12"
 OWN_PACKAGES = ("linux-image-amd64", "openssh-server", "iproute2", "ca-certificates", "procps", "apparmor")
-"""Packages of the machine itself, beside those of the Makefile that run the lab."""
-NOT_NEEDED = re.compile(
-    r"packer|mmdebstrap|fakeroot|uidmap|xfsprogs|libxml2-utils|shellcheck|bc|bison|flex|git|binutils"
-)
-"""Packages of the Makefile that lint, or build images and kernels."""
+"""Packages of the machine itself, beside those that run the lab."""
+GROUPS = ("python", "guests")
+"""Groups of the set-up's packages; the others lint, or build images and kernels."""
+NOT_NEEDED = re.compile(r"xfsprogs|libxml2-utils|git")
+"""Packages of these groups that no test in the machine takes."""
 CPU = "EPYC-v4,+svm,+npt,+vgif"
 VCPUS = 4
 MEMORY = "9G"
@@ -76,23 +79,26 @@ INITRD = {
 
 
 def packages() -> list[str]:
-    """What is installed in the machine: the Makefile's packages that run the lab, and its own."""
-    text = (ROOT / "Makefile").read_text()
-    listed = re.search(r"^APT := ((?:.*\\\n)*.*)$", text, re.MULTILINE)
-    assert listed, "the Makefile has no list APT"
-    words = listed[1].replace("\\\n", " ").split()
+    """What is installed in the machine: the set-up's packages that run the lab, and its own."""
+    listed = YAML(typ="safe").load(ROOT / "playbooks/roles/hypervisor/vars/Debian.yml")["hypervisor_packages"]
+    words = {name for group in GROUPS for name in listed[group]}
     return sorted({*(word for word in words if not NOT_NEEDED.fullmatch(word)), *OWN_PACKAGES})
+
+
+def dependencies() -> list[str]:
+    """The lab's Python packages. The lab itself runs from the checkout, which comes on the second disk."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return list(project["dependencies"])
 
 
 def root_file_system(deadline: Deadline) -> Path:
     """The folder with root.qcow2, vmlinuz and initrd.img; made when its inputs changed."""
-    project = (ROOT / "pyproject.toml").read_text()
     inputs = [
         SUITE,
         *packages(),
         INIT,
         *INITRD.values(),
-        project,
+        *dependencies(),
         state.ssh_key(deadline).with_suffix(".pub").read_text(),
     ]
     key = hashlib.sha256("\0".join(inputs).encode()).hexdigest()[:16]
@@ -116,8 +122,7 @@ def _make_root(scratch: Path, deadline: Deadline) -> None:
     ):
         if path.exists():
             files[f"lab-host{path}"] = path.read_text()
-    for name in ("pyproject.toml", "README.md", "LICENSE", "numalab/__init__.py"):
-        files[f"lab/{name}"] = (ROOT / name).read_text()
+    files["lab/requirements"] = "".join(f"{one}\n" for one in dependencies())
     for name, text in files.items():
         path = overlay / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -140,7 +145,8 @@ def _make_root(scratch: Path, deadline: Deadline) -> None:
                 " $1/usr/sbin/ && chmod -R go-w $1/root && chmod 700 $1/root/.ssh",
                 f"--customize-hook=cp -r {overlay}/lab-host/etc/. $1/etc/",
                 "--customize-hook=chroot $1 /usr/bin/python3 -m venv /opt/venv",
-                "--customize-hook=chroot $1 /opt/venv/bin/pip install -q --disable-pip-version-check -e /lab",
+                "--customize-hook=chroot $1 /opt/venv/bin/pip install -q --disable-pip-version-check -r"
+                " /lab/requirements",
                 SUITE,
                 tar,
             ],

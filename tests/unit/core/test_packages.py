@@ -15,6 +15,7 @@ from numalab.core import packages, paths
 from numalab.core.errors import HostError
 from numalab.core.process import Deadline, need, run
 from numalab.maintenance import doctor
+from tests.kvm import outer
 
 ROLE = paths.ROOT / "playbooks/roles/hypervisor"
 FAMILIES = sorted(path.stem for path in (ROLE / "vars").iterdir())
@@ -39,6 +40,13 @@ def test_families_name_every_group_and_package(family: str) -> None:
         assert here[key]
     names = [name for group in here["hypervisor_packages"].values() for name in group.values()]
     assert all(isinstance(name, str) for name in names)
+
+
+def test_the_machine_of_make_kvm_has_what_runs_the_lab() -> None:
+    names = set(outer.packages())
+    assert {"python3-venv", "libvirt-dev", "qemu-system-x86", "libvirt-daemon-system"} <= names
+    assert not {"packer", "shellcheck", "xfsprogs"} & names
+    assert any(one.startswith("libvirt-python") for one in outer.dependencies())
 
 
 def test_the_groups_of_the_makefile_and_of_the_role() -> None:

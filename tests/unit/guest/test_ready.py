@@ -20,7 +20,7 @@ from numalab.host.domain import Mark, read_mark
 from numalab.kernel import recipe
 from numalab.maintenance import gc
 from numalab.model import catalog
-from numalab.model.guest import BootWay, DiskFile, DiskForm, ReadyState
+from numalab.model.guest import Boot, BootWay, DiskFile, DiskForm, ReadyState
 from numalab.model.values import Clock, jsonable
 from tests.unit.guest.test_guest import host as host
 from tests.unit.guest.test_guest import request
@@ -103,6 +103,17 @@ def test_another_machines_goes_by_its_age_alone(lab_state: Path, deadline: Deadl
     assert gc.collect(FakeHost().real(), deadline) == []
     age(place)
     assert gc.collect(FakeHost().real(), deadline) == [f"ready state {KEY}: not used for 14 days"]
+
+
+@pytest.mark.parametrize("release", ["3.19.0", "4.17.0-rc1", "5.4.290"])
+def test_kernels_without_new_random_numbers(release: str) -> None:
+    with pytest.raises(InputError, match=f"not with kernel {release}: before 5.10"):
+        ready._check_release(Boot(name="old", release=release))
+
+
+@pytest.mark.parametrize("release", ["", "5.10.0", "6.1.170-numalab", "7.2"])
+def test_kernels_with_new_random_numbers(release: str) -> None:
+    ready._check_release(Boot(name="new", release=release))
 
 
 def test_a_truncated_one_is_refused(lab_state: Path) -> None:

@@ -40,6 +40,15 @@ def test_the_hosts_own_comes_first(bare: Path, program: Program, deadline: Deadl
     assert not bare.exists(), "nothing is fetched"
 
 
+def test_cracklibs_packer_is_none(bare: Path, program: Program, deadline: Deadline) -> None:
+    """On Fedora /usr/sbin/packer is a link to cracklib-packer."""
+    debian(program, bare)
+    cracklib = program("cracklib-packer", "exit 1")
+    cracklib.with_name("packer").symlink_to(cracklib)
+    assert packer.program() is None
+    assert packer.fetch(deadline) != cracklib
+
+
 def test_debians_is_fetched_once(bare: Path, program: Program, deadline: Deadline, lab_state: Path) -> None:
     debian(program, bare)
     assert packer.program() is None

@@ -90,8 +90,16 @@ def test_a_saved_domain_goes_on_as_another_guest() -> None:
 
 
 def test_a_domain_with_other_devices_is_refused() -> None:
-    with pytest.raises((KeyError, ValueError)):
+    with pytest.raises(ValueError, match="disk"):
         restored_xml(domain_xml(spec("4socket")), domain_xml(spec("uma-2g")).replace("vdb", "vdz"))
+
+
+@pytest.mark.parametrize("cut", [0, 1, 100, -20])
+def test_xml_that_is_cut_is_refused(cut: int) -> None:
+    """As by a write that was cut short."""
+    whole = domain_xml(spec("uma-2g"))
+    with pytest.raises(ValueError, match=r"line|empty"):
+        restored_xml(whole[:cut], whole)
 
 
 def test_a_guest_that_is_saved_has_a_cpu_that_can_be() -> None:

@@ -219,12 +219,14 @@ def test_three_lab_errors_set_a_host_aside() -> None:
 
 
 def test_nothing_waits_for_hosts_that_are_all_set_aside() -> None:
-    """Given up at the next look; the next order has the host again."""
+    """Given up after a minute; the next order has the host again."""
     world = World(orders=2, rounds=1, hosts=1)
     for _ in range(3):
         world.fail(world.submitted[-1], Cause.LAB)
     assert world.aside == ["h0"]
     world.tick(1)
+    assert not world.ended
+    world.tick(queue.ASIDE_SECONDS)
     assert list(world.ended.values()) == [Cause.LAB]
     world.done(world.submitted[-1])
     assert world.queue.over
