@@ -5,8 +5,8 @@
 
 Each host is a Dask worker with a state directory of its own; its guests write a small run and end at once. At
 moments drawn by --seed a host is killed (kill -9) and another started, until --dying of the hosts have died;
-in the middle the scheduler is killed too, and the night is resumed. Prints what docs/pool.md quotes. Exit
-status 1 when a round is lost or doubled.
+in the middle the scheduler is killed too, and the night is resumed. Exit status 1 when a round is lost or
+doubled, or a session ends with an error.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 from numalab.core.errors import HostError
@@ -79,6 +80,9 @@ def _measure(pool: Pool, hosts: int, rounds: int, dying: float, draw: random.Ran
             cpu += _cpu(pool.pid("scheduler"))
             pool.kill("scheduler")
             session.wait()
+            if not isinstance(session.error, HostError):
+                print(f"the session whose scheduler was killed: {session.error}", file=sys.stderr)
+                return 1
             before = session.driver.stored
             pool.start_scheduler()
             for name in names:
@@ -92,7 +96,7 @@ def _measure(pool: Pool, hosts: int, rounds: int, dying: float, draw: random.Ran
     cpu += _cpu(pool.pid("scheduler"))
     seconds = time.monotonic() - begin
     session.wait()
-    lost, doubled = _count(session.results)
+    lost, doubled = _count(night.orders, session.results)
     done = before + session.driver.stored
     print(f"hosts {hosts}, rounds {rounds}, hosts killed {killed}, scheduler killed once")
     print(f"rounds lost {lost}, doubled {doubled}, run again {done - rounds}")
@@ -100,7 +104,9 @@ def _measure(pool: Pool, hosts: int, rounds: int, dying: float, draw: random.Ran
     print(f"this process: {1000 * time.process_time() / done:.1f} ms of CPU a round (store, queue, client)")
     print(f"scheduler: {1000 * cpu / done:.1f} ms of CPU a round, {memory >> 20} MiB at most")
     print(f"resumed in {resumed:.2f} s: journal and store read, {rounds // 2} rounds and more in it")
-    return int(lost + doubled > 0)
+    if session.error:
+        print(f"ended: {session.error}", file=sys.stderr)
+    return int(lost + doubled > 0 or session.error is not None)
 
 
 class _Driver(Driver):
@@ -114,6 +120,7 @@ class _Driver(Driver):
 class _Session:
     def __init__(self, pool: Pool, night: nights.Night) -> None:
         self.results: list[Result] = []
+        self.error: BaseException | None = None
         self.driver = _Driver(
             pool.client(),
             night,
@@ -128,8 +135,8 @@ class _Session:
     def _run(self) -> None:
         try:
             self.results = self.driver.run()
-        except HostError as error:
-            print(f"ended: {error}", file=sys.stderr)
+        except BaseException as error:  # of the first one it is wanted: its scheduler is killed
+            self.error = error
 
     @property
     def running(self) -> bool:
@@ -147,14 +154,19 @@ def _wanted(order: Order) -> int:
     return ROUNDS * len(order.kernels)
 
 
-def _count(results: list[Result]) -> tuple[int, int]:
+def _count(orders: Iterable[Order], results: list[Result]) -> tuple[int, int]:
     """Boots that are lost, and boots that count more than once or on a second host."""
     lost = doubled = 0
-    for result in results:
+    known = {result.order.id: result for result in results}
+    for order in orders:
+        if (result := known.get(order.id)) is None:
+            lost += _wanted(order)
+            continue
         runs = [run for run in store.runs(result.experiment) if not run.error]
         boots = Counter(run.place.boot for run in runs if run.place)
-        lost += _wanted(result.order) - len(boots)
-        doubled += sum(boots.values()) - len(boots) + len({run.host["machine"] for run in runs}) - 1
+        lost += _wanted(order) - len(boots)
+        hosts = {run.host["machine"] for run in runs}
+        doubled += sum(boots.values()) - len(boots) + max(len(hosts) - 1, 0)
     return lost, doubled
 
 
