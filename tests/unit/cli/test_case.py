@@ -136,7 +136,9 @@ def test_an_error_ends_its_case_only(
     lab_py: LabPy, case: str, conducted: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The gravest status is that of the whole: a crash, a lab error, then what the verdicts say."""
-    errors = iter([None, GuestError("phase touch: exit status 1"), KernelOops("its kernel says: BUG"), None])
+    errors = iter[Exception | None](
+        [None, GuestError("phase touch: exit status 1"), KernelOops("its kernel says: BUG"), None]
+    )
     fake = experiment.conduct
 
     def conduct(*words: Any, **options: Any) -> Outcome:
