@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -136,7 +136,7 @@ def test_an_error_ends_its_case_only(
     lab_py: LabPy, case: str, conducted: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The gravest status is that of the whole: a crash, a lab error, then what the verdicts say."""
-    errors = iter[Exception | None](
+    errors: Iterator[Exception | None] = iter(
         [None, GuestError("phase touch: exit status 1"), KernelOops("its kernel says: BUG"), None]
     )
     fake = experiment.conduct

@@ -261,6 +261,31 @@ def test_a_worker_without_a_greeting() -> None:
         host.serve(stream, lambda _: None, threading.Event())
 
 
+def test_a_worker_removes_what_killed_ones_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before its memory is counted, which a guest that was left takes from it, and at its end."""
+    seen = list[str]()
+
+    def probed(_: Deadline) -> host.Resources:
+        seen.append("probe")
+        return host.Resources(memory=1, cpus=1, kvm=False, software="")
+
+    async def work(*_: object) -> None:
+        seen.append("work")
+
+    monkeypatch.setattr(host, "_work", work)
+    reader, writer = os.pipe()
+    try:
+        greeting = host.Greeting(scheduler="tls://127.0.0.1:1", certificate="", key="")
+        os.write(writer, f"{greeting.model_dump_json()}\n".encode())
+        with os.fdopen(reader, "rb") as stream:
+            cancel = threading.Event()
+            monkeypatch.setattr(host, "_listen", lambda *_: None)  # it would set this process's alarm
+            host.serve(stream, lambda _: None, cancel, probed, lambda _: seen.append("sweep"))
+    finally:
+        os.close(writer)
+    assert seen == ["sweep", "probe", "work", "sweep"]
+
+
 FAR = """
 echo "Allocated port 4711 for remote forward to 127.0.0.1:1" >&2
 read -r line && printf '%s' "$line" >"$FAR_GREETING"
