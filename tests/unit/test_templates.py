@@ -288,7 +288,7 @@ def handed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: Callable[[s
         )
 
     monkeypatch.setattr(source, "_git", lambda *_: tree)
-    monkeypatch.setattr(source, "_debian", lambda *_: tree)
+    monkeypatch.setattr(source, "_debian", lambda *_, named: tree)
     monkeypatch.setattr(source, "_download", lambda _url, _sha256, path, _deadline: path.touch())
     monkeypatch.setattr(
         toolchain,
