@@ -42,6 +42,14 @@ EMULATED_SECONDS = 4.0
 LEAST_OUTSIDE_KERNEL = 0.05
 """The share of a QEMU's processor time that is not system time. Guest mode counts as user time. A KVM in
 software, which interprets the guest in the host's kernel, had 0.1 %; one on emulated SVM 35 % and more."""
+END = """
+for process in /proc/[0-9]*; do
+    tr '\\0' ' ' 2>/dev/null <"$process/cmdline" | grep -q -e "-uuid $1" && kill "${process#/proc/}"
+done
+true
+"""
+"""sh -c, with a UUID: ends the QEMU that has it, and what waits for that."""
+END_SECONDS = 30.0
 CLOCK_SECONDS = 90.0
 """Eight CPUs that counted instructions reached user space in 16.5 s, with QEMU 10.0 on a busy host. QEMU 7.2
 stays where Linux starts the other CPUs, "x86: Booting SMP configuration"; since 8.1 the CPUs share the budget
@@ -204,7 +212,7 @@ def try_kvm(kernel: Path, deadline: Deadline, where: Where = HERE) -> tuple[Acce
         return Accel.TCG, "there is no /dev/kvm (no virtualization, or the kvm module is not loaded)"
     if device == "closed":
         return Accel.TCG, "/dev/kvm may not be opened: join the group kvm (usermod -aG kvm YOU)"
-    progress = Progress(kernel.name, "" if where.ssh else str(uuid.uuid4()))
+    progress = Progress(kernel.name, str(uuid.uuid4()), None if where.ssh else Path("/proc"))
     try:
         seconds = boot(
             kernel,
@@ -230,8 +238,8 @@ class Progress(io.BytesIO):
     """What a probe's console printed. `check` raises BootHung when it has been silent for SILENT_SECONDS, or
     when a QEMU of this machine spent EMULATED_SECONDS of silence in the host's kernel."""
 
-    def __init__(self, kernel: str, ident: str = "", proc: Path = Path("/proc")) -> None:
-        """`ident` is the UUID of a QEMU on this machine; '' for one on another, whose times are unknown."""
+    def __init__(self, kernel: str, ident: str, proc: Path | None = Path("/proc")) -> None:
+        """`ident` is the QEMU's UUID. `proc` is None for one on another machine, whose times are unknown."""
         super().__init__()
         self.kernel, self.ident, self.proc = kernel, ident, proc
         self._pid: int | None = None
@@ -262,7 +270,7 @@ class Progress(io.BytesIO):
 
     def _times(self) -> tuple[float, float]:
         """User (with guest) and system seconds of the QEMU, from proc(5); zeros while they are unknown."""
-        if not self.ident:
+        if self.proc is None:
             return 0.0, 0.0
         try:
             self._pid = self._pid or qemu_process(self.ident, self.proc)
@@ -286,37 +294,42 @@ def boot(
     With `progress` the kernel prints all it can, from its first line on, and the silent boot is ended.
     """
     words = ["earlyprintk=ttyS0", "ignore_loglevel"] if progress else ["quiet"]
-    name = ["-uuid", progress.ident] if progress and progress.ident else []
+    name = ["-uuid", progress.ident] if progress else []
     initrd = state.folder("cache") / "probe.cpio"
     initrd.write_bytes(probe_cpio())
     there = where.push([kernel, initrd], deadline)
-    result = where.run(
-        [
-            where.program(*QEMU),
-            "-nodefaults",
-            "-no-user-config",
-            "-no-reboot",
-            "-display",
-            "none",
-            "-serial",
-            "stdio",
-            "-m",
-            "512",
-            "-smp",
-            str(cpus),
-            *accel,
-            "-kernel",
-            there[kernel],
-            "-initrd",
-            there[initrd],
-            "-append",
-            " ".join(["console=ttyS0 panic=-1 no_timer_check", *words]),
-            *name,
-        ],
-        deadline=deadline,
-        watch=progress.check if progress else None,
-        out=progress,
-    )
+    try:
+        result = where.run(
+            [
+                where.program(*QEMU),
+                "-nodefaults",
+                "-no-user-config",
+                "-no-reboot",
+                "-display",
+                "none",
+                "-serial",
+                "stdio",
+                "-m",
+                "512",
+                "-smp",
+                str(cpus),
+                *accel,
+                "-kernel",
+                there[kernel],
+                "-initrd",
+                there[initrd],
+                "-append",
+                " ".join(["console=ttyS0 panic=-1 no_timer_check", *words]),
+                *name,
+            ],
+            deadline=deadline,
+            watch=progress.check if progress else None,
+            out=progress,
+        )
+    except BootHung:
+        if where.ssh and progress:  # there it would go on until its timeout
+            where.run(["sh", "-c", END, "sh", progress.ident], deadline=Deadline.after(END_SECONDS))
+        raise
     if WORD not in result.stdout:
         raise CommandFailed(
             f"{kernel}: the kernel ended before user space: {result.stdout.strip()[-200:] or 'no output'}"

@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import pytest
 
 from numalab.core import state
 from numalab.core.errors import BootHung, Cancelled, DeadlinePassed, HostError
-from numalab.core.process import Deadline, Result
+from numalab.core.process import Deadline, Result, run
 from numalab.host import accelerator
 from numalab.host.remote import Where
 from numalab.model.values import Accel, Clock
@@ -352,3 +353,17 @@ def test_kvm_has_the_hosts_clock_only(kernel: Path, program: Program, deadline: 
     assert accelerator.choose_clock(Clock.HOST, Accel.KVM, kernel, deadline) is Clock.HOST
     assert accelerator.choose_clock(None, Accel.KVM, kernel, deadline) is Clock.HOST
     assert tries(qemu) == 0
+
+
+def test_a_probe_on_another_machine_is_ended_by_its_uuid(deadline: Deadline) -> None:
+    """It, and no other: sshd leaves it running when its client goes away."""
+    words = [sys.executable, "-c", "import time; time.sleep(300)"]
+    ours, other = (subprocess.Popen([*words, "-uuid", ident]) for ident in ("a-uuid", "another-uuid"))
+    try:
+        run(["sh", "-c", accelerator.END, "sh", "a-uuid"], deadline=deadline)
+        assert ours.wait(30) != 0
+        assert other.poll() is None
+    finally:
+        for process in (ours, other):
+            process.kill()
+            process.wait()
