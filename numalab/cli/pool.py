@@ -20,6 +20,7 @@ from numalab.host import ansible
 from numalab.model.units import GIB
 from numalab.pool import cluster
 from numalab.pool.cluster import LOOPBACK, Row, State
+from numalab.report.text import aligned
 
 app = typer.Typer(no_args_is_help=True, help="A pool of hypervisors: start, show and end it.")
 UP_SECONDS = 6 * MINUTE
@@ -95,12 +96,10 @@ def table(rows: list[Row]) -> list[str]:
             for row in rows
         ),
     ]
-    widths = [max(len(line[column]) for line in cells) for column in range(len(HEADINGS))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in cells]
-    shown = [lines[0].rstrip()]
-    for row, line in zip(rows, lines[1:], strict=True):
-        shown.append(line.rstrip())
-        shown += [f"    {row.note}"] if row.note else []
+    head, *lines = aligned(cells, left=len(HEADINGS))
+    shown = [head]
+    for row, line in zip(rows, lines, strict=True):
+        shown += [line, f"    {row.note}"] if row.note else [line]
     return shown
 
 

@@ -146,11 +146,19 @@ def once(action: Callable[[], None]) -> Callable[[int, FrameType | None], None]:
     return handler
 
 
-def _heeded() -> list[signal.Signals]:
-    """SIGNALS, without a SIGHUP that is ignored: nohup(1) needs that."""
-    return [
+def _install(handler: Callable[[int, FrameType | None], None]) -> Callable[[], None]:
+    """Have `handler` take SIGNALS, but for a SIGHUP that is ignored: nohup(1) needs that. Returns a function
+    that restores the handlers."""
+    heeded = [
         kind for kind in SIGNALS if kind is not signal.SIGHUP or signal.getsignal(kind) is not signal.SIG_IGN
     ]
+    before = [(kind, signal.signal(kind, handler)) for kind in heeded]
+
+    def restore() -> None:
+        for kind, old in before:
+            signal.signal(kind, old)
+
+    return restore
 
 
 def on_signals(first: Callable[[], None], second: Callable[[], None]) -> Callable[[], None]:
@@ -162,24 +170,12 @@ def on_signals(first: Callable[[], None], second: Callable[[], None]) -> Callabl
         if actions:
             _thread.start_new_thread(actions.pop(0), ())
 
-    before = [(kind, signal.signal(kind, handler)) for kind in _heeded()]
-
-    def restore() -> None:
-        for kind, old in before:
-            signal.signal(kind, old)
-
-    return restore
+    return _install(handler)
 
 
 def handle_signals(action: Callable[[], None] = cancel_waits) -> Callable[[], None]:
     """Run `action` on the first of SIGNALS; returns a function that restores the handlers. A SIGHUP that is
     ignored stays so. Main thread only."""
-    handler = once(action)
-    before = [(kind, signal.signal(kind, handler)) for kind in _heeded()]
+    restore = _install(once(action))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # lab.py had blocked them
-
-    def restore() -> None:
-        for kind, old in before:
-            signal.signal(kind, old)
-
     return restore

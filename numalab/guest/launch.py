@@ -34,14 +34,14 @@ from numalab.core.process import Deadline
 from numalab.guest import guest as guests
 from numalab.guest import provision
 from numalab.guest.guest import Guest
-from numalab.guest.start import free_port, start
+from numalab.guest.start import start
 from numalab.host import accelerator, image, qemu_user, ssh
 from numalab.host import disks as host_disks
 from numalab.host import saved as saved_file
 from numalab.host.domain import CMDLINE, restored_xml
 from numalab.host.hypervisor import Host
 from numalab.host.image import Image
-from numalab.host.remote import Where, part_prefix
+from numalab.host.remote import Where, free_port, part_prefix
 from numalab.kernel import boot as kernel_boot
 from numalab.kernel.recipe import Kernel
 from numalab.model.guest import (

@@ -6,7 +6,6 @@ Not here: what comes before and after (launch), a restart by the guest's own GRU
 
 from __future__ import annotations
 
-import random
 import socket
 from collections.abc import Callable
 
@@ -18,7 +17,7 @@ from numalab.guest.guest import Guest
 from numalab.host import qemu_user
 from numalab.host.domain import domain_xml
 from numalab.host.hypervisor import Host
-from numalab.host.remote import HERE, Where
+from numalab.host.remote import free_port
 from numalab.model import topology
 from numalab.model.topology import Topology
 from numalab.model.units import MIB, show_size
@@ -81,15 +80,6 @@ def admit(requested: Topology, host: Host, deadline: Deadline) -> None:
             f"{show_size(requested.memory)} of memory requested, {free // MIB}MiB free on the host: {most}",
             field="memory" if fits else "",
         )
-
-
-def free_port(where: Where = HERE) -> int:
-    """A loopback port that is free now; on another machine a random one: QEMU refuses it if it is taken."""
-    if where.ssh:
-        return random.randrange(20000, 32768)  # below the kernel's ephemeral ports
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _port_free(port: int) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import http.server
-import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,6 +17,7 @@ from pathlib import Path
 from numalab.core.errors import HostError, LabError
 from numalab.core.process import Deadline, Result, ends_with_us, need, run
 from numalab.host import ansible
+from numalab.host.remote import free_port
 from numalab.host.ssh import Ssh
 
 CPUS, MEMORY = 2, "2048M"
@@ -54,7 +54,7 @@ def provision(
     run([qemu_img, "convert", "-O", "qcow2", base, disk], deadline=deadline)
     with contextlib.ExitStack() as stack:
         address = stack.enter_context(_served(seed)) if seed else ""
-        port = _free_port()
+        port = free_port()
         arguments = [word.replace(HTTP_ADDRESS, address) for pair in boot for word in pair]
         argv = [
             need("qemu-system-x86_64", "qemu-system-x86"),
@@ -139,10 +139,3 @@ def _served(folder: Path) -> Iterator[str]:
         finally:
             server.shutdown()
             thread.join()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

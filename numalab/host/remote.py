@@ -11,7 +11,9 @@ import base64
 import contextlib
 import hashlib
 import os
+import random
 import shlex
+import socket
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -260,3 +262,12 @@ def of_uri(uri: str) -> Where:
             f"uri {uri}: guests' disks are made over SSH: use qemu+ssh://{parts.netloc}/system", field="uri"
         )
     return Where(parts.netloc)
+
+
+def free_port(where: Where = HERE) -> int:
+    """A loopback port that is free now; on another machine a random one: QEMU refuses it if it is taken."""
+    if where.ssh:
+        return random.randrange(20000, 32768)  # below the kernel's ephemeral ports
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

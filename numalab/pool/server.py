@@ -13,7 +13,6 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +24,7 @@ from pydantic import ValidationError
 from numalab.core import state
 from numalab.core.errors import HostError
 from numalab.core.state import Process
+from numalab.host.remote import free_port
 from numalab.pool import cluster
 from numalab.pool.cluster import Connection, Order, Pool, State, Target
 from numalab.pool.host import BEAT_SECONDS, Answer, Greeting
@@ -118,6 +118,7 @@ class _Server:
 
     async def _connection(self, target: Target) -> bool:
         """One connection from its start to its end; whether its worker came up."""
+        # Another process may take it first: ssh, or the worker, then ends, and the next try has another.
         port = 0 if target.launcher else free_port()
         program = await asyncio.create_subprocess_exec(
             *target.argv(int(self.address.rpartition(":")[2]), port),
@@ -219,11 +220,3 @@ class _Talk:
                 continue
             self.last = text or self.last
             self.server.say(f"{self.target.name}: {text}")
-
-
-def free_port() -> int:
-    """A port of loopback that nobody listens on. Another process may take it first: ssh, or the worker, then
-    ends, and the next try has another."""
-    with socket.socket() as handle:
-        handle.bind((cluster.LOOPBACK, 0))
-        return int(handle.getsockname()[1])

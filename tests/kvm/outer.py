@@ -28,9 +28,9 @@ from numalab.core.errors import HostError
 from numalab.core.log import step
 from numalab.core.paths import ROOT
 from numalab.core.process import Deadline, need, run
-from numalab.guest.start import free_port
 from numalab.host import image
 from numalab.host.accelerator import QEMU, qemu_version
+from numalab.host.remote import free_port
 from numalab.kernel import boot, recipe
 
 SUITE, IMAGE = "bookworm", "debian12"

@@ -26,9 +26,9 @@ from lxml import etree
 
 from numalab.core.errors import InputError
 from numalab.core.process import Deadline
-from numalab.guest.start import free_port
 from numalab.host import hypervisor
 from numalab.host.domain import domain_xml
+from numalab.host.remote import free_port
 from numalab.model import catalog, topology, verification
 from numalab.model.guest import Boot, GuestSpec
 from numalab.model.topology import Topology
