@@ -27,6 +27,7 @@ import pytest
 from numalab.cli.terminal import error_line, handle_signals, visible
 from numalab.core.errors import HostError, InputError, LabError
 from numalab.core.process import Deadline
+from numalab.model.binding import parse_pin
 from numalab.model.case import Case
 from numalab.model.run import Run
 from numalab.model.topology import Topology
@@ -44,6 +45,7 @@ DEFAULT_MINUTES = 10.0
 OPTIONS = {
     "accelerator": "--lab-accel",
     "clock": "--lab-clock",
+    "pin": "--lab-pin",
     "boots": "--lab-boots",
     "kernels": "--lab-kernels",
     "series": "--lab-series",
@@ -66,6 +68,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="auto",
         help="virtual: the guests' clocks count instructions, and the host's load changes nothing (TCG);"
         " auto: virtual where it is to be had and something is measured",
+    )
+    group.addoption(
+        "--lab-pin",
+        type=_usage(parse_pin),
+        metavar="auto|off|MAP",
+        default="auto",
+        help="the host's nodes and cores for guests of cases, as of lab.py run",
+    )
+    group.addoption(
+        "--lab-huge-pages",
+        type=_usage(parse_size),
+        metavar="SIZE",
+        help="memory of guests of cases from huge pages of the host: 2M, 1G",
     )
     add("topology", action="append", metavar="T", help="run on these topologies instead of each test's own")
     add(
@@ -104,6 +119,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=None,
         help="leave out tests that are marked as longer",
     )
+
+
+def _usage(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """`parse` for argparse, which makes a usage error with the line of this exception."""
+
+    def parsed(text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return parsed
 
 
 def _boots(text: str) -> int | str:
@@ -198,6 +225,8 @@ class CaseItem(pytest.Item):
             kernels=kernels,
             accel=self.config.getoption("--accel"),
             clock=_clock(self.config, measured=True),
+            pin=self.config.getoption("--lab-pin"),
+            huge_page=self.config.getoption("--lab-huge-pages"),
         )
         boots = self.config.getoption("--boots") or self.plan.case_size.boots
         self.boots: int | None = None if boots == "auto" else boots

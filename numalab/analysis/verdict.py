@@ -37,6 +37,7 @@ KEPT = 0.1
 where that is not known, the share of the host's processor time that they may take."""
 STEP = 1.5
 """The factor from one look to the next: 3, 5 and 8 boots of each kernel."""
+UNBOUND = "the guest is bound to none of its nodes and CPUs: --pin"
 DESCRIPTIVE = ("description", "source", "published", "also", "notes")
 """The parts of a case that only describe it. Runs may differ in them."""
 
@@ -373,8 +374,15 @@ def _about_order(runs: Sequence[Run], findings: Sequence[Finding]) -> list[str]:
         line
         for run in runs
         if timed and not run.emulated
-        for line in (*order.shortage(run.host, run.guest.spec.topology), *order.spoilers(run.host))
+        for line in (
+            *order.shortage(run.host, run.guest.spec.topology),
+            *([UNBOUND] if "nodes" in run.host and not run.guest.spec.binding else []),
+            *order.spoilers(run.host),
+        )
     )
+    shapes = Counter(one.guest.spec.binding.shape if one.guest.spec.binding else "none" for one in runs)
+    if timed and len(shapes) > 1:
+        wrong.update(["some boots were bound to its nodes otherwise than others"])
     return [f"the host was not in order for times: {'; '.join(wrong)}"] if wrong else []
 
 

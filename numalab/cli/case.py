@@ -25,7 +25,9 @@ from numalab.cli.options import (
     AccelOption,
     ClockOption,
     GuestName,
+    HugePagesOption,
     MemoryOption,
+    PinOption,
     SeedOption,
     SizeOption,
     Uri,
@@ -34,6 +36,7 @@ from numalab.cli.options import (
     clock_word,
     inventory,
     one_of,
+    pin_word,
     reach,
     show_error,
     size_option,
@@ -47,7 +50,7 @@ from numalab.guest import guest as guests
 from numalab.guest import launch
 from numalab.host import ssh
 from numalab.host.hypervisor import connect
-from numalab.model import catalog
+from numalab.model import binding, catalog
 from numalab.model.run import Run
 from numalab.model.values import SizeClass
 from numalab.model.verdict import Answer, Verdict
@@ -112,6 +115,8 @@ def _plan(
     profile: int = 0,
     seed: int | None = None,
     side_by_side: int | None = None,
+    pin: str = binding.AUTO,
+    huge_pages: str | None = None,
 ) -> Plan:
     return make_plan(
         case,
@@ -124,6 +129,8 @@ def _plan(
         clock=clock_word(clock),
         seed=seed,
         side_by_side=side_by_side,
+        pin=pin_word(pin),
+        huge_page=size_option("--huge-pages", huge_pages),
         profile_hz=profile,
     )
 
@@ -183,13 +190,27 @@ def run(
             help="guests at a time (virtual clock); default: as many as CPUs and memory allow",
         ),
     ] = None,
+    pin: PinOption = "auto",
+    huge_pages: HugePagesOption = None,
     pool: PoolOption = False,
     uri: Uri = None,
 ) -> None:
     """Run cases: fresh guests of each kernel in turn, then a verdict from their counters."""
     plans = [
         _plan(
-            case, size, kernels, topology_name, memory, vcpus, accelerator, clock, profile, seed, side_by_side
+            case,
+            size,
+            kernels,
+            topology_name,
+            memory,
+            vcpus,
+            accelerator,
+            clock,
+            profile,
+            seed,
+            side_by_side,
+            pin,
+            huge_pages,
         )
         for case in cases
     ]
@@ -221,6 +242,8 @@ def matrix(
     boots: BootsOption = None,
     accelerator: AccelOption = "auto",
     clock: ClockOption = "auto",
+    pin: PinOption = "auto",
+    huge_pages: HugePagesOption = None,
     pool: PoolOption = False,
     resume: Annotated[
         str | None,
@@ -230,8 +253,8 @@ def matrix(
 ) -> None:
     """Run cases x sizes x topologies x kernels, on this machine one after another or over a pool of hosts."""
     if resume:
-        given = (cases, sizes, topologies, kernels, series, boots, pool, uri)
-        if any(given) or accelerator != "auto" or clock != "auto":
+        given = (cases, sizes, topologies, kernels, series, boots, huge_pages, pool, uri)
+        if any(given) or (accelerator, clock, pin) != ("auto", "auto", "auto"):
             raise InputError(
                 f"--resume {resume}: the night has its cases and their options already: give no others"
             )
@@ -252,6 +275,8 @@ def matrix(
             topology_name=cell.topology,
             accel=accel_word(accelerator),
             clock=clock_word(clock),
+            pin=pin_word(pin),
+            huge_page=size_option("--huge-pages", huge_pages),
         )
         for cell in cells
     ]
@@ -402,12 +427,25 @@ def calibrate(
     vcpus: VcpusOption = None,
     accelerator: AccelOption = "auto",
     clock: ClockOption = "auto",
+    pin: PinOption = "auto",
+    huge_pages: HugePagesOption = None,
     uri: Uri = None,
 ) -> None:
     """Run one kernel against itself, and keep how far each metric spreads here: the case's thresholds must
     lie outside."""
     kernel_name = kernel or catalog.case(case).after
-    plan = _plan(case, size, f"{kernel_name},{kernel_name}", topology_name, memory, vcpus, accelerator, clock)
+    plan = _plan(
+        case,
+        size,
+        f"{kernel_name},{kernel_name}",
+        topology_name,
+        memory,
+        vcpus,
+        accelerator,
+        clock,
+        pin=pin,
+        huge_pages=huge_pages,
+    )
     rounds = boots_option(boots, plan)
     if rounds is None:
         raise InputError("--boots auto: a calibration has no answer to wait for; give a number")
@@ -434,7 +472,17 @@ def repro(
     """The machine of a case to look at oneself: prepared up to the moment that matters, and a shell in it."""
     own = catalog.case(case)
     kernel_name = {"before": own.before, "after": own.after}.get(kernel, kernel)
-    plan = _plan(case, size, f"{kernel_name},{kernel_name}", topology_name, memory, vcpus, accelerator, clock)
+    plan = _plan(
+        case,
+        size,
+        f"{kernel_name},{kernel_name}",
+        topology_name,
+        memory,
+        vcpus,
+        accelerator,
+        clock,
+        pin="off",
+    )
     build_kernels(plan, limit(experiment.PREPARE_SECONDS))
     host = connect(uri, limit(MINUTE))
     guest = experiment.up(

@@ -30,7 +30,9 @@ from numalab.cli.options import (
     MINUTE,
     AccelOption,
     ClockOption,
+    HugePagesOption,
     MemoryOption,
+    PinOption,
     SeedOption,
     SizeOption,
     Uri,
@@ -40,6 +42,7 @@ from numalab.cli.options import (
     inventory,
     learn_options,
     one_of,
+    pin_word,
     reach,
     show_error,
     size_option,
@@ -105,6 +108,8 @@ def measure_workload(
     accelerator: AccelOption = "auto",
     clock: ClockOption = "auto",
     seed: SeedOption = None,
+    pin: PinOption = "auto",
+    huge_pages: HugePagesOption = None,
     uri: Uri = None,
 ) -> None:
     """Run a workload by itself in one guest, and show what the kernel counted in each phase."""
@@ -123,6 +128,8 @@ def measure_workload(
             kernel=recipe.load(kernel_name),
             accel=accel_word(accelerator),
             clock=clock_word(clock),
+            pin=pin_word(pin),
+            huge_page=size_option("--huge-pages", huge_pages),
             seed=secrets.randbits(32) if seed is None else seed,
         )
         deadline = limit(launch.UP_SECONDS)

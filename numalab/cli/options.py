@@ -15,6 +15,7 @@ from numalab.guest import guest as guests
 from numalab.guest.guest import Guest
 from numalab.host import ansible
 from numalab.host.hypervisor import connect
+from numalab.model.binding import parse_pin
 from numalab.model.guest import BootWay, DiskForm, Init
 from numalab.model.units import parse_size
 from numalab.model.values import Clock, SizeClass
@@ -42,6 +43,21 @@ ClockOption = Annotated[
         metavar="host|virtual|auto",
         help="virtual: the guest's clock counts its instructions, and the host's load changes nothing (TCG);"
         " auto: virtual where it is to be had",
+    ),
+]
+PinOption = Annotated[
+    str,
+    typer.Option(
+        "--pin",
+        metavar="auto|off|MAP",
+        help="the host's nodes and cores for the guest's; auto: under KVM, where they suffice; MAP: such as"
+        " 0=0,1=1 (guest node=host node)",
+    ),
+]
+HugePagesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--huge-pages", metavar="SIZE", help="the guest's memory from huge pages of the host: 2M, 1G"
     ),
 ]
 SeedOption = Annotated[
@@ -109,6 +125,14 @@ def clock_word(text: str) -> Clock | None:
         return Clock(text)
     except ValueError:
         raise InputError(f"--clock: {text!r} is none of host, virtual, auto") from None
+
+
+def pin_word(text: str) -> str:
+    """The checked word of --pin."""
+    try:
+        return parse_pin(text)
+    except ValueError as error:
+        raise InputError(f"--pin: {error}") from error
 
 
 def size_option(option: str, text: str | None) -> int | None:

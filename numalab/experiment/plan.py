@@ -25,7 +25,8 @@ from numalab.kernel import boot as kernel_boot
 from numalab.kernel import build, recipe
 from numalab.kernel.recipe import Kernel
 from numalab.measure import runner
-from numalab.model import catalog, topology
+from numalab.model import binding, catalog, topology
+from numalab.model.binding import Pin
 from numalab.model.case import Case, CaseSize, Machine
 from numalab.model.guest import Boot as BootFiles
 from numalab.model.topology import Disk, Topology
@@ -48,6 +49,9 @@ class Plan(Value):
     """From which each boot's seed is made; None: a random one is drawn before the first boot."""
     side_by_side: Annotated[int, Field(ge=1)] | None = None
     """Guests at a time; None: as many as this machine holds on a virtual clock, one on the host's."""
+    pin: Pin = binding.AUTO
+    huge_page: int | None = None
+    """Where the guests are on their host; see GuestRequest."""
     probe: accelerator.Probe | None = None
     """The accelerator of all boots; None until the first one."""
     profile_hz: int = 0
@@ -75,6 +79,8 @@ def make_plan(
     clock: Clock | None = None,
     seed: int | None = None,
     side_by_side: int | None = None,
+    pin: str = binding.AUTO,
+    huge_page: int | None = None,
     profile_hz: int = 0,
 ) -> Plan:
     """The plan for a case and a person's choices, checked before anything is made. Raises InputError."""
@@ -102,6 +108,8 @@ def make_plan(
         clock=clock or case.clock,
         seed=seed,
         side_by_side=side_by_side,
+        pin=pin,
+        huge_page=huge_page,
         profile_hz=profile_hz,
     )
     check_plan(made)

@@ -253,6 +253,8 @@ def up(
         kernel=kernel,
         accel=plan.accel,
         clock=plan.clock,
+        pin=plan.pin,
+        huge_page=plan.huge_page,
         probe=plan.probe,
         seed=seed,
         append=plan.case.append,

@@ -17,6 +17,9 @@ import shutil
 import time
 import uuid
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
 
 from numalab.core import paths, state
 from numalab.core.errors import (
@@ -44,6 +47,8 @@ from numalab.host.image import Image
 from numalab.host.remote import Where, free_port, part_prefix
 from numalab.kernel import boot as kernel_boot
 from numalab.kernel.recipe import Kernel
+from numalab.model import binding
+from numalab.model.binding import Pin
 from numalab.model.guest import (
     Boot,
     BootWay,
@@ -102,6 +107,10 @@ class GuestRequest(Value):
     """See GuestSpec."""
     kept: bool = False
     """See GuestRecord."""
+    pin: Pin = binding.OFF
+    """Which nodes and CPUs of the host the guest has: auto (under KVM, where they suffice), a map, or off."""
+    huge_page: Annotated[int, Field(gt=0)] | None = None
+    """See GuestSpec."""
     pinned: Boot | None = None
     """A particular build of the kernel; None takes the current recipe's."""
     savable: bool = False
@@ -164,7 +173,7 @@ def _up(request: GuestRequest, host: Host, deadline: Deadline, hung: int) -> Gue
 def _begin(guest: Guest, request: GuestRequest, deadline: Deadline) -> None:
     """Start the guest's domain and wait until it answers: a boot, or what a ready state goes on from."""
     if request.saved is None:
-        start(guest, deadline, ssh_port=request.ssh_port)
+        start(guest, deadline, ssh_port=request.ssh_port, pin=request.pin)
         with step("boot", who=request.name):
             guest.reach(deadline)
         return
@@ -301,6 +310,7 @@ def _make(
         owner=owner,
         network=request.network,
         savable=request.savable,
+        huge_page=request.huge_page,
     )
     record = GuestRecord(
         spec=spec,

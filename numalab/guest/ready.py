@@ -32,6 +32,7 @@ from numalab.host.domain import domain_xml
 from numalab.host.hypervisor import Host
 from numalab.host.image import Image
 from numalab.kernel import boot as kernel_boot
+from numalab.model import binding
 from numalab.model.guest import Boot, BootWay, DiskFile, DiskForm, GuestSpec, ReadyState
 from numalab.model.values import Accel, Clock, first_line, jsonable
 
@@ -77,6 +78,7 @@ def _check(request: GuestRequest, host: Host) -> None:
             request.seed is not None,
             "a seed: a seed is a boot's, and a guest from a ready state is not booted",
         ),
+        (request.pin != binding.OFF or request.huge_page, "pin or huge pages: a state has its own memory"),
         (request.form is DiskForm.POOL, "storage pool: disks of ready states are not in the pool"),
     ):
         if wrong:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Starting a guest's domain: admission by free memory, one at a time, on a free SSH port.
+"""Starting a guest's domain: admission by free memory and CPUs, one at a time, on a free SSH port.
 
 Not here: what comes before and after (launch), a restart by the guest's own GRUB (provision).
 """
@@ -11,16 +11,17 @@ from collections.abc import Callable
 
 from numalab.core import state
 from numalab.core.errors import HostError, InputError
-from numalab.core.log import step
+from numalab.core.log import note, step
 from numalab.core.process import Deadline
 from numalab.guest.guest import Guest
-from numalab.host import qemu_user
+from numalab.host import machine, qemu_user
 from numalab.host.domain import domain_xml
 from numalab.host.hypervisor import Host
 from numalab.host.remote import free_port
-from numalab.model import topology
+from numalab.model import binding, topology
 from numalab.model.topology import Topology
 from numalab.model.units import MIB, show_size
+from numalab.model.values import Accel, Clock
 
 PORT_TRIES = 3
 
@@ -30,10 +31,12 @@ def start(
     deadline: Deadline,
     *,
     ssh_port: int | None = None,
+    pin: str | None = None,
     create: Callable[[str], None] | None = None,
 ) -> None:
     """Create the domain. One at a time on the host, so that no two guests count the same free memory.
 
+    `pin` (binding.Pin) chooses the host's nodes and CPUs for it; None leaves those of its record.
     `create` starts the domain of an XML in another way than by booting it (ready).
 
     With `ssh_port` the record's port must be free; otherwise another one is taken if it is not.
@@ -47,7 +50,7 @@ def start(
     where.touch(guest.console_log, deadline)  # before libvirt's log daemon creates it as root
     qemu_user.hand_over(guest.record.spec, guest.host)
     with state.machine_lock("admission", deadline), step("start", who=guest.name):
-        admit(guest.record.spec.topology, guest.host, deadline)
+        _place(guest, pin, deadline)
         for tries in range(PORT_TRIES):
             xml = domain_xml(guest.record.spec)
             (guest.directory / "domain.xml").write_text(xml)
@@ -64,6 +67,36 @@ def start(
                     raise
             spec = guest.record.spec.model_copy(update={"ssh_port": free_port(where)})
             guest.update(spec=spec)
+
+
+def _place(guest: Guest, pin: str | None, deadline: Deadline) -> None:
+    """Choose the guest's parts of the host, and see that it has the memory. Under the lock, since other
+    guests' CPUs and pages are left alone. Raises InputError, HostError."""
+    spec, where = guest.record.spec, guest.host.where
+    pin = pin or binding.OFF
+    if pin == binding.AUTO and (
+        spec.accel is Accel.TCG or not all(node.memory for node in spec.topology.nodes)
+    ):
+        pin = binding.OFF  # emulated, its times are no evidence
+    if pin != binding.OFF and spec.clock is Clock.VIRTUAL:
+        raise InputError("pin: on the virtual clock all vCPUs are one thread of the host's", field="pin")
+    nodes = machine.host_nodes(where, deadline) if pin != binding.OFF or spec.huge_page else []
+    if pin != binding.OFF:
+        taken = guest.host.pinned_cpus(deadline)
+        try:
+            bound = binding.bind(spec.topology, nodes, pin, taken, spec.huge_page)
+            guest.update(spec=spec.model_copy(update={"binding": bound}))
+        except ValueError as error:
+            if pin != binding.AUTO:
+                raise InputError(f"pin {pin}: {error}", field="pin") from error
+            note(f"its vCPUs and memory are not bound to the host's: {error}", who=guest.name)
+    if not spec.huge_page:
+        admit(spec.topology, guest.host, deadline)
+        return
+    try:
+        binding.check_huge_pages(spec.topology, nodes, spec.huge_page, guest.record.spec.binding)
+    except ValueError as error:
+        raise HostError(f"huge pages of {guest.host.where.ssh or 'this machine'}: {error}") from error
 
 
 def admit(requested: Topology, host: Host, deadline: Deadline) -> None:

@@ -18,7 +18,7 @@ from lxml.builder import ElementMaker
 
 from numalab.model.guest import DiskFile, GuestSpec
 from numalab.model.topology import Bus, Node, Topology
-from numalab.model.units import KIB, MIB, show_cpus
+from numalab.model.units import KIB, MIB, parse_cpus, show_cpus
 from numalab.model.values import Accel, Clock
 
 LAB = "urn:numalab:guest:1"
@@ -82,6 +82,7 @@ def domain_xml(spec: GuestSpec) -> str:
             E.features(E.acpi(), E.apic()),
             _cpu(spec),
             _clock(spec),
+            *_binding(spec),
             E.on_poweroff("destroy"),
             E.on_reboot("restart"),
             E.on_crash("destroy"),
@@ -121,6 +122,25 @@ def _without_sata(spec: GuestSpec) -> tuple[str, ...]:
     """q35 has a SATA controller whose six empty ports are waited for. Probing them was also seen to hang for
     good under TCG (ata_port_wait_eh(), 6.1 and QEMU 10.0). libvirt has no word for leaving it out."""
     return ("-machine", "sata=off") if spec.topology.machine == "q35" else ()
+
+
+def _binding(spec: GuestSpec) -> list[Element]:
+    """The guest's parts of the host: huge pages, a CPU for each vCPU, a node for each node's memory."""
+    parts = list[Element]()
+    if spec.huge_page:
+        # memfd: no mount of hugetlbfs is needed, and a session has huge pages too.
+        page = E.page(size=str(spec.huge_page // KIB), unit="KiB")
+        parts.append(E.memoryBacking(E.hugepages(page), E.source(type="memfd")))
+    if bound := spec.binding:
+        pins = (E.vcpupin(vcpu=str(vcpu), cpuset=str(cpu)) for vcpu, cpu in enumerate(bound.vcpus))
+        parts.append(E.cputune(*pins, E.emulatorpin(cpuset=show_cpus(bound.emulator))))
+        cells = bound.nodes if spec.topology.nodes else ()
+        tune = E.numatune(E.memory(mode="strict", nodeset=show_cpus(tuple(set(bound.nodes)))))
+        tune.extend(
+            E.memnode(cellid=str(cell), mode="strict", nodeset=str(node)) for cell, node in enumerate(cells)
+        )
+        parts.append(tune)
+    return parts
 
 
 def _clock(spec: GuestSpec) -> Element:
@@ -324,6 +344,24 @@ def read_mark(xml: str) -> Mark | None:
         return None
     known = {key: str(marks[0].get(key, "")) for key in ("name", "lab", "directory")}
     return Mark(uuid=root.findtext("uuid", ""), **known)
+
+
+def pinned_cpus(xml: str) -> set[int]:
+    """The host's CPUs to which a domain's vCPUs are pinned, whoever made it."""
+    pins = etree.fromstring(xml.encode()).findall("cputune/vcpupin")
+    return {cpu for pin in pins for cpu in _cpuset(str(pin.get("cpuset")))}
+
+
+def has_huge_pages(xml: str) -> bool:
+    """Whether a domain's memory is made of the host's huge pages."""
+    return etree.fromstring(xml.encode()).find("memoryBacking/hugepages") is not None
+
+
+def _cpuset(text: str) -> set[int]:
+    """libvirt's CPU list, in which ^N takes CPU N out again."""
+    words = text.split(",")
+    out = {int(word[1:]) for word in words if word.startswith("^")}
+    return set(parse_cpus(",".join(word for word in words if not word.startswith("^")))) - out
 
 
 def disk_files(xml: str) -> dict[str, str]:

@@ -25,7 +25,15 @@ import libvirt
 from numalab.core import packages
 from numalab.core.errors import Cancelled, CommandFailed, DeadlinePassed, HostError
 from numalab.core.process import POLL_SECONDS, Deadline, run
-from numalab.host.domain import PREFIX, Mark, disk_files, domain_name, read_mark
+from numalab.host.domain import (
+    PREFIX,
+    Mark,
+    disk_files,
+    domain_name,
+    has_huge_pages,
+    pinned_cpus,
+    read_mark,
+)
 from numalab.host.machine import qemu_process
 from numalab.host.remote import Where, of_uri
 from numalab.model.units import KIB, MIB
@@ -193,11 +201,12 @@ class Host:
         """
 
         def promised() -> int:
-            """KiB that running guests may still allocate."""
+            """KiB that running guests may still allocate. Huge pages are set aside already."""
             total = 0
             for domain, _ in self._marked():
                 with contextlib.suppress(libvirt.libvirtError):  # it ended while we looked
-                    total += max(0, domain.maxMemory() - domain.memoryStats().get("rss", 0))
+                    if not has_huge_pages(domain.XMLDesc()):
+                        total += max(0, domain.maxMemory() - domain.memoryStats().get("rss", 0))
             return total
 
         stats = self._ask(
@@ -211,6 +220,18 @@ class Host:
     def cpus(self, deadline: Deadline) -> int:
         """How many CPUs it has."""
         return int(self._ask(self.connection.getInfo, deadline)[2])
+
+    def pinned_cpus(self, deadline: Deadline) -> set[int]:
+        """Its CPUs to which vCPUs of running domains are pinned, of this lab and of anybody."""
+
+        def look() -> set[int]:
+            pinned = set[int]()
+            for domain in self.connection.listAllDomains():
+                with contextlib.suppress(libvirt.libvirtError):  # it ended while we looked
+                    pinned |= pinned_cpus(domain.XMLDesc())
+            return pinned
+
+        return self._ask(look, deadline)
 
     def version(self) -> str:
         """libvirt's version, '9.0.0'."""

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 from numalab.core.errors import HostError
 from numalab.core.process import Deadline
 from numalab.host.remote import Where
+from numalab.model.binding import HostNode
+from numalab.model.units import KIB, parse_cpus
 
 FACTS = r"""
 echo "machine=$(uname -n)"
@@ -42,6 +45,22 @@ case "$(wc -l <"$1/proc/swaps" 2>/dev/null)" in ''|0) ;; 1) echo swap=off;; *) e
 """sh -c, with the root of the /sys and /proc of what follows the load: '', or a test's. A fact of these
 (model.order) is absent where the machine does not tell it. The machine id tells two machines of one name
 apart; machine-id(5) allows to pass on only a hash."""
+NODES = r"""
+cd "$1/sys/devices/system" || exit
+cat cpu/cpu[0-9]*/topology/thread_siblings_list | sort -u | sed 's/^/core /'
+for node in node/node[0-9]*; do
+    number=${node#node/node}
+    echo "cpus $number $(cat "$node/cpulist")"
+    sed -n 's/^Node .* \(MemFree\|FilePages\|SReclaimable\|Shmem\): *\([0-9]*\) kB/\1 \2/p' "$node/meminfo" |
+        while read -r name kib; do echo "kib $number $([ "$name" != Shmem ] || echo -)$kib"; done
+    for pages in "$node"/hugepages/hugepages-*kB; do
+        size=${pages##*-}
+        [ ! -e "$pages" ] || echo "pages $number ${size%kB} $(cat "$pages/free_hugepages")"
+    done
+done
+"""
+"""sh -c, with the root of /sys as for FACTS: what host_nodes reads. FilePages has Shmem in it, which is not
+reclaimed without swap."""
 USER_HZ = 100
 """The unit of /proc/stat is 1/100 s on x86, whatever the kernel's HZ."""
 LEAST_SECONDS = 1.0
@@ -64,6 +83,36 @@ def read_facts(where: Where, deadline: Deadline, root: str = "") -> dict[str, st
     if lacking := [key for key in NEEDED if key not in facts]:
         raise HostError(f"{where.ssh or 'this machine'}: does not tell its {', '.join(lacking)}")
     return facts
+
+
+def host_nodes(where: Where, deadline: Deadline, root: str = "") -> list[HostNode]:
+    """The machine's NUMA nodes, in one round trip; empty where its kernel has none. Raises HostError."""
+    cores = list[tuple[int, ...]]()
+    cpus = dict[int, set[int]]()
+    kib, pages = Counter[int](), dict[int, dict[int, int]]()
+    text = where.run(["sh", "-c", NODES, "sh", root], deadline=deadline).stdout
+    try:
+        for line in text.splitlines():
+            match line.split():
+                case ["core", siblings]:
+                    cores.append(parse_cpus(siblings))
+                case ["cpus", number, *lists]:
+                    cpus[int(number)] = set(parse_cpus("".join(lists)))
+                case ["kib", number, count]:
+                    kib[int(number)] += int(count)
+                case ["pages", number, size, count]:
+                    pages.setdefault(int(number), {})[int(size) * KIB] = int(count)
+    except ValueError as error:
+        raise HostError(f"{where.ssh or 'this machine'}: its nodes in /sys: {error}") from error
+    return [
+        HostNode(
+            number=number,
+            memory=kib[number] * KIB,
+            cores=tuple(core for core in cores if set(core) <= own),
+            huge_pages=pages.get(number, {}),
+        )
+        for number, own in sorted(cpus.items())
+    ]
 
 
 def load(where: Where, deadline: Deadline) -> float:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from numalab.model.binding import Binding
 from numalab.model.topology import Bus, Topology
 from numalab.model.values import Accel, Clock, Name, Seed, Stored, Value, accel_label, caveat
 
@@ -113,6 +114,10 @@ class GuestSpec(Value):
     measured phase is put off (runner). None: whatever the host's timing makes of it."""
     savable: bool = False
     """Whether its state can be saved or was: under KVM its CPU then lacks what cannot be (invtsc)."""
+    binding: Binding | None = None
+    """The host's nodes and CPUs that the guest has; None: wherever the host's kernel puts it."""
+    huge_page: int | None = None
+    """Bytes of the host's huge pages that its memory is made of; None: ordinary memory."""
     owner: tuple[int, int] | None = None
     """uid and gid that QEMU runs as under the system instance of libvirt; None under a session."""
 

@@ -18,6 +18,8 @@ from numalab.core import paths
 from numalab.experiment import run as experiment
 from numalab.experiment.plan import Plan, make_plan, scaled_topology
 from numalab.guest import launch
+from numalab.model import binding
+from numalab.model.binding import Pin
 from numalab.model.values import Accel, Clock, Name, Seed, SizeClass, Value
 
 SOURCES = ("testcases", "topologies", "kernels", "images", "playbooks")
@@ -41,6 +43,8 @@ class Order(Value):
     clock: Clock | None = None
     seed: Seed | None = None
     side_by_side: Annotated[int, Field(ge=1)] | None = None
+    pin: Pin = binding.AUTO
+    huge_page: int | None = None
     profile_hz: int = 0
     rounds: Annotated[int, Field(ge=1)] | None
     """None: until the answer is clear, or the case's most_boots are reached."""
@@ -107,6 +111,8 @@ def order(number: int, plan: Plan, boots: int | None) -> Order:
         clock=plan.clock,
         seed=plan.seed,
         side_by_side=plan.side_by_side,
+        pin=plan.pin,
+        huge_page=plan.huge_page,
         profile_hz=plan.profile_hz,
         rounds=boots,
         looks=(boots,) if boots else tuple(verdict.looks(plan.case_size)),
@@ -129,6 +135,8 @@ def plan(wanted: Order) -> Plan:
         clock=wanted.clock,
         seed=wanted.seed,
         side_by_side=wanted.side_by_side,
+        pin=wanted.pin,
+        huge_page=wanted.huge_page,
         profile_hz=wanted.profile_hz,
     )
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from numalab.model.run import Run
 from numalab.model.topology import Topology
+from numalab.model.units import show_size
 from numalab.model.values import jsonable
 
 HOST = ("machine", "machine id", "cpu", "microcode", "cpus")
@@ -40,6 +41,7 @@ def traits(run: Run) -> Traits:
         "accelerator": {"": spec.accel.value},
         "clock": {"": spec.clock.value},
         "beginning": {"": "ready state" if run.guest.ready_state else "boot"},
+        "huge pages": {"": spec.huge_page and show_size(spec.huge_page)},
         "topology": shape(spec.topology),
         "settings": run.settings,
         "host": {key: run.host[key] for key in HOST if key in run.host},

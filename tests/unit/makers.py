@@ -147,6 +147,7 @@ class FakeHost:
         self.domains: dict[str, Mark] = {}
         self.stopped: list[str] = []
         self.refuses: Exception | None = None
+        self.pinned: set[int] = set()
         self.full = ""
         self.assertion = ""
         self.forgotten: dict[str, int] = {}
@@ -213,6 +214,10 @@ class FakeHost:
     def cpus(self, deadline: Deadline) -> int:
         """Its CPUs."""
         return 2
+
+    def pinned_cpus(self, deadline: Deadline) -> set[int]:
+        """Other guests' CPUs."""
+        return self.pinned
 
     def hypervisor(self) -> str:
         """Versions, as libvirt counts."""

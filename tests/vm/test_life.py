@@ -18,6 +18,7 @@ import pytest
 
 from numalab.core.paths import ROOT
 from numalab.host.ansible import ansible
+from numalab.host.machine import VCPU, qemu_process
 from tests.vm.conftest import PATIENCE, Command, interrupt, until
 
 SMALL = ("--topology", "uma-2g", "--memory", "512M", "--vcpus", "1")
@@ -146,11 +147,54 @@ def test_network(lab_py: Command, network: bool) -> None:
     assert lab_py("provision", "one", "--set", "vm.swappiness=7").stdout == "one: changed=1\n"
 
 
-def test_two_at_once(lab_py: Command) -> None:
-    result = lab_py("up", "-t", "uma-2g", *LEAN)
+@pytest.mark.skipif(
+    not Path("/sys/devices/system/node").exists(), reason="the host's kernel has no NUMA nodes"
+)
+def test_two_at_once_each_with_a_core_of_the_host(lab_py: Command) -> None:
+    """A third one, for which no core is left, is refused."""
+    result = lab_py("up", "-t", "uma-2g", *LEAN, "--pin", "0=0")
     assert result.returncode == 0, result.stderr
     assert lab_py.domains() == {"uma-2g", "uma-2g-2"}
+    cores = {affinity(lab_py, name) for name in lab_py.domains()}
+    assert len(cores) == 2
+    assert all("-" not in core and "," not in core for core in cores)
+    if len(os.sched_getaffinity(0)) == 2:
+        third = lab_py("up", *LEAN, "--name", "three", "--pin", "0=0")
+        assert third.returncode == 2
+        assert "--pin 0=0: node 0 of the guest needs 1 free cores" in third.stderr
     assert lab_py("down", "--all").returncode == 0
+    assert not lab_py.left()
+
+
+def affinity(lab_py: Command, name: str) -> str:
+    """The host's CPUs on which the guest's vCPU 0 may run, as its thread's status has them (proc(5))."""
+    ident = json.loads((lab_py.state / "guests" / name / "guest.json").read_text())["spec"]["uuid"]
+    qemu = qemu_process(ident)
+    vcpus = [
+        task for task in Path(f"/proc/{qemu}/task").iterdir() if VCPU.fullmatch((task / "comm").read_text())
+    ]
+    (line,) = [line for line in (vcpus[0] / "status").read_text().splitlines() if "Cpus_allowed_list" in line]
+    return line.split()[1]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="sets huge pages aside: needs root")
+def test_memory_of_huge_pages(lab_py: Command) -> None:
+    """They are used, and back when the guest is gone; without enough of them nothing is started."""
+    pages = Path("/sys/kernel/mm/hugepages/hugepages-2048kB")
+    words = ("up", *LEAN, "--name", "one", "--huge-pages", "2MiB")
+    before = (pages / "nr_hugepages").read_text()
+    refused = lab_py(*words)
+    assert refused.returncode == 3
+    assert "256 pages of 2MiB wanted, " in refused.stderr
+    try:
+        (pages / "nr_hugepages").write_text(f"{int(before) + 256}\n")
+        result = lab_py(*words)
+        assert result.returncode == 0, result.stderr
+        assert int((pages / "free_hugepages").read_text()) < 256, "the guest has some"
+        assert lab_py("down", "one").returncode == 0
+        assert int((pages / "free_hugepages").read_text()) >= 256
+    finally:
+        (pages / "nr_hugepages").write_text(before)
     assert not lab_py.left()
 
 

@@ -12,6 +12,7 @@ import pytest
 from numalab.analysis import calibration, expectation, verdict
 from numalab.core import paths
 from numalab.core.errors import InputError
+from numalab.model.binding import Binding
 from numalab.model.case import Arm, Case, CaseSize, Cost, Direction, Expectation, Machine, Place
 from numalab.model.run import Memory, PhaseResult, Run
 from numalab.model.topology import Topology
@@ -299,11 +300,30 @@ def test_a_host_that_spoils_times_is_a_doubt_about_times() -> None:
     (doubt,) = about_host(of=timed, accel=Accel.KVM, host=host)
     assert doubt.startswith("the host was not in order for times: 4 nodes on 1 of the host: ")
     assert doubt.endswith(
-        "vCPUs on 2 cores of the host; swap is on: a guest's memory may be on a disk: swapoff -a"
+        "vCPUs on 2 cores of the host; the guest is bound to none of its nodes and CPUs: --pin; swap is on:"
+        " a guest's memory may be on a disk: swapoff -a"
     )
     assert about_host(of=timed, accel=Accel.TCG, host=host) == []
     assert about_host(of=case(), accel=Accel.KVM, host=host) == []
     assert about_host(of=timed, accel=Accel.KVM) == [], "older runs do not know"
+
+
+def test_boots_on_other_parts_of_the_host_are_a_doubt_about_times() -> None:
+    host = {"machine": "vm", "cpu": "EPYC", "cpus": "64", "nodes": "4", "cores": "64"}
+    timed = case(FALLING.model_copy(update={"metric": "system"}))
+    runs = experiment((9, 8, 9), (4, 5, 4), of=timed, accel=Accel.KVM, host=host)
+
+    def bound(*nodes: tuple[int, ...]) -> list[str]:
+        """The doubts when the boots are bound to these nodes."""
+        each = [
+            on_virtual_clock(run, clock=Clock.HOST, binding=Binding(nodes=some, vcpus=(0,), emulator=(1,)))
+            for run, some in zip(runs, nodes, strict=True)
+        ]
+        return [doubt for doubt in told(each) if "in order" in doubt]
+
+    assert bound(*[(0, 1)] * 3, *[(2, 3)] * 3) == []
+    (doubt,) = bound(*[(0, 1)] * 5, (0, 0))
+    assert doubt.endswith(": some boots were bound to its nodes otherwise than others")
 
 
 def test_boots_that_were_taken_again_are_told() -> None:

@@ -34,16 +34,17 @@ from numalab.core.process import Deadline, Result
 from numalab.guest import guest, launch, start
 from numalab.guest.guest import Guest
 from numalab.guest.launch import GuestRequest
-from numalab.host import accelerator, disks, domain, image, ssh
+from numalab.host import accelerator, disks, domain, image, machine, ssh
 from numalab.host.domain import Mark
 from numalab.host.image import Image
 from numalab.host.remote import Where
 from numalab.kernel import recipe
 from numalab.model import catalog, topology, verification
+from numalab.model.binding import HostNode
 from numalab.model.guest import Boot, BootWay, DiskFile, Init
 from numalab.model.topology import Topology
 from numalab.model.units import GIB, MIB
-from numalab.model.values import Accel, jsonable
+from numalab.model.values import Accel, Clock, jsonable
 from tests.unit import makers
 from tests.unit.makers import FakeHost, record, recorded
 
@@ -213,6 +214,75 @@ def test_a_record_from_before_guests_had_a_choice_of_network(host: FakeHost, dea
     del data["spec"]["network"]
     (made.directory / "guest.json").write_text(json.dumps(data))
     assert guest.read("g") == made.record
+
+
+def nodes(count: int, pages: int = 0) -> list[HostNode]:
+    """A host's nodes, of two cores and 8 GiB each."""
+    return [
+        HostNode(number=one, memory=8 * GIB, cores=((2 * one,), (2 * one + 1,)), huge_pages={2 * MIB: pages})
+        for one in range(count)
+    ]
+
+
+def test_a_guest_bound_to_its_host(
+    host: FakeHost, deadline: Deadline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a map; what was chosen is in the record and in the domain."""
+    monkeypatch.setattr(machine, "host_nodes", lambda *_: nodes(6))
+    host.pinned = {0}
+    made = launch.up(request().model_copy(update={"pin": "0=5,1=4,2=2,3=1"}), host.real(), deadline)
+    bound = guest.read("g").spec.binding
+    assert bound is not None
+    assert (bound.nodes, bound.vcpus) == ((5, 4, 2, 1), (10, 11, 8, 9, 4, 5, 2, 3))
+    assert '<vcpupin vcpu="1" cpuset="11"/>' in (made.directory / "domain.xml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"pin": "0=0,1=0,2=0,3=0"}, "pin 0=0,1=0,2=0,3=0: node 0 of the guest needs 2 free cores"),
+        ({"pin": "0=0,1=1,2=2,3=3", "clock": Clock.VIRTUAL}, "pin: on the virtual clock all vCPUs are one"),
+        ({"huge_page": 2 * MIB}, "huge pages of this machine: 2048 pages of 2MiB wanted, 600 are free: echo"),
+    ],
+)
+def test_a_guest_that_cannot_be_bound(
+    host: FakeHost, deadline: Deadline, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], line: str
+) -> None:
+    monkeypatch.setattr(machine, "host_nodes", lambda *_: nodes(6, 100))
+    monkeypatch.setattr(accelerator, "choose_clock", lambda clock, *_: clock)
+    host.pinned = {0}
+    with pytest.raises(LabError) as caught:
+        launch.up(request().model_copy(update=change), host.real(), deadline)
+    assert line in str(caught.value)
+    assert (guest.names(), host.domains) == ([], {})
+
+
+@pytest.mark.parametrize(("count", "bound"), [(4, True), (3, False)])
+def test_under_kvm_auto_binds_where_the_host_suffices(
+    host: FakeHost, deadline: Deadline, monkeypatch: pytest.MonkeyPatch, count: int, bound: bool
+) -> None:
+    monkeypatch.setattr(machine, "host_nodes", lambda *_: nodes(count))
+    probe = accelerator.Probe(accel=Accel.KVM, reason="it works", key="")
+    made = launch.up(request().model_copy(update={"pin": "auto", "probe": probe}), host.real(), deadline)
+    assert (made.record.spec.binding is not None) == bound
+
+
+def test_an_emulated_guest_is_not_bound_by_itself(
+    host: FakeHost, deadline: Deadline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its times are no evidence, and the host's nodes are not even read."""
+    monkeypatch.setattr(machine, "host_nodes", raises(AssertionError("read")))
+    made = launch.up(request().model_copy(update={"pin": "auto"}), host.real(), deadline)
+    assert made.record.spec.binding is None
+
+
+def test_a_guest_of_huge_pages_needs_no_other_memory(
+    host: FakeHost, deadline: Deadline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "host_nodes", lambda *_: nodes(1, 2048))
+    host.free = 0
+    made = launch.up(request().model_copy(update={"huge_page": 2 * MIB}), host.real(), deadline)
+    assert '<page size="2048" unit="KiB"/>' in (made.directory / "domain.xml").read_text()
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,12 @@ from itertools import pairwise
 import pytest
 from lxml import etree
 
-from numalab.host.domain import LAB, Mark, domain_xml, mark, read_mark
+from numalab.host.domain import LAB, Mark, domain_xml, has_huge_pages, mark, pinned_cpus, read_mark
 from numalab.model import catalog
+from numalab.model.binding import Binding
 from numalab.model.guest import Boot, GuestSpec
 from numalab.model.topology import Disk, Topology
+from numalab.model.units import MIB
 from numalab.model.values import Accel, Clock
 from tests.unit.makers import BOOT, GOLDEN, spec
 
@@ -27,6 +29,11 @@ STICK = Disk.model_validate({"name": "stick", "size": "16GiB", "bus": "usb", "mi
 CASES["stick-tcg"] = spec(catalog.topology("uma-2g").model_copy(update={"disks": (STICK,)}))
 CASES["virtual-tcg"] = spec("4socket").model_copy(update={"clock": Clock.VIRTUAL})
 CASES["seeded-tcg"] = CASES["virtual-tcg"].model_copy(update={"seed": 4711})
+PARTS = Binding(nodes=(0, 1, 0, 1), vcpus=tuple(range(0, 64, 4)), emulator=(1, 2, 3, 65))
+CASES["bound-kvm"] = CASES["4socket-kvm"].model_copy(update={"binding": PARTS, "huge_page": 2 * MIB})
+CASES["bounduma-tcg"] = spec("uma-2g").model_copy(
+    update={"binding": Binding(nodes=(1,), vcpus=(8, 9), emulator=(10, 11))}
+)
 CASES["grub-tcg"] = spec("uma-2g", boot=Boot(name="own"))
 CASES["noinitrd-tcg"] = spec("uma-2g", boot=BOOT.model_copy(update={"initrd": None}))
 
@@ -53,6 +60,15 @@ def test_libvirts_schema_takes_every_golden() -> None:
             [validate, path, "domain"], capture_output=True, text=True, timeout=60, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_what_others_have_is_read_back() -> None:
+    assert pinned_cpus(domain_xml(CASES["bound-kvm"])) == set(range(0, 64, 4))
+    assert pinned_cpus(domain_xml(CASES["4socket-kvm"])) == set()
+    assert has_huge_pages(domain_xml(CASES["bound-kvm"]))
+    assert not has_huge_pages(domain_xml(CASES["bounduma-tcg"]))
+    foreign = "<domain><cputune><vcpupin vcpu='0' cpuset='0-5,^2,^4,9'/></cputune></domain>"
+    assert pinned_cpus(foreign) == {0, 1, 3, 5, 9}
 
 
 def find(guest_spec: GuestSpec, path: str) -> list[dict[str, str]]:

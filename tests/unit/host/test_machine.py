@@ -14,6 +14,8 @@ from numalab.core.errors import HostError
 from numalab.core.process import Deadline
 from numalab.host import machine
 from numalab.host.remote import HERE, Where
+from numalab.model.binding import HostNode
+from numalab.model.units import KIB, MIB, parse_cpus
 
 THERE = Where("me@there")
 
@@ -248,6 +250,46 @@ def test_what_spoils_times_is_read(tmp_path: Path, deadline: Deadline) -> None:
     (tmp_path / "proc/swaps").write_text("Filename Type Size Used Priority\n")
     off = dict.fromkeys(("SMT", "turbo", "KSM", "NUMA balancing", "swap"), "off")
     assert order() == {**spoilt, **off, "THP": "never"}
+
+
+def test_a_hosts_nodes(tmp_path: Path, deadline: Deadline) -> None:
+    """Two nodes, the second without CPUs; what the page cache has counts as free, shared memory does not."""
+    system = tmp_path / "sys/devices/system"
+    for cpu in range(4):
+        (siblings := system / f"cpu/cpu{cpu}/topology/thread_siblings_list").parent.mkdir(parents=True)
+        siblings.write_text(f"{cpu % 2},{cpu % 2 + 2}\n")
+    for node, cpus in enumerate(("0-3", "")):
+        (pages := system / f"node/node{node}/hugepages/hugepages-2048kB/free_hugepages").parent.mkdir(
+            parents=True
+        )
+        pages.write_text(f"{node + 5}\n")
+        (system / f"node/node{node}/cpulist").write_text(f"{cpus}\n")
+        (system / f"node/node{node}/meminfo").write_text(
+            "".join(
+                f"Node {node} {name}: {kib:10} kB\n"
+                for name, kib in (
+                    ("MemTotal", 999),
+                    ("MemFree", 100),
+                    ("FilePages", 50),
+                    ("Shmem", 20),
+                    ("SReclaimable", 3),
+                )
+            )
+        )
+    assert machine.host_nodes(HERE, deadline, str(tmp_path)) == [
+        HostNode(number=0, memory=133 * KIB, cores=((0, 2), (1, 3)), huge_pages={2 * MIB: 5}),
+        HostNode(number=1, memory=133 * KIB, cores=(), huge_pages={2 * MIB: 6}),
+    ]
+    (system / "node/node0/cpulist").write_text("x\n")
+    with pytest.raises(HostError, match="this machine: its nodes in /sys: 'x' is not a CPU list"):
+        machine.host_nodes(HERE, deadline, str(tmp_path))
+
+
+def test_the_nodes_of_this_machine(deadline: Deadline) -> None:
+    """Its CPUs, each in one core of one node, where its kernel has nodes."""
+    cpus = [cpu for node in machine.host_nodes(HERE, deadline) for core in node.cores for cpu in core]
+    online = parse_cpus(Path("/sys/devices/system/cpu/online").read_text().strip())
+    assert sorted(cpus) == (list(online) if Path("/sys/devices/system/node").exists() else [])
 
 
 def test_a_machine_that_tells_nothing_of_what_spoils_times(tmp_path: Path, deadline: Deadline) -> None:
