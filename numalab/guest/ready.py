@@ -234,14 +234,15 @@ UNUSED_SECONDS = 14 * state.DAY
 
 
 def stale(place: Path, host: Host, deadline: Deadline) -> str:
-    """Why no guest will begin from this state any more; '' when one may. A state of another machine, and one
-    whose image's newest build cannot be told, goes by its age alone."""
+    """Why no guest will begin from this state any more; '' when one may. A state of another machine or of a
+    newer lab, and one whose image's newest build cannot be told, goes by its age alone."""
     try:
         if time.time() - (place / RECORD).stat().st_mtime > UNUSED_SECONDS:
             return f"not used for {UNUSED_SECONDS / state.DAY:.0f} days"
         saved = read(place)
-    except (HostError, OSError):
-        return "not whole"
+    except (HostError, OSError) as error:
+        # One whose record cannot be read may be a newer lab's: it goes by its age alone.
+        return "" if isinstance(error.__cause__, ValueError) else "not whole"
     if saved.machine != state.this_machine():
         return ""
     if not Path(saved.kernel).exists():

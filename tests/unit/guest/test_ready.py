@@ -14,12 +14,13 @@ from numalab.core import state
 from numalab.core.errors import HostError, InputError
 from numalab.core.process import Deadline
 from numalab.guest import ready
+from numalab.guest.guest import Guest
 from numalab.guest.launch import GuestRequest
 from numalab.host import disks, image, saved, ssh
 from numalab.host.domain import Mark, read_mark
 from numalab.kernel import recipe
 from numalab.maintenance import gc
-from numalab.model import catalog
+from numalab.model import catalog, topology
 from numalab.model.guest import Boot, BootWay, DiskFile, DiskForm, ReadyState
 from numalab.model.values import Clock, jsonable
 from tests.unit.guest.test_guest import host as host
@@ -105,6 +106,15 @@ def test_another_machines_goes_by_its_age_alone(lab_state: Path, deadline: Deadl
     assert gc.collect(FakeHost().real(), deadline) == [f"ready state {KEY}: not used for 14 days"]
 
 
+def test_a_newer_labs_goes_by_its_age_alone(lab_state: Path, deadline: Deadline) -> None:
+    place = put(lab_state)
+    known = json.loads((place / "state.json").read_text())
+    (place / "state.json").write_text(json.dumps({**known, "format": 99}))
+    assert gc.collect(FakeHost().real(), deadline) == []
+    age(place)
+    assert gc.collect(FakeHost().real(), deadline) == [f"ready state {KEY}: not used for 14 days"]
+
+
 @pytest.mark.parametrize("release", ["3.19.0", "4.17.0-rc1", "5.4.290"])
 def test_kernels_without_new_random_numbers(release: str) -> None:
     with pytest.raises(InputError, match=f"not with kernel {release}: before 5.10"):
@@ -130,6 +140,8 @@ def test_a_truncated_one_is_refused(lab_state: Path) -> None:
         ({"clock": Clock.VIRTUAL}, "another clock"),
         ({"seed": 7}, "a seed"),
         ({"form": DiskForm.POOL}, "storage pool"),
+        ({"pin": "0=0"}, "pin or huge pages"),
+        ({"huge_page": 2 << 20}, "pin or huge pages"),
     ],
 )
 def test_what_no_state_can_serve(
@@ -194,8 +206,36 @@ def test_made_once_and_by_its_inputs(saving: SavingHost, deadline: Deadline) -> 
         assert f"systemd.hostname={maker} " in f"{guest.record.spec.boot.cmdline} ", "the kernel's own line"
         assert Path(guest.record.spec.disks[0].path).parent == guest.directory
     assert not (state.folder("guests") / maker).exists()
-    other = ready.up(request(name="three").model_copy(update={"append": "quiet"}), saving.real(), deadline)
-    assert other.record.ready_state != first.record.ready_state
+
+
+@pytest.mark.parametrize("part", ["append", "network", "shape", "form", "image", "kernel", "hypervisor"])
+def test_another_state_for_another_guest(
+    saving: SavingHost, deadline: Deadline, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    """What of a guest, of its files or of its host differs makes another state, and only that."""
+    first = ready.up(request(name="one"), saving.real(), deadline)
+    wanted = request(name="two")
+    base = image.require("debian12", deadline)
+    if part == "image":
+        other = base.model_copy(update={"id": "1" * 16})
+        monkeypatch.setattr(image, "require", lambda *_: other)
+        monkeypatch.setattr(image, "pinned", lambda *_: other)
+    elif part == "kernel":
+        base.file("vmlinuz").write_text("another build")
+    elif part == "hypervisor":
+        monkeypatch.setattr(saving, "hypervisor", lambda: "QEMU 11000000, libvirt 9000000")
+    else:
+        change = {
+            "append": "quiet",
+            "network": True,
+            "shape": topology.scale(wanted.shape, memory=2 * wanted.shape.memory),
+            "form": DiskForm.QCOW2,
+        }[part]
+        wanted = wanted.model_copy(update={part: change})
+    if part == "shape":  # whose topology the fixture's probe would not show
+        monkeypatch.setattr(Guest, "verify", lambda *_: None)
+    second = ready.up(wanted, saving.real(), deadline)
+    assert second.record.ready_state not in ("", first.record.ready_state)
     assert len(saving.saved) == len(ready.places()) == 2
 
 
