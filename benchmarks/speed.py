@@ -8,8 +8,9 @@ same kernel, CPUs, memory and nodes on the same host, and in which stages of an 
 Each round boots each guest and virtme-ng once, one at a time, another one first in each round. "To the first
 command" is `lab.py up` and `lab.py exec NAME -- true`; "round trip" is that and `lab.py down`. A ratio is to
 virtme-ng's round trip of the same round. --table writes the tables as Markdown, as docs/machines.md shows
-them. Kernel 6.1 must be built (lab.py kernel build 6.1). Nothing is judged. The load average at the start,
-which is printed, tells whether the host was busy with something else.
+them. --commands boots nothing and times lab.py --help and other commands that start nothing. Kernel 6.1 must
+be built (lab.py kernel build 6.1). Nothing is judged. The load average at the start, which is printed, tells
+whether the host was busy with something else.
 
 virtme-ng is no part of the lab. Without --vng and without a `vng` on PATH, its row and the ratios are left
 out. To have it:
@@ -105,6 +106,8 @@ ENDS = (("start", "libvirt's create"), ("boot", "ssh"), ("restored from a ready 
 """lab.py's lines that end a stage."""
 HUNG = "begun again"
 """In the warning of an `up` whose first boot hung under emulation."""
+COMMANDS = ("--help", "--version", "runs", "list")
+"""Commands of lab.py that a person waits for, and that start nothing."""
 POLL_SECONDS = 0.02
 LIMIT_SECONDS = 600.0
 BUSY = 0.5
@@ -331,13 +334,33 @@ def virtme(words: Sequence[str]) -> float:
     return seconds
 
 
+def commands() -> Round:
+    """Time each of COMMANDS: seconds, and the processors' part of them, which other load changes less."""
+    seconds: Round = {}
+    for word in COMMANDS:
+        before = os.times()
+        seconds[f"lab.py {word}"] = timed([ROOT / "lab.py", word])
+        now = os.times()
+        used = now.children_user + now.children_system - before.children_user - before.children_system
+        seconds[f"lab.py {word}: CPU"] = used
+    return seconds
+
+
 def main() -> None:
     """Measure, and print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("--rounds", type=int, default=3, help="how often each is measured (3)")
     parser.add_argument("--vng", help="virtme-ng's program; default: vng on PATH")
+    parser.add_argument(
+        "--commands", action="store_true", help="time lab.py's quick commands only: no guest, no virtme-ng"
+    )
     parser.add_argument("--table", type=Path, metavar="FILE", help="write the tables here, as Markdown")
     asked = parser.parse_args()
+    if asked.commands:
+        print(f"{datetime.date.today()}, {os.cpu_count()} CPUs; rounds: {asked.rounds}", end="; ")
+        print(f"load {os.getloadavg()[0]:.2f} at the start", flush=True)
+        print(*aligned(times([commands() for _ in range(asked.rounds)])), sep="\n")
+        return
     vng = shutil.which(asked.vng or "vng")
     if not vng:
         if asked.vng:
@@ -380,8 +403,7 @@ def main() -> None:
             seconds |= took
             shown = "; ".join(f"{row} {value:.1f} s" for row, value in took.items())
             print(f"round {number + 1}, load {os.getloadavg()[0]:.2f}: {shown}", file=sys.stderr)
-        for option in ("--help", "--version"):
-            seconds[f"lab.py {option}"] = timed([ROOT / "lab.py", option])
+        seconds |= commands()
 
     tables = times(rounds), waterfall(seen)
     for table in tables:

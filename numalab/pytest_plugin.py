@@ -366,6 +366,7 @@ class Lab:
         """A fresh, verified guest; ended with the block. `measured`: a workload's counters will be judged."""
         from numalab.guest import guest as guests
         from numalab.guest import launch
+        from numalab.guest.settings import UP_SECONDS
         from numalab.kernel import recipe
 
         request = launch.GuestRequest(
@@ -377,7 +378,7 @@ class Lab:
             clock=_clock(self.config, measured=measured),
             append=append,
         )
-        guest = launch.up(request, self.host, deadline.within(launch.UP_SECONDS))
+        guest = launch.up(request, self.host, deadline.within(UP_SECONDS))
         with guests.ending(guest):
             yield guest
 

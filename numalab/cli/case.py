@@ -13,13 +13,10 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import click
 import typer
 
-from numalab.analysis import calibration
-from numalab.cli import live
 from numalab.cli.options import (
     MINUTE,
     AccelOption,
@@ -43,27 +40,14 @@ from numalab.cli.options import (
 )
 from numalab.cli.terminal import as_called, cancel, echo, limit, on_signals
 from numalab.core.errors import Cancelled, Exit, InputError, LabError
-from numalab.experiment import matrix as experiments
-from numalab.experiment import run as experiment
-from numalab.experiment.plan import Plan, build_kernels, interesting_phase, make_plan
-from numalab.guest import guest as guests
-from numalab.guest import launch
-from numalab.host import ssh
-from numalab.host.hypervisor import connect
-from numalab.model import binding, catalog
-from numalab.model.run import Run
-from numalab.model.values import SizeClass
-from numalab.model.verdict import Answer, Verdict
-from numalab.pool import cluster
-from numalab.report import text as report_text
-from numalab.runs import counters, record
-from numalab.runs import index as run_index
+from numalab.guest.settings import UP_SECONDS
 
-STATUS = {
-    Answer.HOLDS: Exit.HOLDS,
-    Answer.DOES_NOT_HOLD: Exit.DOES_NOT_HOLD,
-    Answer.CANNOT_TELL: Exit.CANNOT_TELL,
-}
+if TYPE_CHECKING:
+    from numalab.experiment import run as experiment
+    from numalab.experiment.plan import Plan
+    from numalab.model.run import Run
+    from numalab.model.verdict import Verdict
+
 REPRO = "/root/numalab-next.sh"
 
 CaseName = Annotated[
@@ -85,11 +69,12 @@ BootsOption = Annotated[
 
 def status(verdicts: tuple[Verdict, ...]) -> Exit:
     """One exit status for several verdicts: "does not hold" first, then "cannot tell"."""
+    from numalab.model.verdict import Answer
+
     answers = {verdict.answer for verdict in verdicts}
-    return next(
-        (STATUS[answer] for answer in (Answer.DOES_NOT_HOLD, Answer.CANNOT_TELL) if answer in answers),
-        Exit.HOLDS,
-    )
+    if Answer.DOES_NOT_HOLD in answers:
+        return Exit.DOES_NOT_HOLD
+    return Exit.CANNOT_TELL if Answer.CANNOT_TELL in answers else Exit.HOLDS
 
 
 def boots_option(text: str | None, plan: Plan) -> int | None:
@@ -115,9 +100,12 @@ def _plan(
     profile: int = 0,
     seed: int | None = None,
     side_by_side: int | None = None,
-    pin: str = binding.AUTO,
+    pin: str = "auto",
     huge_pages: str | None = None,
 ) -> Plan:
+    from numalab.experiment.plan import make_plan
+    from numalab.model.values import SizeClass
+
     return make_plan(
         case,
         SizeClass(one_of(SizeClass, "--size", size)),
@@ -136,6 +124,10 @@ def _plan(
 
 
 def _conduct(plan: Plan, boots: int | None, uri: str | None) -> experiment.Outcome:
+    from numalab.cli import live
+    from numalab.experiment import run as experiment
+    from numalab.host.hypervisor import connect
+
     return experiment.conduct(
         plan, connect(uri, limit(MINUTE)), boots, limit=limit, view=live.View(plan, boots)
     )
@@ -143,6 +135,8 @@ def _conduct(plan: Plan, boots: int | None, uri: str | None) -> experiment.Outco
 
 def cases() -> None:
     """The cases there are files for."""
+    from numalab.model import catalog
+
     for name in catalog.names("testcases"):
         case = catalog.case(name)
         echo(f"{name:16} {case.description}")
@@ -252,6 +246,11 @@ def matrix(
     uri: Uri = None,
 ) -> None:
     """Run cases x sizes x topologies x kernels, on this machine one after another or over a pool of hosts."""
+    from numalab.experiment import matrix as experiments
+    from numalab.experiment.plan import make_plan
+    from numalab.model import catalog
+    from numalab.model.values import SizeClass
+
     if resume:
         given = (cases, sizes, topologies, kernels, series, boots, huge_pages, pool, uri)
         if any(given) or (accelerator, clock, pin) != ("auto", "auto", "auto"):
@@ -333,6 +332,9 @@ def conduct_all(plans: Sequence[tuple[Plan, int | None]], *, pool: bool, uri: st
 
 
 def _show_outcome(name: str, verdicts: Sequence[Verdict], runs: Sequence[Run]) -> None:
+    from numalab.experiment import run as experiment
+    from numalab.report import text as report_text
+
     for verdict in verdicts:
         echo(report_text.verdict(experiment.among_others(verdict, runs)))
     echo(as_called(f"\ntables: ./lab.py compare {name}    judge again: ./lab.py verdict {name}"))
@@ -340,6 +342,8 @@ def _show_outcome(name: str, verdicts: Sequence[Verdict], runs: Sequence[Run]) -
 
 def _night(name: str | None, plans: Sequence[tuple[Plan, int | None]]) -> None:
     """Run plans on the pool, or go on with the night of this name."""
+    from numalab.pool import cluster
+
     cluster.need_dask()
     # Here: Dask is imported when a pool is used, and takes a second.
     from numalab.pool import driver, store, unit
@@ -395,6 +399,11 @@ def verdict(
     ] = False,
 ) -> None:
     """Judge runs again, without a guest."""
+    from numalab.experiment import run as experiment
+    from numalab.report import text as report_text
+    from numalab.runs import index as run_index
+    from numalab.runs import record
+
     chosen = [record.read(folder) for folder in run_index.choose(runs)]
     verdicts = experiment.verdicts(chosen, force=force)
     if not verdicts:
@@ -433,6 +442,10 @@ def calibrate(
 ) -> None:
     """Run one kernel against itself, and keep how far each metric spreads here: the case's thresholds must
     lie outside."""
+    from numalab.analysis import calibration
+    from numalab.model import catalog
+    from numalab.report import text as report_text
+
     kernel_name = kernel or catalog.case(case).after
     plan = _plan(
         case,
@@ -470,6 +483,14 @@ def repro(
     uri: Uri = None,
 ) -> None:
     """The machine of a case to look at oneself: prepared up to the moment that matters, and a shell in it."""
+    from numalab.experiment import run as experiment
+    from numalab.experiment.plan import build_kernels, interesting_phase
+    from numalab.guest import guest as guests
+    from numalab.host import ssh
+    from numalab.host.hypervisor import connect
+    from numalab.model import catalog
+    from numalab.report import text as report_text
+
     own = catalog.case(case)
     kernel_name = {"before": own.before, "after": own.after}.get(kernel, kernel)
     plan = _plan(
@@ -490,7 +511,7 @@ def repro(
         host,
         plan.kernels[0],
         name or guests.fresh_name(f"repro-{plan.case_name}"),
-        limit(launch.UP_SECONDS),
+        limit(UP_SECONDS),
         kept=True,
     )
     with guests.ending(guest, only_on_error=True):
@@ -511,6 +532,10 @@ def watch(
     ] = 0,
 ) -> None:
     """The NUMA counters of a guest, live: since the watch began, and a second."""
+    from numalab.cli import live
+    from numalab.host import ssh
+    from numalab.runs import counters
+
     guest = reach(name)
 
     def look() -> tuple[float, dict[str, int]]:
@@ -532,6 +557,8 @@ def watch(
 
 
 def _show(rows: list[tuple[str, str, str]]) -> None:
+    import click
+
     if sys.stdout.isatty():
         click.clear()
     for name, since, each in [("", "since", "a second"), *rows]:

@@ -10,10 +10,9 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from pydantic import ValidationError
 
 from numalab.cli.options import (
     COMMAND_SECONDS,
@@ -40,23 +39,14 @@ from numalab.cli.options import (
 )
 from numalab.cli.terminal import as_called, echo, limit, visible
 from numalab.core.errors import Cancelled, DeadlinePassed, Exit, HostError, InputError, LabError
-from numalab.guest import guest as guests
-from numalab.guest import launch, provision
-from numalab.guest import ready as ready_states
-from numalab.guest.launch import GuestRequest
-from numalab.host import console, image, qemu_user
-from numalab.host.domain import Mark, domain_name, mark
-from numalab.host.hypervisor import connect
-from numalab.kernel import boot as kernel_boot
-from numalab.kernel import recipe
-from numalab.kernel.recipe import Kernel
-from numalab.maintenance import gc as maintenance_gc
-from numalab.model import catalog, topology, verification
-from numalab.model.guest import BootWay, DiskForm, GuestRecord, Init
-from numalab.model.topology import Disk, Topology
-from numalab.model.values import check_name, first_fault
-from numalab.pool import cluster
-from numalab.report import text as report_text
+from numalab.guest.settings import KNOBS, UP_SECONDS
+
+if TYPE_CHECKING:
+    from numalab.guest.launch import GuestRequest
+    from numalab.host.domain import Mark
+    from numalab.kernel.recipe import Kernel
+    from numalab.model.guest import GuestRecord
+    from numalab.model.topology import Topology
 
 
 def up(
@@ -139,11 +129,16 @@ def up(
         ),
     ] = False,
     uri: Uri = None,
-    timeout: Annotated[
-        float, typer.Option(help="seconds until an unfinished up is given up")
-    ] = launch.UP_SECONDS,
+    timeout: Annotated[float, typer.Option(help="seconds until an unfinished up is given up")] = UP_SECONDS,
 ) -> None:
     """Bring up guests, and verify each one's topology from inside."""
+    from numalab.guest import launch
+    from numalab.guest import ready as ready_states
+    from numalab.host import image
+    from numalab.host.hypervisor import connect
+    from numalab.kernel import boot as kernel_boot
+    from numalab.model.guest import BootWay, DiskForm, Init
+
     common: dict[str, object] = {
         "image_name": image_name,
         "append": append,
@@ -194,6 +189,8 @@ def up(
 
 def _kernels(text: str) -> list[Kernel]:
     """The kernels of --kernel. Raises InputError."""
+    from numalab.kernel import recipe
+
     names = text.split(",")
     for name in names:
         if names.count(name) > 1:
@@ -211,6 +208,12 @@ def _requests(
     disks: list[str],
 ) -> list[GuestRequest]:
     """Requests for the guests of one command. Every error in them is raised here, before anything is made."""
+    from numalab.guest import guest as guests
+    from numalab.guest.launch import GuestRequest
+    from numalab.kernel import recipe
+    from numalab.model import catalog, topology
+    from numalab.model.values import check_name
+
     pairs = [(text, kernel) for text in topologies for kernel in kernels]
     if names and len(names) != len(pairs):
         raise InputError(
@@ -241,6 +244,11 @@ def _requests(
 
 def _with_disks(shape: Topology, texts: list[str]) -> Topology:
     """The topology with more data disks. A bare SIZE is also the disk's name (500T -> 500T)."""
+    from pydantic import ValidationError
+
+    from numalab.model.topology import Disk
+    from numalab.model.values import first_fault
+
     disks = {disk.name: disk for disk in shape.disks}
     for text in texts:
         name, _, size = text.rpartition("=")
@@ -257,6 +265,11 @@ def _with_disks(shape: Topology, texts: list[str]) -> Topology:
 
 def list_guests() -> None:
     """The lab's guests: name, state, topology, size, kernel, accelerator, clock, SSH port."""
+    from numalab.guest import guest as guests
+    from numalab.host.domain import mark
+    from numalab.host.hypervisor import connect
+    from numalab.report import text as report_text
+
     rows: list[tuple[str, ...]] = [
         ("NAME", "STATE", "TOPOLOGY", "VCPUS", "MEMORY", "KERNEL", "ACCEL", "CLOCK", "PORT")
     ]
@@ -289,6 +302,10 @@ def list_guests() -> None:
 
 def status(name: GuestName) -> None:
     """All about one guest; verifies its topology again."""
+    from numalab.host import console, qemu_user
+    from numalab.host.domain import domain_name
+    from numalab.model import verification
+
     guest = reach(name)
     spec = guest.record.spec
     facts = {
@@ -337,7 +354,7 @@ def put_in_order(
     ] = None,
     knob: Annotated[
         list[str] | None,
-        typer.Option("--knob", metavar="KNOB=VALUE", help=f"of NUMA balancing: {', '.join(provision.KNOBS)}"),
+        typer.Option("--knob", metavar="KNOB=VALUE", help=f"of NUMA balancing: {', '.join(KNOBS)}"),
     ] = None,
     boot: Annotated[
         str | None,
@@ -348,6 +365,10 @@ def put_in_order(
 ) -> None:
     """Set sysctls and knobs of a running guest, and prove them by reading them back. A second time changes
     nothing."""
+    from numalab.guest import provision
+    from numalab.kernel import recipe
+    from numalab.model.guest import BootWay
+
     order = provision.Order(
         sysctls=provision.pairs("sysctl", sysctl or []), knobs=provision.pairs("knob", knob or [])
     )
@@ -355,7 +376,7 @@ def put_in_order(
     changed = provision.tune(guest, order, limit(5 * MINUTE)).changed
     if boot and one_of(BootWay, "--boot", boot) == BootWay.GRUB:
         kernel = recipe.load(guest.record.spec.boot.name)
-        changed += provision.own_kernel(guest, kernel, limit(launch.UP_SECONDS))
+        changed += provision.own_kernel(guest, kernel, limit(UP_SECONDS))
         inventory()
     echo(f"{name}: changed={changed}")
 
@@ -464,6 +485,8 @@ def down(
     everything: Annotated[bool, typer.Option("--all", help="all of the lab's guests")] = False,
 ) -> None:
     """End guests and remove all that they had."""
+    from numalab.guest import guest as guests
+
     if not everything and not names:
         raise InputError("down: which guest? (or --all)")
     errors: list[LabError] = []
@@ -483,6 +506,10 @@ def down(
 def gc(uri: Uri = None) -> None:
     """Remove what killed commands left: domains, overlays, half-made images. Touches nothing that is not the
     lab's."""
+    from numalab.host.hypervisor import connect
+    from numalab.maintenance import gc as maintenance_gc
+    from numalab.pool import cluster
+
     removed = cluster.sweep_idle() + maintenance_gc.collect(connect(uri, limit(MINUTE)), limit(5 * MINUTE))
     inventory()
     for line in removed or ["nothing to remove"]:

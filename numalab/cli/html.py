@@ -5,18 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from numalab.cli import report as report_commands
 from numalab.cli.terminal import echo
-from numalab.experiment import run as experiment
-from numalab.model.case import Arm
-from numalab.model.run import Run
-from numalab.model.verdict import Verdict
-from numalab.runs import index as run_index
-from numalab.runs import record
+
+if TYPE_CHECKING:
+    from numalab.model.run import Run
+    from numalab.model.verdict import Verdict
 
 
 def report(
@@ -42,8 +39,12 @@ def report(
 ) -> None:
     """Write a report for any browser, without a network: verdicts, tables, plots, what was run on what, raw
     data."""
+    from numalab.cli import report as report_commands
+
     # Imported here: Plotly, Jinja2 and scipy.stats load slowly, and no other command needs them.
     from numalab.report import html, sections
+    from numalab.runs import index as run_index
+    from numalab.runs import record
 
     recorded = [(record.read(folder), folder) for folder in run_index.choose(words)]
     runs = [run for run, _ in recorded]
@@ -54,6 +55,9 @@ def report(
 
 def verdicts(runs: Sequence[Run], *, force: bool) -> list[Verdict]:
     """The verdicts of each experiment that has runs of both arms, in order; other experiments have none."""
+    from numalab.experiment import run as experiment
+    from numalab.model.case import Arm
+
     experiments: dict[str, list[Run]] = {}
     for run in runs:
         if run.place:

@@ -5,21 +5,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from numalab.cli.options import MINUTE
 from numalab.cli.terminal import as_called, echo, limit
-from numalab.core import paths, state
+from numalab.core import paths
 from numalab.core.errors import InputError
-from numalab.host import image
-from numalab.kernel import build as kernel_build
-from numalab.kernel import era, recipe, source
-from numalab.kernel.recipe import Kernel
-from numalab.maintenance import prune
-from numalab.model import catalog
-from numalab.model.values import check_name
+
+if TYPE_CHECKING:
+    from numalab.host import image
+    from numalab.kernel.recipe import Kernel
 
 app = typer.Typer(no_args_is_help=True, help="Kernels: list, show, build and import them.")
 
@@ -34,12 +31,17 @@ SourceOption = Annotated[
 
 def _image(kernel: Kernel, image_name: str) -> image.Image | None:
     """The guest image, for kernels whose configuration is the image's; else None."""
+    from numalab.host import image
+    from numalab.kernel import recipe
+
     needs_image = kernel.recipe.built and recipe.DISTRIBUTION in kernel.recipe.config
     return image.require(image_name, limit(MINUTE)) if needs_image else None
 
 
 def _use(source_tree: str | None, kernels: list[Kernel]) -> None:
     """Use --source as the git tree; InputError unless one of the kernels needs one."""
+    from numalab.kernel import source
+
     if source_tree is None:
         return
     if not any((git := kernel.recipe.source.git) and not git.url for kernel in kernels):
@@ -51,6 +53,11 @@ def _use(source_tree: str | None, kernels: list[Kernel]) -> None:
 @app.command("list")
 def list_kernels() -> None:
     """The kernels there are files for, and whether each is built."""
+    from numalab.host import image
+    from numalab.kernel import build as kernel_build
+    from numalab.kernel import recipe
+    from numalab.model import catalog
+
     for name in catalog.names("kernels"):
         kernel = recipe.load(name)
         life = "" if kernel.recipe.source.debian_image else "finished"
@@ -76,6 +83,9 @@ def show(
     source_tree: SourceOption = None,
 ) -> None:
     """One kernel's file as the lab reads it, its era and patches, and what was built from it."""
+    from numalab.kernel import build as kernel_build
+    from numalab.kernel import era, recipe
+
     kernel = recipe.load(name)
     _use(source_tree, [kernel])
     facts: dict[str, object] = {
@@ -106,6 +116,9 @@ def build(
     ] = False,
 ) -> None:
     """Build kernels, unless what they are made of did not change."""
+    from numalab.kernel import build as kernel_build
+    from numalab.kernel import recipe
+
     kernels = [recipe.load(name) for name in names]
     _use(source_tree, kernels)
     for kernel in kernels:
@@ -130,6 +143,10 @@ def import_kernel(
     ] = None,
 ) -> None:
     """Write kernels/NAME.yml for a kernel that somebody else built."""
+    from numalab.kernel import build as kernel_build
+    from numalab.kernel import recipe
+    from numalab.model.values import check_name
+
     try:
         path = paths.own() / "kernels" / f"{check_name(name)}.yml"
     except ValueError as error:
@@ -158,6 +175,10 @@ def prune_kernels(
 ) -> None:
     """Kernels, build trees, sources and containers that no file in kernels/ leads to: what removing them
     would free."""
+    from numalab.core import state
+    from numalab.host import image
+    from numalab.maintenance import prune
+
     deadline = limit(10 * MINUTE)
     total = 0
     for path in prune.candidates(image.existing("debian12", deadline), deadline):

@@ -8,7 +8,6 @@ several commands share (options), printing (terminal).
 
 from __future__ import annotations
 
-import secrets
 import subprocess
 import sys
 import traceback
@@ -49,19 +48,8 @@ from numalab.cli.options import (
 )
 from numalab.cli.progress import Progress
 from numalab.cli.terminal import as_called, echo, handle_signals, limit, outlive_readers
-from numalab.core import version
 from numalab.core.errors import Cancelled, Exit, InputError, LabError
-from numalab.guest import guest as guests
-from numalab.guest import launch
-from numalab.host import image
-from numalab.host.hypervisor import connect
-from numalab.kernel import recipe
-from numalab.maintenance import doctor
-from numalab.measure import runner
-from numalab.model import catalog, topology
-from numalab.model.values import SizeClass
-from numalab.report import text
-from numalab.runs import record
+from numalab.guest.settings import UP_SECONDS
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -78,6 +66,8 @@ for part in (guest_commands, case_commands, report_commands, html_commands):
 
 
 def _show_version(requested: bool) -> None:
+    from numalab.core import version
+
     if requested:
         echo(f"numalab {version.version()}")
         raise typer.Exit
@@ -113,6 +103,17 @@ def measure_workload(
     uri: Uri = None,
 ) -> None:
     """Run a workload by itself in one guest, and show what the kernel counted in each phase."""
+    import secrets
+
+    from numalab.guest import guest as guests
+    from numalab.guest import launch
+    from numalab.host.hypervisor import connect
+    from numalab.kernel import recipe
+    from numalab.measure import runner
+    from numalab.model import catalog, topology
+    from numalab.model.values import SizeClass
+    from numalab.report import text
+
     which = SizeClass(one_of(SizeClass, "--size", size))
     runner.check(workload, which)
     if on:
@@ -132,7 +133,7 @@ def measure_workload(
             huge_page=size_option("--huge-pages", huge_pages),
             seed=secrets.randbits(32) if seed is None else seed,
         )
-        deadline = limit(launch.UP_SECONDS)
+        deadline = limit(UP_SECONDS)
         guest = launch.up(request, connect(uri, deadline), deadline)
         with guests.ending(guest):
             result, folder = runner.run(guest, workload, which, limit(COMMAND_SECONDS))
@@ -143,12 +144,17 @@ def measure_workload(
 @app.command("show")
 def show_run(folder: Annotated[Path, typer.Argument(metavar="RUN", help="a run's folder")]) -> None:
     """Show a run's counters again, from its raw snapshots."""
+    from numalab.report import text
+    from numalab.runs import record
+
     echo(text.summary(record.read(folder)))
 
 
 @app.command("doctor")
 def examine(accelerator: AccelOption = "auto", uri: Uri = None) -> None:
     """What this host can do, what will be used, and what to do about what it lacks."""
+    from numalab.maintenance import doctor
+
     facts = doctor.examine(accelerator, uri, limit(2 * MINUTE))
     for fact in facts:
         echo(f"{'ok  ' if fact.good else 'LACK'}  {fact.name:16} {fact.value}")
@@ -176,6 +182,8 @@ def image_build(
     accelerator: AccelOption = "auto",
 ) -> None:
     """Build a guest image, unless one with the same inputs is there."""
+    from numalab.host import image
+
     built = image.build(
         name,
         accelerator=accel_word(accelerator),
@@ -190,6 +198,9 @@ def image_build(
 @images.command("list")
 def image_list() -> None:
     """The images there are recipes for, and whether each is built."""
+    from numalab.host import image
+    from numalab.model import catalog
+
     for name in catalog.names("images"):
         built = image.existing(name, limit(MINUTE))
         echo(f"{name:12} {built.id if built else 'not built':16}  {image.recipe(name).description}")
@@ -198,6 +209,8 @@ def image_list() -> None:
 @app.command("topologies")
 def topology_list() -> None:
     """The topologies there are files for."""
+    from numalab.model import catalog
+
     for name in catalog.names("topologies"):
         shape = catalog.topology(name)
         echo(f"{name:12} {shape.vcpus:3} vCPUs {shape.memory >> 20:6}M  {shape.description}")
@@ -231,6 +244,8 @@ def _outcome() -> int:
             sys.stdout.flush()
         return status
     except Cancelled:
+        from numalab.guest import guest as guests
+
         with suppress(OSError, LabError):
             left = ", ".join(guests.made_by_us())
             there = f"; still there: {left} (lab.py list, lab.py gc)" if left else ""

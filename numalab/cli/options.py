@@ -5,20 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from numalab.cli.terminal import as_called, echo, error_line, limit
 from numalab.core.errors import Cancelled, HostError, InputError, KernelOops, LabError
-from numalab.guest import guest as guests
-from numalab.guest.guest import Guest
-from numalab.host import ansible
-from numalab.host.hypervisor import connect
-from numalab.model.binding import parse_pin
-from numalab.model.guest import BootWay, DiskForm, Init
-from numalab.model.units import parse_size
-from numalab.model.values import Clock, SizeClass
+
+if TYPE_CHECKING:
+    from numalab.guest.guest import Guest
+    from numalab.model.guest import BootWay, DiskForm, Init
+    from numalab.model.values import Clock, SizeClass
 
 MINUTE = 60.0
 COMMAND_SECONDS = 24 * 3600.0
@@ -84,6 +81,10 @@ VcpusOption = Annotated[
 
 def open_guest(name: str) -> Guest:
     """A guest by name, running or not. HostError for one on another machine with our state directory."""
+    from numalab.guest import guest as guests
+    from numalab.guest.guest import Guest
+    from numalab.host.hypervisor import connect
+
     record = guests.read(name)
     if node := guests.elsewhere(record):
         raise HostError(
@@ -119,6 +120,8 @@ def accel_word(text: str) -> str:
 
 def clock_word(text: str) -> Clock | None:
     """The clock of --clock; None for auto."""
+    from numalab.model.values import Clock
+
     if text == "auto":
         return None
     try:
@@ -129,6 +132,8 @@ def clock_word(text: str) -> Clock | None:
 
 def pin_word(text: str) -> str:
     """The checked word of --pin."""
+    from numalab.model.binding import parse_pin
+
     try:
         return parse_pin(text)
     except ValueError as error:
@@ -137,6 +142,8 @@ def pin_word(text: str) -> str:
 
 def size_option(option: str, text: str | None) -> int | None:
     """The size in an option, in bytes; None when the option is not given."""
+    from numalab.model.units import parse_size
+
     try:
         return None if text is None else parse_size(text)
     except ValueError as error:
@@ -145,6 +152,9 @@ def size_option(option: str, text: str | None) -> int | None:
 
 def inventory() -> Path:
     """Update the dynamic inventory to the guests that are up; returns its path."""
+    from numalab.guest import guest as guests
+    from numalab.host import ansible
+
     ready = []
     for name in guests.names():
         try:

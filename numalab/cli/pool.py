@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from numalab.cli.options import MINUTE
 from numalab.cli.terminal import cancel, echo, limit
-from numalab.core import version
 from numalab.core.errors import Exit, InputError
-from numalab.host import ansible
-from numalab.model.units import GIB
-from numalab.pool import cluster
-from numalab.pool.cluster import LOOPBACK, Row, State
-from numalab.report.text import aligned
+
+if TYPE_CHECKING:
+    from numalab.pool.cluster import Row
 
 app = typer.Typer(no_args_is_help=True, help="A pool of hypervisors: start, show and end it.")
 UP_SECONDS = 6 * MINUTE
@@ -30,8 +27,14 @@ HEADINGS = ("HOST", "STATE", "FREE", "CPUS", "ACCEL", "RUNS", "LAB", "SOFTWARE")
 @app.command("up")
 def up(
     inventory: Annotated[
-        Path, typer.Option("--inventory", "-i", metavar="FILE", help="whose group [hypervisors] is started")
-    ] = ansible.INVENTORY,
+        Path | None,
+        typer.Option(
+            "--inventory",
+            "-i",
+            metavar="FILE",
+            help="whose group [hypervisors] is started; default: inventory.ini",
+        ),
+    ] = None,
     launch: Annotated[
         str | None,
         typer.Option(
@@ -41,23 +44,30 @@ def up(
         ),
     ] = None,
     listen: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--listen",
             metavar="ADDRESS",
-            help="with --launch: this machine's address for its workers, by TLS with the pool's own keys",
+            help="with --launch: this machine's address for its workers, by TLS with the pool's own keys;"
+            " default: this machine alone",
         ),
-    ] = LOOPBACK,
+    ] = None,
 ) -> None:
     """Start a scheduler here and a worker on each hypervisor. Hosts that cannot be had are named, and tried
     again; status 2 if none is up."""
-    if listen != LOOPBACK and not launch:
+    from numalab.host import ansible
+    from numalab.pool import cluster
+    from numalab.pool.cluster import LOOPBACK, State
+
+    if listen and not launch:
         raise InputError(
             "--listen: the workers of an inventory are reached through SSH: give it with --launch only"
         )
     deadline = limit(UP_SECONDS)
-    targets = [cluster.launched(launch)] if launch else cluster.targets(inventory, deadline)
-    pool = cluster.up(targets, listen, deadline)
+    targets = (
+        [cluster.launched(launch)] if launch else cluster.targets(inventory or ansible.INVENTORY, deadline)
+    )
+    pool = cluster.up(targets, listen or LOOPBACK, deadline)
     for one in pool.connections:
         echo(f"{one.name}: {one.state}{f': {one.why}' if one.why else ''}")
     if pool.dashboard:
@@ -69,6 +79,9 @@ def up(
 @app.command("status")
 def status() -> None:
     """The pool's hosts: what each offers, what runs there, which lab and which QEMU it has."""
+    from numalab.core import version
+    from numalab.pool import cluster
+
     for line in table(cluster.status(version.version())):
         echo(line)
 
@@ -76,12 +89,17 @@ def status() -> None:
 @app.command("down")
 def down() -> None:
     """End the workers, their connections and the scheduler; rounds that run are ended."""
+    from numalab.pool import cluster
+
     for line in cluster.down(limit(3 * MINUTE)) or ["no pool is up"]:
         echo(line)
 
 
 def table(rows: list[Row]) -> list[str]:
     """The lines of `pool status`; notes follow their host."""
+    from numalab.model.units import GIB
+    from numalab.report.text import aligned
+
     cells = [
         HEADINGS,
         *(
@@ -106,6 +124,8 @@ def table(rows: list[Row]) -> list[str]:
 @app.command("serve", hidden=True)
 def serve() -> None:
     """The pool's server, which `pool up` starts."""
+    from numalab.pool import cluster
+
     cluster.need_dask()
     from numalab.pool import server  # Dask is imported when a pool is used
 
@@ -116,6 +136,8 @@ def serve() -> None:
 @app.command("worker", hidden=True)
 def worker() -> None:
     """The pool's worker on a host, which the server starts."""
+    from numalab.pool import cluster
+
     cluster.need_dask()
     from numalab.pool import host
 

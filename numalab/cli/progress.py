@@ -1,22 +1,23 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """How core.log's steps look: a live line for each running step on a terminal, plain lines in a pipe, where a
-step that takes long has a line each minute."""
+step that takes long has a line each minute. rich is imported with the first step: many commands have none."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
+from functools import cached_property
 from types import TracebackType
-from typing import Self
-
-from rich.console import Console
-from rich.live import Live
-from rich.spinner import Spinner
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING, Self
 
 from numalab.cli.terminal import as_called, visible
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.live import Live
+    from rich.spinner import Spinner
+    from rich.table import Table
 
 STILL_SECONDS = 60.0
 """How often a step that is not over yet is told in a pipe."""
@@ -27,18 +28,32 @@ class Progress(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
-        self._console = Console(stderr=True, highlight=False, soft_wrap=True)
         self._running: dict[tuple[int, str], tuple[str, str, float]] = {}
         self._moving: dict[int, str] = {}
         self._changing = threading.Lock()
-        self._live = (
-            Live(self, console=self._console, transient=True, refresh_per_second=8)
-            if self._console.is_terminal
-            else None
-        )
-        self._spinner = Spinner("dots")
+        self._begun = False
         self._ended = threading.Event()
         self._before = (logging.NOTSET, True)
+
+    @cached_property
+    def _console(self) -> Console:
+        from rich.console import Console
+
+        return Console(stderr=True, highlight=False, soft_wrap=True)
+
+    @cached_property
+    def _live(self) -> Live | None:
+        from rich.live import Live
+
+        if not self._console.is_terminal:
+            return None
+        return Live(self, console=self._console, transient=True, refresh_per_second=8)
+
+    @cached_property
+    def _spinner(self) -> Spinner:
+        from rich.spinner import Spinner
+
+        return Spinner("dots")
 
     def __enter__(self) -> Self:
         logger = logging.getLogger("numalab")
@@ -46,8 +61,6 @@ class Progress(logging.Handler):
         logger.setLevel(logging.DEBUG)
         logger.propagate = False
         logger.addHandler(self)
-        if self._live is None:
-            threading.Thread(target=self._tell_what_runs, daemon=True).start()
         return self
 
     def __exit__(
@@ -57,11 +70,17 @@ class Progress(logging.Handler):
         logger = logging.getLogger("numalab")
         logger.removeHandler(self)
         logger.level, logger.propagate = self._before
-        if self._live and self._live.is_started:
+        if self._begun and self._live and self._live.is_started:
             self._live.stop()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Show the begin or end of a step, or a note."""
+        """Show the begin or end of a step, or a note. One thread at a time (logging.Handler.handle)."""
+        from rich.text import Text
+
+        if not self._begun:
+            self._begun = True
+            if self._live is None:
+                threading.Thread(target=self._tell_what_runs, daemon=True).start()
         fields = {"step": record.getMessage(), "who": "", "state": "note", "seconds": 0.0} | vars(record)
         subject, message, state = (
             visible(str(fields["who"])),
@@ -95,6 +114,8 @@ class Progress(logging.Handler):
 
     def _tell_what_runs(self) -> None:
         """Print a line a minute for each step that has run for a minute."""
+        from rich.text import Text
+
         while not self._ended.wait(STILL_SECONDS):
             with self._changing:
                 running = [
@@ -108,6 +129,9 @@ class Progress(logging.Handler):
 
     def __rich__(self) -> Table:
         """The running steps, each with its seconds so far."""
+        from rich.table import Table
+        from rich.text import Text
+
         table = Table.grid(padding=(0, 1))
         with self._changing:
             for (thread, _), (subject, message, since) in self._running.items():

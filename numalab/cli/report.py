@@ -11,24 +11,20 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from textwrap import shorten
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from numalab.cli.terminal import echo
 from numalab.core.errors import InputError
-from numalab.experiment import run as experiment
-from numalab.model.case import Arm
-from numalab.model.run import Run
-from numalab.model.units import show_size
-from numalab.model.values import jsonable
-from numalab.model.verdict import Verdict
-from numalab.report import comparison, export, mail, reference, replication, table, text
-from numalab.report.comparison import Columns
-from numalab.report.reference import Published
-from numalab.report.replication import Beside
-from numalab.runs import compatibility, record
-from numalab.runs import index as run_index
+
+if TYPE_CHECKING:
+    from numalab.model.run import Run
+    from numalab.model.verdict import Verdict
+    from numalab.report.comparison import Columns
+    from numalab.report.reference import Published
+    from numalab.report.replication import Beside
+    from numalab.runs import index as run_index
 
 
 class Format(StrEnum):
@@ -76,6 +72,11 @@ def compare(
     ] = None,
 ) -> None:
     """Set runs side by side: times, rates and counters by kernel."""
+    from numalab.model.values import jsonable
+    from numalab.report import comparison, export, mail, replication
+    from numalab.runs import index as run_index
+    from numalab.runs import record
+
     if form is Format.SCHEMA:
         echo(json.dumps(export.schema(), indent=1))
         return
@@ -118,6 +119,8 @@ def compare(
 
 def unlike(runs: Sequence[Run], *, force: bool) -> tuple[str, ...]:
     """The traits in which unbroken runs must not differ but do; InputError unless forced."""
+    from numalab.runs import compatibility
+
     lines = compatibility.differences([run for run in runs if not run.error])
     if lines and not force:
         raise InputError(f"these runs are not comparable: {'; '.join(lines)}: leave some out, or use --force")
@@ -134,6 +137,8 @@ def notes(runs: Sequence[Run], forced: Sequence[str]) -> list[str]:
 
 def mirrored(runs: Sequence[Run]) -> dict[str, Published]:
     """The published tables of the runs' cases. InputError when there are none."""
+    from numalab.report import reference
+
     names = dict.fromkeys(name for run in runs if run.place for name in run.place.case.published)
     if not names:
         raise InputError(
@@ -144,6 +149,9 @@ def mirrored(runs: Sequence[Run]) -> dict[str, Published]:
 
 def verdicts(runs: Sequence[Run], *, force: bool) -> tuple[tuple[Verdict, ...], list[str]]:
     """The verdicts of a case when its runs have both arms, and otherwise why there is none."""
+    from numalab.experiment import run as experiment
+    from numalab.model.case import Arm
+
     arms = {run.place.arm if run.place else None for run in runs}
     if arms != set(Arm):
         return (), []
@@ -158,6 +166,9 @@ def plain(
     columns: Columns, above: Sequence[str], beside: Sequence[Beside], references: Mapping[str, Published]
 ) -> str:
     """The seeds' tables as text, with the workload's name over the first."""
+    from numalab.model.units import show_size
+    from numalab.report import comparison, replication, table
+
     run = next(iter(columns.values()))[0]
     spec = run.guest.spec
     boots = ", ".join(f"{len(boots)} of {heading}" for heading, boots in columns.items())
@@ -185,6 +196,8 @@ def runs(
     ] = None,
 ) -> None:
     """The runs there are, oldest first."""
+    from numalab.runs import index as run_index
+
     for folder in add or []:
         echo(f"{run_index.add(folder).id} is here")
     if not add:
@@ -196,6 +209,8 @@ def runs(
 
 def listing(entries: Sequence[run_index.Entry]) -> list[str]:
     """A line for each run, with the reason for a broken or damaged one."""
+    from numalab.report import text
+
     rows = [("STARTED", "CASE", "KERNEL", "TOPOLOGY", "SIZE", "ACCEL", "CLOCK", "RUN")]
     rows += [
         (

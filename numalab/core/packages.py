@@ -9,8 +9,6 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from ruamel.yaml import YAML
-
 from numalab.core import paths
 
 COMMANDS = {
@@ -54,6 +52,8 @@ def mend(package: str) -> str:
 
 def _names(here: str) -> dict[str, str]:
     """Debian's name of a package -> the family's."""
+    from ruamel.yaml import YAML  # here: needed by few errors, and this module by every command
+
     path = paths.ROOT / "playbooks/roles/hypervisor/vars" / f"{here}.yml"
     groups = YAML(typ="safe").load(path.read_text())["hypervisor_packages"]
     return {ours: theirs for group in groups.values() for ours, theirs in group.items()}

@@ -41,6 +41,7 @@ from numalab.experiment.plan import (
 from numalab.guest import guest as guests
 from numalab.guest import launch, provision
 from numalab.guest.guest import Guest
+from numalab.guest.settings import UP_SECONDS
 from numalab.host import accelerator, image, ssh
 from numalab.host.hypervisor import Host
 from numalab.kernel import kconfig
@@ -263,7 +264,7 @@ def up(
         kept=kept,
         pinned=plan.pinned.get(kernel.name),
     )
-    guest = launch.up(request, host, deadline.within(launch.UP_SECONDS))
+    guest = launch.up(request, host, deadline.within(UP_SECONDS))
     if plan.case_size.sysctls or plan.case_size.knobs:
         with guests.ending(guest, only_on_error=True), step("sysctls and knobs set and read back", who=name):
             provision.apply(
@@ -318,7 +319,7 @@ def conduct(
     build_kernels(plan, limit(PREPARE_SECONDS))
     pinned, folders = pin_builds(plan, limit(SPARE_SECONDS))
     with state.using(*folders):
-        settled = _settled(pinned, host, limit(launch.UP_SECONDS))
+        settled = _settled(pinned, host, limit(UP_SECONDS))
         make_programs(settled, host, limit)
         return _conduct(settled, host, boots, limit=limit, view=view)
 
@@ -330,7 +331,7 @@ def make_programs(plan: Plan, host: Host, limit: Callable[[float], Deadline]) ->
         return
     quick = plan.model_copy(update={"clock": Clock.HOST})
     with _own_cpus(quick, host, limit(0).cancel):
-        deadline = limit(launch.UP_SECONDS + sum(phase.limit_seconds for phase in lacking))
+        deadline = limit(UP_SECONDS + sum(phase.limit_seconds for phase in lacking))
         with booted(quick, host, plan.kernels[0], f"{plan.case_name}-compile", deadline) as (guest, _):
             for phase in lacking:
                 programs.give(guest, phase, deadline)
@@ -392,7 +393,7 @@ def one_round(
         folders = launch.folders(base, *settled.pinned.values())
     with state.using(*folders):
         if settled is None:
-            ready = _settled(pinned, host, limit(launch.UP_SECONDS))
+            ready = _settled(pinned, host, limit(UP_SECONDS))
             make_programs(ready, host, limit)
         else:
             chosen = {"probe": settled.probe, "clock": settled.clock, "side_by_side": settled.side_by_side}

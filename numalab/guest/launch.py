@@ -62,8 +62,6 @@ from numalab.model.guest import (
 from numalab.model.topology import Disk, Topology
 from numalab.model.values import Clock, Name, Seed, Value, jsonable
 
-UP_SECONDS = 300.0
-"""From nothing to verified. The slowest seen took 75 s: 16 vCPUs emulated on two cores, Debian's kernel."""
 BOOT_TRIES = 3
 RESTORED_SECONDS = 90.0
 """Limit for the first answers of a restored guest, whose sshd runs already."""

@@ -19,6 +19,7 @@ from numalab.core.log import step
 from numalab.core.process import Deadline
 from numalab.guest import guest as guests
 from numalab.guest.guest import Guest
+from numalab.guest.settings import KNOBS
 from numalab.guest.start import start
 from numalab.host import ansible, image, ssh
 from numalab.kernel import boot as kernel_boot
@@ -27,8 +28,6 @@ from numalab.model.case import Setting, SettingName
 from numalab.model.guest import BootWay
 from numalab.model.values import Value
 
-KNOBS = ("scan_delay_ms", "scan_period_min_ms", "scan_period_max_ms", "scan_size_mb")
-"""Settings of automatic NUMA balancing: /sys/kernel/debug/sched/numa_balancing since 5.13, sysctls before."""
 TUNE = "playbooks/roles/tuning/files/tune.sh"
 """Relative to paths.ROOT."""
 SHUTDOWN_SECONDS = 60.0

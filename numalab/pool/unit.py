@@ -17,7 +17,7 @@ from numalab.analysis import verdict
 from numalab.core import paths
 from numalab.experiment import run as experiment
 from numalab.experiment.plan import Plan, make_plan, scaled_topology
-from numalab.guest import launch
+from numalab.guest.settings import UP_SECONDS
 from numalab.model import binding
 from numalab.model.binding import Pin
 from numalab.model.values import Accel, Clock, Name, Seed, SizeClass, Value
@@ -98,7 +98,7 @@ def order(number: int, plan: Plan, boots: int | None) -> Order:
     """The order for a plan; `number` makes its id unique in a night, `boots` is as experiment.conduct's."""
     patience = 60 * plan.case_size.minutes * experiment.VIRTUAL_PATIENCE
     # Twice: a boot from which others took processor time is taken again.
-    boot = 2 * (patience + launch.UP_SECONDS + BOOT_SPARE_SECONDS)
+    boot = 2 * (patience + UP_SECONDS + BOOT_SPARE_SECONDS)
     return Order(
         id=f"{number:05}-{plan.case_name}"[:40],
         case=plan.case_name,

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from numalab.cli import case as case_commands
 from numalab.cli import main
+from numalab.host import hypervisor
 from tests.unit.makers import FakeHost
 
 LabPy = Callable[..., tuple[int, str, str]]
@@ -21,7 +21,7 @@ LabPy = Callable[..., tuple[int, str, str]]
 def lab_py(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> LabPy:
     """lab_py(WORD…) -> exit status, standard output, standard error of lab.py."""
     monkeypatch.setattr(signal, "signal", lambda *_: None)
-    monkeypatch.setattr(case_commands, "connect", lambda *_: FakeHost())
+    monkeypatch.setattr(hypervisor, "connect", lambda *_: FakeHost())
 
     def call(*words: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["lab.py", *words])

@@ -17,6 +17,7 @@ from numalab.cli import live, terminal
 from numalab.core import paths, state
 from numalab.core.errors import Cancelled, Exit, GuestError, HostError, InputError, KernelOops
 from numalab.core.process import Deadline
+from numalab.experiment import plan as experiment_plan
 from numalab.experiment import run as experiment
 from numalab.experiment.plan import Plan, boot_order, make_plan
 from numalab.experiment.run import Outcome
@@ -517,7 +518,7 @@ def prepared(monkeypatch: pytest.MonkeyPatch) -> Prepared:
         made.name, made.kernel = name, kernel.name  # type: ignore[attr-defined]
         return made
 
-    monkeypatch.setattr(case_commands, "build_kernels", lambda *_: None)
+    monkeypatch.setattr(experiment_plan, "build_kernels", lambda *_: None)
     monkeypatch.setattr(experiment, "up", up)
     return made
 

@@ -8,6 +8,7 @@ import logging
 import time
 
 import pytest
+import rich.console
 from rich.console import Console
 
 from numalab.cli import live, progress
@@ -157,7 +158,7 @@ def test_on_a_terminal_and_in_a_pipe(terminal: bool, plan: Plan, monkeypatch: py
     """Boots, phases and results so far are lines in both; live counters are only on a terminal."""
     out = io.StringIO()
     monkeypatch.setattr(
-        progress, "Console", lambda **_: Console(file=out, force_terminal=terminal, width=120)
+        rich.console, "Console", lambda **_: Console(file=out, force_terminal=terminal, width=120)
     )
     with progress.Progress() as shown:
         view = live.View(plan, 3).began(boot(0))

@@ -10,6 +10,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import rich.console
 from rich.console import Console
 
 from numalab.cli import progress
@@ -20,7 +21,7 @@ from numalab.core.log import moving, note, step
 def test_steps_of_several_guests(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     out = io.StringIO()
     monkeypatch.setattr(
-        progress, "Console", lambda **_: Console(file=out, force_terminal=terminal, width=100)
+        rich.console, "Console", lambda **_: Console(file=out, force_terminal=terminal, width=100)
     )
 
     def work(name: str) -> None:
@@ -43,7 +44,7 @@ def test_steps_of_several_guests(terminal: bool, monkeypatch: pytest.MonkeyPatch
 
 def test_a_long_step_has_a_line_now_and_then_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     out = io.StringIO()
-    monkeypatch.setattr(progress, "Console", lambda **_: Console(file=out, width=100))
+    monkeypatch.setattr(rich.console, "Console", lambda **_: Console(file=out, width=100))
     monkeypatch.setattr(progress, "STILL_SECONDS", 0.05)
     with progress.Progress(), step("built", who="kernel 6.1"):
         moving("812 files compiled")

@@ -38,6 +38,7 @@ from numalab.experiment.plan import (
 from numalab.experiment.run import ExperimentBoot
 from numalab.guest import launch, provision
 from numalab.guest.launch import GuestRequest
+from numalab.guest.settings import UP_SECONDS
 from numalab.host import accelerator, image
 from numalab.host.accelerator import Probe
 from numalab.kernel import build, kconfig, recipe
@@ -461,7 +462,7 @@ def test_programs_are_made_before_the_first_boot(plan: Plan, lab: Lab) -> None:
         return Deadline.after(seconds)
 
     experiment.conduct(plan, FakeHost().real(), 2, limit=limit, view=Seen())
-    seconds = launch.UP_SECONDS + sum(phase.limit_seconds for phase in lab.lacking)
+    seconds = UP_SECONDS + sum(phase.limit_seconds for phase in lab.lacking)
     assert (seconds, 1) in limits, "its time does not run while it waits for CPUs"
     assert lab.happened[:2] == ["compile-remote in mine-compile", "down"]
     assert not any("compile" in word for word in lab.happened[2:])

@@ -34,7 +34,7 @@ from numalab.core.process import Deadline, Result
 from numalab.guest import guest, launch, start
 from numalab.guest.guest import Guest
 from numalab.guest.launch import GuestRequest
-from numalab.host import accelerator, disks, domain, image, machine, ssh
+from numalab.host import accelerator, disks, domain, hypervisor, image, machine, ssh
 from numalab.host.domain import Mark
 from numalab.host.image import Image
 from numalab.host.remote import Where
@@ -775,7 +775,7 @@ def test_down_all_goes_on(
         launch.up(request(name), host.real(), deadline)
     (state.folder("guests") / "m" / "guest.json").write_text('{"format": 99}')
     state.folder("guests", "half")
-    monkeypatch.setattr(options, "connect", lambda *_: host)
+    monkeypatch.setattr(hypervisor, "connect", lambda *_: host)
     with pytest.raises(InputError, match="guest half is half made"):
         guest_commands.down(everything=True)
     shown = capsys.readouterr()

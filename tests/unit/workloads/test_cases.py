@@ -10,7 +10,7 @@ import pytest
 from numalab.analysis import metrics
 from numalab.core import paths
 from numalab.experiment.plan import make_plan, scaled_topology, workload_phases
-from numalab.guest import provision
+from numalab.guest.settings import KNOBS
 from numalab.kernel import recipe
 from numalab.model import catalog, topology
 from numalab.model.case import Case
@@ -79,7 +79,7 @@ def test_kernels_and_tables_beside_the_compared_ones(name: str) -> None:
 @pytest.mark.parametrize(("name", "size"), EACH)
 def test_settings_have_their_names(name: str, size: SizeClass) -> None:
     about = catalog.case(name).sizes[size]
-    assert set(about.knobs) <= set(provision.KNOBS)
+    assert set(about.knobs) <= set(KNOBS)
     assert about.source
     assert about.most_boots >= about.boots
     if size is SizeClass.QUICK:
