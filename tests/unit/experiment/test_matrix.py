@@ -37,6 +37,14 @@ def test_what_a_series_lacks_is_left_out() -> None:
     assert {cell.case: cell.kernels for cell in made}["xfsrepair"] == ("6.12-all-before", "6.12")
 
 
+def test_7_2_has_a_pair_for_every_case() -> None:
+    names = catalog.names("testcases")
+    made = list(cells(names, sizes=[QUICK], series=["7.2"]))
+    assert {cell.case for cell in made} == set(names)
+    assert all(kernel.startswith("7.2") for cell in made for kernel in cell.kernels)
+    assert all(len(set(cell.kernels)) == 2 for cell in made)
+
+
 def test_kernels_or_series() -> None:
     with pytest.raises(InputError, match="give one of the two"):
         list(cells(["threads"], sizes=[QUICK], kernels=["6.1,6.1"], series=["6.12"]))
