@@ -27,6 +27,7 @@ from numalab.core.process import Deadline
 from numalab.core.version import version
 from numalab.host import accelerator, image
 from numalab.host.hypervisor import connect
+from numalab.host.remote import HERE
 from numalab.model.values import Accel, Stored, Value
 from numalab.pool import cluster, worker
 
@@ -74,11 +75,11 @@ class Resources(Value):
 def probe(deadline: Deadline) -> Resources:
     """What this host offers. Raises HostError."""
     here = connect(None, deadline)
-    kvm = False
-    # Without an image there is no kernel to try KVM with.
     if guest_image := image.existing("debian12", deadline):
         chosen = accelerator.choose("auto", guest_image.file("vmlinuz"), deadline)
         kvm = chosen.accel is Accel.KVM
+    else:  # there is no kernel to try KVM with: the first round does, with what comes from home
+        kvm = accelerator.device(HERE, deadline) == "usable"
     return Resources(
         memory=here.free_memory(deadline),
         cpus=len(os.sched_getaffinity(0)),

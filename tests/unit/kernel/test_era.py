@@ -253,7 +253,7 @@ def test_a_damaged_container_is_made_anew(
     if versions is not None:
         memory.write_text(versions)
 
-    def play(tag: str, variables: dict[str, object], log: Path, deadline: Deadline) -> None:
+    def play(tag: str, variables: dict[str, object], log: Path, deadline: Deadline, **_: object) -> None:
         assert not memory.exists(), "container.sh takes it for whole"
         Path(str(variables["kernel_out"])).write_text("\n".join([GCC9, *BINUTILS, ""]))
 
