@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from numalab.core import log, state
 from numalab.core.errors import Cancelled, HostError, InputError, LabError
@@ -210,7 +211,7 @@ class Supply:
 
 
 def _sent(
-    kind: str,
+    kind: Literal["image", "kernel"],
     name: str,
     id: str,
     files: dict[str, Path],
@@ -221,5 +222,5 @@ def _sent(
     """An item, sent; no other lab.py here removes it meanwhile."""
     place = next(iter(files.values())).parent
     with state.using(place):
-        one = travel.item("image" if kind == "image" else "kernel", name, id, files)
+        one = travel.item(kind, name, id, files)
         return travel.send(one, files, call, host, cancel)

@@ -2,9 +2,9 @@
 """An image or a built kernel on its way to a host: asked for by id, sent in pieces, checked, put in place.
 
 The host's half runs in its Dask worker, beside a round; every call has its own answer, and what has arrived
-is the host's to say. So a transfer goes on where another one ended, two at once send nothing twice, and at no
-time is more than a piece in anybody's memory. What arrives stands beside its place as `.coming-…` and is
-renamed when all of it has its SHA-256. The calls travel through the pool's TLS.
+is the host's to say. So a transfer goes on where another one ended, two at once share the work (but for a
+piece of a file), and at no time is more than a piece in anybody's memory. What arrives stands beside its
+place as `.coming-…` and is renamed when all of it has its SHA-256. The calls travel through the pool's TLS.
 
 The private key of an image's guests is one of its files. Nothing here may raise into Dask, whose log would
 show what was sent. Not here: what a round needs (supply), when it is sent (driver).
