@@ -77,6 +77,8 @@ class Item(Value):
         return f"{self.kind} {self.name} {self.id}"
 
 
+image_came = threading.Event()
+"""Set on a host when an image has arrived: now it can try whether a kernel boots under KVM."""
 _hashing = threading.Lock()
 
 
@@ -203,6 +205,8 @@ def _settle(one: Item) -> dict[str, Any]:
             state.sync(*state.everything(_coming(one)))
             _coming(one).rename(one.place)
             state.sync(one.place.parent)
+            if one.kind == "image":
+                image_came.set()
     return {"damaged": damaged} if damaged else {}
 
 

@@ -16,6 +16,7 @@ from numalab.core.errors import Cancelled, CommandFailed, HostError, InputError
 from numalab.core.process import Deadline
 from numalab.host import image
 from numalab.kernel import build as kernel_build
+from numalab.kernel import recipe, toolchain
 from numalab.kernel.build import Built, OtherTools
 from numalab.kernel.toolchain import Builder
 from numalab.model.values import Accel
@@ -173,11 +174,11 @@ def test_a_builder_with_other_tools_is_not_asked_to_build(
         return first.model_copy(update={"tools": tools, "builder": on}) if on == FARM else first
 
     monkeypatch.setattr(kernel_build, "make_plan", planned)
-    monkeypatch.setattr(kernel_build.toolchain, "builders", lambda: (HERE, FARM))
+    monkeypatch.setattr(toolchain, "builders", lambda: (HERE, FARM))
     with pytest.raises(
         OtherTools, match=r"builder farm: has gcc 13, .*, and localhost gcc 12, .*: it would make"
     ):
-        kernel_build.build(supply.recipe.load("6.1"), None, deadline, on=FARM)
+        kernel_build.build(recipe.load("6.1"), None, deadline, on=FARM)
 
 
 def test_the_queue_begins_nothing_that_waits() -> None:
