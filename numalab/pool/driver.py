@@ -269,9 +269,11 @@ class Driver:
         for name, facts in here.items():
             host = _host(name, facts)
             if self._known.get(name) != host:
-                again = name in self._known
+                before = self._known.get(name)
                 self._known[name], self._addresses[name] = host, facts["address"]
-                log.tell(f"{name}: {'another worker' if again else 'here'}, {host.memory / GIB:.1f} GiB")
+                again = "another worker" if before and before.instance != host.instance else "here"
+                offers = ", ".join(sorted(host.accels))
+                log.tell(f"{name}: {again}, {host.memory / GIB:.1f} GiB, {offers}")
                 self._handle(pool_queue.HostUp(host))
         log.moving(self._line())
 

@@ -393,8 +393,9 @@ class Queue:
             return
         if known.up and known.facts.instance != facts.instance:
             self._host_lost(facts.name, now)
-        known.facts, known.up, known.stuck = facts, True, None
-        self._away.discard(facts.name)
+        known.facts, known.up = facts, True
+        if not known.stuck:  # else it is the same worker, and offers something else
+            self._away.discard(facts.name)
 
     def _host_lost(self, name: str, now: float) -> None:
         host = self._hosts.get(name)

@@ -196,6 +196,19 @@ def test_the_queue_begins_nothing_that_waits() -> None:
     assert again == Begin("00000-fake", 0, "h0")
 
 
+def test_a_host_that_offers_less_is_the_same_host() -> None:
+    """KVM that turns out not to boot ends no round there, nor the wait for one that hangs."""
+    queue = Queue([order(0), order(1)], 0.0)
+    h0 = Host("h0", "h0-0", 8 << 30, frozenset({Accel.TCG, Accel.KVM}))
+    less = Host("h0", "h0-0", 8 << 30, frozenset({Accel.TCG}))
+    _, submit = queue.handle(HostUp(h0), 0.0)
+    assert isinstance(submit, Submit)
+    assert queue.handle(HostUp(less), 1.0) == []
+    assert queue.expects(submit.ticket)
+    queue.handle(Tick(), 1e4)  # it hangs
+    assert queue.handle(HostUp(h0), 1e4 + 1) == []  # nothing begins beside it
+
+
 def test_an_attempt_that_was_begun_waits_too() -> None:
     """Of a session that was killed, whose kernel is gone meanwhile."""
     queue = Queue([order(0)], 0.0)
