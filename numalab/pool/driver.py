@@ -150,8 +150,7 @@ class Driver:
             self._resume()
             try:
                 if self._supply:
-                    wanted = [one.order for one in self.results.values() if not one.over]
-                    for order in self._supply.begin(wanted, self._inbox.put):
+                    for order in self._supply.begin(self._queue.open, self._inbox.put):
                         self._queue.wait(order)
                 self._loop(wish)
             finally:

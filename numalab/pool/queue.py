@@ -327,6 +327,11 @@ class Queue:
         """Rounds in the store, and rounds planned so far."""
         return self._wanted[order].done, self._wanted[order].rounds
 
+    @property
+    def open(self) -> Sequence[Order]:
+        """The orders that are not over."""
+        return tuple(wanted.order for wanted in self._wanted.values() if not wanted.over)
+
     def wait(self, order: str) -> None:
         """Begin no round of an order before it is Ready. Before the first event."""
         self._waiting.add(order)
