@@ -349,6 +349,7 @@ def _night(name: str | None, plans: Sequence[tuple[Plan, int | None]]) -> None:
     from numalab.pool import driver, store, unit
     from numalab.pool import night as nights
     from numalab.pool.queue import Cause
+    from numalab.pool.supply import Supply
 
     wish = driver.Wish()
     restore = on_signals(wish.drain.set, wish.end.set)
@@ -364,7 +365,7 @@ def _night(name: str | None, plans: Sequence[tuple[Plan, int | None]]) -> None:
             err=True,
         )
         try:
-            results = driver.Driver(client, night).run(wish)
+            results = driver.Driver(client, night, supply=Supply()).run(wish)
         except LabError:
             echo(as_called(f"go on with it: ./lab.py matrix --resume {night.name}"), err=True)
             raise

@@ -326,14 +326,21 @@ def temporary() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix=f"{place.name}-", dir=place.parent, ignore_cleanup_errors=True)
 
 
+COMING = ".coming-"
+"""How the name of what arrives from another machine begins, beside its place; it outlives its connection."""
+
+
 def abandoned() -> list[Path]:
-    """Scratch folders and files whose maker is gone."""
+    """Scratch folders and files whose maker is gone, and what was to arrive and has not changed for a day."""
     # Not **: kernel trees are below, with a hundred thousand files.
+    below = ("", "*/", "*/*/")
+    made = (path for folders in below for path in directory().glob(f"{folders}.making-*"))
+    came = (path for folders in below for path in directory().glob(f"{folders}{COMING}*"))
     return sorted(
-        path
-        for pattern in (".making-*", "*/.making-*", "*/*/.making-*")
-        for path in directory().glob(pattern)
-        if not _being_made(path)
+        [
+            *(path for path in made if not _being_made(path)),
+            *(path for path in came if unchanged(path, DAY)),
+        ]
     )
 
 

@@ -176,10 +176,24 @@ def build_kernels(plan: Plan, deadline: Deadline) -> None:
             build.build(kernel, image.existing(plan.image, deadline), deadline)
 
 
-def pin_builds(plan: Plan, deadline: Deadline) -> tuple[Plan, set[Path]]:
-    """The plan with fixed builds of its image and kernels, and the folders that its boots need."""
-    base = image.require(plan.image, deadline)
-    boots = {kernel.name: kernel_boot.resolve(kernel, base) for kernel in plan.kernels}
+class Builds(Value):
+    """The builds that an experiment is given instead of those that its inputs lead to here."""
+
+    image_id: str
+    """'': this machine's own."""
+    kernels: dict[str, str]
+    """By name of those that are built, their folders (NAME-KEY) in the state directory's kernels."""
+
+
+def pin_builds(plan: Plan, deadline: Deadline, given: Builds | None = None) -> tuple[Plan, set[Path]]:
+    """The plan with fixed builds of its image and kernels, and the folders that its boots need. HostError
+    when one is not there."""
+    known = given or Builds(image_id="", kernels={})
+    base = image.pinned(plan.image, known.image_id) if known.image_id else image.require(plan.image, deadline)
+    boots = {
+        kernel.name: kernel_boot.resolve(kernel, base, known.kernels.get(kernel.name, ""))
+        for kernel in plan.kernels
+    }
     return plan.model_copy(update={"image_id": base.id, "pinned": boots}), launch.folders(
         base, *boots.values()
     )

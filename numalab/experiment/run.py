@@ -28,6 +28,7 @@ from numalab.core.errors import DeadlinePassed, InputError, KernelOops, LabError
 from numalab.core.log import note, step, tell
 from numalab.core.process import POLL_SECONDS, Deadline
 from numalab.experiment.plan import (
+    Builds,
     Plan,
     boot_order,
     boot_seed,
@@ -378,15 +379,16 @@ def one_round(
     rounds: int,
     looks: int,
     settled: Settled | None,
+    given: Builds | None = None,
     limit: Callable[[float], Deadline],
 ) -> Settled:
     """Boot and measure round `number` of an experiment of `rounds`, whose other rounds other calls run.
 
-    `settled` is what an earlier call returned, None for the first. The plan has its seed. Raises as `run`.
+    `settled` is what an earlier call returned, None for the first, which uses the builds that are `given`.
+    Nothing is built. The plan has its seed. Raises as `run`.
     """
     if settled is None:
-        build_kernels(plan, limit(PREPARE_SECONDS))
-        pinned, folders = pin_builds(plan, limit(SPARE_SECONDS))
+        pinned, folders = pin_builds(plan, limit(SPARE_SECONDS), given)
     else:
         pinned = plan.model_copy(update={"image_id": settled.image_id, "pinned": settled.pinned})
         base = image.pinned(plan.image, settled.image_id)

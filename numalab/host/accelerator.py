@@ -155,8 +155,8 @@ def _accelerator(kernel: Path, deadline: Deadline, where: Where) -> Probe:
     """The cached result of a boot under KVM."""
     digest = hashlib.sha256(kernel.read_bytes()).hexdigest()[:16]
     release = where.run(["uname", "-r"], deadline=deadline).stdout.strip()
-    device = _device(where, deadline)
-    key = f"{where.ssh} {release} {qemu_version(deadline, where)} {digest} {device} {PROBE_RULE}".strip()
+    how = device(where, deadline)
+    key = f"{where.ssh} {release} {qemu_version(deadline, where)} {digest} {how} {PROBE_RULE}".strip()
 
     def probe() -> Probe:
         with step("accelerator: does a kernel boot under KVM?"):
@@ -188,7 +188,7 @@ def _read(cache: Path, kind: type[S]) -> dict[str, S]:
         return {}
 
 
-def _device(where: Where, deadline: Deadline) -> str:
+def device(where: Where, deadline: Deadline) -> str:
     """How we may use /dev/kvm: 'usable', 'closed' or 'none'."""
     if not where.ssh:
         return (
@@ -207,10 +207,10 @@ def _device(where: Where, deadline: Deadline) -> str:
 
 def try_kvm(kernel: Path, deadline: Deadline, where: Where = HERE) -> tuple[Accel, str]:
     """Boot `kernel` under KVM to user space. Returns the accelerator to use, and why."""
-    device = _device(where, deadline)
-    if device == "none":
+    how = device(where, deadline)
+    if how == "none":
         return Accel.TCG, "there is no /dev/kvm (no virtualization, or the kvm module is not loaded)"
-    if device == "closed":
+    if how == "closed":
         return Accel.TCG, "/dev/kvm may not be opened: join the group kvm (usermod -aG kvm YOU)"
     progress = Progress(kernel.name, str(uuid.uuid4()), None if where.ssh else Path("/proc"))
     try:

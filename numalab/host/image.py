@@ -50,6 +50,9 @@ Debian's kernel gives the journal a feature (csum_v3) that 3.16 does not know; D
 others out by default, later ones do not."""
 FILES = ("disk.qcow2", "vmlinuz", "initrd.img", "host_key.pub")
 """The files that booting and reaching a guest of the image needs."""
+KEY = "id_ed25519"
+"""The private key of its guests, in the folder of an image that another lab made (pool.travel). Such an image
+is found by its inputs as one that was built here, but for the key."""
 BUILD_SECONDS = 40 * 60.0
 
 
@@ -80,9 +83,20 @@ class Image(Stored):
         """Whether it has the lab's init; images of before 2026-11-23 have systemd alone."""
         return _INIT_FILE in self.inputs
 
+    @property
+    def received(self) -> bool:
+        """Whether another lab made it."""
+        return self.file(KEY).exists()
+
     def file(self, name: str) -> Path:
         """The path of one of the image's files."""
         return Path(self.directory) / name
+
+
+def guest_key(name: str, id: str) -> Path:
+    """The private key that opens guests of an image: this lab's, or what came with the image."""
+    came = state.folder("images", name) / id / KEY
+    return came if came.exists() else state.folder("ssh") / KEY
 
 
 def recipe(name: str) -> ImageRecipe:
@@ -158,8 +172,12 @@ def _matching(name: str, wanted: dict[str, str], base: Path | None) -> list[Imag
     for place in state.folder("images", name).iterdir():
         with contextlib.suppress(HostError, OSError):
             image = manifest(place)
-            recorded = {key: value for key, value in image.inputs.items() if base or key != "base"}
-            if recorded == wanted and not place.name.startswith("."):
+            passed = {*(() if base else ("base",)), *(("ssh key",) if image.received else ())}
+            recorded, asked = (
+                {key: value for key, value in inputs.items() if key not in passed}
+                for inputs in (image.inputs, wanted)
+            )
+            if recorded == asked and not place.name.startswith("."):
                 matches.append((image.file("manifest.json").stat().st_mtime_ns, image))
     return [image for _, image in sorted(matches, key=lambda match: match[0], reverse=True)]
 

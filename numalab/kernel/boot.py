@@ -12,10 +12,11 @@ import os
 import tarfile
 from pathlib import Path
 
+from numalab.core import state
 from numalab.core.errors import HostError, InputError
 from numalab.core.process import Deadline
 from numalab.host.image import Image
-from numalab.kernel.build import existing, make_plan, release
+from numalab.kernel.build import at, existing, make_plan, release
 from numalab.kernel.recipe import Kernel
 from numalab.model.guest import Boot
 from numalab.model.topology import Topology
@@ -24,9 +25,10 @@ SEED_BYTES = 64
 """Bytes of entropy on the command line; systemd credits all of them."""
 
 
-def resolve(kernel: Kernel, image: Image) -> Boot:
-    """The files to boot, with command line and environment of its era. HostError when it is not built."""
-    boot, era = _files(kernel, image), kernel.era
+def resolve(kernel: Kernel, image: Image, build: str = "") -> Boot:
+    """The files to boot, with command line and environment of its era: of a build (NAME-KEY, a folder of the
+    state directory's kernels), or the one that the recipe leads to. HostError when it is not there."""
+    boot, era = _files(kernel, image, build), kernel.era
     if era is None:
         return boot
     words = era.append.split()
@@ -45,7 +47,7 @@ def fitted(kernel: Kernel, shape: Topology) -> Topology:
     )
 
 
-def _files(kernel: Kernel, image: Image) -> Boot:
+def _files(kernel: Kernel, image: Image, build: str) -> Boot:
     """The files that boot this kernel."""
     name, source = kernel.name, kernel.recipe.source
     if source.debian_image:
@@ -56,6 +58,11 @@ def _files(kernel: Kernel, image: Image) -> Boot:
         if not path.is_file():
             raise InputError(f"{kernel.file}: source.prebuilt.bzimage: there is no {path}")
         return Boot(name=name, kernel=str(path.absolute()), release=_release_or_empty(path))
+    if build:
+        built = at(state.folder("kernels") / build)
+        if built is None:
+            raise HostError(f"kernel {name}: {state.folder('kernels') / build} is gone")
+        return Boot(name=name, kernel=str(built.file("bzImage")), release=built.release)
     plan = make_plan(kernel, image, Deadline.after(60), fetch=False)
     built = existing(plan) if plan else None
     if built is None:

@@ -37,7 +37,7 @@ from numalab.kernel.recipe import (
     patch_set,
 )
 from numalab.kernel.source import Tree
-from numalab.kernel.toolchain import Tools
+from numalab.kernel.toolchain import Builder, Tools
 from numalab.model.values import Stored, Value, first_line, jsonable
 
 FORMAT = 2
@@ -68,6 +68,8 @@ class BuildPlan(Value):
     patches: tuple[Patch, ...]
     tools: Tools
     era: Era | None = None
+    builder: Builder | None = None
+    """That builds it; None: the first. It is not in the key: equal tools make equal kernels."""
 
     @property
     def build(self) -> str:
@@ -125,11 +127,14 @@ class Built(Stored):
         return Path(self.directory) / name
 
 
-def make_plan(kernel: Kernel, image: Image | None, deadline: Deadline, *, fetch: bool) -> BuildPlan | None:
-    """Everything that building a kernel takes. None (only without `fetch`) when its source is not here."""
+def make_plan(
+    kernel: Kernel, image: Image | None, deadline: Deadline, *, fetch: bool, on: Builder | None = None
+) -> BuildPlan | None:
+    """Everything that building a kernel takes, on a builder (None: the first). None (only without
+    `fetch`) when its source is not here."""
     config = fragments(kernel)
     tree = source.tree(kernel, deadline, fetch=fetch)
-    tools = toolchain.tools(kernel.era, deadline, ask=fetch)
+    tools = toolchain.tools(kernel.era, deadline, ask=fetch, on=on)
     if tree is None or tools is None:
         return None
     distribution = ""
@@ -155,6 +160,7 @@ def make_plan(kernel: Kernel, image: Image | None, deadline: Deadline, *, fetch:
         patches=tuple(patches),
         era=kernel.era,
         tools=tools,
+        builder=on,
     )
 
 
@@ -171,9 +177,15 @@ def _patches(kernel: Kernel, tree: Tree, deadline: Deadline) -> list[Patch]:
 
 def existing(plan: BuildPlan) -> Built | None:
     """The kernel of this plan, if it was built and is complete."""
-    place = state.folder("kernels") / f"{plan.name}-{plan.key}"
+    return at(state.folder("kernels") / f"{plan.name}-{plan.key}")
+
+
+def at(place: Path) -> Built | None:
+    """The finished kernel in a folder of the state directory's kernels, if it is there. HostError when it is
+    broken."""
     if not place.is_dir():
         return None
+    name = place.name.rpartition("-")[0]
     try:
         built = Built.from_json((place / "manifest.json").read_text()).model_copy(
             update={"directory": str(place)}
@@ -181,19 +193,27 @@ def existing(plan: BuildPlan) -> Built | None:
         size = built.file("bzImage").stat().st_size
     except (OSError, ValueError) as error:
         raise HostError(
-            f"kernel {plan.name}: {place} is broken ({first_line(error)}): remove it, then lab.py kernel"
-            f" build {plan.name}"
+            f"kernel {name}: {place} is broken ({first_line(error)}): remove it, then lab.py kernel build"
+            f" {name}"
         ) from error
     if size != built.bzimage_bytes:
         raise HostError(
-            f"kernel {plan.name}: {place}/bzImage has {size} bytes, not {built.bzimage_bytes}: remove {place}"
+            f"kernel {name}: {place}/bzImage has {size} bytes, not {built.bzimage_bytes}: remove {place}"
             " and build it again"
         )
     return built
 
 
-def build(kernel: Kernel, image: Image | None, deadline: Deadline) -> Built:
-    """The kernel, built if it is not there, never in part. Raises InputError, HostError, CommandFailed."""
+class OtherTools(HostError):
+    """A builder would make another kernel than the first one."""
+
+
+def build(kernel: Kernel, image: Image | None, deadline: Deadline, *, on: Builder | None = None) -> Built:
+    """The kernel, built (on a builder; None: the first) if it is not there, never in part.
+
+    Raises InputError, HostError, CommandFailed; OtherTools when it would not be the first builder's kernel,
+    which `existing` looks for.
+    """
     if not kernel.recipe.built:
         raise InputError(f"kernel {kernel.name} is not built here: its source is a finished kernel")
     known = make_plan(kernel, image, deadline, fetch=False)
@@ -201,15 +221,29 @@ def build(kernel: Kernel, image: Image | None, deadline: Deadline) -> Built:
         return ready
     plan = make_plan(kernel, image, deadline, fetch=True)
     assert plan is not None  # it was fetched
-    with state.lock(f"kernel-{plan.tree.id}", deadline):
+    machine = on or toolchain.builder()
+    suffix = toolchain.suffix(machine)
+    if suffix:
+        first, plan = plan, make_plan(kernel, image, deadline, fetch=True, on=machine)
+        assert plan is not None  # as above
+        if plan.key != first.key:
+            raise OtherTools(
+                f"builder {machine.host}: has {_versions(plan.tools)}, and {toolchain.builder().host}"
+                f" {_versions(first.tools)}: it would make another kernel {kernel.name}"
+            )
+    with state.lock(f"kernel-{plan.tree.id}{suffix}", deadline):
         if ready := existing(plan):
             return ready
         modules = kconfig.has_modules(configure(plan, deadline))
         with state.making(state.folder("kernels") / f"{plan.name}-{plan.key}") as scratch:
             begin = time.monotonic()
-            with step(f"kernel {kernel.name}: built on {toolchain.builder().host}"):
+            with step(f"kernel {kernel.name}: built on {machine.host}"):
                 _play(plan, "build", scratch / "result.tar", deadline, modules=modules)
             return _keep(plan, scratch, time.monotonic() - begin)
+
+
+def _versions(tools: Tools) -> str:
+    return ", ".join((tools.compiler, *tools.binutils))
 
 
 def configure(plan: BuildPlan, deadline: Deadline) -> str:
@@ -283,7 +317,8 @@ def _local_version(name: str) -> str:
 
 def _play(plan: BuildPlan, tag: str, out: Path, deadline: Deadline, *, modules: bool = False) -> None:
     """Run playbooks/kernel.yml for a plan. Raises InputError for a patch that does not apply."""
-    log = state.folder("logs") / f"kernel-{plan.name}-{tag}.log"
+    builder = plan.builder or toolchain.builder()
+    log = state.folder("logs") / f"kernel-{plan.name}-{tag}{toolchain.suffix(builder)}.log"
     job = out.with_name(f"{out.name}.job")
     try:
         _job(plan, job, modules)
@@ -299,7 +334,8 @@ def _play(plan: BuildPlan, tag: str, out: Path, deadline: Deadline, *, modules: 
             **toolchain.container_variables(plan.era),
         }
         compiled = _Compiled(state.folder("builds") / plan.build / "build.log", time.time())
-        toolchain.play(tag, variables, log, deadline, watch=compiled.tell if tag == "build" else None)
+        watch = compiled.tell if tag == "build" else None
+        toolchain.play(tag, variables, log, deadline, on=builder, watch=watch)
     except CommandFailed as error:
         for index, patch in enumerate(plan.patches):
             if f"refused: {index:04}.patch" in error.evidence:
@@ -307,7 +343,6 @@ def _play(plan: BuildPlan, tag: str, out: Path, deadline: Deadline, *, modules: 
                     f"kernel {plan.name}: {kernel_patch.refusal(error.evidence, patch) or error}",
                     evidence=error.evidence,
                 ) from error
-        builder = toolchain.builder()
         full_here = builder.local and shutil.disk_usage(state.directory()).free < FULL
         if full_here or "No space left on device" in error.evidence:
             place = state.directory() if builder.local else builder.host

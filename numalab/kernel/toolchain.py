@@ -27,7 +27,7 @@ from numalab.model.values import Value
 
 @dataclass(frozen=True)
 class Builder:
-    """The first host of the group `builders` of inventory.ini."""
+    """A host of the group `builders` of inventory.ini."""
 
     host: str
     local: bool
@@ -51,7 +51,12 @@ class Tools(Value):
 
 
 def builder() -> Builder:
-    """The host that builds kernels. InputError when inventory.ini names none.
+    """The first of `builders`, whose tools are in the keys of kernels."""
+    return builders()[0]
+
+
+def builders() -> tuple[Builder, ...]:
+    """The hosts that build kernels. InputError when inventory.ini names none.
 
     inventory.ini is read without Ansible: its import would add a third to the time that finding a built
     kernel takes.
@@ -64,11 +69,13 @@ def builder() -> Builder:
             section = words[0].strip("[]")
         elif words:
             members[section].append(words)
-    groups = ["builders"]
+    groups, found = ["builders"], dict[str, Builder]()
     for group in groups:
         for host, *variables in members[group]:
-            return Builder(host, "ansible_connection=local" in variables)
+            found.setdefault(host, Builder(host, "ansible_connection=local" in variables))
         groups += [child for child, *_ in members[f"{group}:children"] if child not in groups]
+    if found:
+        return tuple(found.values())
     raise InputError(
         f"{ansible.INVENTORY}: the group [builders] has no host: localhost ansible_connection=local would do"
     )
@@ -80,14 +87,14 @@ def ask_tools(age: Era | None) -> str:
     return f'set -e; for tool in {programs}; do text=$($tool --version); echo "$text" | head -n 1; done'
 
 
-def tools(age: Era | None, deadline: Deadline, *, ask: bool) -> Tools | None:
-    """The tools for kernels of an era (None: today's). None (only without `ask`) when they are not known here
-    yet.
+def tools(age: Era | None, deadline: Deadline, *, ask: bool, on: Builder | None = None) -> Tools | None:
+    """The tools for kernels of an era (None: today's) on a builder (None: the first). None (only without
+    `ask`) when they are not known here yet.
 
     The versions of a container or of another builder are cached, so that finding a built kernel connects to
     nobody.
     """
-    machine = builder()
+    machine = on or builder()
     if age and age.container:
         return _contained(machine, age, deadline, ask=ask)
     if machine.local:
@@ -129,8 +136,9 @@ def _contained(machine: Builder, age: Era, deadline: Deadline, *, ask: bool) -> 
             step(f"container {age.container} on {machine.host}"),
             state.temporary() as scratch,
         ):
-            log = state.folder("logs") / f"container-{age.container}.log"
-            play("container", container_variables(age) | {"kernel_out": f"{scratch}/versions"}, log, deadline)
+            log = state.folder("logs") / f"container-{age.container}{suffix(machine)}.log"
+            variables = container_variables(age) | {"kernel_out": f"{scratch}/versions"}
+            play("container", variables, log, deadline, on=machine)
             state.write(memory, (Path(scratch) / "versions").read_text())
         if not (lines := _remembered(memory)):
             raise HostError(
@@ -167,16 +175,24 @@ def _remembered(memory: Path) -> list[str]:
     return []
 
 
+def suffix(machine: Builder) -> str:
+    """What tells the logs and locks of a builder from those of others that work at the same time; '' for the
+    first."""
+    return "" if machine == builder() else f"-{of_texts(machine.host)[:8]}"
+
+
 def play(
     tag: str,
     variables: dict[str, object],
     log: Path,
     deadline: Deadline,
     *,
+    on: Builder | None = None,
     watch: Callable[[], None] | None = None,
 ) -> None:
-    """Run playbooks/kernel.yml on the builder; `watch` is called several times a second meanwhile."""
-    machine = builder()
+    """Run playbooks/kernel.yml on a builder (None: the first); `watch` is called several times a second
+    meanwhile."""
+    machine = on or builder()
     scratch = f".making-{state.this_process()}-{secrets.token_hex(4)}-"
     variables = variables | {"kernel_scratch": scratch}
     if machine.local:

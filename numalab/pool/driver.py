@@ -23,14 +23,16 @@ from numalab.analysis import verdict
 from numalab.core import log, state
 from numalab.core.errors import Cancelled, HostError, InputError, LabError
 from numalab.experiment import run as experiment
+from numalab.experiment.plan import Builds
 from numalab.model.units import GIB
 from numalab.model.values import Accel
 from numalab.model.verdict import Verdict
-from numalab.pool import cluster, store, unit, worker
+from numalab.pool import cluster, store, travel, unit, worker
 from numalab.pool import night as nights
 from numalab.pool import queue as pool_queue
 from numalab.pool.night import Attempt, Night
 from numalab.pool.queue import Cause, Host, Queue, Ticket
+from numalab.pool.supply import Supply
 from numalab.pool.unit import Order, Unit
 
 POLL_SECONDS = 1.0
@@ -72,6 +74,16 @@ def judge(order: Order, name: str) -> Judged:
     return Judged(verdicts, max(more) if more else None)
 
 
+class _Given(NamedTuple):
+    """What a host has got for a round; None, and why not. A cause of None: by a fault of this machine."""
+
+    ticket: Ticket
+    rounds: int
+    builds: Builds | None
+    cause: Cause | None = None
+    why: str = ""
+
+
 class _Fetched(NamedTuple):
     """What came home of a task: an answer, or why none did."""
 
@@ -102,10 +114,13 @@ class Driver:
         judged: Callable[[Order, str], Judged] = judge,
         every: float = POLL_SECONDS,
         patience: float = pool_queue.PATIENCE_SECONDS,
+        supply: Supply | None = None,
         observe: Callable[[str, Ticket], None] = lambda _what, _ticket: None,
     ) -> None:
-        """`observe` is called with "submitted", "stored" or "refused" and the round's ticket."""
-        self.client, self.night = client, night
+        """`supply` builds and sends what rounds need; None: nothing.
+
+        `observe` is called with "submitted", "stored" or "refused" and the round's ticket."""
+        self.client, self.night, self._supply = client, night, supply
         self._perform, self._judged, self._every, self._observe = perform, judged, every, observe
         self._checkout = unit.checkout()
         self._queue = Queue(pool_queue.longest_first(night.orders), time.monotonic(), patience=patience)
@@ -115,8 +130,12 @@ class Driver:
         self._known: dict[str, Host] = {}
         self._addresses: dict[str, str] = {}
         self._tasks: dict[Ticket, tuple[Unit, distributed.Future[dict[str, Any]]]] = {}
-        self._inbox: queues.SimpleQueue[Ticket | _Fetched] = queues.SimpleQueue()
-        """Tasks that have ended; then what they answered."""
+        self._sending: dict[Ticket, threading.Event] = {}
+        """Rounds whose host is given what they need; the event ends that."""
+        self._inbox: queues.SimpleQueue[
+            Ticket | _Fetched | _Given | pool_queue.Ready | pool_queue.NotReady
+        ] = queues.SimpleQueue()
+        """Tasks that have ended; then what they answered. What hosts were given, and what was built."""
         self._polled = 0.0
         self.stored = 0
         """Rounds that came home in this session."""
@@ -130,9 +149,14 @@ class Driver:
         with nights.held(self.night), log.step(f"night {self.night.name}", who="pool"):
             self._resume()
             try:
+                if self._supply:
+                    for order in self._supply.begin(self._queue.open, self._inbox.put):
+                        self._queue.wait(order)
                 self._loop(wish)
             finally:
                 self._forget_all()
+                if self._supply:
+                    self._supply.end()
         if wish.drain.is_set() and any(not one.over for one in self.results.values()):
             raise Cancelled(f"night {self.night.name}: stopped")
         return list(self.results.values())
@@ -144,6 +168,7 @@ class Driver:
                 draining = True
                 log.note(f"no round begins any more; {len(self._queue.running)} run to their end")
                 self._handle(pool_queue.Drain())
+                self._stop_sending()
                 continue
             if wish.end.is_set() and not ending_at:
                 ending_at = told_at = time.monotonic()
@@ -157,10 +182,15 @@ class Driver:
                 raise Cancelled(f"{hosts}: did not end what runs there")
             with suppress(queues.Empty):
                 arrived = self._inbox.get(timeout=self._every)
-                if isinstance(arrived, _Fetched):
-                    self._fetched(arrived)
-                else:
-                    self._arrived(arrived)
+                match arrived:
+                    case _Fetched():
+                        self._fetched(arrived)
+                    case _Given():
+                        self._given(arrived)
+                    case Ticket():
+                        self._arrived(arrived)
+                    case _:
+                        self._handle(arrived)
             if time.monotonic() - self._polled >= self._every:
                 self._poll()
                 self._handle(pool_queue.Tick())
@@ -238,9 +268,11 @@ class Driver:
         for name, facts in here.items():
             host = _host(name, facts)
             if self._known.get(name) != host:
-                again = name in self._known
+                before = self._known.get(name)
                 self._known[name], self._addresses[name] = host, facts["address"]
-                log.tell(f"{name}: {'another worker' if again else 'here'}, {host.memory / GIB:.1f} GiB")
+                again = "another worker" if before and before.instance != host.instance else "here"
+                offers = ", ".join(sorted(host.accels))
+                log.tell(f"{name}: {again}, {host.memory / GIB:.1f} GiB, {offers}")
                 self._handle(pool_queue.HostUp(host))
         log.moving(self._line())
 
@@ -339,7 +371,10 @@ class Driver:
             case pool_queue.Begin(order, number, host):
                 self._begin(order, number, host)
             case pool_queue.Submit(ticket, rounds):
-                self._submit(ticket, rounds)
+                if self._supply and (ticket.order, ticket.attempt) not in self._settled:
+                    self._give(self._supply, ticket, rounds)
+                else:
+                    self._submit(ticket, rounds, None)
             case pool_queue.VoidRound(ticket, why):
                 attempt = self._attempts[ticket.order, ticket.attempt]
                 kernels = len(self.results[ticket.order].order.kernels)
@@ -355,7 +390,10 @@ class Driver:
                 task = self._tasks.pop(ticket, None)
                 if task:
                     self._forget([task[1]])
+                if ticket in self._sending:
+                    self._sending[ticket].set()
             case pool_queue.Stop(host):
+                self._stop_sending(host)
                 self._end([self._addresses[host]] if host in self._addresses else [])
             case pool_queue.Refused(ticket):
                 self._observe("refused", ticket)
@@ -385,7 +423,55 @@ class Driver:
         self._attempts[order, number] = attempt
         self.results[order].experiment = attempt.experiment
 
-    def _submit(self, ticket: Ticket, rounds: int) -> None:
+    # What a host needs before a round.
+
+    def _give(self, supply: Supply, ticket: Ticket, rounds: int) -> None:
+        """Give a host what an experiment needs, in a thread: the round is submitted when it is there."""
+        order, address = self.results[ticket.order].order, self._addresses[ticket.host]
+        stop = self._sending[ticket] = threading.Event()
+
+        def call(function: Callable[..., Any], *words: Any) -> dict[str, Any]:
+            try:
+                answer: dict[str, Any] = self.client.run(function, *words, workers=[address])[address]
+            except Exception as error:  # the host died, and whatever Dask makes of that
+                raise travel.Lost(str(error) or type(error).__name__) from error
+            return answer
+
+        def give() -> None:
+            try:
+                given = _Given(ticket, rounds, supply.give(order, ticket.host, call, stop))
+            except travel.Lost as error:
+                given = _Given(ticket, rounds, None, Cause.LOST, str(error))
+            except Cancelled as error:
+                given = _Given(ticket, rounds, None, Cause.STOPPED, str(error))
+            except travel.Refused as error:
+                given = _Given(ticket, rounds, None, Cause.LAB, str(error))
+            except Exception as error:
+                given = _Given(ticket, rounds, None, None, str(error) or type(error).__name__)
+            self._inbox.put(given)
+
+        threading.Thread(target=give, daemon=True).start()
+
+    def _given(self, given: _Given) -> None:
+        ticket = given.ticket
+        self._sending.pop(ticket, None)
+        if not self._queue.expects(ticket):
+            self._handle(pool_queue.RoundDone(ticket))
+        elif given.builds is not None:
+            self._submit(ticket, given.rounds, given.builds)
+        elif given.cause is None:
+            raise HostError(f"what {ticket.order} needs cannot be sent: {given.why}")
+        else:
+            if given.cause is Cause.LOST:
+                self._known.pop(ticket.host, None)  # the next poll sees whether it is there
+            self._handle(pool_queue.RoundFailed(ticket, given.cause, f"{ticket.host}: {given.why}"))
+
+    def _stop_sending(self, host: str = "") -> None:
+        for ticket, stop in self._sending.items():
+            if host in ("", ticket.host):
+                stop.set()
+
+    def _submit(self, ticket: Ticket, rounds: int, builds: Builds | None) -> None:
         attempt = self._attempts[ticket.order, ticket.attempt]
         one = Unit(
             order=self.results[ticket.order].order,
@@ -394,6 +480,7 @@ class Driver:
             rounds=rounds,
             home=state.identity(),
             seed=attempt.seed,
+            builds=builds,
             settled=self._settled.get((ticket.order, ticket.attempt), ""),
             serial=f"{attempt.experiment}-{ticket.number}-{secrets.token_hex(4)}",
         )
@@ -439,6 +526,7 @@ class Driver:
             log.note(f"{order}: {cause}: {why}")
 
     def _forget_all(self) -> None:
+        self._stop_sending()
         self._forget([future for _, future in self._tasks.values()])
         self._tasks.clear()
 

@@ -27,8 +27,9 @@ from numalab.core.process import Deadline
 from numalab.core.version import version
 from numalab.host import accelerator, image
 from numalab.host.hypervisor import connect
+from numalab.host.remote import HERE
 from numalab.model.values import Accel, Stored, Value
-from numalab.pool import cluster, worker
+from numalab.pool import cluster, travel, worker
 
 BEAT_SECONDS = 10.0
 SILENCE_SECONDS = 60.0
@@ -74,11 +75,11 @@ class Resources(Value):
 def probe(deadline: Deadline) -> Resources:
     """What this host offers. Raises HostError."""
     here = connect(None, deadline)
-    kvm = False
-    # Without an image there is no kernel to try KVM with.
     if guest_image := image.existing("debian12", deadline):
         chosen = accelerator.choose("auto", guest_image.file("vmlinuz"), deadline)
         kvm = chosen.accel is Accel.KVM
+    else:  # there is no kernel to try KVM with: it is tried when an image has come from home
+        kvm = accelerator.device(HERE, deadline) == "usable"
     return Resources(
         memory=here.free_memory(deadline),
         cpus=len(os.sched_getaffinity(0)),
@@ -101,7 +102,7 @@ def serve(
     try:
         swept(worker.SWEEP_SECONDS)  # before memory is counted: a killed worker's guests have some
         resources = probed(Deadline.after(PROBE_SECONDS, cancel))
-        asyncio.run(_work(greeting, resources, say, cancel))
+        asyncio.run(_work(greeting, resources, say, cancel, probed))
         swept(LAST_SWEEP_SECONDS)
     except LabError as error:
         say(Answer(process=os.getpid(), error=str(error)).model_dump_json())
@@ -134,7 +135,11 @@ def _listen(file: int, cancel: threading.Event) -> None:
 
 
 async def _work(
-    greeting: Greeting, resources: Resources, say: Callable[[str], None], cancel: threading.Event
+    greeting: Greeting,
+    resources: Resources,
+    say: Callable[[str], None],
+    cancel: threading.Event,
+    probed: Callable[[Deadline], Resources],
 ) -> None:
     """A Dask worker until `cancel` is set, or the scheduler goes away."""
     about = {"version": version(), "software": resources.software, "state": str(state.directory())}
@@ -172,6 +177,11 @@ async def _work(
         say(Answer(process=os.getpid()).model_dump_json())
         while not cancel.is_set() and node.status is distributed.core.Status.running:
             await asyncio.sleep(POLL_SECONDS)
+            if travel.image_came.is_set():
+                travel.image_came.clear()
+                with contextlib.suppress(LabError):  # the next round says so
+                    again = await asyncio.to_thread(probed, Deadline.after(PROBE_SECONDS, cancel))
+                    await node.set_resources(kvm=int(again.kvm))
         worker.close()
         if node.status is distributed.core.Status.running:
             node.status = distributed.core.Status.paused  # the session sees it, and sends nothing more

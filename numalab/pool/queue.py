@@ -127,7 +127,23 @@ class Tick:
     """Time has passed."""
 
 
-Event = HostUp | HostLost | RoundDone | RoundFailed | MoreRounds | Drain | Tick
+@dataclass(frozen=True)
+class Ready:
+    """An order that was kept waiting (Queue.wait) may begin."""
+
+    order: str
+
+
+@dataclass(frozen=True)
+class NotReady:
+    """What an order waited for cannot be had."""
+
+    order: str
+    cause: Cause
+    why: str
+
+
+Event = HostUp | HostLost | RoundDone | RoundFailed | MoreRounds | Drain | Tick | Ready | NotReady
 
 
 @dataclass(frozen=True)
@@ -284,6 +300,8 @@ class Queue:
         self._running: dict[Ticket, float] = {}
         self._away: set[str] = set()
         """Names of the hosts that are lost and still have orders."""
+        self._waiting: set[str] = set()
+        """Orders of which no round may begin yet: kernels are being built for them."""
         self._serial, self._draining = 0, False
         self._patience, self._nobody, self._moved_at = patience, nobody, now
 
@@ -308,6 +326,15 @@ class Queue:
     def progress(self, order: str) -> tuple[int, int]:
         """Rounds in the store, and rounds planned so far."""
         return self._wanted[order].done, self._wanted[order].rounds
+
+    @property
+    def open(self) -> Sequence[Order]:
+        """The orders that are not over."""
+        return tuple(wanted.order for wanted in self._wanted.values() if not wanted.over)
+
+    def wait(self, order: str) -> None:
+        """Begin no round of an order before it is Ready. Before the first event."""
+        self._waiting.add(order)
 
     # Resuming.
 
@@ -352,6 +379,12 @@ class Queue:
                 self._more(self._wanted[order], rounds)
             case Drain():
                 self._draining = True
+            case Ready(order):
+                self._waiting.discard(order)
+            case NotReady(order, cause, text):
+                self._waiting.discard(order)
+                if not self._wanted[order].over:
+                    self._give_up(self._wanted[order], text, cause)
             case Tick():
                 self._tick(now)
         self._assign(now)
@@ -365,8 +398,9 @@ class Queue:
             return
         if known.up and known.facts.instance != facts.instance:
             self._host_lost(facts.name, now)
-        known.facts, known.up, known.stuck = facts, True, None
-        self._away.discard(facts.name)
+        known.facts, known.up = facts, True
+        if not known.stuck:  # else it is the same worker, and offers something else
+            self._away.discard(facts.name)
 
     def _host_lost(self, name: str, now: float) -> None:
         host = self._hosts.get(name)
@@ -520,7 +554,8 @@ class Queue:
     def _give_up_what_fits_nowhere(self, now: float) -> None:
         """Orders that no host which is up could take: after NOBODY_SECONDS, or ASIDE_SECONDS when all hosts
         are set aside; never while something runs."""
-        if self._running or self._draining:
+        if self._running or self._draining or self._waiting:
+            self._moved_at = now
             return
         none_left = bool(self._hosts) and all(host.aside for host in self._hosts.values())
         if now - self._moved_at <= (min(ASIDE_SECONDS, self._nobody) if none_left else self._nobody):
@@ -543,11 +578,12 @@ class Queue:
             if host.usable and not host.ticket and not host.stuck:
                 if not host.orders:
                     self._begin(host)
-                if host.orders:
+                if host.orders and host.orders[0] not in self._waiting:
                     self._submit(host, self._wanted[host.orders[0]], now)
 
     def _begin(self, host: _Host) -> None:
-        chosen = next((one for one in self._pending if host.facts.fits(self._wanted[one].order)), None)
+        ready = (one for one in self._pending if one not in self._waiting)
+        chosen = next((one for one in ready if host.facts.fits(self._wanted[one].order)), None)
         if chosen is None:
             return
         del self._pending[chosen]

@@ -16,7 +16,7 @@ from pydantic import Field
 from numalab.analysis import verdict
 from numalab.core import paths
 from numalab.experiment import run as experiment
-from numalab.experiment.plan import Plan, make_plan, scaled_topology
+from numalab.experiment.plan import Builds, Plan, make_plan, scaled_topology
 from numalab.guest.settings import UP_SECONDS
 from numalab.model import binding
 from numalab.model.binding import Pin
@@ -25,6 +25,8 @@ from numalab.model.values import Accel, Clock, Name, Seed, SizeClass, Value
 SOURCES = ("testcases", "topologies", "kernels", "images", "playbooks")
 """What decides a measurement beside the package: the folders whose files must be the same on all machines of
 a pool."""
+SEND_SECONDS = 2 * 3600.0
+"""Limit of sending image and kernels to a host: 2 GiB at 300 KB/s."""
 BOOT_SPARE_SECONDS = 120.0
 """Of a boot's limit: what ends a guest, writes its run and waits for answers of the host."""
 
@@ -55,7 +57,7 @@ class Order(Value):
     round_seconds: float
     """Limit of a round. It ends the wait for a host that hangs; a guest that hangs ends by its own limit."""
     prepare_seconds: float = 0.0
-    """Added to the limit of round 0, in which kernels are built."""
+    """Added to the limit of round 0, before which image and kernels are sent."""
 
     @property
     def needs_accel(self) -> Accel | None:
@@ -81,6 +83,8 @@ class Unit(Value):
     """The state directory (state.identity) that collects the runs. A host has one of its own: what a lost
     worker still writes there counts nowhere."""
     seed: Seed
+    builds: Builds | None = None
+    """For round 0: what was sent to the host, or found there."""
     settled: str = ""
     """What round 0 settled on this host (experiment.Settled as JSON): the builds, accelerator and clock."""
     serial: str
@@ -118,7 +122,7 @@ def order(number: int, plan: Plan, boots: int | None) -> Order:
         looks=(boots,) if boots else tuple(verdict.looks(plan.case_size)),
         needs_memory=scaled_topology(plan).memory * min(plan.side_by_side or 1, len(plan.kernels)),
         round_seconds=boot * len(plan.kernels),
-        prepare_seconds=experiment.PREPARE_SECONDS,
+        prepare_seconds=SEND_SECONDS,
     )
 
 

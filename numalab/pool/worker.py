@@ -114,6 +114,7 @@ def measure(one: Unit, limit: Callable[[float], Deadline]) -> str:
         rounds=one.rounds,
         looks=len(one.order.looks),
         settled=settled,
+        given=one.builds,
         limit=limit,
     ).model_dump_json()
 

@@ -34,7 +34,7 @@ HANGS = f"{VERSION}exec sleep 1000"
 def kernel(tmp_path: Path, program: Program, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A kernel file on a host with a usable /dev/kvm and a busybox."""
     program("busybox", "exit")
-    monkeypatch.setattr(accelerator, "_device", lambda *_: "usable")
+    monkeypatch.setattr(accelerator, "device", lambda *_: "usable")
     path = tmp_path / "vmlinuz"
     path.write_bytes(b"kernel")
     return path
@@ -202,7 +202,7 @@ def test_no_device(
     deadline: Deadline,
 ) -> None:
     qemu = program("qemu-system-x86_64", WORKS)
-    monkeypatch.setattr(accelerator, "_device", lambda *_: device)
+    monkeypatch.setattr(accelerator, "device", lambda *_: device)
     kind, text = accelerator.try_kvm(kernel, deadline)
     assert (kind, tries(qemu)) == (Accel.TCG, 0)
     assert text.startswith(reason)
@@ -224,10 +224,10 @@ def test_the_answer_is_kept(
         Accel.KVM,
         3,
     ), "another kernel"
-    monkeypatch.setattr(accelerator, "_device", lambda *_: "none")
+    monkeypatch.setattr(accelerator, "device", lambda *_: "none")
     assert accelerator.choose("auto", kernel, deadline).accel is Accel.TCG, "another device"
     kernel.write_bytes(b"kernel")
-    monkeypatch.setattr(accelerator, "_device", lambda *_: "usable")
+    monkeypatch.setattr(accelerator, "device", lambda *_: "usable")
     assert (accelerator.choose("auto", kernel, deadline), tries(qemu)) == (first, 3), "the first again"
     assert len(json.loads((state.folder("cache") / "accel.json").read_text())) == 4
 

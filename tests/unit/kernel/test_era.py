@@ -253,7 +253,7 @@ def test_a_damaged_container_is_made_anew(
     if versions is not None:
         memory.write_text(versions)
 
-    def play(tag: str, variables: dict[str, object], log: Path, deadline: Deadline) -> None:
+    def play(tag: str, variables: dict[str, object], log: Path, deadline: Deadline, **_: object) -> None:
         assert not memory.exists(), "container.sh takes it for whole"
         Path(str(variables["kernel_out"])).write_text("\n".join([GCC9, *BINUTILS, ""]))
 
@@ -296,6 +296,19 @@ def test_who_builds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, 
     (tmp_path / "inventory.ini").write_text(text)
     monkeypatch.setattr(ansible, "INVENTORY", tmp_path / "inventory.ini")
     assert toolchain.builder() == expected
+
+
+def test_all_who_build(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each once, in order, those of child groups last; each but the first has logs and locks of its own."""
+    (tmp_path / "inventory.ini").write_text(
+        "[far]\nb\nc\n[builders:children]\nfar\n[builders]\na ansible_connection=local\nb\n"
+    )
+    monkeypatch.setattr(ansible, "INVENTORY", tmp_path / "inventory.ini")
+    everybody = toolchain.builders()
+    assert everybody == (Builder("a", local=True), Builder("b", local=False), Builder("c", local=False))
+    suffixes = [toolchain.suffix(one) for one in everybody]
+    assert suffixes[0] == ""
+    assert len(set(suffixes)) == 3
 
 
 @pytest.mark.parametrize(

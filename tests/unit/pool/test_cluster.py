@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
@@ -24,9 +25,11 @@ from numalab.core.errors import HostError, InputError
 from numalab.core.process import Deadline
 from numalab.core.state import Process
 from numalab.host import ansible
-from numalab.pool import cluster, host, server
+from numalab.host.remote import free_port
+from numalab.pool import cluster, host, server, travel, worker
 from numalab.pool.cluster import Connection, Order, Pool, State, Target
 from tests.unit.cli.conftest import LabPy, lab_py
+from tests.unit.makers import until
 
 __all__ = ["lab_py"]
 
@@ -259,6 +262,46 @@ def test_a_worker_without_a_greeting() -> None:
     os.close(writer)
     with os.fdopen(reader, "rb") as stream, pytest.raises(HostError, match="no greeting"):
         host.serve(stream, lambda _: None, threading.Event())
+
+
+def test_kvm_is_tried_again_when_an_image_has_come(monkeypatch: pytest.MonkeyPatch, program: Program) -> None:
+    """Until then /dev/kvm that opens is all that a host without an image can show."""
+    cancel, up = threading.Event(), list[str]()
+    opens = host.Resources(memory=1, cpus=1, kvm=True, software="")
+
+    def probed(_: Deadline) -> host.Resources:
+        return opens.model_copy(update={"kvm": False})
+
+    program("waits", "exec cat >/dev/null")
+    with serving([Target(name="other", launcher=("waits",))], monkeypatch):
+        pool = wait_for(lambda now: bool(now.address))
+        greeting = host.Greeting(
+            scheduler=pool.address,
+            name="h0",
+            port=free_port(),
+            certificate=pool.certificate.read_text(),
+            key=pool.key.read_text(),
+        )
+        thread = threading.Thread(
+            target=lambda: asyncio.run(host._work(greeting, opens, up.append, cancel, probed))
+        )
+        monkeypatch.setattr(worker, "close", lambda: None)  # it would close this process's
+        thread.start()
+        try:
+            with cluster.connect() as client:
+                until(lambda: cluster.workers(client))
+
+                def kvm() -> float:
+                    (facts,) = cluster.workers(client).values()
+                    return float(facts["resources"]["kvm"])
+
+                assert kvm() == 1
+                travel.image_came.set()
+                until(lambda: kvm() == 0)
+                assert not travel.image_came.is_set()
+        finally:
+            cancel.set()
+            thread.join(60)
 
 
 def test_a_worker_removes_what_killed_ones_left(monkeypatch: pytest.MonkeyPatch) -> None:
