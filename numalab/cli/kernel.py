@@ -32,10 +32,8 @@ SourceOption = Annotated[
 def _image(kernel: Kernel, image_name: str) -> image.Image | None:
     """The guest image, for kernels whose configuration is the image's; else None."""
     from numalab.host import image
-    from numalab.kernel import recipe
 
-    needs_image = kernel.recipe.built and recipe.DISTRIBUTION in kernel.recipe.config
-    return image.require(image_name, limit(MINUTE)) if needs_image else None
+    return image.require(image_name, limit(MINUTE)) if kernel.needs_image else None
 
 
 def _use(source_tree: str | None, kernels: list[Kernel]) -> None:
@@ -62,12 +60,11 @@ def list_kernels() -> None:
         kernel = recipe.load(name)
         life = "" if kernel.recipe.source.debian_image else "finished"
         if kernel.recipe.built:
-            needs_image = recipe.DISTRIBUTION in kernel.recipe.config
-            base = image.existing("debian12", limit(MINUTE)) if needs_image else None
+            base = image.existing("debian12", limit(MINUTE)) if kernel.needs_image else None
             try:
                 plan = (
                     kernel_build.make_plan(kernel, base, limit(MINUTE), fetch=False)
-                    if base or not needs_image
+                    if base or not kernel.needs_image
                     else None
                 )
                 life = "built" if plan and kernel_build.existing(plan) else "not built"

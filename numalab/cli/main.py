@@ -38,6 +38,7 @@ from numalab.cli.options import (
     VcpusOption,
     accel_word,
     clock_word,
+    fail_with,
     inventory,
     learn_options,
     one_of,
@@ -180,19 +181,39 @@ def image_build(
         bool, typer.Option("--packer/--no-packer", help="have Packer boot the base, or the lab itself")
     ] = True,
     accelerator: AccelOption = "auto",
+    kernel_names: Annotated[
+        str | None,
+        typer.Option("--kernel", metavar="K[,K...]", help="build these kernels at the same time"),
+    ] = None,
 ) -> None:
     """Build a guest image, unless one with the same inputs is there."""
-    from numalab.host import image
+    from concurrent.futures import ThreadPoolExecutor
 
-    built = image.build(
-        name,
-        accelerator=accel_word(accelerator),
-        deadline=limit(image.BUILD_SECONDS),
-        base=base,
-        force=force,
-        with_packer=with_packer,
-    )
-    echo(f"{name} {built.id}: {built.directory}")
+    from numalab.host import image
+    from numalab.kernel import build as kernel_build
+    from numalab.kernel import recipe
+
+    kernels = [recipe.load(one) for one in kernel_names.split(",")] if kernel_names else []
+    if needy := next((one.name for one in kernels if one.needs_image), None):
+        raise InputError(f"--kernel {needy}: its configuration is the image's: build it afterwards")
+    with ThreadPoolExecutor(2) as pool:
+        building = pool.submit(
+            image.build,
+            name,
+            accelerator=accel_word(accelerator),
+            deadline=limit(image.BUILD_SECONDS),
+            base=base,
+            force=force,
+            with_packer=with_packer,
+        )
+        compiling = pool.submit(
+            lambda: [kernel_build.build(one, None, limit(kernel_build.BUILD_SECONDS)) for one in kernels]
+        )
+    if not building.exception():
+        echo(f"{name} {building.result().id}: {building.result().directory}")
+    for built in [] if compiling.exception() else compiling.result():
+        echo(f"{built.name} {built.key}: {built.release}: {built.file('bzImage')}")
+    fail_with([error for error in (building.exception(), compiling.exception()) if error])
 
 
 @images.command("list")

@@ -147,6 +147,11 @@ class Kernel(Value):
         """Its name in file names, releases and commands."""
         return stem(self.name)
 
+    @property
+    def needs_image(self) -> bool:
+        """Whether it is built with the configuration that the guest image's own kernel has."""
+        return self.recipe.built and DISTRIBUTION in self.recipe.config
+
 
 def load(name: str) -> Kernel:
     """Read and check kernels/NAME.yml, and the era that it names. Raises InputError."""

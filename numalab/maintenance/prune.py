@@ -22,7 +22,7 @@ from numalab.core.process import Deadline, run
 from numalab.guest import guest
 from numalab.host.image import Image
 from numalab.kernel import build, era, recipe
-from numalab.kernel.recipe import DISTRIBUTION, Source
+from numalab.kernel.recipe import Source
 from numalab.model import catalog
 from numalab.model.guest import GuestRecord
 
@@ -140,9 +140,7 @@ def _kept(image: Image | None, deadline: Deadline) -> Kept:
         plan = None
         # Without its git tree or the image there is no key: everything that may be the kernel's is kept.
         with contextlib.suppress(LabError):
-            plan = build.make_plan(
-                kernel, image if DISTRIBUTION in kernel.recipe.config else None, deadline, fetch=False
-            )
+            plan = build.make_plan(kernel, image if kernel.needs_image else None, deadline, fetch=False)
         if plan is None:
             kept.names.add(name)
             kept.beginnings += (_beginning(kernel.recipe.source),)

@@ -22,6 +22,9 @@ from numalab.host.hypervisor import connect
 PATIENCE = 240.0
 """Seconds after which a test gives up; none should take nearly as long."""
 
+GUEST_BYTES = 6 << 30
+"""The largest guest of a test here (test_shapes.SMALL_MEMORY)."""
+
 
 @dataclass
 class Command:
@@ -77,6 +80,12 @@ class Command:
     def left(self) -> list[str]:
         """Whatever is left of guests: folders, domains, processes."""
         return [*self.guests(), *self.domains(), *self.processes()]
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """`-n auto`: a test for each CPU, as far as memory goes. Most guests here are of one CPU and 512 MiB."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(1, min(len(os.sched_getaffinity(0)), memory // GUEST_BYTES))
 
 
 @pytest.fixture(scope="session")

@@ -45,6 +45,7 @@ STARTS = int(os.environ.get("STARTS", "10"))
 BOOTS = int(os.environ.get("BOOTS", "1"))
 """How many of the small ones are booted and verified."""
 SCHEMA = Path("/usr/share/libvirt/schemas/domain.rng")
+pytestmark = pytest.mark.xdist_group("shapes")  # they share what takes long to make
 SMALL_VCPUS, SMALL_MEMORY = 8, 6 * GIB
 """The largest machine that boots under emulation in a minute."""
 REFUSED = re.compile(
