@@ -475,7 +475,8 @@ def verdicts(runs: Sequence[Run], *, force: bool = False) -> tuple[Verdict, ...]
     """A verdict for each kernel but the first. The runs are one experiment's. Raises InputError."""
     before = [run for run in runs if run.place and run.place.arm is Arm.BEFORE]
     after = [run for run in runs if run.place and run.place.arm is Arm.AFTER]
-    known = calibration.load(calibration.site(runs[0])) if after else None
+    # A calibration is one host's.
+    known = calibration.load(calibration.site(runs[0])) if after and not verdict.hosts(runs) else None
     names = dict.fromkeys(run.kernel for run in after)
     configurations = _configurations(runs)
     judged = [
@@ -546,7 +547,7 @@ def among_others(judged: Verdict, runs: Sequence[Run]) -> Verdict:
 
 def _others(judged: Verdict, runs: Sequence[Run]) -> list[tuple[str, str]]:
     """(start, answer) of each other experiment like the judged one, even with boots of one kernel only."""
-    own, machine = {run.place.experiment for run in runs if run.place}, runs[0].host.get("machine")
+    own, machines = {run.place.experiment for run in runs if run.place}, _machines(runs)
     experiments: dict[str, list[run_index.Entry]] = {}
     for entry in run_index.find(
         case=judged.case_name,
@@ -567,10 +568,14 @@ def _others(judged: Verdict, runs: Sequence[Run]) -> list[tuple[str, str]]:
                 for entry in entries
                 if entry.arm == Arm.BEFORE or entry.kernel == judged.after
             ]
-            first = boots[0]
-            if first.host.get("machine") == machine:
+            if _machines(boots) == machines:
                 others.append((boots[0].started, _answer(boots)))
     return others
+
+
+def _machines(runs: Sequence[Run]) -> set[str | None]:
+    """The names of an experiment's machines: one, unless it was spread over several."""
+    return {run.host.get("machine") for run in (runs if verdict.hosts(runs) else runs[:1])}
 
 
 def _answer(runs: Sequence[Run]) -> str:

@@ -44,8 +44,16 @@ def traits(run: Run) -> Traits:
         "huge pages": {"": spec.huge_page and show_size(spec.huge_page)},
         "topology": shape(spec.topology),
         "settings": run.settings,
-        "host": {key: run.host[key] for key in HOST if key in run.host},
+        "host": _host(run),
     }
+
+
+def _host(run: Run) -> dict[str, str]:
+    """A run's host; of an experiment that was spread over hosts as blocks, what these must share: the kind of
+    QEMU, by its major version. Under emulation it is the guest's processor."""
+    if run.place and run.place.block:
+        return {"spread": run.place.experiment, "qemu": run.host.get("qemu", "").partition(".")[0]}
+    return {key: run.host[key] for key in HOST if key in run.host}
 
 
 def shape(topology: Topology) -> dict[str, Any]:
