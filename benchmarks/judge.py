@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Error rates of verdicts, and how often they detect known effects: simulated boots, the same every time.
 
-Seven tables, in percent: effects claimed where nothing changed, for several distributions; the known effects
+In percent, seven tables: effects claimed where nothing changed, for several distributions; the known ones
 (issue 4's table, KNOWN) detected; the same cases with "before" passed off as "after"; counters that should be
-0 (`to`) denied, by the share of boots that miss it; boots that drift; an experiment that is spread over hosts,
+0 (`to`) denied, by the share of boots that miss it; boots that drift; experiments that are spread over hosts,
 each a block; and two plans of `--boots auto`.
 
     .venv/bin/python benchmarks/judge.py [--tries 2000] [--without-exact] [--only TABLE]
@@ -336,8 +336,12 @@ ON_HOSTS: dict[str, tuple[Kind, Callable[[np.random.Generator, npt.NDArray[np.fl
 
 def show_hosts(tries: int) -> None:
     """Print what it costs to spread an experiment over hosts of which each is twice as fast as another."""
-    print("\nspread over hosts that differ by a factor of two: `falls` held, %, hosts as blocks (as one host's)")
-    print(f"{'hosts x rounds on each':44}" + "".join(f"{f'{hosts} x {rounds}':>13}" for hosts, rounds in HOSTS))
+    print(
+        "\nspread over hosts that differ by a factor of two: `falls` held, %, hosts as blocks (as one host's)"
+    )
+    print(
+        f"{'hosts x rounds on each':44}" + "".join(f"{f'{hosts} x {rounds}':>13}" for hosts, rounds in HOSTS)
+    )
     for what, ratio in (("nothing changed", 1.0), ("falls by 1.6", 1 / 1.6)):
         for name in ON_HOSTS:
             cells = [spread(name, ratio, hosts, rounds, tries) for hosts, rounds in HOSTS]

@@ -289,8 +289,7 @@ def _within(
     return Effect(
         boots=boots,
         log=sum(
-            part * (mean(after) - mean(before))
-            for part, before, after in zip(parts, *values, strict=True)
+            part * (mean(after) - mean(before)) for part, before, after in zip(parts, *values, strict=True)
         ),
         variances=(variances[0], variances[1]),
         vanished=vanished,

@@ -140,9 +140,7 @@ def with_values(
         expectation=expectation,
         before=tuple(before),
         after=tuple(after),
-        effect=effect.compare(
-            before, after, counts=counts, share=share, positions=positions, hosts=hosts
-        )
+        effect=effect.compare(before, after, counts=counts, share=share, positions=positions, hosts=hosts)
         if sound
         else None,
         obstacle=obstacle or trouble,

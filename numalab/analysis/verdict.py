@@ -247,8 +247,8 @@ def spread(runs: Sequence[Run]) -> str:
         return ""
     boots = ", ".join(f"{name} {before} and {after}" for name, (before, after) in found.items())
     return (
-        f"spread over {len(found)} host{'s' * (len(found) > 1)}, each a block: boots on {boots}; the effect is"
-        " that within hosts"
+        f"spread over {len(found)} host{'s' * (len(found) > 1)}, each a block: boots on {boots}; the effect"
+        " is that within hosts"
     )
 
 

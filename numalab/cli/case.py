@@ -59,6 +59,15 @@ TopologyOption = Annotated[
 PoolOption = Annotated[
     bool, typer.Option("--pool", help="on the pool's hosts (pool up) instead of this machine")
 ]
+SpreadOption = Annotated[
+    int,
+    typer.Option(
+        "--spread",
+        metavar="N",
+        min=1,
+        help="share each case's rounds among N hosts of the pool, each a block in the statistics (--pool)",
+    ),
+]
 BootsOption = Annotated[
     str | None,
     typer.Option(
@@ -187,6 +196,7 @@ def run(
     pin: PinOption = "auto",
     huge_pages: HugePagesOption = None,
     pool: PoolOption = False,
+    spread: SpreadOption = 1,
     uri: Uri = None,
 ) -> None:
     """Run cases: fresh guests of each kernel in turn, then a verdict from their counters."""
@@ -210,7 +220,7 @@ def run(
     ]
     if pool:
         _refuse_paths(cases, plans)
-    conduct_all([(plan, boots_option(boots, plan)) for plan in plans], pool=pool, uri=uri)
+    conduct_all([(plan, boots_option(boots, plan)) for plan in plans], pool=pool, spread=spread, uri=uri)
 
 
 def matrix(
@@ -239,6 +249,7 @@ def matrix(
     pin: PinOption = "auto",
     huge_pages: HugePagesOption = None,
     pool: PoolOption = False,
+    spread: SpreadOption = 1,
     resume: Annotated[
         str | None,
         typer.Option("--resume", metavar="NIGHT", help="go on with a night on the pool, from the store"),
@@ -252,7 +263,7 @@ def matrix(
     from numalab.model.values import SizeClass
 
     if resume:
-        given = (cases, sizes, topologies, kernels, series, boots, huge_pages, pool, uri)
+        given = (cases, sizes, topologies, kernels, series, boots, huge_pages, pool, uri, spread > 1)
         if any(given) or (accelerator, clock, pin) != ("auto", "auto", "auto"):
             raise InputError(
                 f"--resume {resume}: the night has its cases and their options already: give no others"
@@ -283,7 +294,7 @@ def matrix(
         raise InputError("the matrix is empty: no case has these sizes and kernels")
     if pool:
         _refuse_paths(cases or [], plans)
-    conduct_all([(plan, boots_option(boots, plan)) for plan in plans], pool=pool, uri=uri)
+    conduct_all([(plan, boots_option(boots, plan)) for plan in plans], pool=pool, spread=spread, uri=uri)
 
 
 def _refuse_paths(cases: Sequence[str], plans: Sequence[Plan]) -> None:
@@ -297,7 +308,9 @@ def _refuse_paths(cases: Sequence[str], plans: Sequence[Plan]) -> None:
         )
 
 
-def conduct_all(plans: Sequence[tuple[Plan, int | None]], *, pool: bool, uri: str | None) -> None:
+def conduct_all(
+    plans: Sequence[tuple[Plan, int | None]], *, pool: bool, uri: str | None, spread: int = 1
+) -> None:
     """Run experiments, print their verdicts, and exit with the gravest status.
 
     An error ends its experiment; the others are run. Cancelled ends all at once.
@@ -307,8 +320,12 @@ def conduct_all(plans: Sequence[tuple[Plan, int | None]], *, pool: bool, uri: st
             raise InputError(
                 "--pool --connect: each host of a pool uses its own libvirt; give one of the two"
             )
-        _night(None, plans)
+        _night(None, plans, spread)
         return
+    if spread > 1:
+        raise InputError(
+            f"--spread {spread}: this machine is one host: with --pool the pool's share the rounds"
+        )
     verdicts: list[Verdict] = []
     errors: list[LabError] = []
     for plan, boots in plans:
@@ -340,7 +357,7 @@ def _show_outcome(name: str, verdicts: Sequence[Verdict], runs: Sequence[Run]) -
     echo(as_called(f"\ntables: ./lab.py compare {name}    judge again: ./lab.py verdict {name}"))
 
 
-def _night(name: str | None, plans: Sequence[tuple[Plan, int | None]]) -> None:
+def _night(name: str | None, plans: Sequence[tuple[Plan, int | None]], spread: int = 1) -> None:
     """Run plans on the pool, or go on with the night of this name."""
     from numalab.pool import cluster
 
@@ -357,7 +374,7 @@ def _night(name: str | None, plans: Sequence[tuple[Plan, int | None]]) -> None:
         night = (
             nights.Night(name)
             if name
-            else nights.make([unit.order(number, *one) for number, one in enumerate(plans)])
+            else nights.make([unit.order(number, *one, spread) for number, one in enumerate(plans)])
         )
         echo(
             f"night {night.name}: {len(night.orders)} experiments; dashboard: {client.dashboard_link}",

@@ -90,11 +90,12 @@ def run(
     first: int = 0,
     planned: int | None = None,
     looks: int = 1,
+    block: str = "",
     limit: Callable[[float], Deadline],
     began: Callable[[ExperimentBoot], runner.Watcher | None] = lambda _: None,
 ) -> Generator[tuple[Run, Path]]:
     """Boot and measure rounds `first` to `boots` - 1, plan.side_by_side guests at a time. Yields a run for
-    each boot, in order. `planned` rounds are in the record; None: `boots`.
+    each boot, in order. `planned` rounds are in the record; None: `boots`. `block`: see Place.
 
     An error in any boot ends the experiment; earlier runs stay. Nothing begins while the caller looks at a
     run. Close the generator when not all of it is used: that ends the boots in progress.
@@ -112,6 +113,7 @@ def run(
                 planned=(planned or boots) * len(plan.kernels),
                 seed=plan.seed,
                 side_by_side=plan.side_by_side or 1,
+                block=block,
             ),
         )
         for number, index in boot_order(plan.kernels, boots, first=first, seed=plan.seed or 0)
@@ -377,6 +379,7 @@ def one_round(
     experiment: str,
     rounds: int,
     looks: int,
+    block: str = "",
     settled: Settled | None,
     limit: Callable[[float], Deadline],
 ) -> Settled:
@@ -406,6 +409,7 @@ def one_round(
             first=number,
             planned=rounds,
             looks=looks,
+            block=block,
             limit=limit,
         )
         with closing(boots):

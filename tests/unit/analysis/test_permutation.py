@@ -91,7 +91,9 @@ def test_within_hosts_a_split_is_as_extreme_as_its_statistic_says() -> None:
     hosts = [(before[:2], after[:3]), (before[2:], after[3:])]
     for shift in (-1.0, 0.0, 0.3, 2.0):
         shifted = [[*one, *(value - shift for value in other)] for one, other in hosts]
-        observed = statistic([(pool[: cell[0]], pool[cell[0] :]) for pool, cell in zip(shifted, cells, strict=True)])
+        observed = statistic(
+            [(pool[: cell[0]], pool[cell[0] :]) for pool, cell in zip(shifted, cells, strict=True)]
+        )
         counts = [0, 0]
         splits = [list(itertools.combinations(range(5), cell[0])) for cell in cells]
         for chosen in itertools.product(*splits):
