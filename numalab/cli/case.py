@@ -415,20 +415,28 @@ def verdict(
         bool, typer.Option("--force", help="judge runs that are not comparable, and say so")
     ] = False,
 ) -> None:
-    """Judge runs again, without a guest."""
+    """Judge runs again, without a guest; those of several hypervisors, on each by itself."""
     from numalab.experiment import run as experiment
     from numalab.report import text as report_text
+    from numalab.runs import compatibility, record
     from numalab.runs import index as run_index
-    from numalab.runs import record
 
     chosen = [record.read(folder) for folder in run_index.choose(runs)]
-    verdicts = experiment.verdicts(chosen, force=force)
+    hosts = [chosen] if force else compatibility.by_hypervisor(chosen)
+    verdicts: list[Verdict] = []
+    for group in hosts:
+        if len(hosts) > 1:
+            echo(f"hypervisor {compatibility.hypervisor(group)}:")
+        judged = experiment.verdicts(group, force=force)
+        verdicts += judged
+        for one in judged:
+            echo(report_text.verdict(experiment.among_others(one, group)))
+        if len(hosts) > 1 and not judged:
+            echo("  no verdict: it has no boots of a kernel after")
     if not verdicts:
         raise InputError(
             'there is no run of a kernel "after" among these: a verdict needs both sides of an experiment'
         )
-    for one in verdicts:
-        echo(report_text.verdict(experiment.among_others(one, chosen)))
     for name in dict.fromkeys(run.place.experiment for run in chosen if run.place):
         first = min(
             (run for run in chosen if run.place and run.place.experiment == name), key=lambda run: run.started
@@ -437,7 +445,7 @@ def verdict(
             f"judged: experiment {name}, begun {first.started} on"
             f" {first.host.get('machine', 'an unknown machine')}"
         )
-    raise typer.Exit(status(verdicts))
+    raise typer.Exit(status(tuple(verdicts)))
 
 
 def calibrate(

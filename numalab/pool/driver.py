@@ -134,6 +134,7 @@ class Driver:
         with nights.held(self.night), log.step(f"night {self.night.name}", who="pool"):
             self._resume()
             try:
+                self._handle(pool_queue.Tick())  # what the store has whole is judged, if nothing else is left
                 self._loop(wish)
             finally:
                 self._forget_all()
