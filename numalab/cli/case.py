@@ -219,7 +219,7 @@ def run(
         for case in cases
     ]
     if pool:
-        _refuse_paths(cases, plans)
+        refuse_paths(cases, plans)
     conduct_all([(plan, boots_option(boots, plan)) for plan in plans], pool=pool, spread=spread, uri=uri)
 
 
@@ -293,17 +293,17 @@ def matrix(
     if not plans:
         raise InputError("the matrix is empty: no case has these sizes and kernels")
     if pool:
-        _refuse_paths(cases or [], plans)
+        refuse_paths(cases or [], plans)
     conduct_all([(plan, boots_option(boots, plan)) for plan in plans], pool=pool, spread=spread, uri=uri)
 
 
-def _refuse_paths(cases: Sequence[str], plans: Sequence[Plan]) -> None:
+def refuse_paths(cases: Sequence[str], plans: Sequence[Plan], option: str = "--pool") -> None:
     """InputError for a file that is given as a path: a host of a pool would use its own of that name."""
     kernels = (kernel.name for plan in plans for kernel in plan.kernels)
     topologies = (plan.machine.topology for plan in plans)
     if path := next((word for word in (*cases, *kernels, *topologies) if "/" in word), None):
         raise InputError(
-            f"--pool: {path}: is a path: give the name of a file in testcases/, kernels/ or topologies/,"
+            f"{option}: {path}: is a path: give the name of a file in testcases/, kernels/ or topologies/,"
             " which every host of the pool has"
         )
 

@@ -112,8 +112,8 @@ class Driver:
         parts = [part for order in night.orders for part in unit.parts(order)]
         self._queue = Queue(pool_queue.longest_first(parts), time.monotonic(), patience=patience)
         self.results = {part.id: Result(part) for part in parts}
-        """By the queue's orders; `_whole` by the night's. Of an order that is not spread they are one."""
-        self._whole = {order.id: self.results.get(order.id) or Result(order) for order in night.orders}
+        """By the queue's orders; `whole` by the night's. Of an order that is not spread they are one."""
+        self.whole = {order.id: self.results.get(order.id) or Result(order) for order in night.orders}
         self._attempts: dict[tuple[str, int], Attempt] = {}
         self._settled: dict[tuple[str, int], str] = {}
         self._known: dict[str, Host] = {}
@@ -140,7 +140,7 @@ class Driver:
                 self._forget_all()
         if wish.drain.is_set() and any(not one.over for one in self.results.values()):
             raise Cancelled(f"night {self.night.name}: stopped")
-        return list(self._whole.values())
+        return list(self.whole.values())
 
     def _loop(self, wish: Wish) -> None:
         draining, ending_at, told_at = False, 0.0, 0.0
@@ -456,8 +456,9 @@ class Driver:
 
     def _over(self, order: str, cause: Cause | None, why: str) -> None:
         result = self.results[order]
-        result.over, result.cause, result.why = True, cause, why
+        result.cause, result.why = cause, why
         self.night.add(nights.Ended(order=order, cause=cause, why=why))
+        result.over = True  # last: another thread may wait for it
         if cause:
             log.note(f"{order}: {cause}: {why}")
         self._gather(result)
@@ -468,18 +469,17 @@ class Driver:
 
     def _gather(self, ended: Result) -> None:
         """A part has ended: the experiment ends with its last part, or with the first one that fails."""
-        if not ended.order.part or (whole := self._whole[ended.order.part.of]).over:
+        if not ended.order.part or (whole := self.whole[ended.order.part.of]).over:
             return
         parts = [one for name, one in self.results.items() if self._part_of(name) == whole.order.id]
         whole.experiment = ended.experiment
         if ended.cause:
-            whole.over, whole.cause, whole.why = True, ended.cause, ended.why
+            whole.cause, whole.why, whole.over = ended.cause, ended.why, True
             for one in parts:
                 if not one.experiment:  # not begun, and of no use any more
                     one.over = True
                     self._queue.end(one.order.id)
         elif all(one.over for one in parts):
-            whole.over = True
             try:
                 whole.verdicts, _ = self._judged(whole.order, whole.experiment)
                 answers = ", ".join(one.answer for one in whole.verdicts)
@@ -487,6 +487,7 @@ class Driver:
             except LabError as error:  # hosts that are not comparable
                 whole.cause, whole.why = Cause.INPUT, str(error)
                 log.note(f"{whole.order.id}: {whole.cause}: {whole.why}")
+            whole.over = True
 
     def _forget_all(self) -> None:
         self._forget([future for _, future in self._tasks.values()])
