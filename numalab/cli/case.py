@@ -417,6 +417,7 @@ def verdict(
 ) -> None:
     """Judge runs again, without a guest; those of several hypervisors, on each by itself."""
     from numalab.experiment import run as experiment
+    from numalab.model.case import Arm
     from numalab.report import text as report_text
     from numalab.runs import compatibility, record
     from numalab.runs import index as run_index
@@ -427,24 +428,22 @@ def verdict(
     for group in hosts:
         if len(hosts) > 1:
             echo(f"hypervisor {compatibility.hypervisor(group)}:")
+            if {run.place.arm for run in group if run.place} != set(Arm):
+                echo("  no verdict: it has boots of one side only")
+                continue
         judged = experiment.verdicts(group, force=force)
         verdicts += judged
         for one in judged:
             echo(report_text.verdict(experiment.among_others(one, group)))
-        if len(hosts) > 1 and not judged:
-            echo("  no verdict: it has no boots of a kernel after")
     if not verdicts:
         raise InputError(
             'there is no run of a kernel "after" among these: a verdict needs both sides of an experiment'
+            + " on one hypervisor" * (len(hosts) > 1)
         )
     for name in dict.fromkeys(run.place.experiment for run in chosen if run.place):
-        first = min(
-            (run for run in chosen if run.place and run.place.experiment == name), key=lambda run: run.started
-        )
-        echo(
-            f"judged: experiment {name}, begun {first.started} on"
-            f" {first.host.get('machine', 'an unknown machine')}"
-        )
+        own = [run for run in chosen if run.place and run.place.experiment == name]
+        machines = dict.fromkeys(run.host.get("machine", "an unknown machine") for run in own)
+        echo(f"judged: experiment {name}, begun {min(run.started for run in own)} on {', '.join(machines)}")
     raise typer.Exit(status(tuple(verdicts)))
 
 

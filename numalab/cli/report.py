@@ -89,14 +89,13 @@ def compare(
     hosts = [runs] if force else compatibility.by_hypervisor(runs)
     names = [compatibility.hypervisor(group) if len(hosts) > 1 else "" for group in hosts]
     forced = [unlike(group, force=force) for group in hosts]
-    if form is Format.CSV:
-        echo(export.to_csv(hosts, names), nl=False)
-        return
     documents = []
     for group, name, different in zip(hosts, names, forced, strict=True):
         columns = comparison.columns(group, baseline)
         references = mirrored(group) if with_published else {}
         beside = replication.beside(references, columns, comparison.before(columns))
+        if form is Format.CSV:
+            continue
         above = [*([f"hypervisor {name}"] if name else []), *notes(group, different)]
         if form is Format.TEXT:
             documents.append(plain(columns, above, beside, references))
@@ -113,7 +112,9 @@ def compare(
                 export.comparison(columns, runs=group, forced=different, published=beside, verdicts=judged)
             )
             documents.append(json.dumps({"hypervisor": name, **compared} if name else compared, indent=1))
-    if form is Format.JSON and len(hosts) > 1:
+    if form is Format.CSV:
+        echo(export.to_csv(hosts, names), nl=False)
+    elif form is Format.JSON and len(hosts) > 1:
         echo(f"[{', '.join(documents)}]")
     else:
         echo(
