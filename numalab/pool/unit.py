@@ -129,16 +129,18 @@ def order(number: int, plan: Plan, boots: int | None, spread: int = 1) -> Order:
 
     InputError where `spread` hosts have too few rounds to be blocks in the statistics.
     """
+    least = spread * LEAST_ON_HOST
     if spread > 1 and boots is None:
         raise InputError(
-            f"case {plan.case_name}: --boots auto: what is spread over hosts is judged once: give a number",
+            f"case {plan.case_name}: what is spread over {spread} hosts is judged once, and not until its"
+            f" answer is clear: give a number, {least} or more",
             field="boots",
         )
-    if spread > 1 and (boots or 0) < spread * LEAST_ON_HOST:
+    if spread > 1 and boots is not None and boots < least:
         raise InputError(
             f"case {plan.case_name}: {boots} rounds over {spread} hosts: each needs {LEAST_ON_HOST} at least:"
-            f" --boots {spread * LEAST_ON_HOST} or more",
-            field="spread",
+            f" {least} or more",
+            field="boots",
         )
     patience = 60 * plan.case_size.minutes * experiment.VIRTUAL_PATIENCE
     # Twice: a boot from which others took processor time is taken again.
