@@ -508,10 +508,10 @@ class Driver:
             rounds, of = self._queue.progress(name)
             done += rounds * len(result.order.kernels)
             planned += of * len(result.order.kernels)
-        over = sum(result.over for result in self.results.values())
+        over = sum(result.over for result in self.whole.values())
         running = ", ".join(f"{one.host}: {one.order} {one.number + 1}" for one in self._queue.running[:8])
         return (
-            f"{done} of {planned} boots, {over} of {len(self.results)} experiments over;"
+            f"{done} of {planned} boots, {over} of {len(self.whole)} experiments over;"
             f" {len(self._known)} hosts, {len(self._queue.running)} rounds running {running}"
         )
 
