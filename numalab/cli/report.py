@@ -74,8 +74,8 @@ def compare(
     """Set runs side by side: times, rates and counters by kernel."""
     from numalab.model.values import jsonable
     from numalab.report import comparison, export, mail, replication
+    from numalab.runs import compatibility, record
     from numalab.runs import index as run_index
-    from numalab.runs import record
 
     if form is Format.SCHEMA:
         echo(json.dumps(export.schema(), indent=1))
