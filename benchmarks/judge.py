@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Error rates of verdicts, and how often they detect known effects: simulated boots, the same every time.
 
-Six tables, in percent: effects claimed where nothing changed, for several distributions; the known effects
+In percent, seven tables: effects claimed where nothing changed, for several distributions; the known ones
 (issue 4's table, KNOWN) detected; the same cases with "before" passed off as "after"; counters that should be
-0 (`to`) denied, by the share of boots that miss it; boots that drift; and two plans of `--boots auto`.
+0 (`to`) denied, by the share of boots that miss it; boots that drift; experiments that are spread over hosts,
+each a block; and two plans of `--boots auto`.
 
-    .venv/bin/python benchmarks/judge.py [--tries 2000] [--without-exact]
+    .venv/bin/python benchmarks/judge.py [--tries 2000] [--without-exact] [--only TABLE]
 """
 
 from __future__ import annotations
@@ -312,6 +313,60 @@ def drifting(
     return 100 * counted[0] / tries, 100 * counted[1] / tries
 
 
+HOSTS = ((1, 4), (2, 2), (1, 6), (2, 3), (3, 2), (1, 8), (2, 4), (4, 2))
+"""(hosts, rounds on each): experiments of 4, 6 and 8 rounds, on one host and spread."""
+
+
+def _speedy(draw: Draw) -> Callable[[np.random.Generator, npt.NDArray[np.float64]], npt.ArrayLike]:
+    """Boots of a distribution, on hosts of these speeds."""
+    return lambda rng, speeds: np.multiply(draw(rng, len(speeds)), speeds)
+
+
+ON_HOSTS: dict[str, tuple[Kind, Callable[[np.random.Generator, npt.NDArray[np.float64]], npt.ArrayLike]]] = {
+    "log-normal by 20 %": (RATIO, _speedy(_scattered(8, 0.2))),
+    "counts, log-normal by 20 %": (COUNT, _speedy(_scattered(5, 0.2))),
+    "counts, Poisson, mean 20": (COUNT, lambda rng, speeds: rng.poisson(20 * speeds)),
+    "two modes, even": (RATIO, _speedy(UNCHANGED["two modes, even"][1])),
+    "scatter grows with speed": (
+        RATIO,
+        lambda rng, speeds: speeds * np.exp(rng.normal(8, 0.1 * speeds, len(speeds))),
+    ),
+}
+
+VISIBLE = tuple(ON_HOSTS)[:3]
+"""Those whose scatter is small enough to see an effect of 1.6."""
+
+
+def show_hosts(tries: int) -> None:
+    """Print what it costs to spread an experiment over hosts of which each is twice as fast as another."""
+    print(
+        "\nspread over hosts that differ by a factor of two: `falls` held, %, hosts as blocks (as one host's)"
+    )
+    print(
+        f"{'hosts x rounds on each':44}" + "".join(f"{f'{hosts} x {rounds}':>13}" for hosts, rounds in HOSTS)
+    )
+    for what, ratio, names in (("nothing changed", 1.0, ON_HOSTS), ("falls by 1.6", 1 / 1.6, VISIBLE)):
+        for name in names:
+            cells = [spread(name, ratio, hosts, rounds, tries) for hosts, rounds in HOSTS]
+            shown = "".join(f"{f'{block:.1f} ({pooled:.1f})':>13}" for block, pooled in cells)
+            print(f"{f'{what}, {name}':44}{shown}", flush=True)
+
+
+def spread(name: str, ratio: float, hosts: int, rounds: int, tries: int) -> tuple[float, float]:
+    """How often `falls` holds, in percent, of rounds on hosts each of which is twice as fast as the one
+    before: with hosts as blocks, and as if all boots were of one host."""
+    rng, counted, (kind, draw) = np.random.default_rng(8), [0, 0], ON_HOSTS[name]
+    on = [f"h{host}" for host in range(hosts) for _ in range(rounds)]
+    speeds = np.repeat([2.0**host for host in range(hosts)], rounds)
+    for _ in range(tries):
+        before, after = np.asarray(draw(rng, speeds)), ratio * np.asarray(draw(rng, speeds))
+        sides = [_drawn(side, 0 if kind is COUNT else 12) for side in (before, after)]
+        for which, blocks in enumerate(((on, on), None)):
+            measured = expectation.with_values(ANY, sides[0], sides[1], kind, hosts=blocks)
+            counted[which] += expectation.together([measured], outlook=False)[0].answer is Answer.HOLDS
+    return 100 * counted[0] / tries, 100 * counted[1] / tries
+
+
 def two_boots(tries: int) -> float:
     """Effects claimed from two boots of each kernel without a change, in percent: why LEAST_BOOTS is 3."""
     rng, draw, held = np.random.default_rng(6), UNCHANGED["two modes, even"][1], 0
@@ -321,17 +376,30 @@ def two_boots(tries: int) -> float:
     return 100 * held / tries
 
 
+TABLES = {
+    "unchanged": show_unchanged,
+    "known": show_known,
+    "planted": show_planted,
+    "misses": show_misses,
+    "drift": show_drift,
+    "hosts": show_hosts,
+    "looks": show_looks,
+}
+
+
 def main() -> int:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--tries", type=int, default=2000)
     parser.add_argument("--without-exact", action="store_true", help="as if there were no exact test")
+    parser.add_argument("--only", metavar="TABLE", choices=TABLES, help=", ".join(TABLES))
     options = parser.parse_args()
     tries: int = options.tries
     if options.without_exact:
         effect.EXACT_BOOTS = sys.maxsize
-    for show in (show_unchanged, show_known, show_planted, show_misses, show_drift, show_looks):
-        show(tries)
+    for name, show in TABLES.items():
+        if options.only in (None, name):
+            show(tries)
     return 0
 
 

@@ -5,7 +5,8 @@ them.
 Each testcases/NAME.yml is a test on its first machine, or on each --lab-topology. It boots in its set-up
 (what breaks there is an error) and is judged in its call: passed, failed, or `cannot tell`, which is neither.
 Fixtures: `lab` (makes guests), `guest` (a fresh verified guest, ended with the test), `run` (a workload in
-it, measured and recorded), `deadline` (the test's own). Marks: `topology(NAME, memory=, vcpus=)`,
+it, measured and recorded), `deadline` (the test's own). With --lab-pool all cases are one night on the pool,
+and each test waits for its own experiment. Marks: `topology(NAME, memory=, vcpus=)`,
 `minutes(N)`, `kernel(NAME)`. host, guest and measure are imported when a guest is first used, so that tests
 without guests need no libvirt.
 """
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from numalab.cli.terminal import error_line, handle_signals, visible
+from numalab.cli.terminal import error_line, handle_signals, on_signals, visible
 from numalab.core.errors import HostError, InputError, LabError
 from numalab.core.process import Deadline
 from numalab.model.binding import parse_pin
@@ -40,8 +41,11 @@ if TYPE_CHECKING:
     from numalab.experiment.run import Outcome
     from numalab.guest.guest import Guest
     from numalab.host.hypervisor import Host
+    from numalab.pool.background import Background
 
 DEFAULT_MINUTES = 10.0
+NIGHT = pytest.StashKey["Background | LabError"]()
+"""The pool's night that runs the session's cases, or why there is none."""
 OPTIONS = {
     "accelerator": "--lab-accel",
     "clock": "--lab-clock",
@@ -111,6 +115,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="fresh boots of each kernel; auto: until the answer is clear",
     )
     add("connect", metavar="URI", default=None, help="libvirt connection")
+    group.addoption(
+        "--lab-pool",
+        action="store_true",
+        help="run the cases on the pool's hosts (lab.py pool up), side by side; other tests run here",
+    )
     add("rates", action="store_true", help="run the tests of the lab's own error rates, and nothing else")
     add(
         "at-most",
@@ -150,9 +159,23 @@ def pytest_configure(config: pytest.Config) -> None:
     ):
         config.addinivalue_line("markers", line)
     logging.getLogger("numalab").setLevel(logging.INFO)
+    if config.getoption("--lab-pool"):
+        _check_pool(config)
     if threading.current_thread() is threading.main_thread():  # no other may
         # By default Python ends at once on SIGTERM and SIGHUP, and the guest would stay.
         config.add_cleanup(handle_signals(_interrupt))
+
+
+def _check_pool(config: pytest.Config) -> None:
+    """A usage error for options that --lab-pool does not go with."""
+    if config.getoption("numprocesses", None) or config.getoption("dist", "no") != "no":
+        raise pytest.UsageError(
+            "--lab-pool: the pool runs cases side by side by itself: leave out xdist's -n"
+        )
+    if config.getoption("--connect"):
+        raise pytest.UsageError(
+            "--lab-pool --lab-connect: each host of a pool uses its own libvirt: give one of the two"
+        )
 
 
 def _interrupt() -> None:
@@ -236,14 +259,7 @@ class CaseItem(pytest.Item):
 
     def setup(self) -> None:
         """Boot everything. What breaks here is an error, not a failure: it says nothing about the kernels."""
-        from numalab.cli import live
-        from numalab.experiment import run as experiment
-        from numalab.host.hypervisor import connect
-
-        host = connect(self.config.getoption("--connect"), Deadline.after(60))
-        self.outcome = experiment.conduct(
-            self.plan, host, self.boots, limit=Deadline.after, view=live.View(self.plan, self.boots)
-        )
+        self.outcome = self._of_pool() if self.config.getoption("--lab-pool") else self._conducted()
         for verdict in self.outcome.verdicts:
             for finding in verdict.findings:
                 name = f"{verdict.after}.{finding.expectation.phase}.{finding.expectation.metric}"
@@ -257,6 +273,26 @@ class CaseItem(pytest.Item):
                     for key, value in facts.items()
                 ]
         self.user_properties += [("run", str(folder)) for _, folder in self.outcome.runs]
+
+    def _conducted(self) -> Outcome:
+        from numalab.cli import live
+        from numalab.experiment import run as experiment
+        from numalab.host.hypervisor import connect
+
+        host = connect(self.config.getoption("--connect"), Deadline.after(60))
+        return experiment.conduct(
+            self.plan, host, self.boots, limit=Deadline.after, view=live.View(self.plan, self.boots)
+        )
+
+    def _of_pool(self) -> Outcome:
+        """The outcome on the pool; the first case of the session begins the night of all."""
+        items = [item for item in self.session.items if isinstance(item, CaseItem)]
+        if NIGHT not in self.config.stash:
+            self.config.stash[NIGHT] = _begin_night(self.config, items)
+        night = self.config.stash[NIGHT]
+        if isinstance(night, LabError):
+            raise night
+        return night.outcome(items.index(self))
 
     def runtest(self) -> None:
         """Judge the case."""
@@ -276,6 +312,52 @@ class CaseItem(pytest.Item):
     def reportinfo(self) -> tuple[Path, int, str]:
         """The case's file and name."""
         return self.path, 0, self.name
+
+
+def _begin_night(config: pytest.Config, items: Sequence[CaseItem]) -> Background | LabError:
+    """A night of all cases, or why there is none: then all of them have that error."""
+    from numalab.cli.case import refuse_paths
+    from numalab.pool import cluster
+
+    try:
+        refuse_paths([], [item.plan for item in items], option="--lab-pool")
+        cluster.need_dask()
+        from numalab.pool.background import Background  # imports Dask, which takes a second
+
+        night = Background([(item.plan, item.boots) for item in items])
+    except LabError as error:
+        return error
+    _say(config, f"night {night.night}: {len(items)} experiments; dashboard: {night.dashboard}")
+    return night
+
+
+def _say(config: pytest.Config, line: str) -> None:
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter:
+        reporter.ensure_newline()
+        reporter.write_line(visible(line))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """End the pool's night with the session, as lab.py does after a Ctrl-C: running rounds come to their end,
+    unless another Ctrl-C ends them."""
+    night = session.config.stash.get(NIGHT, None)
+    if night is None or isinstance(night, LabError):
+        return
+    if not night.over and not night.whole:
+        _say(session.config, "no round begins any more; those that run come to their end; Ctrl-C ends them")
+    restore = (
+        on_signals(night.end, night.end)
+        if threading.current_thread() is threading.main_thread()
+        else lambda: None
+    )
+    try:
+        night.close()
+    finally:
+        restore()
+    if not night.whole:
+        _say(session.config, f"go on with it: ./lab.py matrix --resume {night.night}")
 
 
 def _plain(error: BaseException) -> str:

@@ -27,6 +27,13 @@ out (analysis of covariance, with a variance of its own for each kernel). It cos
 by both, and with it a part of the power of few boots; so it is done only where a drift is seen, and what is
 not seen stays in the spread. benchmarks/judge.py shows the rates of wrong answers with and without a drift.
 
+Several hosts. The rounds of an experiment that was spread over hosts are judged within each: a host is a
+block, whose level is its own (a two-way layout without interaction, on logs). The effect is the mean of the
+hosts' own differences, with the weights of least squares (`shares`); a kernel's variance is that of its boots
+about its means on the hosts, so that each host costs a degree of freedom of either kernel, and is not below
+the floor of each host's own counts. Where the kernels' effect is another one on each host, this is its mean
+over these hosts. No drift is looked for: each host has its own, and whole rounds bear it as one host's do.
+
 The exact test (permutation) is a second gate: with EXACT_BOOTS boots of each kernel or more a p is the larger
 one of both tests, and an interval has what either leaves in. Welch's test takes logs to be about normal, and
 two modes are not. Where the kernels' boots separate fully, no split is more extreme: Welch's decides alone.
@@ -39,9 +46,10 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain, islice
 from statistics import mean, median, variance
 from typing import TYPE_CHECKING
 
@@ -55,6 +63,8 @@ LEAST_BOOTS = 3
 """The least boots of each kernel for any decision. A counter that has two modes, chosen at random in each
 boot, seems to differ between two equal kernels with the chance `two_modes`: 12 % with 2 boots of each, 3 %
 with 3."""
+LEAST_ON_HOST = 2
+"""The least boots of each kernel on a host that is a block: one has no spread within its host."""
 EXACT_BOOTS = 5
 """The least boots of each kernel for which the exact test is asked. With 4 it could reject one split of 70
 alone, and would deny effects much less often; with 3 it would change nothing."""
@@ -88,10 +98,17 @@ class Effect:
     """What was taken out of the boots' logs."""
     logs: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     """The boots' logs, before and after, without the drift; None where only their spread is supposed."""
+    hosts: tuple[tuple[float, float], ...] = ()
+    """Boots before and after on each host, where hosts are blocks, and `logs` are in their order."""
 
     @property
     def _parts(self) -> list[tuple[float, float]]:
         """The parts of the variance of `log`, each with its degrees of freedom."""
+        if self.hosts:
+            return [
+                (variance * weight, n - len(self.hosts))
+                for variance, weight, n in zip(self.variances, _weights(self.hosts), self.boots, strict=True)
+            ]
         lost = self.drift.lost if self.drift else (0.0, 0.0)
         parts = [
             (variance / n, n - 1 - less)
@@ -118,7 +135,8 @@ class Effect:
         """See permutation.shifts; None where the exact test is not asked."""
         if self.logs is None or min(self.boots) < EXACT_BOOTS:
             return None
-        return permutation.shifts(*self.logs)
+        cells = [(int(before), int(after)) for before, after in self.hosts]
+        return permutation.shifts(*self.logs, cells)
 
     @property
     def planned_freedom(self) -> float:
@@ -184,24 +202,27 @@ def compare(
     counts: bool,
     share: bool = False,
     positions: tuple[Sequence[float], Sequence[float]] | None = None,
+    hosts: tuple[Sequence[str], Sequence[str]] | None = None,
 ) -> Effect:
     """The effect between the values of two or more boots of each kernel. No value is negative, not all are 0.
 
     `counts`: the values are numbers of events, not ratios or times; others may not be `mixed`.
     `share`: they are percentages, and the effect is that of their odds.
     `positions`: of the boots in their experiment; without them no drift is looked for.
+    `hosts`: the hosts of the boots, if they are blocks: LEAST_ON_HOST boots of each kernel on each.
     """
     both = [*before, *after]
     extra = edge(both) if share else shift(both, counts=counts)
-    if share:
-        floors = [
-            sum((extra / (part + extra)) ** 2 for part in (mean(side), 100 - mean(side)))
-            for side in (before, after)
-        ]
-    else:
-        floors = [1 / (mean(side) + extra) if counts else 0.0 for side in (before, after)]
-    sides = [logs(side, extra, share=share) for side in (before, after)]
     vanished = (not share and not any(before), not share and not any(after))
+    if hosts:
+        return _within(
+            [_by_host(side, of_side) for side, of_side in zip((before, after), hosts, strict=True)],
+            lambda side: logs(side, extra, share=share),
+            lambda side: _floor(side, extra, counts=counts, share=share),
+            vanished,
+        )
+    floors = [_floor(side, extra, counts=counts, share=share) for side in (before, after)]
+    sides = [logs(side, extra, share=share) for side in (before, after)]
     log, drift = mean(sides[1]) - mean(sides[0]), None
     if positions and not any(vanished) and min(len(before), len(after)) >= LEAST_BOOTS:
         drift = _drift(sides, positions, floors)
@@ -219,6 +240,61 @@ def compare(
         vanished=vanished,
         drift=drift,
         logs=(tuple(sides[0]), tuple(sides[1])),
+    )
+
+
+def _floor(side: Sequence[float], extra: float, *, counts: bool, share: bool) -> float:
+    """The least variance of a boot's log."""
+    if share:
+        return sum((extra / (part + extra)) ** 2 for part in (mean(side), 100 - mean(side)))
+    return 1 / (mean(side) + extra) if counts else 0.0
+
+
+def shares(hosts: Sequence[tuple[float, float]]) -> list[float]:
+    """Each host's share in the effect within hosts, by its boots before and after: least squares' weights."""
+    weights = [before * after / (before + after) for before, after in hosts]
+    return [weight / sum(weights) for weight in weights]
+
+
+def _weights(hosts: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """What the variances of a boot before and of one after add to that of the effect within hosts."""
+    parts = list(zip(shares(hosts), hosts, strict=True))
+    return sum(part**2 / n for part, (n, _) in parts), sum(part**2 / n for part, (_, n) in parts)
+
+
+def _by_host(values: Sequence[float], hosts: Sequence[str]) -> list[list[float]]:
+    """The values of each host, the hosts in the order of their names."""
+    pairs = list(zip(hosts, values, strict=True))
+    return [[value for host, value in pairs if host == name] for name in sorted(set(hosts))]
+
+
+def _within(
+    sides: Sequence[Sequence[Sequence[float]]],
+    logs_of: Callable[[Sequence[float]], list[float]],
+    floor_of: Callable[[Sequence[float]], float],
+    vanished: tuple[bool, bool],
+) -> Effect:
+    """The effect within hosts, of both sides' values by host."""
+    values = [[logs_of(host) for host in side] for side in sides]
+    hosts = tuple((len(before), len(after)) for before, after in zip(*sides, strict=True))
+    boots = (sum(before for before, _ in hosts), sum(after for _, after in hosts))
+    parts = shares(hosts)
+    variances = []
+    for side, counted, n, whole in zip(values, sides, boots, _weights(hosts), strict=True):
+        own = sum(variance(host) * (len(host) - 1) for host in side) / (n - len(hosts))
+        weighted = (
+            part**2 / len(host) * max(own, floor_of(host)) for part, host in zip(parts, counted, strict=True)
+        )
+        variances.append(sum(weighted) / whole)
+    return Effect(
+        boots=boots,
+        log=sum(
+            part * (mean(after) - mean(before)) for part, before, after in zip(parts, *values, strict=True)
+        ),
+        variances=(variances[0], variances[1]),
+        vanished=vanished,
+        logs=(tuple(chain(*values[0])), tuple(chain(*values[1]))),
+        hosts=hosts,
     )
 
 
@@ -334,7 +410,23 @@ def _p_welch(effect: Effect, distance: float) -> float:
         from scipy.special import stdtr
 
         return min(1.0, float(2 * stdtr(effect.freedom, -abs(distance) / effect.error)))
-    return two_modes(effect.boots) if abs(distance) > NO_SPREAD else 1.0
+    if abs(distance) <= NO_SPREAD:
+        return 1.0
+    return two_modes(effect.boots) if _one_way(effect) else 1.0
+
+
+def _one_way(effect: Effect) -> bool:
+    """Whether the kernels differ on each host, in one direction. Where boots have no spread, and only some
+    hosts show a difference, modes chosen by host do that as well."""
+    if effect.logs is None or not effect.hosts:
+        return True
+    before, after = map(iter, effect.logs)
+    signs = {
+        math.copysign(1, apart) if abs(apart) > NO_SPREAD else 0.0
+        for n, m in effect.hosts
+        for apart in [mean(islice(after, int(m))) - mean(islice(before, int(n)))]
+    }
+    return len(signs) == 1
 
 
 def share(part: int, whole: int, alpha: float) -> tuple[float, float]:
@@ -381,7 +473,8 @@ def boots_range(
     from scipy.special import chdtri
 
     if effect.error <= NO_SPREAD:
-        return (LEAST_BOOTS, LEAST_BOOTS) if distance - max(least, 0.0) > NO_SPREAD else None
+        fewest = _fewest(effect)
+        return (fewest, fewest) if distance - max(least, 0.0) > NO_SPREAD else None
     freedom = effect.freedom
     ends = [freedom / float(chdtri(freedom, part)) for part in ((1 - POWER) / 2, (1 + POWER) / 2)]
     found = [_boots_needed(effect, distance, alpha, least, times) for times in ends]
@@ -391,11 +484,16 @@ def boots_range(
 def _boots_needed(effect: Effect, distance: float, alpha: float, least: float, times: float) -> int | None:
     if distance - max(least, 0.0) <= NO_SPREAD:
         return None
-    return LEAST_BOOTS + bisect_left(
-        range(LEAST_BOOTS, MOST_BOOTS),
+    return (fewest := _fewest(effect)) + bisect_left(
+        range(fewest, MOST_BOOTS),
         True,
         key=lambda boots: _Chance(_imagined(effect, boots, times), alpha)(distance, least) >= POWER,
     )
+
+
+def _fewest(effect: Effect) -> int:
+    """The least boots of each kernel that can decide."""
+    return max(LEAST_BOOTS, LEAST_ON_HOST * len(effect.hosts))
 
 
 def _imagined(effect: Effect, boots: int, times: float) -> Effect:
@@ -409,7 +507,8 @@ def _imagined(effect: Effect, boots: int, times: float) -> Effect:
     drift = effect.drift and replace(
         effect.drift, variance=times * effect.drift.variance / longer**3, apart=effect.drift.apart / longer
     )
-    return replace(effect, boots=(boots, boots), variances=(first, second), drift=drift)
+    hosts = tuple((boots / len(effect.hosts),) * 2 for _ in effect.hosts)
+    return replace(effect, boots=(boots, boots), variances=(first, second), drift=drift, hosts=hosts)
 
 
 class _Chance:

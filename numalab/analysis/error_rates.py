@@ -159,6 +159,7 @@ def _experiment(runs: Sequence[Run]) -> Experiment | None:
     builds = {(run.kernel, run.guest.kernel_hash, run.release) for run in runs}
     if (
         not expect
+        or any(one.block for one in places)  # boots of several hosts are not split as one host's are
         or len({one.boot for one in places}) < max(one.planned or 0 for one in places)
         or len({_alike(run) for run in runs}) > 1
         or len(builds) > len({run.kernel for run in runs})

@@ -94,10 +94,11 @@ def with_values(
     silent: str = "",
     label: str = "",
     positions: tuple[Sequence[float], Sequence[float]] | None = None,
+    hosts: tuple[Sequence[str], Sequence[str]] | None = None,
 ) -> MeasuredExpectation:
     """An expectation with the values of the boots that have one.
 
-    `obstacle` to `label`: see the class. `positions`: see effect.compare.
+    `obstacle` to `label`: see the class. `positions`, `hosts`: see effect.compare.
     """
     values, fewest = [*before, *after], min(len(before), len(after))
     share = kind is Kind.SHARE
@@ -127,13 +128,19 @@ def with_values(
         )
     else:
         trouble = ""
-    sound = fewest > 1 and min(values) >= 0 and any(values) and not halves
+    thin = _thin_hosts(hosts) if hosts else []
+    if thin and fewest:
+        trouble = trouble or (
+            f"{expectation.metric}: {', '.join(thin)}: a host of an experiment that is spread needs"
+            f" {effect.LEAST_ON_HOST} boots of each kernel that have it"
+        )
+    sound = not thin and fewest > 1 and min(values) >= 0 and any(values) and not halves
     sound = sound and not (share and max(values) > 100)
     return MeasuredExpectation(
         expectation=expectation,
         before=tuple(before),
         after=tuple(after),
-        effect=effect.compare(before, after, counts=counts, share=share, positions=positions)
+        effect=effect.compare(before, after, counts=counts, share=share, positions=positions, hosts=hosts)
         if sound
         else None,
         obstacle=obstacle or trouble,
@@ -141,6 +148,16 @@ def with_values(
         label=label,
         odds=share,
     )
+
+
+def _thin_hosts(hosts: tuple[Sequence[str], Sequence[str]]) -> list[str]:
+    """The hosts that have too few boots to be a block, with their numbers."""
+    boots = {name: (hosts[0].count(name), hosts[1].count(name)) for name in sorted({*hosts[0], *hosts[1]})}
+    return [
+        f"{name} has {before} and {after} boots"
+        for name, (before, after) in boots.items()
+        if min(before, after) < effect.LEAST_ON_HOST
+    ]
 
 
 def together(
@@ -361,6 +378,7 @@ def _effect_text(observed: Effect, expected: Expectation, alpha: float, *, odds:
     ends = f"{low:.3g} or more" if high is None else f"{low:.3g} to {high:.3g}"
     bound, word = (1 / asked, "less") if expected.direction is Direction.FALLS else (asked, "more")
     of = " of the odds p/(100 - p)" if odds else ""
+    of += f" within {len(observed.hosts)} hosts" if observed.hosts else ""
     drift = (
         f"; a drift by a factor of {math.exp(observed.drift.log):.4g} from boot to boot is taken out"
         if observed.drift

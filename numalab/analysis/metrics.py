@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from numalab.core.errors import InputError
 from numalab.model.case import Cost
@@ -405,11 +405,19 @@ def values(runs: Iterable[Run], metric: str, pattern: str) -> list[float]:
     return [number for run in runs if (number := value(run, metric, pattern)) is not None]
 
 
-def placed(
-    before: Sequence[Run], after: Sequence[Run], metric: str, pattern: str
-) -> tuple[list[float], list[float], tuple[list[float], list[float]] | None]:
-    """The values of both sides, of the boots that have one, and these boots' numbers in their experiment:
-    None unless one experiment made all."""
+class Placed(NamedTuple):
+    """The values of both sides of a comparison, of the boots that have one, and where these boots stood."""
+
+    before: list[float]
+    after: list[float]
+    positions: tuple[list[float], list[float]] | None
+    """The boots' numbers in their experiment; None unless one experiment made all, on one host."""
+    hosts: tuple[list[str], list[str]] | None
+    """The boots' hosts, where one experiment was spread over several."""
+
+
+def placed(before: Sequence[Run], after: Sequence[Run], metric: str, pattern: str) -> Placed:
+    """The values of both sides, and where their boots stood."""
     places = [run.place for run in (*before, *after)]
     single = len({place.experiment if place else "" for place in places}) == 1 and None not in places
     kept = [
@@ -418,9 +426,12 @@ def placed(
     ]
     first, second = ([number for number, _ in side] for side in kept)
     if not single:
-        return first, second, None
+        return Placed(first, second, None, None)
+    if all(place and place.block for place in places):
+        here, there = ([run.place.block for _, run in side if run.place] for side in kept)
+        return Placed(first, second, None, (here, there))
     one, other = ([float(run.place.boot) for _, run in side if run.place] for side in kept)
-    return first, second, (one, other)
+    return Placed(first, second, (one, other), None)
 
 
 def known(metric: str) -> bool:

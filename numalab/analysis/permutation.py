@@ -9,7 +9,12 @@ on nothing but equal shapes, and needs boots: with 3 of each side the least p is
 The statistic is the difference of means. A split that swaps the values B of "before" for as many values A of
 "after" has a difference as large as the observed one exactly when the shift is at least mean(A) - mean(B). So
 those numbers, sorted, give the p of every shift and the interval too (Maritz 1979), which leaves a shift out
-exactly where the test rejects it. Not here: when it is asked, and beside what (effect).
+exactly where the test rejects it.
+
+With several hosts as blocks a boot is exchangeable with those of its own host only: a split is made of one in
+each host, and the statistic is the mean of the hosts' differences with the weights of effect.shares. With
+these, too, it is mean(A) - mean(B) of all values that a split swaps, on whatever hosts, that decides. Not
+here: when the test is asked, and beside what (effect).
 """
 
 from __future__ import annotations
@@ -18,7 +23,7 @@ import math
 import random
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import combinations
+from itertools import combinations, product
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # its import takes long, and most commands judge nothing
@@ -33,11 +38,16 @@ SAME = 1e-9
 """Shifts that differ by less differ by rounding."""
 
 
-def shifts(before: Sequence[float], after: Sequence[float]) -> npt.NDArray[np.float64]:
-    """For each split but the observed one the shift at which it is as extreme, in ascending order."""
+def shifts(
+    before: Sequence[float], after: Sequence[float], cells: Sequence[tuple[int, int]] = ()
+) -> npt.NDArray[np.float64]:
+    """For each split but the observed one the shift at which it is as extreme, in ascending order.
+
+    `cells`: the numbers of values before and after on each host, whose values follow each other; () for one.
+    """
     import numpy as np
 
-    return np.sort(_weights(len(before), len(after)) @ np.array([*before, *after]))
+    return np.sort(_weights(tuple(cells) or ((len(before), len(after)),)) @ np.array([*before, *after]))
 
 
 def p(ordered: npt.NDArray[np.float64], shift: float) -> float:
@@ -58,18 +68,25 @@ def interval(ordered: npt.NDArray[np.float64], alpha: float) -> tuple[float, flo
 
 
 @lru_cache(maxsize=4)
-def _weights(before: int, after: int) -> npt.NDArray[np.float64]:
+def _weights(cells: tuple[tuple[int, int], ...]) -> npt.NDArray[np.float64]:
     """For each split but the observed one a row of weights: with the values of both sides, its shift."""
     import numpy as np
 
-    whole = before + after
-    if math.comb(whole, after) <= MOST_SPLITS:
-        chosen = np.array(list(combinations(range(whole), after)))
+    before, after = (sum(cell[side] for cell in cells) for side in (0, 1))
+    if math.prod(math.comb(sum(cell), cell[1]) for cell in cells) <= MOST_SPLITS:
+        of_hosts = [list(combinations(range(sum(cell)), cell[1])) for cell in cells]
+        chosen = [np.array(rows) for rows in zip(*product(*of_hosts), strict=True)]
     else:
         draw = random.Random(SEED)
-        chosen = np.array([draw.sample(range(whole), after) for _ in range(MOST_SPLITS)])
-    taken = np.zeros((len(chosen), whole))
-    np.put_along_axis(taken, chosen, 1.0, axis=1)
+        chosen = [
+            np.array([draw.sample(range(sum(cell)), cell[1]) for _ in range(MOST_SPLITS)]) for cell in cells
+        ]
+    taken = np.zeros((len(chosen[0]), before + after))
+    first, second = 0, before
+    for (one, other), rows in zip(cells, chosen, strict=True):
+        columns = np.array([*range(first, first + one), *range(second, second + other)])
+        np.put_along_axis(taken, columns[rows], 1.0, axis=1)
+        first, second = first + one, second + other
     moved = taken[:, :before].sum(axis=1)
     taken, moved = taken[moved > 0], moved[moved > 0]
     weights: npt.NDArray[np.float64] = np.hstack([-taken[:, :before], 1 - taken[:, before:]])

@@ -22,7 +22,7 @@ from itertools import pairwise
 
 from numalab.analysis import expectation, kernel_state, metrics
 from numalab.analysis.calibration import Calibration, inside
-from numalab.analysis.effect import LEAST_BOOTS
+from numalab.analysis.effect import LEAST_BOOTS, LEAST_ON_HOST
 from numalab.core.errors import InputError
 from numalab.model import order
 from numalab.model.case import Arm, CaseSize, Expectation, Place
@@ -98,7 +98,7 @@ def verdict(
         grade=_grade(answer, findings),
         findings=findings,
         runs=tuple(run.id for run in whole),
-        varied=_varied(whole),
+        varied="; ".join(filter(None, (spread(whole), _varied(whole)))),
         doubts=tuple(
             map(
                 _line,
@@ -219,7 +219,37 @@ def _unlike(every: Sequence[Run], whole: Sequence[Run]) -> list[str]:
         for arm in Arm
         for line in compatibility.differences(_side(whole, arm), _kernel)
     ]
-    return [*compatibility.differences(whole), *compatibility.differences(whole, _inputs), *kernels]
+    alike = [*compatibility.differences(whole), *compatibility.differences(whole, _inputs), *kernels]
+    return [*alike, *_thin_hosts(whole)]
+
+
+def _thin_hosts(runs: Sequence[Run]) -> list[str]:
+    """A line for each host of a spread experiment that has too few boots to be a block in the statistics."""
+    return [
+        f"host {name} has {before} and {after} boots, and {LEAST_ON_HOST} of each kernel are the least"
+        for name, (before, after) in hosts(runs).items()
+        if min(before, after) < LEAST_ON_HOST
+    ]
+
+
+def hosts(runs: Sequence[Run]) -> dict[str, tuple[int, int]]:
+    """Host -> its boots before and after, of the unbroken runs of an experiment that was spread over hosts;
+    empty for others."""
+    counts = Counter((run.place.block, run.place.arm) for run in runs if run.place and not run.error)
+    names = sorted({name for name, _ in counts if name})
+    return {name: (counts[name, Arm.BEFORE], counts[name, Arm.AFTER]) for name in names}
+
+
+def spread(runs: Sequence[Run]) -> str:
+    """Over which hosts an experiment was spread, in words; '' for one that was not."""
+    found = hosts(runs)
+    if not found:
+        return ""
+    boots = ", ".join(f"{name} {before} and {after}" for name, (before, after) in found.items())
+    return (
+        f"spread over {len(found)} host{'s' * (len(found) > 1)}, each a block: boots on {boots}; the effect"
+        " is that within hosts"
+    )
 
 
 def _inputs(run: Run) -> Traits:
@@ -236,9 +266,7 @@ def _kernel(run: Run) -> Traits:
 
 def _measured(expected: Expectation, sides: Sides) -> expectation.MeasuredExpectation:
     """An expectation with the values of the boots that have one."""
-    before, after, positions = metrics.placed(
-        sides[Arm.BEFORE], sides[Arm.AFTER], expected.metric, expected.phase
-    )
+    found = metrics.placed(sides[Arm.BEFORE], sides[Arm.AFTER], expected.metric, expected.phase)
     kind = metrics.kind(expected.metric)
     release = next((run.release for run in sides[Arm.AFTER]), "")
     runs = [run for side in sides.values() for run in side]
@@ -250,13 +278,14 @@ def _measured(expected: Expectation, sides: Sides) -> expectation.MeasuredExpect
     )
     return expectation.with_values(
         expected,
-        before,
-        after,
+        found.before,
+        found.after,
         kind,
         obstacle=unfit,
         silent="emulated" if unfit else foreign,
         label="instruction time" if metrics.instruction_time(expected.metric, runs) and not unfit else "",
-        positions=positions,
+        positions=found.positions,
+        hosts=found.hosts,
     )
 
 

@@ -59,6 +59,15 @@ TopologyOption = Annotated[
 PoolOption = Annotated[
     bool, typer.Option("--pool", help="on the pool's hosts (pool up) instead of this machine")
 ]
+SpreadOption = Annotated[
+    int,
+    typer.Option(
+        "--spread",
+        metavar="N",
+        min=1,
+        help="share each case's rounds among N hosts of the pool, each a block in the statistics (--pool)",
+    ),
+]
 BootsOption = Annotated[
     str | None,
     typer.Option(
@@ -187,6 +196,7 @@ def run(
     pin: PinOption = "auto",
     huge_pages: HugePagesOption = None,
     pool: PoolOption = False,
+    spread: SpreadOption = 1,
     uri: Uri = None,
 ) -> None:
     """Run cases: fresh guests of each kernel in turn, then a verdict from their counters."""
@@ -209,8 +219,8 @@ def run(
         for case in cases
     ]
     if pool:
-        _refuse_paths(cases, plans)
-    conduct_all([(plan, boots_option(boots, plan)) for plan in plans], pool=pool, uri=uri)
+        refuse_paths(cases, plans)
+    conduct_all([(plan, boots_option(boots, plan)) for plan in plans], pool=pool, spread=spread, uri=uri)
 
 
 def matrix(
@@ -239,6 +249,7 @@ def matrix(
     pin: PinOption = "auto",
     huge_pages: HugePagesOption = None,
     pool: PoolOption = False,
+    spread: SpreadOption = 1,
     resume: Annotated[
         str | None,
         typer.Option("--resume", metavar="NIGHT", help="go on with a night on the pool, from the store"),
@@ -252,7 +263,7 @@ def matrix(
     from numalab.model.values import SizeClass
 
     if resume:
-        given = (cases, sizes, topologies, kernels, series, boots, huge_pages, pool, uri)
+        given = (cases, sizes, topologies, kernels, series, boots, huge_pages, pool, uri, spread > 1)
         if any(given) or (accelerator, clock, pin) != ("auto", "auto", "auto"):
             raise InputError(
                 f"--resume {resume}: the night has its cases and their options already: give no others"
@@ -282,22 +293,24 @@ def matrix(
     if not plans:
         raise InputError("the matrix is empty: no case has these sizes and kernels")
     if pool:
-        _refuse_paths(cases or [], plans)
-    conduct_all([(plan, boots_option(boots, plan)) for plan in plans], pool=pool, uri=uri)
+        refuse_paths(cases or [], plans)
+    conduct_all([(plan, boots_option(boots, plan)) for plan in plans], pool=pool, spread=spread, uri=uri)
 
 
-def _refuse_paths(cases: Sequence[str], plans: Sequence[Plan]) -> None:
+def refuse_paths(cases: Sequence[str], plans: Sequence[Plan], option: str = "--pool") -> None:
     """InputError for a file that is given as a path: a host of a pool would use its own of that name."""
     kernels = (kernel.name for plan in plans for kernel in plan.kernels)
     topologies = (plan.machine.topology for plan in plans)
     if path := next((word for word in (*cases, *kernels, *topologies) if "/" in word), None):
         raise InputError(
-            f"--pool: {path}: is a path: give the name of a file in testcases/, kernels/ or topologies/,"
+            f"{option}: {path}: is a path: give the name of a file in testcases/, kernels/ or topologies/,"
             " which every host of the pool has"
         )
 
 
-def conduct_all(plans: Sequence[tuple[Plan, int | None]], *, pool: bool, uri: str | None) -> None:
+def conduct_all(
+    plans: Sequence[tuple[Plan, int | None]], *, pool: bool, uri: str | None, spread: int = 1
+) -> None:
     """Run experiments, print their verdicts, and exit with the gravest status.
 
     An error ends its experiment; the others are run. Cancelled ends all at once.
@@ -307,8 +320,12 @@ def conduct_all(plans: Sequence[tuple[Plan, int | None]], *, pool: bool, uri: st
             raise InputError(
                 "--pool --connect: each host of a pool uses its own libvirt; give one of the two"
             )
-        _night(None, plans)
+        _night(None, plans, spread)
         return
+    if spread > 1:
+        raise InputError(
+            f"--spread {spread}: this machine is one host: with --pool the pool's share the rounds"
+        )
     verdicts: list[Verdict] = []
     errors: list[LabError] = []
     for plan, boots in plans:
@@ -340,7 +357,7 @@ def _show_outcome(name: str, verdicts: Sequence[Verdict], runs: Sequence[Run]) -
     echo(as_called(f"\ntables: ./lab.py compare {name}    judge again: ./lab.py verdict {name}"))
 
 
-def _night(name: str | None, plans: Sequence[tuple[Plan, int | None]]) -> None:
+def _night(name: str | None, plans: Sequence[tuple[Plan, int | None]], spread: int = 1) -> None:
     """Run plans on the pool, or go on with the night of this name."""
     from numalab.pool import cluster
 
@@ -358,7 +375,7 @@ def _night(name: str | None, plans: Sequence[tuple[Plan, int | None]]) -> None:
         night = (
             nights.Night(name)
             if name
-            else nights.make([unit.order(number, *one) for number, one in enumerate(plans)])
+            else nights.make([unit.order(number, *one, spread) for number, one in enumerate(plans)])
         )
         echo(
             f"night {night.name}: {len(night.orders)} experiments; dashboard: {client.dashboard_link}",
@@ -399,29 +416,36 @@ def verdict(
         bool, typer.Option("--force", help="judge runs that are not comparable, and say so")
     ] = False,
 ) -> None:
-    """Judge runs again, without a guest."""
+    """Judge runs again, without a guest; those of several hypervisors, on each by itself."""
     from numalab.experiment import run as experiment
+    from numalab.model.case import Arm
     from numalab.report import text as report_text
+    from numalab.runs import compatibility, record
     from numalab.runs import index as run_index
-    from numalab.runs import record
 
     chosen = [record.read(folder) for folder in run_index.choose(runs)]
-    verdicts = experiment.verdicts(chosen, force=force)
+    hosts = [chosen] if force else compatibility.by_hypervisor(chosen)
+    verdicts: list[Verdict] = []
+    for group in hosts:
+        if len(hosts) > 1:
+            echo(f"hypervisor {compatibility.hypervisor(group)}:")
+            if {run.place.arm for run in group if run.place} != set(Arm):
+                echo("  no verdict: it has boots of one side only")
+                continue
+        judged = experiment.verdicts(group, force=force)
+        verdicts += judged
+        for one in judged:
+            echo(report_text.verdict(experiment.among_others(one, group)))
     if not verdicts:
         raise InputError(
             'there is no run of a kernel "after" among these: a verdict needs both sides of an experiment'
+            + " on one hypervisor" * (len(hosts) > 1)
         )
-    for one in verdicts:
-        echo(report_text.verdict(experiment.among_others(one, chosen)))
     for name in dict.fromkeys(run.place.experiment for run in chosen if run.place):
-        first = min(
-            (run for run in chosen if run.place and run.place.experiment == name), key=lambda run: run.started
-        )
-        echo(
-            f"judged: experiment {name}, begun {first.started} on"
-            f" {first.host.get('machine', 'an unknown machine')}"
-        )
-    raise typer.Exit(status(verdicts))
+        own = [run for run in chosen if run.place and run.place.experiment == name]
+        machines = dict.fromkeys(run.host.get("machine", "an unknown machine") for run in own)
+        echo(f"judged: experiment {name}, begun {min(run.started for run in own)} on {', '.join(machines)}")
+    raise typer.Exit(status(tuple(verdicts)))
 
 
 def calibrate(

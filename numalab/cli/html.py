@@ -48,15 +48,18 @@ def report(
 
     recorded = [(record.read(folder), folder) for folder in run_index.choose(words)]
     runs = [run for run, _ in recorded]
-    for group in sections.together(runs):
+    for group in sections.together(runs, apart=not force):
         report_commands.unlike(group, force=force)
-    echo(html.write(recorded, verdicts(runs, force=force), target, baseline=baseline))
+    judged = verdicts(runs, force=force)
+    echo(html.write(recorded, judged, target, baseline=baseline, apart=not force))
 
 
 def verdicts(runs: Sequence[Run], *, force: bool) -> list[Verdict]:
-    """The verdicts of each experiment that has runs of both arms, in order; other experiments have none."""
+    """The verdicts of each experiment that has runs of both arms, in order; other experiments have none. On
+    each hypervisor by itself, unless they are forced together."""
     from numalab.experiment import run as experiment
     from numalab.model.case import Arm
+    from numalab.runs import compatibility
 
     experiments: dict[str, list[Run]] = {}
     for run in runs:
@@ -64,7 +67,8 @@ def verdicts(runs: Sequence[Run], *, force: bool) -> list[Verdict]:
             experiments.setdefault(run.place.experiment, []).append(run)
     both = [
         members
-        for members in experiments.values()
+        for whole in experiments.values()
+        for members in ([whole] if force else compatibility.by_hypervisor(whole))
         if {run.place.arm for run in members if run.place} == set(Arm)
     ]
     return [

@@ -74,8 +74,8 @@ def compare(
     """Set runs side by side: times, rates and counters by kernel."""
     from numalab.model.values import jsonable
     from numalab.report import comparison, export, mail, replication
+    from numalab.runs import compatibility, record
     from numalab.runs import index as run_index
-    from numalab.runs import record
 
     if form is Format.SCHEMA:
         echo(json.dumps(export.schema(), indent=1))
@@ -85,36 +85,42 @@ def compare(
             "compare: which runs? Give runs, an experiment or a case; lab.py runs shows what there is"
         )
     runs = [record.summary(folder) for folder in run_index.choose(words, size=size, topology=topology)]
-    forced = unlike(runs, force=force)
-    columns = comparison.columns(runs, baseline)
-    references = mirrored(runs) if with_published else {}
-    beside = replication.beside(references, columns, comparison.before(columns))
-    if form is Format.CSV:
-        echo(export.to_csv(runs), nl=False)
-    elif form is Format.JSON:
-        judged, _ = verdicts(runs, force=force)
-        echo(
-            json.dumps(
-                jsonable(
-                    export.comparison(columns, runs=runs, forced=forced, published=beside, verdicts=judged)
-                ),
-                indent=1,
+    # Runs of several hypervisors are set side by side on each by itself, unless all are forced together.
+    hosts = [runs] if force else compatibility.by_hypervisor(runs)
+    names = [compatibility.hypervisor(group) if len(hosts) > 1 else "" for group in hosts]
+    forced = [unlike(group, force=force) for group in hosts]
+    documents = []
+    for group, name, different in zip(hosts, names, forced, strict=True):
+        columns = comparison.columns(group, baseline)
+        references = mirrored(group) if with_published else {}
+        beside = replication.beside(references, columns, comparison.before(columns))
+        if form is Format.CSV:
+            continue
+        above = [*([f"hypervisor {name}"] if name else []), *notes(group, different)]
+        if form is Format.TEXT:
+            documents.append(plain(columns, above, beside, references))
+            continue
+        judged, doubts = verdicts(group, force=force)
+        if form is Format.MAIL:
+            documents.append(
+                mail.compose(
+                    columns, notes=[*above, *doubts], beside=beside, references=references, verdicts=judged
+                )
             )
-        )
-    elif form is Format.MAIL:
-        judged, doubts = verdicts(runs, force=force)
-        echo(
-            mail.compose(
-                columns,
-                notes=[*notes(runs, forced), *doubts],
-                beside=beside,
-                references=references,
-                verdicts=judged,
-            ),
-            nl=False,
-        )
+        else:
+            compared = jsonable(
+                export.comparison(columns, runs=group, forced=different, published=beside, verdicts=judged)
+            )
+            documents.append(json.dumps({"hypervisor": name, **compared} if name else compared, indent=1))
+    if form is Format.CSV:
+        echo(export.to_csv(hosts, names), nl=False)
+    elif form is Format.JSON and len(hosts) > 1:
+        echo(f"[{', '.join(documents)}]")
     else:
-        echo(plain(columns, notes(runs, forced), beside, references))
+        echo(
+            "\n\n".join(documents) if form is Format.TEXT else "\n".join(documents),
+            nl=form is not Format.MAIL,
+        )
 
 
 def unlike(runs: Sequence[Run], *, force: bool) -> tuple[str, ...]:

@@ -91,11 +91,12 @@ def run(
     first: int = 0,
     planned: int | None = None,
     looks: int = 1,
+    block: str = "",
     limit: Callable[[float], Deadline],
     began: Callable[[ExperimentBoot], runner.Watcher | None] = lambda _: None,
 ) -> Generator[tuple[Run, Path]]:
     """Boot and measure rounds `first` to `boots` - 1, plan.side_by_side guests at a time. Yields a run for
-    each boot, in order. `planned` rounds are in the record; None: `boots`.
+    each boot, in order. `planned` rounds are in the record; None: `boots`. `block`: see Place.
 
     An error in any boot ends the experiment; earlier runs stay. Nothing begins while the caller looks at a
     run. Close the generator when not all of it is used: that ends the boots in progress.
@@ -113,6 +114,7 @@ def run(
                 planned=(planned or boots) * len(plan.kernels),
                 seed=plan.seed,
                 side_by_side=plan.side_by_side or 1,
+                block=block,
             ),
         )
         for number, index in boot_order(plan.kernels, boots, first=first, seed=plan.seed or 0)
@@ -378,6 +380,7 @@ def one_round(
     experiment: str,
     rounds: int,
     looks: int,
+    block: str = "",
     settled: Settled | None,
     given: Builds | None = None,
     limit: Callable[[float], Deadline],
@@ -408,6 +411,7 @@ def one_round(
             first=number,
             planned=rounds,
             looks=looks,
+            block=block,
             limit=limit,
         )
         with closing(boots):
@@ -477,7 +481,8 @@ def verdicts(runs: Sequence[Run], *, force: bool = False) -> tuple[Verdict, ...]
     """A verdict for each kernel but the first. The runs are one experiment's. Raises InputError."""
     before = [run for run in runs if run.place and run.place.arm is Arm.BEFORE]
     after = [run for run in runs if run.place and run.place.arm is Arm.AFTER]
-    known = calibration.load(calibration.site(runs[0])) if after else None
+    # A calibration is one host's.
+    known = calibration.load(calibration.site(runs[0])) if after and not verdict.hosts(runs) else None
     names = dict.fromkeys(run.kernel for run in after)
     configurations = _configurations(runs)
     judged = [
@@ -548,7 +553,7 @@ def among_others(judged: Verdict, runs: Sequence[Run]) -> Verdict:
 
 def _others(judged: Verdict, runs: Sequence[Run]) -> list[tuple[str, str]]:
     """(start, answer) of each other experiment like the judged one, even with boots of one kernel only."""
-    own, machine = {run.place.experiment for run in runs if run.place}, runs[0].host.get("machine")
+    own, machines = {run.place.experiment for run in runs if run.place}, _machines(runs)
     experiments: dict[str, list[run_index.Entry]] = {}
     for entry in run_index.find(
         case=judged.case_name,
@@ -569,10 +574,14 @@ def _others(judged: Verdict, runs: Sequence[Run]) -> list[tuple[str, str]]:
                 for entry in entries
                 if entry.arm == Arm.BEFORE or entry.kernel == judged.after
             ]
-            first = boots[0]
-            if first.host.get("machine") == machine:
+            if _machines(boots) == machines:
                 others.append((boots[0].started, _answer(boots)))
     return others
+
+
+def _machines(runs: Sequence[Run]) -> set[str | None]:
+    """The names of an experiment's machines: one, unless it was spread over several."""
+    return {run.host.get("machine") for run in (runs if verdict.hosts(runs) else runs[:1])}
 
 
 def _answer(runs: Sequence[Run]) -> str:

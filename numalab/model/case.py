@@ -166,6 +166,9 @@ class Place(Value):
     """The experiment's, from which each boot's is made (GuestSpec.seed). None in runs from before."""
     side_by_side: Annotated[int, Field(ge=1)] = 1
     """How many guests of the experiment ran at a time."""
+    block: str = ""
+    """The pool's name of the host that ran it, where the experiment was spread over several, as was asked
+    for: a block in the statistics. '' otherwise."""
     instead_of: str = ""
     """The id of this boot's first run, if the host was busy in that one (verdict.busy) and the boot was taken
     again; that run has an error."""

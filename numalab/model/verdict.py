@@ -109,7 +109,8 @@ class Verdict(Value):
     findings: tuple[Finding, ...]
     runs: tuple[str, ...]
     varied: Line = ""
-    """What was varied from boot to boot, and the seed; '' for boots of which none had a seed."""
+    """Over which hosts the boots were spread, and what was varied from boot to boot with which seed; '' for
+    boots of one host of which none had a seed."""
     doubts: tuple[Line, ...] = ()
     """Warnings for the reader: a forced comparison, broken boots, a missing calibration."""
 

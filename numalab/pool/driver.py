@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import queue as queues
 import secrets
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -123,8 +124,11 @@ class Driver:
         self.client, self.night, self._supply = client, night, supply
         self._perform, self._judged, self._every, self._observe = perform, judged, every, observe
         self._checkout = unit.checkout()
-        self._queue = Queue(pool_queue.longest_first(night.orders), time.monotonic(), patience=patience)
-        self.results = {order.id: Result(order) for order in night.orders}
+        parts = [part for order in night.orders for part in unit.parts(order)]
+        self._queue = Queue(pool_queue.longest_first(parts), time.monotonic(), patience=patience)
+        self.results = {part.id: Result(part) for part in parts}
+        """By the queue's orders; `whole` by the night's. Of an order that is not spread they are one."""
+        self.whole = {order.id: self.results.get(order.id) or Result(order) for order in night.orders}
         self._attempts: dict[tuple[str, int], Attempt] = {}
         self._settled: dict[tuple[str, int], str] = {}
         self._known: dict[str, Host] = {}
@@ -152,6 +156,7 @@ class Driver:
                 if self._supply:
                     for order in self._supply.begin(self._queue.open, self._inbox.put):
                         self._queue.wait(order)
+                self._handle(pool_queue.Tick())  # what the store has whole is judged, if nothing else is left
                 self._loop(wish)
             finally:
                 self._forget_all()
@@ -159,7 +164,7 @@ class Driver:
                     self._supply.end()
         if wish.drain.is_set() and any(not one.over for one in self.results.values()):
             raise Cancelled(f"night {self.night.name}: stopped")
-        return list(self.results.values())
+        return list(self.whole.values())
 
     def _loop(self, wish: Wish) -> None:
         draining, ending_at, told_at = False, 0.0, 0.0
@@ -217,7 +222,9 @@ class Driver:
                     ended[line.order] = line
         latest = {order: attempt for (order, _), attempt in self._attempts.items()}
         for (order, number), why in void.items():
-            store.void(self._attempts[order, number].experiment, why)
+            # The next attempt at a part has the same experiment: what it measured since stays.
+            if latest[order].number == number or not self.results[order].order.part:
+                self._void(order, number, why)
         live = {
             order: attempt for order, attempt in latest.items() if (attempt.order, attempt.number) not in void
         }
@@ -233,19 +240,22 @@ class Driver:
                 )
                 result.over = True
                 self._queue.end(order)
+                self._gather(result)
             elif order in live:
                 wanted = self.results[order].order
                 kernels = len(wanted.kernels)
-                done = store.rounds([attempt.experiment], kernels)[attempt.experiment]
-                # A round of which a part is in the store is run again; the part does not count.
-                store.void(attempt.experiment, "half a round", from_boot=done * kernels)
+                done = store.rounds([attempt.experiment], kernels, wanted.first)[attempt.experiment]
                 rounds = planned.get(order, wanted.looks[0])
+                if wanted.part:
+                    done = min(done, rounds)  # the next ones are another part's
+                # A round of which a part is in the store is run again; the part does not count.
+                self._void(order, attempt.number, "half a round", done)
                 whole = line_ended is not None and line_ended.cause is None and done >= rounds
                 if attempt.checkout != self._checkout and not whole:
                     why = "it was begun with another checkout than this one"
                     log.note(f"{order}: all of experiment {attempt.experiment} is void: {why}")
                     self.night.add(nights.Void(order=order, number=attempt.number, why=why))
-                    store.void(attempt.experiment, why)
+                    self._void(order, attempt.number, why)
                     self._queue.restore_attempts(order, attempt.number + 1)
                     continue
                 host = Host(attempt.host, "", attempt.memory, frozenset(map(Accel, attempt.accels)))
@@ -376,16 +386,14 @@ class Driver:
                 else:
                     self._submit(ticket, rounds, None)
             case pool_queue.VoidRound(ticket, why):
-                attempt = self._attempts[ticket.order, ticket.attempt]
-                kernels = len(self.results[ticket.order].order.kernels)
                 log.note(f"{ticket.order}: round {ticket.number + 1} is void and is run again: {why}")
-                store.void(attempt.experiment, why, from_boot=ticket.number * kernels)
+                self._void(ticket.order, ticket.attempt, why, ticket.number)
             case pool_queue.VoidAttempt(order, number, why):
-                log.note(
-                    f"{order}: all of experiment {self._attempts[order, number].experiment} is void: {why}"
-                )
+                what = "its part" if self._part_of(order) else "all"
+                name = self._attempts[order, number].experiment
+                log.note(f"{order}: {what} of experiment {name} is void: {why}")
                 self.night.add(nights.Void(order=order, number=number, why=why))
-                store.void(self._attempts[order, number].experiment, why)
+                self._void(order, number, why)
             case pool_queue.Forget(ticket):
                 task = self._tasks.pop(ticket, None)
                 if task:
@@ -407,14 +415,25 @@ class Driver:
             case pool_queue.Reinstated(host):
                 log.note(f"{host}: takes part again: the errors were an order's")
 
+    def _void(self, order: str, number: int, why: str, from_round: int = 0) -> None:
+        """What the store has of an attempt from a round on does not count."""
+        wanted, name = self.results[order].order, self._attempts[order, number].experiment
+        last = wanted.looks[-1] if wanted.part else sys.maxsize // 2 // len(wanted.kernels)
+        store.void(name, why, wanted.boots(range(from_round, last)))
+
     def _begin(self, order: str, number: int, host: str) -> None:
         wanted, facts = self.results[order].order, self._known[host]
+        # Parts of one experiment share its name and its seed.
+        whole = wanted.part and next(
+            (one for (of, _), one in self._attempts.items() if self._part_of(of) == wanted.part.of), None
+        )
+        seed = secrets.randbits(32) if wanted.seed is None else wanted.seed
         attempt = Attempt(
             order=order,
             number=number,
             host=host,
-            experiment=experiment.fresh_experiment(wanted.case),
-            seed=secrets.randbits(32) if wanted.seed is None else wanted.seed,
+            experiment=whole.experiment if whole else experiment.fresh_experiment(wanted.case),
+            seed=whole.seed if whole else seed,
             memory=facts.memory,
             accels=tuple(sorted(facts.accels)),
             checkout=self._checkout,
@@ -472,12 +491,13 @@ class Driver:
                 stop.set()
 
     def _submit(self, ticket: Ticket, rounds: int, builds: Builds | None) -> None:
-        attempt = self._attempts[ticket.order, ticket.attempt]
+        attempt, wanted = self._attempts[ticket.order, ticket.attempt], self.results[ticket.order].order
         one = Unit(
-            order=self.results[ticket.order].order,
+            order=wanted,
             experiment=attempt.experiment,
-            number=ticket.number,
-            rounds=rounds,
+            number=wanted.first + ticket.number,
+            block=ticket.host if wanted.part else "",
+            rounds=wanted.part.rounds if wanted.part else rounds,
             home=state.identity(),
             seed=attempt.seed,
             builds=builds,
@@ -504,6 +524,9 @@ class Driver:
 
     def _finished(self, order: str, attempt: Attempt) -> None:
         result, name = self.results[order], attempt.experiment
+        if result.order.part:
+            self._over(order, None, "")
+            return
         try:
             result.verdicts, more = self._judged(result.order, name)
         except LabError as error:  # runs that are not comparable
@@ -520,10 +543,38 @@ class Driver:
 
     def _over(self, order: str, cause: Cause | None, why: str) -> None:
         result = self.results[order]
-        result.over, result.cause, result.why = True, cause, why
+        result.cause, result.why = cause, why
         self.night.add(nights.Ended(order=order, cause=cause, why=why))
+        result.over = True  # last: another thread may wait for it
         if cause:
             log.note(f"{order}: {cause}: {why}")
+        self._gather(result)
+
+    def _part_of(self, order: str) -> str:
+        part = self.results[order].order.part
+        return part.of if part else ""
+
+    def _gather(self, ended: Result) -> None:
+        """A part has ended: the experiment ends with its last part, or with the first one that fails."""
+        if not ended.order.part or (whole := self.whole[ended.order.part.of]).over:
+            return
+        parts = [one for name, one in self.results.items() if self._part_of(name) == whole.order.id]
+        whole.experiment = ended.experiment
+        if ended.cause:
+            whole.cause, whole.why, whole.over = ended.cause, ended.why, True
+            for one in parts:
+                if not one.experiment:  # not begun, and of no use any more
+                    one.over = True
+                    self._queue.end(one.order.id)
+        elif all(one.over for one in parts):
+            try:
+                whole.verdicts, _ = self._judged(whole.order, whole.experiment)
+                answers = ", ".join(one.answer for one in whole.verdicts)
+                log.tell(f"{answers or 'done'} ({whole.experiment})", who=whole.order.id)
+            except LabError as error:  # hosts that are not comparable
+                whole.cause, whole.why = Cause.INPUT, str(error)
+                log.note(f"{whole.order.id}: {whole.cause}: {whole.why}")
+            whole.over = True
 
     def _forget_all(self) -> None:
         self._stop_sending()
@@ -545,10 +596,10 @@ class Driver:
             rounds, of = self._queue.progress(name)
             done += rounds * len(result.order.kernels)
             planned += of * len(result.order.kernels)
-        over = sum(result.over for result in self.results.values())
+        over = sum(result.over for result in self.whole.values())
         running = ", ".join(f"{one.host}: {one.order} {one.number + 1}" for one in self._queue.running[:8])
         return (
-            f"{done} of {planned} boots, {over} of {len(self.results)} experiments over;"
+            f"{done} of {planned} boots, {over} of {len(self.whole)} experiments over;"
             f" {len(self._known)} hosts, {len(self._queue.running)} rounds running {running}"
         )
 

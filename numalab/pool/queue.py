@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What runs where: a state machine without a clock, a network or a disk. Events go in, actions come out.
 
-An attempt is an experiment on one host; its rounds run in order, one at a time. A host runs one round at a
+An attempt is an experiment on one host, or one host's part of an experiment that is spread (unit.parts), each
+part on a host of its own; its rounds run in order, one at a time. A host runs one round at a
 time, and finishes what it began before it begins something new. A round that fails by the lab's or the host's
 fault is void and is run again on the same host. An attempt whose host does not come back, or is set aside, is
 void as a whole, and the order begins again elsewhere as the next attempt. Each submission has a ticket, and
@@ -293,6 +294,11 @@ class Queue:
         nobody: float = NOBODY_SECONDS,
     ) -> None:
         self._wanted = {order.id: _Wanted(order, order.looks[0]) for order in orders}
+        self._parts: dict[str, list[_Wanted]] = {}
+        """Of the orders that are spread, by the id of the whole."""
+        for wanted in self._wanted.values():
+            if wanted.order.part:
+                self._parts.setdefault(wanted.order.part.of, []).append(wanted)
         self._pending = dict.fromkeys(self._wanted)
         """In order, those that no host has. A dict: an ordered set."""
         self._hosts: dict[str, _Host] = {}
@@ -547,9 +553,20 @@ class Queue:
 
     def _somebody_else(self, order: Order, name: str) -> bool:
         return any(
-            host.usable and not host.stuck and host.facts.name != name and host.facts.fits(order)
+            host.usable and not host.stuck and host.facts.name != name and self._may(host, order)
             for host in self._hosts.values()
         )
+
+    def _may(self, host: _Host, order: Order) -> bool:
+        """Whether a host may run an order: it fits, and of an experiment that is spread it has no other part,
+        and what the hosts of the others have to run it on."""
+        if not host.facts.fits(order):
+            return False
+        if order.part is None:
+            return True
+        others = [one.host for one in self._parts[order.part.of] if one.order.id != order.id and one.host]
+        alike = {self._hosts[name].facts.accels for name in others} <= {host.facts.accels}
+        return host.facts.name not in others and (alike or order.needs_accel is not None)
 
     def _give_up_what_fits_nowhere(self, now: float) -> None:
         """Orders that no host which is up could take: after NOBODY_SECONDS, or ASIDE_SECONDS when all hosts
@@ -569,6 +586,8 @@ class Queue:
                 self._give_up(wanted, "every host of the pool is set aside")
                 return
             needs = f"{wanted.order.needs_memory >> 20} MiB, {wanted.order.needs_accel or 'any accelerator'}"
+            if wanted.order.part:
+                needs += f", one of {wanted.order.spread} hosts with the same accelerators"
             self._give_up(wanted, f"no host of the pool is there that could take it ({needs})")
 
     def _assign(self, now: float) -> None:
@@ -583,7 +602,7 @@ class Queue:
 
     def _begin(self, host: _Host) -> None:
         ready = (one for one in self._pending if one not in self._waiting)
-        chosen = next((one for one in ready if host.facts.fits(self._wanted[one].order)), None)
+        chosen = next((one for one in ready if self._may(host, self._wanted[one].order)), None)
         if chosen is None:
             return
         del self._pending[chosen]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import sys
 import tarfile
 import zlib
 from collections.abc import Collection, Sequence
@@ -27,6 +28,9 @@ class NotWhole(HostError):
 
 MOST_BYTES = 1 << 30
 """The most bytes of a round, compressed: it is in the memory of worker, scheduler and this process."""
+
+
+ALL_BOOTS = range(sys.maxsize)
 
 
 def folders(unit: Unit) -> list[Path]:
@@ -116,8 +120,8 @@ def _unpack(unit: Unit, data: bytes, scratch: Path) -> None:
         raise NotWhole(f"{where}: what came home is not whole: {error}") from error
 
 
-def rounds(experiments: Collection[str], kernels: int) -> dict[str, int]:
-    """Experiment -> the number of its first rounds that are in the store with every boot."""
+def rounds(experiments: Collection[str], kernels: int, first: int = 0) -> dict[str, int]:
+    """Experiment -> the number of its rounds from `first` on that are in the store with every boot."""
     boots: dict[str, set[int]] = {name: set() for name in experiments}
     for entry in index.find():
         if entry.experiment in boots and not entry.error:
@@ -126,17 +130,17 @@ def rounds(experiments: Collection[str], kernels: int) -> dict[str, int]:
     done = {}
     for name, numbers in boots.items():
         count = 0
-        while all(number in numbers for number in range(count * kernels, (count + 1) * kernels)):
+        while set(range((first + count) * kernels, (first + count + 1) * kernels)) <= numbers:
             count += 1
         done[name] = count
     return done
 
 
-def void(experiment: str, why: str, *, from_boot: int = 0) -> int:
-    """Mark an experiment's runs from a boot on as runs that do not count; returns how many."""
+def void(experiment: str, why: str, boots: range = ALL_BOOTS) -> int:
+    """Mark an experiment's runs of these boots as runs that do not count; returns how many."""
     count = 0
     for folder, run in _runs(experiment):
-        if not run.error and _boot(run) >= from_boot:
+        if not run.error and _boot(run) in boots:
             record.write(run.model_copy(update={"error": f"void: {why}"}), folder)
             count += 1
     return count

@@ -8,13 +8,16 @@ not misread it. Not here: who runs what (queue), running it (worker).
 from __future__ import annotations
 
 import hashlib
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
 from numalab.analysis import verdict
+from numalab.analysis.effect import LEAST_ON_HOST
 from numalab.core import paths
+from numalab.core.errors import InputError
 from numalab.experiment import run as experiment
 from numalab.experiment.plan import Builds, Plan, make_plan, scaled_topology
 from numalab.guest.settings import UP_SECONDS
@@ -29,6 +32,17 @@ SEND_SECONDS = 2 * 3600.0
 """Limit of sending image and kernels to a host: 2 GiB at 300 KB/s."""
 BOOT_SPARE_SECONDS = 120.0
 """Of a boot's limit: what ends a guest, writes its run and waits for answers of the host."""
+
+
+class Part(Value):
+    """Which rounds of an experiment that is spread over hosts an order is for."""
+
+    of: Name
+    """The id of the order that was spread."""
+    first: int
+    """The number of its first round in the experiment."""
+    rounds: int
+    """Of the whole experiment."""
 
 
 class Order(Value):
@@ -58,6 +72,20 @@ class Order(Value):
     """Limit of a round. It ends the wait for a host that hangs; a guest that hangs ends by its own limit."""
     prepare_seconds: float = 0.0
     """Added to the limit of round 0, before which image and kernels are sent."""
+    spread: Annotated[int, Field(ge=1)] = 1
+    """Hosts that share the rounds of this experiment; of more than one, each is a block in the statistics."""
+    part: Part | None = None
+    """Set in one of `parts`: the rounds that one host runs. Its own are numbered from 0 like any order's."""
+
+    @property
+    def first(self) -> int:
+        """The number of its first round in the experiment."""
+        return self.part.first if self.part else 0
+
+    def boots(self, rounds: range) -> range:
+        """The numbers in the experiment of the boots of rounds of its own."""
+        kernels = len(self.kernels)
+        return range((self.first + rounds.start) * kernels, (self.first + rounds.stop) * kernels)
 
     @property
     def needs_accel(self) -> Accel | None:
@@ -76,7 +104,9 @@ class Unit(Value):
     experiment: str
     """Its name. An experiment that begins again on another host has another one."""
     number: int
-    """Of the round, from 0."""
+    """Of the round in its experiment, from 0."""
+    block: str = ""
+    """The host's name, where the experiment is spread (Place.block)."""
     rounds: int
     """That are planned so far."""
     home: str
@@ -98,8 +128,24 @@ class Unit(Value):
         return range(self.number * kernels, (self.number + 1) * kernels)
 
 
-def order(number: int, plan: Plan, boots: int | None) -> Order:
-    """The order for a plan; `number` makes its id unique in a night, `boots` is as experiment.conduct's."""
+def order(number: int, plan: Plan, boots: int | None, spread: int = 1) -> Order:
+    """The order for a plan; `number` makes its id unique in a night, `boots` is as experiment.conduct's.
+
+    InputError where `spread` hosts have too few rounds to be blocks in the statistics.
+    """
+    least = spread * LEAST_ON_HOST
+    if spread > 1 and boots is None:
+        raise InputError(
+            f"case {plan.case_name}: what is spread over {spread} hosts is judged once, and not until its"
+            f" answer is clear: give a number, {least} or more",
+            field="boots",
+        )
+    if spread > 1 and boots is not None and boots < least:
+        raise InputError(
+            f"case {plan.case_name}: {boots} rounds over {spread} hosts: each needs {LEAST_ON_HOST} at least:"
+            f" {least} or more",
+            field="boots",
+        )
     patience = 60 * plan.case_size.minutes * experiment.VIRTUAL_PATIENCE
     # Twice: a boot from which others took processor time is taken again.
     boot = 2 * (patience + UP_SECONDS + BOOT_SPARE_SECONDS)
@@ -123,7 +169,26 @@ def order(number: int, plan: Plan, boots: int | None) -> Order:
         needs_memory=scaled_topology(plan).memory * min(plan.side_by_side or 1, len(plan.kernels)),
         round_seconds=boot * len(plan.kernels),
         prepare_seconds=SEND_SECONDS,
+        spread=spread,
     )
+
+
+def parts(wanted: Order) -> list[Order]:
+    """What the queue deals out for an order: itself, or the rounds of each host that it is spread over."""
+    if wanted.spread == 1 or not wanted.rounds:
+        return [wanted]
+    edges = [wanted.rounds * host // wanted.spread for host in range(wanted.spread + 1)]
+    return [
+        wanted.model_copy(
+            update={
+                "id": f"{wanted.id[:36]}-{number}",
+                "rounds": end - first,
+                "looks": (end - first,),
+                "part": Part(of=wanted.id, first=first, rounds=wanted.rounds),
+            }
+        )
+        for number, (first, end) in enumerate(pairwise(edges), 1)
+    ]
 
 
 def plan(wanted: Order) -> Plan:

@@ -8,6 +8,7 @@ of the answer: what Dask raises at the other end is a fault of the transport. No
 from __future__ import annotations
 
 import errno
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -65,7 +66,7 @@ def perform_with(text: str, checkout: str, measured: Measure) -> dict[str, Any]:
             )
         _begin_once(one)
         # Of an earlier try of this round, whole boots may be here.
-        store.void(one.experiment, "an earlier try of the round", from_boot=one.boots.start)
+        store.void(one.experiment, "an earlier try of the round", range(one.boots.start, sys.maxsize))
         settled = measured(one, lambda seconds: Deadline.after(seconds, _cancel))
         return {"cause": "", "settled": settled, **_packed(one)}
     except KernelOops as error:
@@ -113,6 +114,7 @@ def measure(one: Unit, limit: Callable[[float], Deadline]) -> str:
         experiment=one.experiment,
         rounds=one.rounds,
         looks=len(one.order.looks),
+        block=one.block,
         settled=settled,
         given=one.builds,
         limit=limit,

@@ -11,6 +11,9 @@ JSON (`Comparison`; its schema, by pydantic, is `schema()` and what lab.py compa
     verdicts    what the cases of these runs conclude (verdict.Verdict)
     broken      runs that are no data, and why
 
+Runs of several hypervisors are compared on each by itself: an array of such objects, each with `hypervisor`
+(compatibility.hypervisor) before the rest; in CSV, a column `hypervisor` after the others.
+
 CSV: a line for each run, measured phase and metric that the run has, under these columns (FIELDS):
 
     run, started (UTC), case, experiment, arm, boot, workload, size, topology, accel, kernel, release,
@@ -120,14 +123,17 @@ def schema() -> dict[str, Any]:
     return Comparison.model_json_schema(mode="serialization")
 
 
-def to_csv(runs: Sequence[Run]) -> str:
-    """Unbroken runs as CSV (RFC 4180, but with \\n at the end of lines), with a heading."""
+def to_csv(hosts: Sequence[Sequence[Run]], names: Sequence[str]) -> str:
+    """Unbroken runs by hypervisor as CSV (RFC 4180, but with \\n at the end of lines), with a heading.
+
+    `names`: of the hypervisors; one of '' leaves out their column."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(FIELDS)
-    for run in runs:
-        if not run.error:
-            writer.writerows(_lines(run))
+    writer.writerow((*FIELDS, *(["hypervisor"] if any(names) else [])))
+    for runs, name in zip(hosts, names, strict=True):
+        for run in runs:
+            if not run.error:
+                writer.writerows((*line, *([name] if name else [])) for line in _lines(run))
     return text.getvalue()
 
 

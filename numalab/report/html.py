@@ -46,6 +46,7 @@ def write(
     target: Path,
     *,
     baseline: str | None = None,
+    apart: bool = True,
 ) -> Path:
     """Write a report of runs and their verdicts, completely or not at all; returns the page's path.
 
@@ -61,7 +62,9 @@ def write(
             _boot(run, folder, scratch, _number(run, [other for other, _ in runs])) for run, folder in runs
         ]
         kernels = {name: kernel(name) for name in {run.kernel for run, _ in runs}}
-        known = Known(kernels=kernels, references=_references(run for run, _ in runs), baseline=baseline)
+        known = Known(
+            kernels=kernels, references=_references(run for run, _ in runs), baseline=baseline, apart=apart
+        )
         made = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
         about = {
             "kind": MARK,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping, Sequence
 
-from numalab.analysis.verdict import hung
+from numalab.analysis.verdict import hung, spread
 from numalab.core.errors import InputError
 from numalab.kernel import recipe
 from numalab.model.run import Run
@@ -53,15 +53,13 @@ def setup(columns: Columns) -> str:
     spec = run.guest.spec
     accel = f"{spec.accel} ({spec.caveat})" if spec.caveat else spec.accel.value
     place = run.place
+    hosts = (
+        {one.place.block if one.place else "": one for one in reversed(every)} if spread(every) else {"": run}
+    )
     facts = [
         *([("Case", f"{place.case_name}: {place.case.description} ({place.case.source})")] if place else []),
-        (
-            "Host",
-            (
-                f"{run.host.get('cpu', '?')}, {run.host.get('cpus', '?')} CPUs, Linux"
-                f" {run.host.get('kernel', '?')}, QEMU {run.host.get('qemu', '?')}"
-            ),
-        ),
+        *[("Host", f"{f'{name}: ' * bool(name)}{_host(first)}") for name, first in hosts.items()],
+        *([("Spread", spread(every))] if spread(every) else []),
         ("Guest", f"{spec.topology_name}: {shape(spec.topology)}"),
         ("Accel", accel),
         ("Image", f"{run.guest.image} {run.guest.image_id}"),
@@ -86,6 +84,14 @@ def setup(columns: Columns) -> str:
         *([("Hung", hung(every))] if hung(every) else []),
     ]
     return "\n".join(_paragraph(f"{title + ':':{INDENT}}{text}", INDENT) for title, text in facts)
+
+
+def _host(run: Run) -> str:
+    """A run's host in words."""
+    return (
+        f"{run.host.get('cpu', '?')}, {run.host.get('cpus', '?')} CPUs, Linux {run.host.get('kernel', '?')},"
+        f" QEMU {run.host.get('qemu', '?')}"
+    )
 
 
 def shape(machine: Topology) -> str:

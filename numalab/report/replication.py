@@ -95,7 +95,7 @@ def _row(
 ) -> tuple[Beside, expectation.MeasuredExpectation]:
     """A published row without our effect yet, and what was measured for it."""
     boots = [columns[heading] for heading in kernels]
-    *sides, positions = metrics.placed(boots[0], boots[1], effect.metric, effect.phase)
+    found = metrics.placed(boots[0], boots[1], effect.metric, effect.phase)
     expected = Expectation(
         metric=effect.metric,
         phase=effect.phase,
@@ -114,12 +114,18 @@ def _row(
         metric=effect.metric,
         phase=effect.phase,
         published=effect.ratio,
-        boots=(len(sides[0]), len(sides[1])),
+        boots=(len(found.before), len(found.after)),
         agreement=Agreement.EMULATED if emulated else Agreement.OPEN,
     )
     silent = "emulated" if emulated else ""
     return row, expectation.with_values(
-        expected, sides[0], sides[1], kind, silent=silent, positions=positions
+        expected,
+        found.before,
+        found.after,
+        kind,
+        silent=silent,
+        positions=found.positions,
+        hosts=found.hosts,
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from numalab.analysis import metrics
-from numalab.analysis.verdict import hung
+from numalab.analysis.verdict import hung, spread
 from numalab.model.case import Case, Expectation
 from numalab.model.run import Run
 from numalab.model.topology import Disk
@@ -97,31 +97,40 @@ class Known:
     kernels: Mapping[str, Kernel] = field(default_factory=dict)
     references: Mapping[str, Published] = field(default_factory=dict)
     baseline: str | None = None
+    apart: bool = True
+    """Whether runs of each hypervisor have a section of their own; not where they are forced together."""
 
 
 def build(boots: Sequence[MeasuredBoot], verdicts: Sequence[Verdict], known: Known) -> list[Section]:
     """Sections in the order of their first boots. A verdict goes to the section of its runs."""
     by_id = {boot.run.id: boot for boot in boots}
-    groups = together([boot.run for boot in boots])
+    runs = [boot.run for boot in boots]
+    several = known.apart and len(compatibility.by_hypervisor(runs)) > 1
     return [
-        _section(f"s{index}", [by_id[run.id] for run in group], verdicts, known)
-        for index, group in enumerate(groups, 1)
+        _section(f"s{index}", [by_id[run.id] for run in group], verdicts, known, several=several)
+        for index, group in enumerate(together(runs, apart=known.apart), 1)
     ]
 
 
-def together(runs: Sequence[Run]) -> list[list[Run]]:
-    """Runs by section: of one case, or of one workload without a case, in one size on one machine."""
+def together(runs: Sequence[Run], *, apart: bool = True) -> list[list[Run]]:
+    """Runs by section: of one case, or of one workload without a case, in one size on one machine, and, if
+    `apart`, of one hypervisor."""
     groups: dict[tuple[str, ...], list[Run]] = {}
+    hosts = compatibility.by_hypervisor(runs) if apart else [runs]
+    host = {run.id: str(number) for number, group in enumerate(hosts) for run in group}
     for run in runs:
         spec = run.guest.spec
         machine = (spec.topology_name, str(spec.topology.vcpus), str(spec.topology.memory), spec.runs_on)
         groups.setdefault(
-            (run.place.case_name if run.place else "", run.workload, run.size, *machine), []
+            (run.place.case_name if run.place else "", run.workload, run.size, host[run.id], *machine), []
         ).append(run)
     return list(groups.values())
 
 
-def _section(ident: str, boots: Sequence[MeasuredBoot], verdicts: Sequence[Verdict], known: Known) -> Section:
+def _section(
+    ident: str, boots: Sequence[MeasuredBoot], verdicts: Sequence[Verdict], known: Known, *, several: bool
+) -> Section:
+    """`several`: the report has more than one hypervisor, so that the section names its own."""
     runs, first = [boot.run for boot in boots], boots[0].run
     spec, case = first.guest.spec, next((boot.run.place.case for boot in boots if boot.run.place), None)
     whole = [run for run in runs if not run.error]
@@ -152,6 +161,7 @@ def _section(ident: str, boots: Sequence[MeasuredBoot], verdicts: Sequence[Verdi
         machine=(
             f"{first.size} on {spec.topology_name}: {spec.topology.vcpus} vCPUs,"
             f" {show_size(spec.topology.memory)}, {spec.runs_on}"
+            f"{f'; hypervisor {compatibility.hypervisor(runs)}' if several else ''}"
         ),
         verdicts=own,
         effects=[plot for verdict in own if (plot := charts.effects(verdict.findings))],
@@ -271,6 +281,7 @@ def facts(runs: Sequence[Run]) -> list[tuple[str, Sequence[str]]]:
                 for run in runs
             ),
         ),
+        ("Spread", unique([spread(runs)])),
         ("Hung", unique([hung(runs)])),
         ("Topology", unique(f"{spec.topology_name}: {spec.topology.description}" for spec in specs)),
         ("Disks", unique(_disk(disk) for spec in specs for disk in spec.topology.disks)),

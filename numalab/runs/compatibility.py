@@ -20,6 +20,9 @@ HOST = ("machine", "machine id", "cpu", "microcode", "cpus")
 """Facts that identify a run's host. Its load and its versions may change between two boots."""
 LATER = ("machine id", "microcode")
 """Facts of HOST that older runs lack: compared only between runs that have them."""
+SHORT = 8
+"""The characters of a machine id that are shown."""
+TITLES = (("microcode", "microcode"), ("QEMU", "qemu"), ("libvirt", "libvirt"))
 NO_PART = ("description", "source")
 """Fields of a topology that only describe it. vCPUs, memory, nodes, distances and disks make the machine."""
 
@@ -44,8 +47,49 @@ def traits(run: Run) -> Traits:
         "huge pages": {"": spec.huge_page and show_size(spec.huge_page)},
         "topology": shape(spec.topology),
         "settings": run.settings,
-        "host": {key: run.host[key] for key in HOST if key in run.host},
+        "host": _host(run),
+        # Its kind must be one where hosts are blocks: under emulation it is the guest's processor.
+        "QEMU": {"": run.host.get("qemu", "").partition(".")[0] if run.place and run.place.block else ""},
     }
+
+
+def _host(run: Run) -> dict[str, str]:
+    """What identifies a run's host. An experiment that was spread has hosts as blocks, and counts as one."""
+    if run.place and run.place.block:
+        return {"spread": run.place.experiment}
+    return {key: run.host[key] for key in HOST if key in run.host}
+
+
+def by_hypervisor(runs: Sequence[Run]) -> list[list[Run]]:
+    """The runs of each host, in the order of their first ones; those of a spread experiment are together."""
+    return [[runs[index] for index in members] for _, members in _kinds([_host(run) for run in runs])]
+
+
+def hypervisor(runs: Sequence[Run]) -> str:
+    """The hypervisor of the runs of one host, in words; of a spread experiment, those of all its hosts."""
+    named: dict[str, list[Run]] = {}
+    for run in runs:
+        named.setdefault(run.place.block if run.place else "", []).append(run)
+    return "; ".join(
+        f"{name}: {_about(members)}" if name else _about(members) for name, members in named.items()
+    )
+
+
+def _about(runs: Sequence[Run]) -> str:
+    """Name, machine id, CPU, microcode, QEMU, libvirt and accelerator, as far as the runs know them."""
+
+    def facts(key: str) -> list[str]:
+        return list(dict.fromkeys(run.host[key] for run in runs if run.host.get(key)))
+
+    idents = [ident[:SHORT] for ident in facts("machine id")]
+    words = [
+        " and ".join(facts("machine")) or "a machine without a name",
+        *(f"machine id {ident}" for ident in idents),
+        *facts("cpu"),
+        *(f"{title} {' and '.join(facts(key))}" for title, key in TITLES if facts(key)),
+        " and ".join(dict.fromkeys(run.guest.spec.accel.value for run in runs)),
+    ]
+    return ", ".join(words)
 
 
 def shape(topology: Topology) -> dict[str, Any]:
@@ -62,14 +106,7 @@ def differences(runs: Sequence[Run], of: Callable[[Run], Traits] = traits) -> tu
     every = [of(run) for run in runs]
     lines = []
     for trait in every[0] if every else ():
-        kinds: list[tuple[Mapping[str, Any], list[int]]] = []
-        known = [run_traits[trait] for run_traits in every]
-        for index, facts_here in enumerate(_completed(facts, known) for facts in known):
-            same = next((members for facts, members in kinds if facts == facts_here), None)
-            if same is None:
-                kinds.append((facts_here, [index]))
-            else:
-                same.append(index)
+        kinds = _kinds([run_traits[trait] for run_traits in every])
         if len(kinds) > 1:
             all_facts = [facts for facts, _ in kinds]
             names = [
@@ -83,6 +120,18 @@ def differences(runs: Sequence[Run], of: Callable[[Run], Traits] = traits) -> tu
             ]
             lines.append(f"{trait}: {', '.join(shown)}")
     return tuple(lines)
+
+
+def _kinds(known: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], list[int]]]:
+    """Each kind of facts, and the places of those who have it."""
+    kinds: list[tuple[Mapping[str, Any], list[int]]] = []
+    for index, facts_here in enumerate(_completed(facts, known) for facts in known):
+        same = next((members for facts, members in kinds if facts == facts_here), None)
+        if same is None:
+            kinds.append((facts_here, [index]))
+        else:
+            same.append(index)
+    return kinds
 
 
 def _completed(facts: Mapping[str, Any], every: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:

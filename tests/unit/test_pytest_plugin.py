@@ -19,7 +19,7 @@ import pytest
 import scipy.special  # noqa: F401  Here, or a pytest within this process forgets numpy at its end, which loads only once.
 
 from numalab.core import paths
-from numalab.core.errors import InputError, KernelOops
+from numalab.core.errors import HostError, InputError, KernelOops
 from numalab.experiment import run as experiment
 from numalab.experiment.plan import Plan, boot_order
 from numalab.experiment.run import Outcome
@@ -221,6 +221,9 @@ class Cases:
         self.conducted: list[tuple[Plan, int | None]] = []
         self.after: Sequence[int] = CLEAR
         self.breaks: BaseException | None = None
+        self.nights: list[Night] = []
+        self.afters: dict[str, Sequence[int]] = {}
+        self.errors: dict[str, BaseException] = {}
         for folder in ("topologies", "kernels"):
             (pytester.path / folder).symlink_to(paths.ROOT / folder)
         (pytester.path / "testcases").mkdir()
@@ -533,3 +536,123 @@ def test_the_labs_own_testcases_are_collected(
     assert sorted(re.findall(r"test_topology_is_as_asked\[(.*)\]", listed)) == sorted(names)
     for name in catalog.names("testcases"):
         assert re.search(rf"/{name}\.yml::{name}\[{names[0] if words else '.*'}\]", listed)
+
+
+class Night:
+    """A night on the pool without one: what it is asked for, each experiment as `Cases.conduct` has it."""
+
+    def __init__(self, cases: Cases, plans: Sequence[tuple[Plan, int | None]]) -> None:
+        self.cases, self.plans = cases, plans
+        self.night, self.dashboard, self.over = "20261123t1200-1", "http://127.0.0.1:8787", False
+        self.done: set[int] = set()
+        cases.nights.append(self)
+
+    def outcome(self, number: int) -> Outcome:
+        """See background.Background."""
+        plan, boots = self.plans[number]
+        self.cases.after = self.cases.afters.get(plan.case_name, CLEAR)
+        if error := self.cases.errors.get(plan.case_name):
+            raise error
+        self.done.add(number)
+        return self.cases.conduct(plan, None, boots)
+
+    @property
+    def whole(self) -> bool:
+        """Whether every experiment has ended."""
+        return len(self.done) == len(self.plans)
+
+    def close(self) -> None:
+        """See background.Background."""
+        self.over = True
+
+    def end(self) -> None:
+        """See background.Background."""
+
+
+@pytest.fixture
+def pooled(cases: Cases, monkeypatch: pytest.MonkeyPatch) -> Cases:
+    from numalab.pool import background
+
+    monkeypatch.setattr(background, "Background", partial(Night, cases))
+    monkeypatch.setattr(hypervisor, "connect", lambda *_: pytest.fail("this machine's libvirt is not asked"))
+    return cases
+
+
+def test_with_the_pool_all_cases_are_one_night(pooled: Cases) -> None:
+    """Each test has its own experiment's verdict, as without the pool; an error is no failure."""
+    for name in ("clear", "noise", "same", "oops", "lost"):
+        pooled.write(name, CASE)
+    (pooled.pytester.path / "testcases" / "mine.yml").unlink()
+    pooled.afters = {"noise": NOISE, "same": SAME}
+    pooled.errors = {
+        "oops": KernelOops("the after kernel crashed: BUG"),
+        "lost": HostError("h0: no room on the disk"),
+    }
+    result = pooled.run("--lab-pool", "--lab-boots", "4", "-v")
+    result.assert_outcomes(passed=1, failed=1, errors=2)
+    result.stdout.fnmatch_lines_random(
+        [
+            "night 20261123t1200-1: 5 experiments; dashboard: http://127.0.0.1:8787",
+            "testcases/noise.yml::noise[[]4socket[]] CANNOT TELL*",
+            "testcases/same.yml::same[[]4socket[]] FAILED*",
+            "*the after kernel crashed: BUG",
+            "*h0: no room on the disk",
+        ]
+    )
+    (night,) = pooled.nights
+    assert sorted(plan.case_name for plan, _ in night.plans) == ["clear", "lost", "noise", "oops", "same"]
+    assert {boots for _, boots in night.plans} == {4}
+    assert night.over
+
+
+def test_ctrl_c_ends_the_night_and_says_how_to_go_on(pooled: Cases) -> None:
+    pooled.write("late", CASE)
+    pooled.errors = {"mine": KeyboardInterrupt()}
+    result = pooled.pytester.runpytest_inprocess(
+        "-p", "no:cacheprovider", "--lab-pool", "testcases", no_reraise_ctrlc=True
+    )
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines(
+        ["no round begins any more; *", "go on with it: ./lab.py matrix --resume 20261123t1200-1"]
+    )
+    assert pooled.nights[0].over
+
+
+def test_without_a_pool_every_case_is_an_error(cases: Cases, monkeypatch: pytest.MonkeyPatch) -> None:
+    from numalab.pool import background
+
+    asked: list[object] = []
+
+    def refuse(plans: object) -> None:
+        asked.append(plans)
+        raise HostError("no pool is up: lab.py pool up")
+
+    monkeypatch.setattr(background, "Background", refuse)
+    cases.write("second", CASE)
+    result = cases.run("--lab-pool")
+    result.assert_outcomes(errors=2)
+    result.stdout.fnmatch_lines(["*no pool is up: lab.py pool up"])
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["-n", "2"], "--lab-pool: the pool runs cases side by side by itself: leave out xdist's -n"),
+        (["--lab-connect", "qemu:///system"], "--lab-pool --lab-connect: each host of a pool uses its own*"),
+    ],
+)
+def test_what_the_pool_does_not_go_with(pooled: Cases, words: Sequence[str], says: str) -> None:
+    result = pooled.run("--lab-pool", *words)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: {says}"])
+    assert pooled.nights == []
+
+
+def test_a_path_is_refused_with_the_pool(pooled: Cases) -> None:
+    own = pooled.pytester.path / "own.yml"
+    own.write_text((paths.ROOT / "topologies" / "2socket.yml").read_text())
+    result = pooled.run("--lab-pool", "--lab-topology", str(own))
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines([f"--lab-pool: {own}: is a path*"])
+    assert pooled.nights == []

@@ -461,3 +461,75 @@ def test_a_drift_makes_no_effect(boots: int, spreads: tuple[float, float], slope
         )
         claimed += p_none(compare(list(before), list(after), counts=False, positions=places)) <= 0.05
     assert claimed / 2000 < 0.07
+
+
+def test_within_hosts_by_hand() -> None:
+    """Logs 0 2 against 1 3 on host a, 10 12 against 14 16 on b: the differences 1 and 4, mean 2.5. Each
+    kernel's variance is (2 + 2) / 2 = 2 with 2 degrees of freedom: standard error √(2/4 + 2/4)."""
+    on = ["a", "a", "b", "b"]
+    before, after = [e**0, e**2, e**10, e**12], [e**1, e**3, e**14, e**16]
+    found = compare(before, after, counts=False, hosts=(on, on))
+    assert found.log == pytest.approx(2.5)
+    assert found.variances == pytest.approx((2, 2))
+    assert found.error == pytest.approx(1)
+    assert found.freedom == pytest.approx(4)
+    assert p_none(found) == pytest.approx(2 * stats.t.sf(2.5, 4))
+    mixed = compare(
+        [before[i] for i in (2, 0, 3, 1)], after, counts=False, hosts=([on[i] for i in (2, 0, 3, 1)], on)
+    )
+    assert mixed == found, "the boots' order does not matter"
+
+
+@given(
+    st.lists(st.tuples(SIDE.filter(lambda side: len(side) > 1), SIDE), min_size=2, max_size=4),
+    st.lists(st.floats(min_value=1e-3, max_value=1e3), min_size=4, max_size=4),
+)
+def test_a_host_may_be_faster(hosts: list[tuple[list[float], list[float]]], factors: list[float]) -> None:
+    """A factor on all values of a host, other on each, changes nothing: not the effect, nor its error."""
+    on = tuple([f"h{i}" for i, host in enumerate(hosts) for _ in host[side]] for side in (0, 1))
+
+    def found(times: list[float]) -> Effect:
+        sides = [[v * times[i] for i, host in enumerate(hosts) for v in host[side]] for side in (0, 1)]
+        return compare(*sides, counts=False, hosts=(on[0], on[1]))
+
+    plain, other = found([1.0] * 4), found(factors)
+    assert other.log == pytest.approx(plain.log, abs=1e-6)
+    assert other.error == pytest.approx(plain.error, abs=1e-6)
+
+
+def test_as_least_squares_has_it() -> None:
+    """The effect of the two-way layout, unbalanced, by numpy's own solver."""
+    rng = np.random.default_rng(8)
+    on = (["a"] * 3 + ["b"] * 2 + ["c"] * 4, ["a"] * 2 + ["b"] * 5 + ["c"] * 2)
+    sides = [list(np.exp(rng.normal(3, 1, 9))) for _ in on]
+    rows = [[float(host == name) for name in "abc"] + [float(arm)] for arm in (0, 1) for host in on[arm]]
+    solved, *_ = np.linalg.lstsq(np.array(rows), np.log([*sides[0], *sides[1]]), rcond=None)
+    assert compare(sides[0], sides[1], counts=False, hosts=on).log == pytest.approx(float(solved[3]))
+
+
+def test_each_host_has_the_floor_of_its_counts() -> None:
+    """1 and 10,000 events, without a spread of their own: the variances are 1 and 1e-4, halved by weights."""
+    on = ["a", "a", "b", "b"]
+    found = compare([1, 1, 1e4, 1e4], [1, 1, 1e4, 1e4], counts=True, hosts=(on, on))
+    assert found.variances == pytest.approx(((1 + 1e-4) / 2, (1 + 1e-4) / 2))
+
+
+def test_no_spread_within_hosts() -> None:
+    """Two modes: with a difference on each host, and with one that only one host shows."""
+    on = ["a", "a", "b", "b"]
+    found = compare([1.0, 1, 7, 7], [2.0, 2, 14, 14], counts=False, hosts=(on, on))
+    assert p_none(found) == effect.two_modes((4, 4))
+    assert p_none(compare([1.0, 1, 7, 7], [2.0, 2, 7, 7], counts=False, hosts=(on, on))) == 1
+    assert p_none(compare([1.0, 1, 7, 7], [2.0, 2, 5, 5], counts=False, hosts=(on, on))) == 1
+
+
+def test_planning_within_hosts() -> None:
+    """What is said of more boots is true of an experiment that has them: the same spread on more rounds."""
+    on = ["a", "a", "b", "b"]
+    found = compare([1.0, 1.2, 10, 12], [1.3, 1.5, 13, 15], counts=False, hosts=(on, on))
+    needed = effect.boots_needed(found, found.log, 0.05)
+    assert needed is not None
+    assert needed >= 4, "two rounds a host"
+    fewest, most = effect.boots_range(found, found.log, 0.05) or (0, 0)
+    assert 4 <= fewest <= needed <= most
+    assert effect.detectable(found, 0.05) > 1

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -63,3 +64,56 @@ def test_many_boots_draw_their_splits() -> None:
     welch = stats.ttest_ind(after, before, equal_var=False)
     assert permutation.p(ordered, 0) == pytest.approx(float(welch.pvalue), abs=0.01)
     assert list(permutation.shifts(before, after)) == list(ordered)
+
+
+def test_hosts_by_hand() -> None:
+    """Two hosts with 0 1 against 10 12, and 100 against 105: a split swaps within a host, or on both."""
+    ordered = permutation.shifts([0, 1, 100], [10, 12, 105], [(2, 2), (1, 1)])
+    alone = [9, 10, 10.5, 11, 12]
+    both = [(9 + 5) / 2, (10 + 5) / 2, (11 + 5) / 2, (12 + 5) / 2, (22 - 1 + 5) / 3]
+    assert list(ordered) == pytest.approx(sorted([5, *alone, *both]))
+    assert permutation.p(ordered, 4) == 0
+    assert permutation.p(ordered, 5) == pytest.approx(2 * 2 / 12)
+
+
+def test_within_hosts_a_split_is_as_extreme_as_its_statistic_says() -> None:
+    """The shifts against a count of all splits, with the statistic of effect.shares made anew for each."""
+    rng = np.random.default_rng(3)
+    cells = [(2, 3), (3, 2)]
+    before, after = [list(rng.normal(0, 1, 5)) for _ in "ab"]
+    ordered = permutation.shifts(before, after, cells)
+
+    def statistic(sides: Sequence[tuple[Sequence[float], Sequence[float]]]) -> float:
+        parts = [(len(one) * len(other) / (len(one) + len(other))) for one, other in sides]
+        means = [np.mean(other) - np.mean(one) for one, other in sides]
+        return float(np.dot(parts, means) / sum(parts))
+
+    hosts = [(before[:2], after[:3]), (before[2:], after[3:])]
+    for shift in (-1.0, 0.0, 0.3, 2.0):
+        shifted = [[*one, *(value - shift for value in other)] for one, other in hosts]
+        observed = statistic(
+            [(pool[: cell[0]], pool[cell[0] :]) for pool, cell in zip(shifted, cells, strict=True)]
+        )
+        counts = [0, 0]
+        splits = [list(itertools.combinations(range(5), cell[0])) for cell in cells]
+        for chosen in itertools.product(*splits):
+            sides = [
+                ([pool[i] for i in taken], [pool[i] for i in range(5) if i not in taken])
+                for pool, taken in zip(shifted, chosen, strict=True)
+            ]
+            counts[0] += statistic(sides) >= observed - 1e-9
+            counts[1] += statistic(sides) <= observed + 1e-9
+        fewest = min(counts)
+        expected = 0.0 if fewest == 1 else min(1.0, 2 * fewest / math.prod(map(len, splits)))
+        assert permutation.p(ordered, shift) == pytest.approx(expected)
+
+
+def test_many_hosts_draw_their_splits() -> None:
+    """Four hosts of three and three have 160,000 splits; drawn ones are near to all."""
+    rng = np.random.default_rng(2)
+    levels = np.repeat([0.0, 5.0, 9.0, 2.0], 3)
+    before, after = levels + rng.normal(0, 1, 12), levels + rng.normal(0.8, 1, 12)
+    ordered = permutation.shifts(list(before), list(after), [(3, 3)] * 4)
+    assert len(ordered) <= permutation.MOST_SPLITS
+    left = [np.concatenate([side - levels, [0]])[:-1] for side in (before, after)]
+    assert permutation.p(ordered, 0) == pytest.approx(float(stats.ttest_ind(*left).pvalue), abs=0.03)

@@ -18,6 +18,7 @@ from numalab.model.run import Memory, PhaseResult, Run
 from numalab.model.topology import Topology
 from numalab.model.values import Accel, Clock, Phase, SizeClass
 from numalab.model.verdict import Answer, Grade
+from numalab.report import text
 from tests.unit.makers import BOOT, on_virtual_clock, record_of, spec
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -848,3 +849,83 @@ def test_what_more_boots_cannot_clear(wish: Expectation) -> None:
     found = verdict.verdict(experiment(MANY, FEW, of=case(wish)))
     assert found.answer is Answer.CANNOT_TELL
     assert verdict.enough(found)
+
+
+def over_hosts(hosts: dict[str, tuple[list[int], list[int]]], **facts: dict[str, str]) -> list[Run]:
+    """Rounds of an experiment that was spread: by host the numbers of PTE updates, before and after."""
+    runs: list[Run] = []
+    for name, (before, after) in hosts.items():
+        host = {"machine": name, "cpu": "EPYC", "cpus": "2", "qemu": "10.0.2"} | facts.get(name, {})
+        for arm, count in [
+            pair for two in zip(before, after, strict=False) for pair in zip(Arm, two, strict=True)
+        ]:
+            one = boot(arm, len(runs), {"numa_pte_updates": count}, host=host)
+            assert one.place
+            runs.append(one.model_copy(update={"place": one.place.model_copy(update={"block": name})}))
+    return runs
+
+
+SLOW_AND_FAST = {"slow": ([1000, 1100], [400, 430]), "fast": ([4200, 4000], [1610, 1700])}
+
+
+def test_hosts_of_a_spread_experiment_are_blocks() -> None:
+    """Their levels differ by more than the kernels do: within hosts the effect is seen, and the verdict says so."""
+    judged = verdict.verdict(over_hosts(SLOW_AND_FAST))
+    assert judged.answer is Answer.HOLDS
+    assert judged.boots == (4, 4)
+    assert judged.varied == (
+        "spread over 2 hosts, each a block: boots on fast 2 and 2, slow 2 and 2; the effect is that within hosts"
+    )
+    (finding,) = judged.findings
+    assert "after/before within 2 hosts is 0.4 (" in finding.reason
+    assert finding.drift is None
+    told = text.verdict(judged)
+    assert f"  {judged.varied}" in told.splitlines()
+    pooled = [
+        one.model_copy(
+            update={"host": {"machine": "vm"}, "place": one.place.model_copy(update={"block": ""})}
+        )
+        for one in over_hosts(SLOW_AND_FAST)
+        if one.place
+    ]
+    (one,) = verdict.verdict(pooled).findings
+    assert one.drift, "as boots of one host, the step from one to the next looks like a drift"
+
+
+def test_a_host_with_one_boot_is_no_block() -> None:
+    runs = over_hosts({**SLOW_AND_FAST, "third": ([3000], [1500])})
+    with pytest.raises(InputError, match="host third has 1 and 1 boots, and 2 of each kernel are the least"):
+        verdict.verdict(runs)
+    forced = verdict.verdict(runs, force=True)
+    assert forced.answer is Answer.CANNOT_TELL
+    assert (
+        "third has 1 and 1 boots: a host of an experiment that is spread needs 2" in forced.findings[0].reason
+    )
+
+
+def test_blocks_may_differ_in_cpu_but_not_in_the_kind_of_qemu_or_accelerator() -> None:
+    other = {"fast": {"cpu": "Xeon", "qemu": "10.1.0"}}
+    assert verdict.verdict(over_hosts(SLOW_AND_FAST, **other)).answer is Answer.HOLDS
+    with pytest.raises(InputError, match=r"not comparable: QEMU: 10 \(4 runs\), 7 \(4 runs\)"):
+        verdict.verdict(over_hosts(SLOW_AND_FAST, fast={"qemu": "7.2.0"}))
+    runs = over_hosts(SLOW_AND_FAST)
+    spec = runs[-1].guest.spec.model_copy(update={"accel": Accel.KVM})
+    runs[-1] = runs[-1].model_copy(update={"guest": runs[-1].guest.model_copy(update={"spec": spec})})
+    with pytest.raises(InputError, match="not comparable: accelerator"):
+        verdict.verdict(runs)
+
+
+def test_a_spread_experiment_is_not_judged_with_another() -> None:
+    others = experiment([1000, 1100, 900], [500, 550, 450])
+    with pytest.raises(InputError, match="not comparable: host"):
+        verdict.verdict([*over_hosts(SLOW_AND_FAST), *others])
+
+
+def test_a_metric_that_a_host_lacks() -> None:
+    """One boot of a host without the counter leaves it one: the finding says which host."""
+    runs = over_hosts(SLOW_AND_FAST)
+    bare = tuple(phase.model_copy(update={"counters": {"vmstat": {}}}) for phase in runs[0].phases)
+    runs[0] = runs[0].model_copy(update={"phases": bare})
+    judged = verdict.verdict(runs)
+    assert judged.answer is Answer.CANNOT_TELL
+    assert "slow has 1 and 2 boots" in judged.findings[0].reason

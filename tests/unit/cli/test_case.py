@@ -443,6 +443,13 @@ def test_a_store_that_cannot_be_read_changes_no_verdict(
     assert (code, doubts(out)) == (0, ["whether it was repeated is not known: runs.sqlite3: locked"])
 
 
+def test_one_machine_is_nothing_to_spread_over(lab_py: LabPy, case: str, conducted: dict[str, Any]) -> None:
+    code, _, err = lab_py("run", case, "--spread", "2", "--boots", "4")
+    assert code == 2
+    assert "--spread 2: this machine is one host: with --pool" in err
+    assert "plan" not in conducted
+
+
 def test_verdict_of_half_an_experiment(
     lab_py: LabPy, case: str, stored: Callable[[Sequence[Run]], None]
 ) -> None:

@@ -14,6 +14,7 @@ from numalab.core import state
 from numalab.model.case import Arm
 from numalab.model.run import Run
 from numalab.model.values import Accel
+from numalab.runs import record
 from tests.unit.runs.test_index import keep
 from tests.unit.synthetic import phase, run
 
@@ -245,3 +246,75 @@ def test_runs_from_another_machine(capsys: pytest.CaptureFixture[str], tmp_path:
 
 def test_a_since_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
     assert bad(capsys, "runs", "--since", "yesterday").startswith("--since yesterday: write a day")
+
+
+def on_two_hosts(six: list[Run]) -> None:
+    """The same boots again, on another machine, where the kernel "after" is no better."""
+    host = {"machine": "big", "cpu": "Xeon", "cpus": "64", "machine id": "0123456789abcdef", "qemu": "10.0.2"}
+    for number, one in enumerate(six):
+        place = one.place
+        assert place
+        keep(
+            boot(one.kernel, place.arm, 10 + number, 3000 + 7 * number, host=host).model_copy(
+                update={"place": place.model_copy(update={"experiment": "e2"})}
+            )
+        )
+
+
+BIG = "hypervisor big, machine id 01234567, Xeon, QEMU 10.0.2, tcg"
+
+
+def test_each_hypervisor_is_compared_by_itself(six: list[Run], capsys: pytest.CaptureFixture[str]) -> None:
+    on_two_hosts(six)
+    text = good(capsys, "compare", "e1", "e2")
+    assert text.count("boots: 3 of 6.1-slowscan-before, 3 of 6.1") == 2
+    assert text.index("hypervisor vm, EPYC, tcg") < text.index(BIG)
+    assert text.startswith(good(capsys, "compare", "e1").splitlines()[0])
+    mail = good(capsys, "compare", "e1", "e2", "--format", "mail")
+    assert mail.count(": HOLDS") == 1
+    assert mail.count(": DOES NOT HOLD") == 1
+    data = json.loads(good(capsys, "compare", "e1", "e2", "--format", "json"))
+    assert [one["hypervisor"] for one in data] == ["vm, EPYC, tcg", BIG.removeprefix("hypervisor ")]
+    assert [one["verdicts"][0]["answer"] for one in data] == ["holds", "does not hold"]
+    lines = good(capsys, "compare", "e1", "e2", "--format", "csv").splitlines()
+    assert lines[0].endswith(",value,hypervisor")
+    assert sum(line.endswith('"vm, EPYC, tcg"') for line in lines[1:]) == (len(lines) - 1) / 2
+
+
+def test_hypervisors_that_are_forced_together(six: list[Run], capsys: pytest.CaptureFixture[str]) -> None:
+    on_two_hosts(six)
+    text = good(capsys, "compare", "e1", "e2", "--force")
+    assert "boots: 6 of 6.1-slowscan-before, 6 of 6.1" in text
+    assert "NOT COMPARABLE, forced: host: " in text
+
+
+def test_a_verdict_on_each_hypervisor(
+    six: list[Run], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The status is the gravest; a host with one kernel only has none, and is named."""
+    monkeypatch.setattr(record, "read", record.summary)  # these runs have no raw snapshots
+    on_two_hosts(six)
+    status, out, _ = lab(capsys, "verdict", "e1", "e2")
+    assert status == 1
+    first, second = out.split(f"{BIG}:\n")
+    assert first.startswith("hypervisor vm, EPYC, tcg:\nxfsrepair (quick) on 4socket")
+    assert ": HOLDS" in first
+    assert ": DOES NOT HOLD" in second
+    lone = six[0].model_copy(update={"id": "lone", "host": {"machine": "third"}})
+    keep(lone)
+    status, out, _ = lab(capsys, "verdict", *(one.id for one in six), "lone")
+    assert status == 0
+    assert "hypervisor third, tcg:\n  no verdict: it has boots of one side only" in out
+    assert "judged: experiment e1, begun 20261121T120000 on vm, third\n" in out
+    status, _, err = lab(capsys, "verdict", "lone", six[1].id)
+    assert (status, "needs both sides of an experiment on one hypervisor" in err) == (2, True)
+
+
+def test_a_report_has_a_section_for_each_hypervisor(
+    six: list[Run], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    on_two_hosts(six)
+    good(capsys, "report", "e1", "e2", "--html", str(tmp_path / "out"))
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert page.count('<section class="case"') == 2
+    assert BIG in page

@@ -36,7 +36,7 @@ from tests.unit.makers import until
 LIMIT_SECONDS = 300.0
 
 
-def order(number: int, rounds: int, *, seconds: float = 500.0) -> Order:
+def order(number: int, rounds: int, *, seconds: float = 500.0, spread: int = 1) -> Order:
     """An order of `rounds` rounds of two kernels."""
     return Order(
         id=f"{number:05}-fake",
@@ -48,6 +48,7 @@ def order(number: int, rounds: int, *, seconds: float = 500.0) -> Order:
         looks=(rounds,),
         needs_memory=GIB,
         round_seconds=seconds,
+        spread=spread,
     )
 
 
@@ -72,8 +73,13 @@ def measure(unit: Unit, limit: Callable[[float], Deadline]) -> str:
         arm = Arm.AFTER if position else Arm.BEFORE
         run = synthetic.run(unit.order.kernels[position], boot=boot, arm=arm, experiment=unit.experiment)
         host = {**run.host, "machine": place.name}
+        assert run.place
         fresh = run.model_copy(
-            update={"id": f"{unit.experiment}-{boot}-{secrets.token_hex(4)}", "host": host}
+            update={
+                "id": f"{unit.experiment}-{boot}-{secrets.token_hex(4)}",
+                "host": host,
+                "place": run.place.model_copy(update={"block": unit.block}),
+            }
         )
         with state.making(state.folder("runs") / fresh.id) as folder:
             record.write(fresh, folder)

@@ -44,7 +44,14 @@ def unjudged(_order: Order, _name: str) -> Judged:
 class Session:
     """A driver in a thread of its own."""
 
-    def __init__(self, pool: Pool, night: Night, *, patience: float = 0.0) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        night: Night,
+        *,
+        patience: float = 0.0,
+        judged: Callable[[Order, str], Judged] = unjudged,
+    ) -> None:
         self.seen: list[tuple[str, Ticket]] = []
         self.wish = Wish()
         self.results: list[Result] = []
@@ -53,7 +60,7 @@ class Session:
             pool.client(),
             night,
             perform=fakes.perform,
-            judged=unjudged,
+            judged=judged,
             every=0.05,
             patience=patience,
             observe=lambda what, ticket: self.seen.append((what, ticket)),
@@ -215,7 +222,7 @@ def test_half_a_round_in_the_store_is_run_again(pool: Pool) -> None:
     night = nights.make([fakes.order(0, 2)])
     (result,) = Session(pool, night).end()
     first = [run for run in store.runs(result.experiment) if run.place and run.place.boot == 3]
-    store.void(result.experiment, "as if this machine had died", from_boot=3)
+    store.void(result.experiment, "as if this machine had died", range(3, 9))
     results = Session(pool, Night(night.name), patience=1e6).end()
     exactly_once(results)
     assert first[0].id not in {run.id for run in store.runs(result.experiment) if not run.error}
@@ -386,3 +393,84 @@ def test_hosts_are_told_to_end_again(pool: Pool, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(Cancelled, match="stopped"):
         session.end()
     assert len(lost) > 1
+
+
+def spread_once(result: Result, hosts: dict[str, int]) -> None:
+    """One experiment, every boot once; so many boots on each host, which is named in each run."""
+    runs = [run for run in store.runs(result.experiment) if not run.error]
+    assert result.order.rounds is not None
+    boots = Counter(run.place.boot for run in runs if run.place)
+    assert boots == dict.fromkeys(range(2 * result.order.rounds), 1)
+    assert Counter(run.place.block for run in runs if run.place) == hosts
+    assert all(run.place and run.place.block == run.host["machine"] for run in runs)
+    assert {entry.experiment for entry in index.find() if not entry.error} == {result.experiment}
+
+
+def test_one_experiment_over_two_hosts(pool: Pool) -> None:
+    """One of them dies, another takes its whole part; then the night is begun again, and runs nothing."""
+    pool.start("h0")
+    h1 = pool.state("h1")
+    h1.mkdir()
+    (h1 / "hold-1").touch()  # the second round of either part
+    (h1 / "hold-3").touch()
+    pool.start("h1")
+    night = nights.make([fakes.order(0, 4, spread=2)])
+    judged: list[str] = []
+
+    def judge(_order: Order, name: str) -> Judged:
+        judged.append(name)
+        return Judged((), None)
+
+    session = Session(pool, night, judged=judge)
+    session.until(lambda: began(h1, f"{FIRST}-1", 1)() or began(h1, f"{FIRST}-2", 3)())
+    pool.start("h2")
+    session.until(lambda: "h2" in session.driver._known)
+    assert judged == []
+    pool.kill("h1")
+    (result,) = session.end()
+    parts = {"h0": 4, "h2": 4}
+    spread_once(result, parts)
+    assert judged == [result.experiment]
+    resumed = Session(pool, Night(night.name), judged=judge)
+    (again,) = resumed.end()
+    assert (again.experiment, again.cause, resumed.count("stored")) == (result.experiment, None, 0)
+    spread_once(again, parts)
+
+
+def test_a_spread_night_is_resumed(pool: Pool) -> None:
+    h0 = pool.start("h0")
+    (h0 / "hold-1").touch()
+    night = nights.make([fakes.order(0, 4, spread=2)])
+    session = Session(pool, night)
+    session.until(began(h0, f"{FIRST}-1", 1))
+    session.wish.end.set()
+    session.wish.drain.set()
+    with pytest.raises(Cancelled):
+        session.end()
+    (h0 / "hold-1").unlink()
+    pool.start("h1")
+    resumed = Session(pool, Night(night.name), patience=1e6)
+    (result,) = resumed.end()
+    spread_once(result, {"h0": 4, "h1": 4})
+    assert resumed.count("stored") == 3
+
+
+def test_a_part_that_crashes_ends_the_experiment(pool: Pool) -> None:
+    h0 = pool.start("h0")
+    (h0 / "crash").write_text("the after kernel crashed: BUG")
+    night = nights.make([fakes.order(0, 4, spread=2)])
+    (result,) = Session(pool, night).end()
+    assert (result.cause, result.over) == (Cause.CRASH, True)
+    assert "BUG" in result.why
+    assert Session(pool, Night(night.name)).end()[0].cause is Cause.CRASH
+
+
+def test_hosts_that_are_not_comparable_are_no_verdict(pool: Pool) -> None:
+    pool.start("h0")
+    pool.start("h1")
+
+    def judge(_order: Order, _name: str) -> Judged:
+        raise InputError("these runs are not comparable")
+
+    (result,) = Session(pool, nights.make([fakes.order(0, 4, spread=2)]), judged=judge).end()
+    assert (result.cause, result.over) == (Cause.INPUT, True)

@@ -32,6 +32,17 @@ def test_dask_is_not_imported(words: list[str]) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_pytest_does_not_import_it_either() -> None:
+    code = """
+import sys
+import pytest
+status = pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--collect-only", "testcases"])
+sys.exit(bool(status or {"dask", "distributed"} & {name.split(".")[0] for name in sys.modules}))
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=paths.ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_it_would_be_noticed() -> None:
     code = CODE.replace("loaded =", "import distributed\nloaded =")
     assert subprocess.run([sys.executable, "-c", code, "run", "--help"], capture_output=True).returncode == 1

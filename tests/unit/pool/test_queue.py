@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from numalab.model.units import GIB
 from numalab.model.values import Accel
-from numalab.pool import queue
+from numalab.pool import queue, unit
 from numalab.pool.queue import Cause, Host, Queue, Ticket
 from tests.unit.pool.fakes import order
 
@@ -314,4 +314,55 @@ def test_restored_it_goes_on_where_the_store_ends() -> None:
     assert {(one.order, one.attempt, one.number) for one in night.running} == {
         ("00000-fake", 4, 2),
         ("00002-fake", 7, 0),
+    }
+
+
+def spread_over(hosts: int, rounds: int, *names: str, patience: float = PATIENCE) -> Queue:
+    """An order that is spread, and these hosts."""
+    night = Queue(unit.parts(order(0, rounds, spread=hosts)), 0, patience=patience, nobody=PATIENCE)
+    for name in names:
+        night.handle(queue.HostUp(host(name)), 0)
+    return night
+
+
+def test_parts_of_a_spread_order_run_on_hosts_of_their_own() -> None:
+    night = spread_over(2, 4, "h0", "h1", "h2")
+    assert {(one.order, one.host, one.number) for one in night.running} == {
+        ("00000-fake-1", "h0", 0),
+        ("00000-fake-2", "h1", 0),
+    }
+
+
+def test_a_host_does_not_take_two_parts() -> None:
+    """One host for two parts: the second is given up after the patience, and the line says what it needs."""
+    night = spread_over(2, 4, "h0")
+    for _ in range(2):
+        (ticket,) = night.running
+        assert ticket.order == "00000-fake-1"
+        night.handle(queue.RoundDone(ticket), 1)
+    assert not night.running
+    (ended,) = [one for one in night.handle(queue.Tick(), PATIENCE + 2) if isinstance(one, queue.Ended)]
+    assert ended.order == "00000-fake-2"
+    assert "one of 2 hosts with the same accelerators" in ended.why
+
+
+def test_parts_run_on_hosts_with_the_same_accelerators() -> None:
+    night = spread_over(2, 4, "h0")
+    both = frozenset({Accel.KVM, Accel.TCG})
+    night.handle(queue.HostUp(queue.Host("kvm", "kvm-0", 8 * GIB, both)), 0)
+    assert {one.host for one in night.running} == {"h0"}
+    night.handle(queue.HostUp(host("h1")), 0)
+    assert {one.host for one in night.running} == {"h0", "h1"}
+
+
+def test_a_lost_part_begins_again_on_a_host_that_has_none() -> None:
+    night = spread_over(2, 4, "h0", "h1")
+    night.handle(queue.HostLost("h1"), 0)
+    night.handle(queue.Tick(), PATIENCE + 1)
+    assert {one.host for one in night.running} == {"h0"}, "h0 has a part"
+    night.handle(queue.HostUp(host("h2")), PATIENCE + 2)
+    night.handle(queue.Tick(), PATIENCE + 3)
+    assert {(one.order, one.host, one.attempt) for one in night.running} == {
+        ("00000-fake-1", "h0", 0),
+        ("00000-fake-2", "h2", 1),
     }

@@ -47,7 +47,7 @@ def test_a_round_is_stored_once(unit: Unit, tar: bytes) -> None:
         assert [run.place.boot for run in store.add(unit, tar, store.digest(tar)) if run.place] == [2, 3]
     assert len(index.find()) == 2
     assert store.rounds([unit.experiment], 2) == {unit.experiment: 0}, "round 0 is not there"
-    assert store.void(unit.experiment, "why", from_boot=3) == 1
+    assert store.void(unit.experiment, "why", range(3, 9)) == 1
     assert [entry.error for entry in index.find() if entry.error] == ["void: why"]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from numalab.core import paths
+from numalab.core.errors import InputError
 from numalab.experiment.plan import make_plan
 from numalab.model.values import SizeClass
 from numalab.pool import unit
@@ -80,3 +81,28 @@ def test_an_order_becomes_the_plan_that_it_was_made_of() -> None:
     assert made.needs_memory == 2 * alone.needs_memory
     many = unit.order(0, plan.model_copy(update={"side_by_side": 9}), 3)
     assert many.needs_memory == made.needs_memory, "a round has two boots"
+
+
+def test_a_spread_order_is_dealt_out_in_whole_rounds() -> None:
+    whole = unit.order(0, make_plan("threads", SizeClass.QUICK), 5, 2)
+    assert unit.parts(unit.order(0, make_plan("threads", SizeClass.QUICK), 5)) == [
+        whole.model_copy(update={"spread": 1})
+    ]
+    first, second = unit.parts(whole)
+    assert (first.rounds, second.rounds) == (2, 3)
+    assert len({first.id, second.id, whole.id}) == 3
+    boots = [*first.boots(range(2)), *second.boots(range(3))]
+    assert boots == list(range(10)), "every boot of the experiment, once"
+    assert unit.Order.model_validate_json(second.model_dump_json()) == second
+
+
+@pytest.mark.parametrize(
+    ("boots", "says"),
+    [
+        (3, "3 rounds over 2 hosts: each needs 2 at least: 4 or more"),
+        (None, "judged once, and not until its answer is clear: give a number, 4 or more"),
+    ],
+)
+def test_what_cannot_be_spread_is_refused(boots: int | None, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        unit.order(0, make_plan("threads", SizeClass.QUICK), boots, 2)

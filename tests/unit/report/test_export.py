@@ -34,7 +34,7 @@ def made(kernel: str = "6.1", boot: int = 0, **changes: object) -> Run:
 
 
 def records(*runs: Run) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(export.to_csv(runs))))
+    return list(csv.DictReader(io.StringIO(export.to_csv([runs], [""]))))
 
 
 def test_csv_has_a_line_for_each_run_phase_and_metric() -> None:

@@ -153,3 +153,20 @@ def test_tables_are_those_of_compare() -> None:
     titles = [block.title for block in comparison.compare(found)]
     assert all(isinstance(block, Block) for block in comparison.compare(found))
     assert [line for line in composed(runs()).splitlines() if line in titles] == titles
+
+
+def test_hosts_of_a_spread_experiment_are_named() -> None:
+    spread = [
+        one.model_copy(
+            update={
+                "host": {"machine": name, "cpu": cpu, "cpus": "2", "qemu": "10.0.2"},
+                "place": one.place and one.place.model_copy(update={"block": name}),
+            }
+        )
+        for one, (name, cpu) in zip(runs(), [("h0", "EPYC"), ("h1", "Xeon")] * 3, strict=True)
+    ]
+    text = " ".join(mail.setup(comparison.columns(spread)).split())
+    assert "Host: h0: EPYC, 2 CPUs, Linux ?, QEMU 10.0.2" in text
+    assert "Host: h1: Xeon, 2 CPUs, Linux ?, QEMU 10.0.2" in text
+    assert "Spread: spread over 2 hosts, each a block: boots on h0 " in text
+    assert "Spread" not in mail.setup(comparison.columns(runs()))

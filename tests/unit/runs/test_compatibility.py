@@ -126,3 +126,23 @@ def test_older_runs_have_no_machine_id(runs: list[Run]) -> None:
 def test_two_machines_of_one_name(runs: list[Run], line: str) -> None:
     (told,) = compatibility.differences(runs)
     assert sorted(told.removeprefix("host: ").split(", ")) == sorted(line.removeprefix("host: ").split(", "))
+
+
+def test_by_hypervisor() -> None:
+    """Hosts in the order of their first runs; a run from before machine ids goes with one that has its own."""
+    old, other = run(id="old"), run(id="other", host={"machine": "big", "cpu": "Xeon", "cpus": "64"})
+    new = run(id="new", host={"machine": "vm", "cpu": "EPYC", "cpus": "2", "machine id": "0123456789abcdef"})
+    groups = compatibility.by_hypervisor([old, other, new])
+    assert [[one.id for one in group] for group in groups] == [["old", "new"], ["other"]]
+    assert compatibility.by_hypervisor([]) == []
+
+
+def test_a_hypervisor_in_words() -> None:
+    facts = {"machine": "vm", "cpu": "EPYC", "cpus": "2", "machine id": "0123456789abcdef"}
+    whole = run(host={**facts, "microcode": "0x1", "qemu": "10.0.2", "libvirt": "9.0.0"})
+    assert compatibility.hypervisor([whole]) == (
+        "vm, machine id 01234567, EPYC, microcode 0x1, QEMU 10.0.2, libvirt 9.0.0, tcg"
+    )
+    later = whole.model_copy(update={"host": {**whole.host, "qemu": "10.0.3"}})
+    assert "QEMU 10.0.2 and 10.0.3" in compatibility.hypervisor([whole, later])
+    assert compatibility.hypervisor([run(host={})]) == "a machine without a name, tcg"
