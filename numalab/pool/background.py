@@ -32,7 +32,7 @@ class Background:
         self._client = cluster.connect()
         try:
             night = nights.make([unit.order(number, *one) for number, one in enumerate(plans)])
-            self._driver = driver.Driver(self._client, night)
+            self._driver = driver.Driver(self._client, night, supply=Supply())
         except BaseException:
             self._disconnect()
             raise
