@@ -25,6 +25,7 @@ from numalab.core import log, state
 from numalab.core.errors import Cancelled, HostError, InputError, LabError
 from numalab.experiment import run as experiment
 from numalab.experiment.plan import Builds
+from numalab.model.run import Run
 from numalab.model.units import GIB
 from numalab.model.values import Accel
 from numalab.model.verdict import Verdict
@@ -68,9 +69,9 @@ class Judged(NamedTuple):
     more: int | None
 
 
-def judge(order: Order, name: str) -> Judged:
-    """Judge an experiment from the store, as on one machine."""
-    verdicts = experiment.verdicts(store.runs(name))
+def judge(order: Order, runs: list[Run]) -> Judged:
+    """Judge an experiment's runs, as on one machine."""
+    verdicts = experiment.verdicts(runs)
     more = [count for one in verdicts if (count := verdict.next_look(one, order.looks)) is not None]
     return Judged(verdicts, max(more) if more else None)
 
@@ -112,7 +113,7 @@ class Driver:
         night: Night,
         *,
         perform: Callable[[str, str], dict[str, Any]] = worker.perform,
-        judged: Callable[[Order, str], Judged] = judge,
+        judged: Callable[[Order, list[Run]], Judged] = judge,
         every: float = POLL_SECONDS,
         patience: float = pool_queue.PATIENCE_SECONDS,
         supply: Supply | None = None,
@@ -141,6 +142,8 @@ class Driver:
         ] = queues.SimpleQueue()
         """Tasks that have ended; then what they answered. What hosts were given, and what was built."""
         self._polled = 0.0
+        self._places: store.Places = {}
+        """Of the runs that are at home; read once, when the night is taken up."""
         self.stored = 0
         """Rounds that came home in this session."""
 
@@ -220,6 +223,7 @@ class Driver:
                     planned[line.order] = line.rounds
                 case nights.Ended():
                     ended[line.order] = line
+        self._places = store.places()
         latest = {order: attempt for (order, _), attempt in self._attempts.items()}
         for (order, number), why in void.items():
             # The next attempt at a part has the same experiment: what it measured since stays.
@@ -244,7 +248,7 @@ class Driver:
             elif order in live:
                 wanted = self.results[order].order
                 kernels = len(wanted.kernels)
-                done = store.rounds([attempt.experiment], kernels, wanted.first)[attempt.experiment]
+                done = store.rounds(attempt.experiment, kernels, wanted.first, among=self._places)
                 rounds = planned.get(order, wanted.looks[0])
                 if wanted.part:
                     done = min(done, rounds)  # the next ones are another part's
@@ -352,7 +356,7 @@ class Driver:
                     )
                     self._settled[ticket.order, ticket.attempt] = settled.settled
                     self.night.add(settled)
-                store.add(one, answer["tar"], answer["sha256"])
+                store.add(one, answer["tar"], answer["sha256"], self._places)
                 self.stored += 1
                 self._observe("stored", ticket)
                 return pool_queue.RoundDone(ticket)
@@ -366,7 +370,7 @@ class Driver:
 
     def _keep(self, one: Unit, answer: dict[str, Any]) -> None:
         try:
-            store.keep(one, answer["tar"], answer["sha256"])
+            store.keep(one, answer["tar"], answer["sha256"], self._places)
         except (store.NotWhole, InputError) as error:  # the crash stands all the same
             log.note(f"{one.order.id}: the runs of its kernel's crash are not in the store: {error}")
 
@@ -419,7 +423,7 @@ class Driver:
         """What the store has of an attempt from a round on does not count."""
         wanted, name = self.results[order].order, self._attempts[order, number].experiment
         last = wanted.looks[-1] if wanted.part else sys.maxsize // 2 // len(wanted.kernels)
-        store.void(name, why, wanted.boots(range(from_round, last)))
+        store.void(name, why, wanted.boots(range(from_round, last)), among=self._places)
 
     def _begin(self, order: str, number: int, host: str) -> None:
         wanted, facts = self.results[order].order, self._known[host]
@@ -528,7 +532,7 @@ class Driver:
             self._over(order, None, "")
             return
         try:
-            result.verdicts, more = self._judged(result.order, name)
+            result.verdicts, more = self._judged(result.order, store.runs(name, self._places))
         except LabError as error:  # runs that are not comparable
             self._over(order, Cause.INPUT, str(error))
             return
@@ -568,7 +572,7 @@ class Driver:
                     self._queue.end(one.order.id)
         elif all(one.over for one in parts):
             try:
-                whole.verdicts, _ = self._judged(whole.order, whole.experiment)
+                whole.verdicts, _ = self._judged(whole.order, store.runs(whole.experiment, self._places))
                 answers = ", ".join(one.answer for one in whole.verdicts)
                 log.tell(f"{answers or 'done'} ({whole.experiment})", who=whole.order.id)
             except LabError as error:  # hosts that are not comparable

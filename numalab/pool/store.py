@@ -12,7 +12,8 @@ import io
 import sys
 import tarfile
 import zlib
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
+from itertools import count, takewhile
 from pathlib import Path, PurePosixPath
 
 from numalab.core import state
@@ -20,6 +21,9 @@ from numalab.core.errors import HostError, LabError
 from numalab.model.run import Run
 from numalab.pool.unit import Unit
 from numalab.runs import index, record
+
+Places = dict[str, list[Path]]
+"""Experiment -> the folders of its runs, broken ones too."""
 
 
 class NotWhole(HostError):
@@ -31,6 +35,16 @@ MOST_BYTES = 1 << 30
 
 
 ALL_BOOTS = range(sys.maxsize)
+
+
+def places() -> Places:
+    """Those of the whole store. A query of the index looks at every run that there is: a night makes one, and
+    hands the answer to the functions below (`among`), which keep it up to date. Without it they ask."""
+    found: Places = {}
+    for entry in index.find():
+        if entry.experiment:
+            found.setdefault(entry.experiment, []).append(entry.folder)
+    return found
 
 
 def folders(unit: Unit) -> list[Path]:
@@ -55,7 +69,7 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def add(unit: Unit, data: bytes, expected: str) -> list[Run]:
+def add(unit: Unit, data: bytes, expected: str, among: Places | None = None) -> list[Run]:
     """Put a round's runs into the store; returns those that count, by boot.
 
     All are checked before the first is added: one whole run for each boot of the round, of its experiment.
@@ -65,8 +79,8 @@ def add(unit: Unit, data: bytes, expected: str) -> list[Run]:
     with state.temporary() as text:
         scratch = Path(text)
         _unpack(unit, data, scratch)
-        places = sorted(scratch.iterdir())
-        runs = [record.summary(place) for place in places]
+        here = sorted(scratch.iterdir())
+        runs = [record.summary(place) for place in here]
         if odd := next((run for run in runs if not _belongs(run, unit)), None):
             raise NotWhole(
                 f"{unit.experiment}, round {unit.number}: run {odd.id} came home and is of another"
@@ -76,25 +90,28 @@ def add(unit: Unit, data: bytes, expected: str) -> list[Run]:
             raise NotWhole(
                 f"{unit.experiment}, round {unit.number}: boots {boots} came home, not {list(unit.boots)}"
             )
-        for place, run in zip(places, runs, strict=True):
-            _add(place, run)
+        for place, run in zip(here, runs, strict=True):
+            _add(place, run, unit.experiment, among)
     return counted
 
 
-def keep(unit: Unit, data: bytes, expected: str) -> None:
+def keep(unit: Unit, data: bytes, expected: str, among: Places | None = None) -> None:
     """Keep the runs of a round whose kernel crashed, as far as they are whole: evidence."""
     _check(unit, data, expected)
     with state.temporary() as text:
         _unpack(unit, data, Path(text))
         for place in sorted(Path(text).iterdir()):
             if _belongs(run := record.summary(place), unit):
-                _add(place, run)
+                _add(place, run, unit.experiment, among)
 
 
-def _add(place: Path, run: Run) -> None:
+def _add(place: Path, run: Run, experiment: str, among: Places | None) -> None:
+    folder = state.folder("runs") / run.id
     # A run of an earlier try may be here, void for another reason than there.
-    if not (run.error and (state.folder("runs") / run.id).exists()):
+    if not (run.error and folder.exists()):
         index.add(place)
+    if among is not None and folder not in among.setdefault(experiment, []):
+        among[experiment].append(folder)
 
 
 def _check(unit: Unit, data: bytes, expected: str) -> None:
@@ -120,39 +137,34 @@ def _unpack(unit: Unit, data: bytes, scratch: Path) -> None:
         raise NotWhole(f"{where}: what came home is not whole: {error}") from error
 
 
-def rounds(experiments: Collection[str], kernels: int, first: int = 0) -> dict[str, int]:
-    """Experiment -> the number of its rounds from `first` on that are in the store with every boot."""
-    boots: dict[str, set[int]] = {name: set() for name in experiments}
-    for entry in index.find():
-        if entry.experiment in boots and not entry.error:
-            run = record.summary(entry.folder)
-            boots[entry.experiment].add(_boot(run))
-    done = {}
-    for name, numbers in boots.items():
-        count = 0
-        while set(range((first + count) * kernels, (first + count + 1) * kernels)) <= numbers:
-            count += 1
-        done[name] = count
-    return done
+def rounds(experiment: str, kernels: int, first: int = 0, *, among: Places | None = None) -> int:
+    """The number of an experiment's rounds from `first` on that are in the store with every boot."""
+    boots = {_boot(run) for run in runs(experiment, among) if not run.error}
+    whole = (boots.issuperset(range(i * kernels, (i + 1) * kernels)) for i in count(first))
+    return sum(takewhile(bool, whole))
 
 
-def void(experiment: str, why: str, boots: range = ALL_BOOTS) -> int:
+def void(experiment: str, why: str, boots: range = ALL_BOOTS, *, among: Places | None = None) -> int:
     """Mark an experiment's runs of these boots as runs that do not count; returns how many."""
-    count = 0
-    for folder, run in _runs(experiment):
+    voided = 0
+    for folder, run in _runs(experiment, among):
         if not run.error and _boot(run) in boots:
             record.write(run.model_copy(update={"error": f"void: {why}"}), folder)
-            count += 1
-    return count
+            voided += 1
+    return voided
 
 
-def runs(experiment: str) -> list[Run]:
+def runs(experiment: str, among: Places | None = None) -> list[Run]:
     """The runs of an experiment in the store, broken ones too."""
-    return [run for _, run in _runs(experiment)]
+    return [run for _, run in _runs(experiment, among)]
 
 
-def _runs(experiment: str) -> list[tuple[Path, Run]]:
-    return [(entry.folder, record.summary(entry.folder)) for entry in index.find(experiment=experiment)]
+def _runs(experiment: str, among: Places | None = None) -> list[tuple[Path, Run]]:
+    if among is None:
+        places = [entry.folder for entry in index.find(experiment=experiment)]
+    else:  # one may have been removed since
+        places = [place for place in among.get(experiment, []) if (place / "run.json").exists()]
+    return [(place, record.summary(place)) for place in places]
 
 
 def _belongs(run: Run, unit: Unit) -> bool:

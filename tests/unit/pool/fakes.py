@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -25,9 +26,10 @@ from numalab.core import paths, state
 from numalab.core.errors import GuestError, KernelOops
 from numalab.core.process import Deadline
 from numalab.model.case import Arm
+from numalab.model.run import Run
 from numalab.model.units import GIB
 from numalab.model.values import SizeClass
-from numalab.pool import worker
+from numalab.pool import cluster, worker
 from numalab.pool.unit import Order, Unit
 from numalab.runs import record
 from tests.unit import synthetic
@@ -71,14 +73,15 @@ def measure(unit: Unit, limit: Callable[[float], Deadline]) -> str:
         if position and (place / "crash").exists():
             raise KernelOops((place / "crash").read_text())
         arm = Arm.AFTER if position else Arm.BEFORE
-        run = synthetic.run(unit.order.kernels[position], boot=boot, arm=arm, experiment=unit.experiment)
-        host = {**run.host, "machine": place.name}
+        run = _run(unit.order.kernels[position], arm)
         assert run.place
         fresh = run.model_copy(
             update={
                 "id": f"{unit.experiment}-{boot}-{secrets.token_hex(4)}",
-                "host": host,
-                "place": run.place.model_copy(update={"block": unit.block}),
+                "host": {**run.host, "machine": place.name},
+                "place": run.place.model_copy(
+                    update={"experiment": unit.experiment, "boot": boot, "block": unit.block}
+                ),
             }
         )
         with state.making(state.folder("runs") / fresh.id) as folder:
@@ -86,11 +89,18 @@ def measure(unit: Unit, limit: Callable[[float], Deadline]) -> str:
     return unit.settled or f"settled by {place.name}"
 
 
-class Pool:
-    """A scheduler and hosts, each a process; all are ended with the block."""
+@cache
+def _run(kernel: str, arm: Arm) -> Run:
+    """What all runs of a kernel have: that of its topology's file takes longer than all else here."""
+    return synthetic.run(kernel, arm=arm)
 
-    def __init__(self, place: Path, *, ttl: str = "300s") -> None:
+
+class Pool:
+    """A scheduler and hosts, each a process; all are ended with the block. `tls`: as a real pool's."""
+
+    def __init__(self, place: Path, *, ttl: str = "300s", tls: bool = False) -> None:
         self.place, self.ttl = place, ttl
+        self._keys = tuple(map(str, cluster.make_keys(Deadline.after(LIMIT_SECONDS)))) if tls else ()
         self._stack = ExitStack()
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._file = place / "scheduler.json"
@@ -141,7 +151,8 @@ class Pool:
 
     def client(self) -> distributed.Client:
         """A new client, closed with the pool."""
-        client = distributed.Client(self.address, timeout=30, set_as_default=False)
+        security = cluster.security(*self._keys) if self._keys else None
+        client = distributed.Client(self.address, security=security, timeout=30, set_as_default=False)
         self._stack.callback(client.close, timeout=2)
         return client
 
@@ -165,8 +176,10 @@ class Pool:
 
     def _start(self, name: str, words: str, *more: str, **environment: str) -> None:
         log = (self.place / f"{name}.log").open("ab")
+        certificate, key = self._keys or ("", "")
+        tls = ["--tls-ca-file", certificate, "--tls-cert", certificate, "--tls-key", key, "--protocol", "tls"]
         self._processes[name] = subprocess.Popen(
-            [sys.executable, "-m", *f"distributed.cli.dask_{words}".split(), *more],
+            [sys.executable, "-m", *f"distributed.cli.dask_{words}".split(), *(tls if key else ()), *more],
             env={
                 **os.environ,
                 "PYTHONPATH": str(paths.ROOT),

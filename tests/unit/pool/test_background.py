@@ -11,6 +11,7 @@ import pytest
 
 from numalab.core.errors import Cancelled, InputError, KernelOops
 from numalab.experiment.plan import make_plan
+from numalab.model.run import Run
 from numalab.model.values import SizeClass
 from numalab.pool import cluster, driver, unit
 from numalab.pool.background import Background
@@ -36,7 +37,7 @@ def pool(tmp_path: Path) -> Iterator[Pool]:
 def begin(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> Begin:
     """Begins a night of so many experiments with two rounds of fake guests."""
 
-    def judge(order: Order, _name: str) -> Judged:
+    def judge(order: Order, _runs: list[Run]) -> Judged:
         if order.id == "00001-fake":
             raise InputError("these runs are not comparable")
         return Judged((), None)

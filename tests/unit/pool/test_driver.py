@@ -14,6 +14,7 @@ import distributed
 import pytest
 
 from numalab.core.errors import Cancelled, HostError, InputError
+from numalab.model.run import Run
 from numalab.pool import cluster, driver, store, unit
 from numalab.pool import night as nights
 from numalab.pool.driver import Driver, Judged, Result, Wish
@@ -36,7 +37,7 @@ def pool(tmp_path: Path) -> Iterator[Pool]:
         yield made
 
 
-def unjudged(_order: Order, _name: str) -> Judged:
+def unjudged(_order: Order, _runs: list[Run]) -> Judged:
     """The fake guest counts nothing that a verdict could be made of."""
     return Judged((), None)
 
@@ -50,7 +51,7 @@ class Session:
         night: Night,
         *,
         patience: float = 0.0,
-        judged: Callable[[Order, str], Judged] = unjudged,
+        judged: Callable[[Order, list[Run]], Judged] = unjudged,
     ) -> None:
         self.seen: list[tuple[str, Ticket]] = []
         self.wish = Wish()
@@ -417,8 +418,8 @@ def test_one_experiment_over_two_hosts(pool: Pool) -> None:
     night = nights.make([fakes.order(0, 4, spread=2)])
     judged: list[str] = []
 
-    def judge(_order: Order, name: str) -> Judged:
-        judged.append(name)
+    def judge(_order: Order, runs: list[Run]) -> Judged:
+        judged.extend({run.place.experiment for run in runs if run.place})
         return Judged((), None)
 
     session = Session(pool, night, judged=judge)
@@ -469,7 +470,7 @@ def test_hosts_that_are_not_comparable_are_no_verdict(pool: Pool) -> None:
     pool.start("h0")
     pool.start("h1")
 
-    def judge(_order: Order, _name: str) -> Judged:
+    def judge(_order: Order, _runs: list[Run]) -> Judged:
         raise InputError("these runs are not comparable")
 
     (result,) = Session(pool, nights.make([fakes.order(0, 4, spread=2)]), judged=judge).end()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 import tarfile
 from pathlib import Path
 
@@ -46,9 +47,41 @@ def test_a_round_is_stored_once(unit: Unit, tar: bytes) -> None:
     for _ in range(2):
         assert [run.place.boot for run in store.add(unit, tar, store.digest(tar)) if run.place] == [2, 3]
     assert len(index.find()) == 2
-    assert store.rounds([unit.experiment], 2) == {unit.experiment: 0}, "round 0 is not there"
+    assert store.rounds(unit.experiment, 2) == 0, "round 0 is not there"
     assert store.void(unit.experiment, "why", range(3, 9)) == 1
     assert [entry.error for entry in index.find() if entry.error] == ["void: why"]
+
+
+def test_a_look_at_the_store_is_kept_up_to_date(unit: Unit, tar: bytes) -> None:
+    places = store.places()
+    assert places == {}
+    runs = store.add(unit, tar, store.digest(tar), places)
+    assert places == store.places() == {unit.experiment: [entry.folder for entry in index.find()]}
+    store.add(unit, tar, store.digest(tar), places)
+    assert len(places[unit.experiment]) == 2
+    assert store.void(unit.experiment, "why", range(3, 9), among=places) == 1
+    assert [bool(run.error) for run in store.runs(unit.experiment, places)] == [False, True]
+    shutil.rmtree(state.folder("runs") / runs[0].id)
+    assert [run.id for run in store.runs(unit.experiment, places)] == [runs[1].id]
+    assert store.rounds(unit.experiment, 2, among=places) == 0
+
+
+def test_rounds_count_as_far_as_none_is_missing(
+    unit: Unit, tar: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = unit.model_copy(update={"number": 0})
+    with monkeypatch.context() as there:
+        there.setenv("LAB_STATE", str(tmp_path / "other"))
+        fakes.measure(first, Deadline.after)
+        begin = store.pack(store.folders(first))
+    store.add(first, begin, store.digest(begin))
+    assert store.rounds(unit.experiment, 2) == 1
+    assert store.rounds(unit.experiment, 2, 1) == 0
+    assert store.rounds(unit.experiment, 2, among={}) == 0
+    store.add(unit, tar, store.digest(tar))
+    assert store.rounds(unit.experiment, 2) == store.rounds(unit.experiment, 2, among=store.places()) == 2
+    store.void(unit.experiment, "why", range(3, 9))
+    assert store.rounds(unit.experiment, 2) == 1
 
 
 def test_a_crash_s_runs_are_kept_though_earlier_ones_are_here_with_another_error(
