@@ -63,7 +63,8 @@ def _measure(pool: Pool, hosts: int, rounds: int, dying: float, draw: random.Ran
     deaths = sorted(draw.sample(range(rounds), round(hosts * dying)))
     gauge = _Gauge(pool)
     _start(pool, names)
-    print(f"scheduler without work: {gauge.idle():.1f} % of a CPU", flush=True)
+    scheduler, host = gauge.idle("scheduler", names[0])
+    print(f"without work: scheduler {scheduler:.1f} % of a CPU, a host {host:.1f} %", flush=True)
     session = _Session(pool, night)
     while session.running and session.driver.stored < rounds // 2:
         _look(gauge, names, session.driver.stored, deaths, draw)
@@ -145,11 +146,15 @@ class _Gauge:
     memory: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     files: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
 
-    def idle(self) -> float:
-        """Percent of a CPU that the scheduler takes while nothing runs."""
-        begun, before = time.monotonic(), _cpu(self.pool.pid("scheduler"))
+    def idle(self, *names: str) -> list[float]:
+        """Percent of a CPU that processes take while nothing runs."""
+        time.sleep(5)  # until they have begun
+        begun, before = time.monotonic(), [_cpu(self.pool.pid(name)) for name in names]
         time.sleep(IDLE_SECONDS)
-        return 100 * (_cpu(self.pool.pid("scheduler")) - before) / (time.monotonic() - begun)
+        seconds = time.monotonic() - begun
+        return [
+            100 * (_cpu(self.pool.pid(name)) - old) / seconds for name, old in zip(names, before, strict=True)
+        ]
 
     def look(self) -> None:
         for name, process in (("scheduler", self.pool.pid("scheduler")), ("here", os.getpid())):

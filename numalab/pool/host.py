@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 from typing import BinaryIO
 
+import dask.config
 import distributed
 
 from numalab.core import state
@@ -153,7 +154,7 @@ async def _work(
         "tcg": 1,
         "kvm": int(resources.kvm),
     }
-    with state.temporary() as scratch:
+    with state.temporary() as scratch, dask.config.set(cluster.QUIET):
         try:
             node = distributed.Worker(
                 greeting.scheduler,

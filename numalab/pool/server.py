@@ -47,7 +47,10 @@ SETTINGS = {
 
 def serve(order: Order, say: Callable[[str], None], cancel: threading.Event) -> None:
     """Serve until `cancel` is set; then end all workers. `say` gets a line for the log."""
-    with state.temporary() as scratch, dask.config.set({**SETTINGS, "temporary-directory": scratch}):
+    with (
+        state.temporary() as scratch,
+        dask.config.set({**cluster.QUIET, **SETTINGS, "temporary-directory": scratch}),
+    ):
         asyncio.run(_Server(order, say).run(cancel))
 
 

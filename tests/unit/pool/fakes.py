@@ -176,6 +176,10 @@ class Pool:
 
     def _start(self, name: str, words: str, *more: str, **environment: str) -> None:
         log = (self.place / f"{name}.log").open("ab")
+        quiet = {
+            f"DASK_{one.replace('.', '__').replace('-', '_').upper()}": str(value)
+            for one, value in cluster.QUIET.items()
+        }
         certificate, key = self._keys or ("", "")
         tls = ["--tls-ca-file", certificate, "--tls-cert", certificate, "--tls-key", key, "--protocol", "tls"]
         self._processes[name] = subprocess.Popen(
@@ -186,6 +190,7 @@ class Pool:
                 "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "0",
                 "DASK_DISTRIBUTED__SCHEDULER__WORK_STEALING": "False",
                 "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": self.ttl,
+                **quiet,
                 **environment,
             },
             stdout=log,
