@@ -171,6 +171,7 @@ class Driver:
 
     def _loop(self, wish: Wish) -> None:
         draining, ending_at, told_at = False, 0.0, 0.0
+        self._handle(pool_queue.Tick())  # what was whole is judged, also when nothing is left to do
         while not self._queue.over:
             if wish.drain.is_set() and not draining:
                 draining = True

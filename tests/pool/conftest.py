@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Three hypervisors on this machine: each a network, PID, mount and host name space with an sshd, a libvirtd
-and a state directory of its own. The root file system is shared."""
+and a state directory of its own. The root file system is shared. A hypervisor has one CPU, so that it runs one guest at
+a time; three share two CPUs, and no more are taken, since this is a test of the pool and not of the machine."""
 
 from __future__ import annotations
 
@@ -10,9 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import distributed
 import pytest
 
 from numalab.core.paths import ROOT
+from numalab.pool import cluster
+from numalab.pool import night as nights
 from tests.vm.conftest import until
 
 BEGIN = """
@@ -26,7 +30,7 @@ mkdir -p /var/lib/libvirt/qemu /var/log/libvirt/qemu
 chown libvirt-qemu: /var/lib/libvirt/qemu
 mount --bind "$1/machine-id" /etc/machine-id
 hostname "$2"
-exec /usr/sbin/sshd -D -e -f "$1/sshd_config"
+exec taskset --cpu-list "$3" /usr/sbin/sshd -D -e -f "$1/sshd_config"
 """
 
 
@@ -46,6 +50,11 @@ class Machine:
     def address(self) -> str:
         return f"10.213.{self.number}.2"
 
+    @property
+    def state(self) -> Path:
+        """Its LAB_STATE."""
+        return self.place / "state"
+
     def begin(self) -> None:
         self.place.mkdir()
         (self.place / "machine-id").write_text(f"{self.number:032x}\n")
@@ -64,9 +73,17 @@ class Machine:
             (*inside, "link", "set", "lo", "up"),
         ):
             subprocess.run(words, check=True)
+        self.boot()
+
+    def boot(self) -> None:
+        """Start it, the first time or after `kill`."""
+        cpus = sorted(os.sched_getaffinity(0))
         unshare = ("unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc")
         self.init = subprocess.Popen(
-            ["ip", "netns", "exec", self.name, *unshare, "sh", "-c", BEGIN, "sh", self.place, self.name],
+            [
+                *("ip", "netns", "exec", self.name, *unshare),
+                *("sh", "-c", BEGIN, "sh", self.place, self.name, str(cpus[self.number % min(2, len(cpus))])),
+            ],
             stderr=(self.place / "sshd.log").open("wb"),
         )
         until(lambda: "Server listening" in (self.place / "sshd.log").read_text(), "sshd listens", 60)
@@ -128,6 +145,22 @@ class Fleet:
     def inventory(self) -> str:
         return str(self.place / "inventory.ini")
 
+    def client(self) -> distributed.Client:
+        """A client of its scheduler; LAB_STATE is this fleet's."""
+        return cluster.connect()
+
+    def begun(self) -> dict[tuple[str, int], str]:
+        """Order and number of each attempt of the only night -> its machine."""
+        (name,) = nights.names()
+        lines = nights.Night(name).lines()
+        return {(line.order, line.number): line.host for line in lines if isinstance(line, nights.Attempt)}
+
+    def void(self) -> set[str]:
+        """The machines whose attempts are void: given away."""
+        (name,) = nights.names()
+        lines = [line for line in nights.Night(name).lines() if isinstance(line, nights.Void)]
+        return {self.begun()[line.order, line.number] for line in lines}
+
     def states(self) -> list[str]:
         """The second column of `pool status`, in the order of the machines."""
         rows = dict(
@@ -152,6 +185,23 @@ def environment(pid: int) -> str:
         return Path(f"/proc/{pid}/environ").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:
         return ""
+
+
+SRUN = """#!/bin/bash
+# srun OPTION… COMMAND…: a task on each of two nodes; standard input goes to all, as srun's does. A node has a disk
+# of its own, so that both can be given the same LAB_STATE: here NODE in it is replaced.
+while [[ $1 == -* ]]; do shift; done
+exec 3>&1
+tee >(SLURMD_NODENAME=node2 "${@//NODE/node2}" >&3) | SLURMD_NODENAME=node1 "${@//NODE/node1}"
+"""
+
+
+def stand_in_for_srun(place: Path) -> str:
+    """What --launch is given: a program that does with two processes what srun does with two nodes."""
+    srun = place / "srun"
+    srun.write_text(SRUN)
+    srun.chmod(0o755)
+    return f"{srun} --ntasks-per-node=1 env LAB_STATE={place}/NODE"
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import os
 import signal
 from pathlib import Path
 
-from tests.pool.conftest import Fleet
+from tests.pool.conftest import Fleet, stand_in_for_srun
 from tests.vm.conftest import until
 
 
@@ -65,22 +65,10 @@ def test_nothing_outlives_a_killed_server(fleet: Fleet) -> None:
     assert not list((fleet.place / "state/pool").iterdir())
 
 
-SRUN = """#!/bin/bash
-# srun OPTION… COMMAND…: a task on each of two nodes; standard input goes to all, as srun's does
-while [[ $1 == -* ]]; do shift; done
-exec 3>&1
-tee >(SLURMD_NODENAME=node2 "$@" >&3) | SLURMD_NODENAME=node1 "$@"
-"""
-
-
 def test_a_launcher_that_stands_for_srun(tmp_path: Path) -> None:
     fleet = Fleet(tmp_path)
-    srun = tmp_path / "srun"
-    srun.write_text(SRUN)
-    srun.chmod(0o755)
     try:
-        launch = f"{srun} --ntasks-per-node=1 env LAB_STATE={tmp_path}/node"
-        up = fleet("pool", "up", "--launch", launch)
+        up = fleet("pool", "up", "--launch", stand_in_for_srun(tmp_path))
         assert (up.returncode, up.stderr) == (0, "")
 
         def names() -> list[str]:

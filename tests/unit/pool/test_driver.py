@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,17 +13,16 @@ import distributed
 import pytest
 
 from numalab.core.errors import Cancelled, HostError, InputError
-from numalab.model.run import Run
 from numalab.pool import cluster, driver, store, unit
 from numalab.pool import night as nights
-from numalab.pool.driver import Driver, Judged, Result, Wish
+from numalab.pool.driver import Driver
 from numalab.pool.night import Night
-from numalab.pool.queue import Cause, Ticket
-from numalab.pool.unit import Order
+from numalab.pool.queue import Cause
 from numalab.runs import index
 from tests.unit.makers import until
 from tests.unit.pool import fakes
 from tests.unit.pool.fakes import Pool
+from tests.unit.pool.session import Session, exactly_once
 
 FIRST, SECOND = "00000-fake", "00001-fake"
 
@@ -35,73 +33,6 @@ def pool(tmp_path: Path) -> Iterator[Pool]:
     place.mkdir()
     with Pool(place) as made:
         yield made
-
-
-def unjudged(_order: Order, _runs: list[Run]) -> Judged:
-    """The fake guest counts nothing that a verdict could be made of."""
-    return Judged((), None)
-
-
-class Session:
-    """A driver in a thread of its own."""
-
-    def __init__(
-        self,
-        pool: Pool,
-        night: Night,
-        *,
-        patience: float = 0.0,
-        judged: Callable[[Order, list[Run]], Judged] = unjudged,
-    ) -> None:
-        self.seen: list[tuple[str, Ticket]] = []
-        self.wish = Wish()
-        self.results: list[Result] = []
-        self.error: BaseException | None = None
-        self.driver = Driver(
-            pool.client(),
-            night,
-            perform=fakes.perform,
-            judged=judged,
-            every=0.05,
-            patience=patience,
-            observe=lambda what, ticket: self.seen.append((what, ticket)),
-        )
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self.results = self.driver.run(self.wish)
-        except BaseException as error:
-            self.error = error
-
-    def count(self, what: str) -> int:
-        return sum(seen == what for seen, _ in self.seen)
-
-    def until(self, condition: Callable[[], object]) -> None:
-        """Wait for something that the driver does; its error ends the wait."""
-        until(lambda: condition() or self.error)
-        if self.error:
-            raise self.error
-
-    def end(self) -> list[Result]:
-        until(lambda: not self._thread.is_alive())
-        if self.error:
-            raise self.error
-        return self.results
-
-
-def exactly_once(results: list[Result]) -> None:
-    """Each order's experiment is in the store: every boot once, on one host; all else does not count."""
-    entries = index.find()
-    whole = {entry.experiment for entry in entries if not entry.error}
-    assert whole == {result.experiment for result in results}
-    for result in results:
-        runs = [run for run in store.runs(result.experiment) if not run.error]
-        assert result.order.rounds is not None
-        boots = Counter(run.place.boot for run in runs if run.place)
-        assert boots == dict.fromkeys(range(2 * result.order.rounds), 1)
-        assert len({run.host["machine"] for run in runs}) == 1
 
 
 def began(place: Path, order: str, number: int) -> Callable[[], bool]:
@@ -216,6 +147,10 @@ def test_resumed_from_the_store(pool: Pool, who: str) -> None:
     exactly_once(results)
     assert before <= {entry.id for entry in index.find() if not entry.error}
     assert resumed.count("stored") == 2
+    again = Session(pool, Night(night.name))
+    assert again.end() == results, "what is over is judged again, though nothing is left to do"
+    assert all(result.over for result in results)
+    assert again.seen == []
 
 
 def test_half_a_round_in_the_store_is_run_again(pool: Pool) -> None:
