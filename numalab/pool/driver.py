@@ -254,7 +254,8 @@ class Driver:
                 if wanted.part:
                     done = min(done, rounds)  # the next ones are another part's
                 # A round of which a part is in the store is run again; the part does not count.
-                self._void(order, attempt.number, "half a round", done)
+                if wanted.part or len(self._places.get(attempt.experiment, ())) > done * kernels:
+                    self._void(order, attempt.number, "half a round", done)
                 whole = line_ended is not None and line_ended.cause is None and done >= rounds
                 if attempt.checkout != self._checkout and not whole:
                     why = "it was begun with another checkout than this one"

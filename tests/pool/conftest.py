@@ -104,6 +104,14 @@ class Machine:
         ).stdout.split()
         return [int(pid) for pid in listed if words in command(int(pid))]
 
+    def lab(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """lab.py there."""
+        (first, *_) = self.pids("sshd_config")
+        enter = ("nsenter", "--target", str(first), "--all", "env", f"LAB_STATE={self.state}")
+        return subprocess.run(
+            [*enter, ROOT / "lab.py", *words], capture_output=True, text=True, timeout=600, check=False
+        )
+
     def end(self) -> None:
         if self.init and self.init.poll() is None:
             self.kill()

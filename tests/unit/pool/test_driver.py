@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,13 @@ import distributed
 import pytest
 
 from numalab.core.errors import Cancelled, HostError, InputError
+from numalab.model.run import Run
 from numalab.pool import cluster, driver, store, unit
 from numalab.pool import night as nights
-from numalab.pool.driver import Driver
+from numalab.pool.driver import Driver, Judged, Result
 from numalab.pool.night import Night
 from numalab.pool.queue import Cause
+from numalab.pool.unit import Order
 from numalab.runs import index
 from tests.unit.makers import until
 from tests.unit.pool import fakes
