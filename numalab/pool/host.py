@@ -103,7 +103,8 @@ def serve(
     try:
         swept(worker.SWEEP_SECONDS)  # before memory is counted: a killed worker's guests have some
         resources = probed(Deadline.after(PROBE_SECONDS, cancel))
-        asyncio.run(_work(greeting, resources, say, cancel, probed))
+        with dask.config.set(cluster.QUIET):
+            asyncio.run(_work(greeting, resources, say, cancel, probed))
         swept(LAST_SWEEP_SECONDS)
     except LabError as error:
         say(Answer(process=os.getpid(), error=str(error)).model_dump_json())
@@ -154,7 +155,7 @@ async def _work(
         "tcg": 1,
         "kvm": int(resources.kvm),
     }
-    with state.temporary() as scratch, dask.config.set(cluster.QUIET):
+    with state.temporary() as scratch:
         try:
             node = distributed.Worker(
                 greeting.scheduler,

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import os
 import re
+import resource
 import signal
 import threading
 from collections.abc import Callable
@@ -47,6 +48,9 @@ SETTINGS = {
 
 def serve(order: Order, say: Callable[[str], None], cancel: threading.Event) -> None:
     """Serve until `cancel` is set; then end all workers. `say` gets a line for the log."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # 1024 are usual, and a host takes six or seven: three pipes, and the scheduler's sockets.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with (
         state.temporary() as scratch,
         dask.config.set({**cluster.QUIET, **SETTINGS, "temporary-directory": scratch}),

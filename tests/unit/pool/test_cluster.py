@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import socket
 import ssl
 import stat
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import dask.config
 import pytest
 
 from numalab.cli import pool as pool_commands
@@ -314,6 +316,7 @@ def test_a_worker_removes_what_killed_ones_left(monkeypatch: pytest.MonkeyPatch)
 
     async def work(*_: object) -> None:
         seen.append("work")
+        assert dask.config.get("distributed.worker.profile.enabled") is False, "the host is left alone"
 
     monkeypatch.setattr(host, "_work", work)
     reader, writer = os.pipe()
@@ -370,8 +373,11 @@ def test_connections(program: Program, monkeypatch: pytest.MonkeyPatch, tmp_path
     """One host answers; the other refuses. Each is told apart, and strangers get no answer."""
     program("ssh", f'case " $* " in *" bad "*) echo "Connection refused" >&2; exit 255;; esac\n{FAR}')
     monkeypatch.setenv("FAR_GREETING", str(tmp_path / "greeting"))
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, most))
     with serving([Target(name="far", ssh=("far",)), Target(name="bad", ssh=("bad",))], monkeypatch):
         pool = wait_for(lambda now: [one.state for one in now.connections] == [State.UP, State.LOST])
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (most, most), "each host takes some files"
         assert stat.S_IMODE(cluster.record().stat().st_mode) == 0o600
         far, bad = pool.connections
         assert (far.worker, far.why, bad.why) == (7, "", "Connection refused")
