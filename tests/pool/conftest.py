@@ -48,7 +48,12 @@ class Machine:
 
     @property
     def address(self) -> str:
-        return f"10.213.{self.number}.2"
+        return f"{self.net}.2"
+
+    @property
+    def net(self) -> str:
+        """Of its link; others than those of another test run beside this one."""
+        return f"10.{128 + os.getpid() % 100}.{self.number}"
 
     @property
     def state(self) -> Path:
@@ -66,7 +71,7 @@ class Machine:
         for words in (
             ("ip", "netns", "add", self.name),
             ("ip", "link", "add", self.name, "type", "veth", "peer", "name", "up0", "netns", self.name),
-            ("ip", "address", "add", f"10.213.{self.number}.1/24", "dev", self.name),
+            ("ip", "address", "add", f"{self.net}.1/24", "dev", self.name),
             ("ip", "link", "set", self.name, "up"),
             (*inside, "address", "add", f"{self.address}/24", "dev", "up0"),
             (*inside, "link", "set", "up0", "up"),
