@@ -43,7 +43,11 @@ def home(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> Fleet:
     real = state.directory()
     for place in (*(machine.state for machine in fleet.machines), Path(fleet.env["LAB_STATE"])):
         place.mkdir(mode=0o700)
-        have = [str(real / name) for name in ("ssh", "images", "kernels", "bases") if (real / name).exists()]
+        have = [
+            str(real / name)
+            for name in ("ssh", "images", "bases", "downloads", "configs", "kernels")
+            if (real / name).exists()
+        ]
         subprocess.run(["cp", "--archive", "--link", *have, place], check=True)
     monkeypatch.setenv("LAB_STATE", fleet.env["LAB_STATE"])
     return fleet
