@@ -120,6 +120,8 @@ class Machine:
     def end(self) -> None:
         if self.init and self.init.poll() is None:
             self.kill()
+        # By itself the link goes with the name space, which takes a while; the next test's has the same name.
+        subprocess.run(["ip", "link", "delete", self.name], check=False)
         subprocess.run(["ip", "netns", "delete", self.name], check=False)
 
     def listening(self) -> set[str]:
