@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Three hypervisors on this machine: each a network, PID, mount and host name space with an sshd, a libvirtd
-and a state directory of its own. The root file system is shared. A hypervisor has one CPU, so that it runs one guest at
-a time; three share two CPUs, and no more are taken, since this is a test of the pool and not of the machine."""
+and a state directory of its own. The root file system is shared."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ mkdir -p /var/lib/libvirt/qemu /var/log/libvirt/qemu
 chown libvirt-qemu: /var/lib/libvirt/qemu
 mount --bind "$1/machine-id" /etc/machine-id
 hostname "$2"
-exec taskset --cpu-list "$3" /usr/sbin/sshd -D -e -f "$1/sshd_config"
+exec /usr/sbin/sshd -D -e -f "$1/sshd_config"
 """
 
 
@@ -82,12 +81,11 @@ class Machine:
 
     def boot(self) -> None:
         """Start it, the first time or after `kill`."""
-        cpus = sorted(os.sched_getaffinity(0))
         unshare = ("unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc")
         self.init = subprocess.Popen(
             [
                 *("ip", "netns", "exec", self.name, *unshare),
-                *("sh", "-c", BEGIN, "sh", self.place, self.name, str(cpus[self.number % min(2, len(cpus))])),
+                *("sh", "-c", BEGIN, "sh", self.place, self.name),
             ],
             stderr=(self.place / "sshd.log").open("wb"),
         )
