@@ -109,7 +109,7 @@ class Machine:
 
     def lab(self, *words: str) -> subprocess.CompletedProcess[str]:
         """lab.py there."""
-        (first, *_) = self.pids("sshd_config")
+        (first, *_) = self.pids("sshd: /usr/sbin/sshd")  # in all of its name spaces, unlike what began them
         enter = ("nsenter", "--target", str(first), "--all", "env", f"LAB_STATE={self.state}")
         return subprocess.run(
             [*enter, ROOT / "lab.py", *words], capture_output=True, text=True, timeout=600, check=False
