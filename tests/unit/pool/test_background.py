@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+import distributed
 import pytest
 
 from numalab.core.errors import Cancelled, InputError, KernelOops
@@ -17,6 +18,7 @@ from numalab.pool import cluster, driver, unit
 from numalab.pool.background import Background
 from numalab.pool.driver import Judged
 from numalab.pool.night import Night
+from numalab.pool.supply import Supply
 from numalab.pool.unit import Order
 from tests.unit.makers import until
 from tests.unit.pool import fakes
@@ -42,7 +44,12 @@ def begin(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> Begin:
             raise InputError("these runs are not comparable")
         return Judged((), None)
 
-    own = partial(driver.Driver, perform=fakes.perform, judged=judge, every=0.05, patience=0.0)
+    real = partial(driver.Driver, perform=fakes.perform, judged=judge, every=0.05, patience=0.0)
+
+    def own(client: distributed.Client, night: Night, *, supply: Supply) -> driver.Driver:
+        assert isinstance(supply, Supply), "hosts are given what they lack"
+        return real(client, night)  # fake guests lack nothing
+
     monkeypatch.setattr(cluster, "connect", pool.client)
     monkeypatch.setattr(driver, "Driver", own)
     monkeypatch.setattr(unit, "order", lambda number, *_: fakes.order(number, 2))
