@@ -92,7 +92,7 @@ def test_closed_early_it_can_be_resumed(pool: Pool, begin: Begin) -> None:
         night.outcome(0)
     night.close()
     assert not night.whole
-    resumed = driver.Driver(pool.client(), Night(night.night))
+    resumed = driver.Driver(pool.client(), Night(night.night), supply=Supply())
     (result,) = resumed.run()
     assert (result.over, resumed.stored) == (True, 1)
 
