@@ -231,7 +231,11 @@ def build(kernel: Kernel, image: Image | None, deadline: Deadline, *, on: Builde
                 f"builder {machine.host}: has {_versions(plan.tools)}, and {toolchain.builder().host}"
                 f" {_versions(first.tools)}: it would make another kernel {kernel.name}"
             )
-    with state.lock(f"kernel-{plan.tree.id}{suffix}", deadline):
+    # The second: another builder may make the same kernel, for another lab.py.
+    with (
+        state.lock(f"kernel-{plan.tree.id}{suffix}", deadline),
+        state.lock(f"kernel-{plan.name}-{plan.key}", deadline),
+    ):
         if ready := existing(plan):
             return ready
         modules = kconfig.has_modules(configure(plan, deadline))

@@ -138,7 +138,7 @@ class Driver:
         self._sending: dict[Ticket, threading.Event] = {}
         """Rounds whose host is given what they need; the event ends that."""
         self._inbox: queues.SimpleQueue[
-            Ticket | _Fetched | _Given | pool_queue.Ready | pool_queue.NotReady
+            Ticket | _Fetched | _Given | pool_queue.Ready | pool_queue.NotReady | pool_queue.Moved
         ] = queues.SimpleQueue()
         """Tasks that have ended; then what they answered. What hosts were given, and what was built."""
         self._polled = 0.0
@@ -460,11 +460,13 @@ class Driver:
                 answer: dict[str, Any] = self.client.run(function, *words, workers=[address])[address]
             except Exception as error:  # the host died, and whatever Dask makes of that
                 raise travel.Lost(str(error) or type(error).__name__) from error
+            self._inbox.put(pool_queue.Moved(ticket))
             return answer
 
         def give() -> None:
             try:
-                given = _Given(ticket, rounds, supply.give(order, ticket.host, call, stop))
+                builds = supply.give(order, self._checkout, ticket.host, call, stop)
+                given = _Given(ticket, rounds, builds)
             except travel.Lost as error:
                 given = _Given(ticket, rounds, None, Cause.LOST, str(error))
             except Cancelled as error:
@@ -483,9 +485,12 @@ class Driver:
         if not self._queue.expects(ticket):
             self._handle(pool_queue.RoundDone(ticket))
         elif given.builds is not None:
+            self._handle(pool_queue.Moved(ticket, whole=True))
             self._submit(ticket, given.rounds, given.builds)
         elif given.cause is None:
-            raise HostError(f"what {ticket.order} needs cannot be sent: {given.why}")
+            why = f"what it needs cannot be sent: {given.why}"
+            self._handle(pool_queue.NotReady(ticket.order, Cause.LAB, why))
+            self._handle(pool_queue.RoundFailed(ticket, Cause.STOPPED, why))
         else:
             if given.cause is Cause.LOST:
                 self._known.pop(ticket.host, None)  # the next poll sees whether it is there

@@ -144,7 +144,15 @@ class NotReady:
     why: str
 
 
-Event = HostUp | HostLost | RoundDone | RoundFailed | MoreRounds | Drain | Tick | Ready | NotReady
+@dataclass(frozen=True)
+class Moved:
+    """A host has got a part, or the whole, of what a round needs: its limit begins anew."""
+
+    ticket: Ticket
+    whole: bool = False
+
+
+Event = HostUp | HostLost | RoundDone | RoundFailed | MoreRounds | Drain | Tick | Ready | NotReady | Moved
 
 
 @dataclass(frozen=True)
@@ -304,6 +312,9 @@ class Queue:
         self._hosts: dict[str, _Host] = {}
         self._actions: list[Action] = []
         self._running: dict[Ticket, float] = {}
+        """Since when."""
+        self._supplied: set[Ticket] = set()
+        """Those whose host has got what they need."""
         self._away: set[str] = set()
         """Names of the hosts that are lost and still have orders."""
         self._waiting: set[str] = set()
@@ -391,6 +402,11 @@ class Queue:
                 self._waiting.discard(order)
                 if not self._wanted[order].over:
                     self._give_up(self._wanted[order], text, cause)
+            case Moved(ticket, whole):
+                if ticket in self._running:
+                    self._running[ticket] = now
+                    if whole:
+                        self._supplied.add(ticket)
             case Tick():
                 self._tick(now)
         self._assign(now)
@@ -463,7 +479,8 @@ class Queue:
     def _tick(self, now: float) -> None:
         for ticket, since in list(self._running.items()):
             wanted, host = self._wanted[ticket.order], self._hosts[ticket.host]
-            seconds = wanted.order.seconds(ticket.number)
+            sent = ticket in self._supplied
+            seconds = wanted.order.round_seconds if sent else wanted.order.seconds(ticket.number)
             if now - since > seconds:
                 host.stuck = self._take(host)
                 host.lost_at = now
@@ -500,6 +517,7 @@ class Queue:
         ticket, host.ticket = host.ticket, None
         assert ticket is not None
         del self._running[ticket]
+        self._supplied.discard(ticket)
         return ticket
 
     def _finish(self, wanted: _Wanted) -> None:

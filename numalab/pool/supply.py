@@ -13,6 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -98,7 +99,7 @@ class Supply:
     def begin(self, orders: Iterable[Order], tell: Callable[[Ready | NotReady], None]) -> set[str]:
         """Begin to build what orders lack; returns the ids of those that have to wait for it.
 
-        `tell` hears from other threads what becomes of each of these. Raises InputError.
+        `tell` hears, from other threads too, what becomes of each of these.
         """
         users: dict[str, set[str]] = {}
         for order in orders:
@@ -111,7 +112,12 @@ class Supply:
         self._waiting.extend(names)
         waiting = set(self._lacking)
         if names:
-            builders = self._workshop.builders()
+            try:
+                builders = self._workshop.builders()
+            except InputError as error:
+                for order_id in waiting:
+                    tell(NotReady(order_id, Cause.INPUT, str(error)))
+                return waiting
             where = ", ".join(builder.host for builder in builders)
             log.tell(f"to build: {', '.join(names)}; on {where}", who="pool")
             self._able = len(builders)
@@ -136,11 +142,11 @@ class Supply:
             try:
                 deadline = Deadline.after(kernel_build.BUILD_SECONDS, self._cancel)
                 self._workshop.build(name, builder, deadline)
-            except kernel_build.OtherTools as other:
-                if self._left_to_others(name, str(other)):
-                    return
-                error = other
             except LabError as failed:
+                # A builder that is down, or has no compiler, would else fail one kernel after the other.
+                own = isinstance(failed, (InputError, Cancelled))
+                if not own and self._left_to_others(name, f"builder {builder.host}", failed):
+                    return
                 error = failed
             except Exception as failed:  # else its orders would wait for ever
                 error = LabError(f"{type(failed).__name__}: {failed}")
@@ -159,12 +165,13 @@ class Supply:
             self._busy += 1
             return self._waiting.popleft()
 
-    def _left_to_others(self, name: str, why: str) -> bool:
+    def _left_to_others(self, name: str, builder: str, error: LabError) -> bool:
         """Give a kernel back, unless there is no other builder left."""
         with self._changing:
             if self._able == 1:
                 return False
-            log.note(f"{why}: it builds none of this night's")
+            why = str(error)
+            log.note(f"{why if builder in why else f'{builder}: {why}'}: it builds none of this night's")
             self._able -= 1
             self._busy -= 1
             self._waiting.appendleft(name)
@@ -187,15 +194,21 @@ class Supply:
             for order in ready:
                 tell(Ready(order))
 
-    def give(self, order: Order, host: str, call: Call, cancel: threading.Event) -> Builds:
-        """Have on a host what an order's rounds need; returns what is there. Raises as travel.send."""
-        image_id, kernels = "", dict[str, str]()
+    def give(self, order: Order, checkout: str, host: str, call: Call, cancel: threading.Event) -> Builds:
+        """Have on a host what an order's rounds need; returns what is there. Raises as travel.send.
+
+        The hosts of a spread experiment all use this machine's image: their runs are judged as one.
+        """
+        image_id, kernels, exact = "", dict[str, str](), order.part is not None
+        sent = partial(_sent, call=call, host=host, cancel=cancel, checkout=checkout, exact=exact)
         deadline = Deadline.after(FIND_SECONDS, cancel)
         # Without an image here the host needs its own; the round says so if it has none.
         if base := image.existing(IMAGE, deadline):
             files = {name: base.file(name) for name in (*image.FILES, "config", "manifest.json")}
             files[image.KEY] = image.guest_key(base.name, base.id)
-            image_id = _sent("image", base.name, base.id, files, call, host, cancel)
+            image_id = sent("image", base.name, base.id, files)
+        elif exact:
+            raise HostError(f"a spread experiment needs this machine's image: lab.py image build {IMAGE}")
         for name in dict.fromkeys(order.kernels):
             if not recipe.load(name).recipe.built:
                 continue
@@ -205,7 +218,7 @@ class Supply:
             files = {
                 path.name: path for path in Path(ready.directory).iterdir() if not path.name.startswith(".")
             }
-            _sent("kernel", ready.name, ready.key, files, call, host, cancel)
+            sent("kernel", ready.name, ready.key, files)
             kernels[name] = f"{ready.name}-{ready.key}"
         return Builds(image_id=image_id, kernels=kernels)
 
@@ -215,12 +228,15 @@ def _sent(
     name: str,
     id: str,
     files: dict[str, Path],
+    *,
     call: Call,
     host: str,
     cancel: threading.Event,
+    checkout: str,
+    exact: bool,
 ) -> str:
     """An item, sent; no other lab.py here removes it meanwhile."""
     place = next(iter(files.values())).parent
     with state.using(place):
         one = travel.item(kind, name, id, files)
-        return travel.send(one, files, call, host, cancel)
+        return travel.send(one, files, call, host, cancel, checkout=checkout, exact=exact)

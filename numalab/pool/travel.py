@@ -3,8 +3,9 @@
 
 The host's half runs in its Dask worker, beside a round; every call has its own answer, and what has arrived
 is the host's to say. So a transfer goes on where another one ended, two at once share the work (but for a
-piece of a file), and at no time is more than a piece in anybody's memory. What arrives stands beside its
-place as `.coming-…` and is renamed when all of it has its SHA-256. The calls travel through the pool's TLS.
+piece of a file), and at no time is more than a piece for each host in anybody's memory. What arrives stands
+beside its place as `.coming-…` and is renamed when all of it has its SHA-256. The calls travel through the
+pool's TLS.
 
 The private key of an image's guests is one of its files. Nothing here may raise into Dask, whose log would
 show what was sent. Not here: what a round needs (supply), when it is sent (driver).
@@ -98,9 +99,12 @@ def item(kind: Literal["image", "kernel"], name: str, id: str, files: dict[str, 
 # The host's half. Answers are plain values; a lab error is one of them.
 
 
-async def look(text: str, checkout: str) -> dict[str, Any]:
-    """What this host has of an Item (JSON): `id` of what it will use, or `sizes` of the files that came."""
-    return await asyncio.to_thread(_answer, _look, text, checkout)
+async def look(text: str, checkout: str, exact: bool) -> dict[str, Any]:
+    """What this host has of an Item (JSON): `id` of what it will use, or `sizes` of the files that came.
+
+    With `exact` an image that it has built itself is not used instead.
+    """
+    return await asyncio.to_thread(_answer, _look, text, checkout, exact)
 
 
 async def put(text: str, name: str, offset: int, data: bytes, digest: str) -> dict[str, Any]:
@@ -132,7 +136,7 @@ def _coming(one: Item) -> Path:
     return one.place.with_name(f"{state.COMING}{one.place.name}")
 
 
-def _look(one: Item, checkout: str) -> dict[str, Any]:
+def _look(one: Item, checkout: str, exact: bool) -> dict[str, Any]:
     if (here := unit.checkout()) != checkout:
         raise HostError(
             f"this host's checkout is another ({here}; {checkout} is wanted): lab.py pool down, then up"
@@ -140,7 +144,7 @@ def _look(one: Item, checkout: str) -> dict[str, Any]:
     deadline = Deadline.after(LOOK_SECONDS)
     if one.kind == "image":
         own = image.existing(one.name, deadline)
-        if own and (own.id == one.id or not own.received):
+        if own and (own.id == one.id or not (own.received or exact)):
             return {"id": own.id}
         if one.place.exists():
             return {"id": image.pinned(one.name, one.id).id}
@@ -229,13 +233,23 @@ class Refused(HostError):
     """A host does not take what it is sent: by a fault of its own, or of the way there."""
 
 
-def send(one: Item, files: dict[str, Path], call: Call, host: str, cancel: threading.Event) -> str:
-    """Have an item on a host; returns the id of what the host will use: its own image, if it has one.
+def send(
+    one: Item,
+    files: dict[str, Path],
+    call: Call,
+    host: str,
+    cancel: threading.Event,
+    *,
+    checkout: str,
+    exact: bool = False,
+) -> str:
+    """Have an item on a host that has this checkout; returns the id of what the host will use: its own image,
+    if it has one and not `exact`.
 
     Raises Refused, Lost and Cancelled; HostError and OSError for files of this machine.
     """
     text = one.model_dump_json()
-    answer = _asked(call, look, text, unit.checkout())
+    answer = _asked(call, look, text, checkout, exact)
     if "id" in answer:
         return str(answer["id"])
     sizes: dict[str, int] = answer["sizes"]

@@ -28,8 +28,9 @@ from numalab.model.values import Accel, Clock, Name, Seed, SizeClass, Value
 SOURCES = ("testcases", "topologies", "kernels", "images", "playbooks")
 """What decides a measurement beside the package: the folders whose files must be the same on all machines of
 a pool."""
-SEND_SECONDS = 2 * 3600.0
-"""Limit of sending image and kernels to a host: 2 GiB at 300 KB/s."""
+SEND_SECONDS = 1800.0
+"""Added to a round's limit while image and kernels are sent to its host. The limit begins anew with each
+piece that arrives, so this is for what comes before the first, such as checksums of large files."""
 BOOT_SPARE_SECONDS = 120.0
 """Of a boot's limit: what ends a guest, writes its run and waits for answers of the host."""
 

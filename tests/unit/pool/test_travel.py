@@ -105,8 +105,8 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     return Host(tmp_path / "host", monkeypatch)
 
 
-def send(one: Item, files: dict[str, Path], call: travel.Call) -> str:
-    return travel.send(one, files, call, "h0", threading.Event())
+def send(one: Item, files: dict[str, Path], call: travel.Call, *, exact: bool = False) -> str:
+    return travel.send(one, files, call, "h0", threading.Event(), checkout=unit.checkout(), exact=exact)
 
 
 def test_an_image_arrives_whole_with_its_key(
@@ -145,6 +145,14 @@ def test_a_host_keeps_its_own_image(
         made_image(host.place, "b" * 16, image.inputs("debian12", None, deadline))
     assert send(one, files, host) == "b" * 16
     assert host.puts == []
+
+
+def test_in_a_spread_experiment_all_hosts_have_home_s_image(
+    one: Item, files: dict[str, Path], host: Host, deadline: Deadline
+) -> None:
+    with host.there():
+        made_image(host.place, "b" * 16, image.inputs("debian12", None, deadline))
+    assert send(one, files, host, exact=True) == "a" * 16
 
 
 def test_an_image_of_other_inputs_is_not_the_host_s_own(
@@ -270,7 +278,7 @@ def test_it_can_be_ended(one: Item, files: dict[str, Path], host: Host) -> None:
     cancel = threading.Event()
     cancel.set()
     with pytest.raises(Cancelled, match="no longer sent"):
-        travel.send(one, files, host, "h0", cancel)
+        travel.send(one, files, host, "h0", cancel, checkout=unit.checkout())
 
 
 def test_a_file_that_changes_here_is_an_error_of_this_machine(
@@ -290,7 +298,7 @@ def test_no_answer_has_what_was_sent() -> None:
 
 def test_no_file_lands_elsewhere(one: Item, host: Host) -> None:
     text = one.model_dump_json().replace("vmlinuz", "../vmlinuz")
-    assert "another version" in host(travel.look, text, unit.checkout())["error"]
+    assert "another version" in host(travel.look, text, unit.checkout(), False)["error"]
     answer = host(travel.put, one.model_dump_json(), "../x", 0, b"", hashlib.sha256(b"").hexdigest())
     assert "error" in answer
     assert list(host.place.rglob("x")) == []
