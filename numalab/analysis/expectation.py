@@ -134,6 +134,11 @@ def with_values(
             f"{expectation.metric}: {', '.join(thin)}: a host of an experiment that is spread needs"
             f" {effect.LEAST_ON_HOST} boots of each kernel that have it"
         )
+    elif hosts and fewest and (least := effect.least_boots(len({*hosts[0], *hosts[1]}))) > fewest:
+        thin = [f"{len(before)} and {len(after)} boots"]
+        trouble = trouble or (
+            f"{expectation.metric}: {thin[0]}: spread over hosts, {least} of each kernel that have it decide"
+        )
     sound = not thin and fewest > 1 and min(values) >= 0 and any(values) and not halves
     sound = sound and not (share and max(values) > 100)
     return MeasuredExpectation(

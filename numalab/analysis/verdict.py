@@ -22,7 +22,7 @@ from itertools import pairwise
 
 from numalab.analysis import expectation, kernel_state, metrics
 from numalab.analysis.calibration import Calibration, inside
-from numalab.analysis.effect import LEAST_BOOTS, LEAST_ON_HOST
+from numalab.analysis.effect import LEAST_BOOTS, LEAST_ON_HOST, least_boots
 from numalab.core.errors import InputError
 from numalab.model import order
 from numalab.model.case import Arm, CaseSize, Expectation, Place
@@ -225,11 +225,19 @@ def _unlike(every: Sequence[Run], whole: Sequence[Run]) -> list[str]:
 
 def _thin_hosts(runs: Sequence[Run]) -> list[str]:
     """A line for each host of a spread experiment that has too few boots to be a block in the statistics."""
-    return [
+    boots = hosts(runs)
+    few = [
         f"host {name} has {before} and {after} boots, and {LEAST_ON_HOST} of each kernel are the least"
-        for name, (before, after) in hosts(runs).items()
+        for name, (before, after) in boots.items()
         if min(before, after) < LEAST_ON_HOST
     ]
+    total = [sum(side) for side in zip(*boots.values(), strict=True)]
+    if boots and not few and min(total) < (least := least_boots(len(boots))):
+        few.append(
+            f"{len(boots)} hosts have {total[0]} and {total[1]} boots, and {least} of each kernel are the"
+            " least"
+        )
+    return few
 
 
 def hosts(runs: Sequence[Run]) -> dict[str, tuple[int, int]]:

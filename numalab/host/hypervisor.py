@@ -226,7 +226,7 @@ class Host:
 
         def look() -> set[int]:
             pinned = set[int]()
-            for domain in self.connection.listAllDomains():
+            for domain in self.connection.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE):
                 with contextlib.suppress(libvirt.libvirtError):  # it ended while we looked
                     pinned |= pinned_cpus(domain.XMLDesc())
             return pinned

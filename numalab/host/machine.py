@@ -46,9 +46,10 @@ case "$(wc -l <"$1/proc/swaps" 2>/dev/null)" in ''|0) ;; 1) echo swap=off;; *) e
 (model.order) is absent where the machine does not tell it. The machine id tells two machines of one name
 apart; machine-id(5) allows to pass on only a hash."""
 NODES = r"""
-cd "$1/sys/devices/system" || exit
+cd "$1/sys/devices/system" || exit 0
 cat cpu/cpu[0-9]*/topology/thread_siblings_list | sort -u | sed 's/^/core /'
 for node in node/node[0-9]*; do
+    [ -d "$node" ] || continue
     number=${node#node/node}
     echo "cpus $number $(cat "$node/cpulist")"
     sed -n 's/^Node .* \(MemFree\|FilePages\|SReclaimable\|Shmem\): *\([0-9]*\) kB/\1 \2/p' "$node/meminfo" |

@@ -120,7 +120,9 @@ def _wanted(pin: str, parts: int, room: Collection[int]) -> dict[int, int]:
     if sorted(guest for guest, _ in pairs) != list(range(parts)):
         raise ValueError(f"the guest's nodes are 0 to {parts - 1}: name each of them once")
     if unknown := [node for _, node in pairs if node not in room]:
-        raise ValueError(f"the host has no node {unknown[0]}: it has {show_cpus(tuple(sorted(room)))}")
+        raise ValueError(
+            f"the host has no node {unknown[0]}: it has {show_cpus(tuple(sorted(room))) or 'none'}"
+        )
     return dict(pairs)
 
 

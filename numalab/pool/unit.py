@@ -15,7 +15,7 @@ from typing import Annotated
 from pydantic import Field
 
 from numalab.analysis import verdict
-from numalab.analysis.effect import LEAST_ON_HOST
+from numalab.analysis.effect import least_boots
 from numalab.core import paths
 from numalab.core.errors import InputError
 from numalab.experiment import run as experiment
@@ -134,7 +134,7 @@ def order(number: int, plan: Plan, boots: int | None, spread: int = 1) -> Order:
 
     InputError where `spread` hosts have too few rounds to be blocks in the statistics.
     """
-    least = spread * LEAST_ON_HOST
+    least = least_boots(spread)
     if spread > 1 and boots is None:
         raise InputError(
             f"case {plan.case_name}: what is spread over {spread} hosts is judged once, and not until its"
@@ -143,8 +143,7 @@ def order(number: int, plan: Plan, boots: int | None, spread: int = 1) -> Order:
         )
     if spread > 1 and boots is not None and boots < least:
         raise InputError(
-            f"case {plan.case_name}: {boots} rounds over {spread} hosts: each needs {LEAST_ON_HOST} at least:"
-            f" {least} or more",
+            f"case {plan.case_name}: {boots} rounds over {spread} hosts are too few: {least} or more",
             field="boots",
         )
     patience = 60 * plan.case_size.minutes * experiment.VIRTUAL_PATIENCE

@@ -865,19 +865,19 @@ def over_hosts(hosts: dict[str, tuple[list[int], list[int]]], **facts: dict[str,
     return runs
 
 
-SLOW_AND_FAST = {"slow": ([1000, 1100], [400, 430]), "fast": ([4200, 4000], [1610, 1700])}
+SLOW_AND_FAST = {"slow": ([1000, 1100, 1050], [400, 430, 425]), "fast": ([4200, 4000], [1610, 1700])}
 
 
 def test_hosts_of_a_spread_experiment_are_blocks() -> None:
     """Their levels differ by more than the kernels do: within hosts the effect is seen, and the verdict says so."""
     judged = verdict.verdict(over_hosts(SLOW_AND_FAST))
     assert judged.answer is Answer.HOLDS
-    assert judged.boots == (4, 4)
+    assert judged.boots == (5, 5)
     assert judged.varied == (
-        "spread over 2 hosts, each a block: boots on fast 2 and 2, slow 2 and 2; the effect is that within hosts"
+        "spread over 2 hosts, each a block: boots on fast 2 and 2, slow 3 and 3; the effect is that within hosts"
     )
     (finding,) = judged.findings
-    assert "after/before within 2 hosts is 0.4 (" in finding.reason
+    assert "after/before within 2 hosts is 0.401 (" in finding.reason
     assert finding.drift is None
     told = text.verdict(judged)
     assert f"  {judged.varied}" in told.splitlines()
@@ -903,10 +903,20 @@ def test_a_host_with_one_boot_is_no_block() -> None:
     )
 
 
+def test_too_few_boots_beyond_one_a_host_decide_nothing() -> None:
+    """With two boots on each of two hosts, one host's two modes would claim effects in 6 % of the cases."""
+    two = {name: (before[:2], after[:2]) for name, (before, after) in SLOW_AND_FAST.items()}
+    with pytest.raises(InputError, match="2 hosts have 4 and 4 boots, and 5 of each kernel are the least"):
+        verdict.verdict(over_hosts(two))
+    forced = verdict.verdict(over_hosts(two), force=True)
+    assert forced.answer is Answer.CANNOT_TELL
+    assert "spread over hosts, 5 of each kernel that have it decide" in forced.findings[0].reason
+
+
 def test_blocks_may_differ_in_cpu_but_not_in_the_kind_of_qemu_or_accelerator() -> None:
     other = {"fast": {"cpu": "Xeon", "qemu": "10.1.0"}}
     assert verdict.verdict(over_hosts(SLOW_AND_FAST, **other)).answer is Answer.HOLDS
-    with pytest.raises(InputError, match=r"not comparable: QEMU: 10 \(4 runs\), 7 \(4 runs\)"):
+    with pytest.raises(InputError, match=r"not comparable: QEMU: 10 \(6 runs\), 7 \(4 runs\)"):
         verdict.verdict(over_hosts(SLOW_AND_FAST, fast={"qemu": "7.2.0"}))
     runs = over_hosts(SLOW_AND_FAST)
     spec = runs[-1].guest.spec.model_copy(update={"accel": Accel.KVM})
@@ -923,9 +933,10 @@ def test_a_spread_experiment_is_not_judged_with_another() -> None:
 
 def test_a_metric_that_a_host_lacks() -> None:
     """One boot of a host without the counter leaves it one: the finding says which host."""
-    runs = over_hosts(SLOW_AND_FAST)
-    bare = tuple(phase.model_copy(update={"counters": {"vmstat": {}}}) for phase in runs[0].phases)
-    runs[0] = runs[0].model_copy(update={"phases": bare})
-    judged = verdict.verdict(runs)
-    assert judged.answer is Answer.CANNOT_TELL
-    assert "slow has 1 and 2 boots" in judged.findings[0].reason
+    for index, says in ((-1, "fast has 2 and 1 boots"), (0, "4 and 5 boots: spread over hosts, 5 of each")):
+        runs = over_hosts(SLOW_AND_FAST)
+        bare = tuple(phase.model_copy(update={"counters": {"vmstat": {}}}) for phase in runs[index].phases)
+        runs[index] = runs[index].model_copy(update={"phases": bare})
+        judged = verdict.verdict(runs)
+        assert judged.answer is Answer.CANNOT_TELL
+        assert says in judged.findings[0].reason

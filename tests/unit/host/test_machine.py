@@ -280,6 +280,7 @@ def test_a_hosts_nodes(tmp_path: Path, deadline: Deadline) -> None:
         HostNode(number=0, memory=133 * KIB, cores=((0, 2), (1, 3)), huge_pages={2 * MIB: 5}),
         HostNode(number=1, memory=133 * KIB, cores=(), huge_pages={2 * MIB: 6}),
     ]
+    assert machine.host_nodes(HERE, deadline, str(tmp_path / "sys")) == [], "a kernel without nodes"
     (system / "node/node0/cpulist").write_text("x\n")
     with pytest.raises(HostError, match="this machine: its nodes in /sys: 'x' is not a CPU list"):
         machine.host_nodes(HERE, deadline, str(tmp_path))

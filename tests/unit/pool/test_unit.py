@@ -99,8 +99,8 @@ def test_a_spread_order_is_dealt_out_in_whole_rounds() -> None:
 @pytest.mark.parametrize(
     ("boots", "says"),
     [
-        (3, "3 rounds over 2 hosts: each needs 2 at least: 4 or more"),
-        (None, "judged once, and not until its answer is clear: give a number, 4 or more"),
+        (4, "4 rounds over 2 hosts are too few: 5 or more"),
+        (None, "judged once, and not until its answer is clear: give a number, 5 or more"),
     ],
 )
 def test_what_cannot_be_spread_is_refused(boots: int | None, says: str) -> None:
