@@ -353,7 +353,7 @@ def test_kernel_that_panics_at_boot(lab_py: Command) -> None:
 
 
 def test_guest_that_never_answers(lab_py: Command) -> None:
-    result = lab_py("up", *SMALL, "--name", "one", "--append", "root=/dev/nowhere", "--timeout", "150")
+    result = lab_py("up", *SMALL, "--name", "one", "--append", "root=/dev/nowhere", "--timeout", "90")
     assert result.returncode == 2, result.stderr
     assert "waiting for SSH" in result.stderr
     assert "/dev/nowhere does not exist" in result.stderr, "the console's end is not shown"
