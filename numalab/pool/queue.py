@@ -2,11 +2,12 @@
 """What runs where: a state machine without a clock, a network or a disk. Events go in, actions come out.
 
 An attempt is an experiment on one host, or one host's part of an experiment that is spread (unit.parts), each
-part on a host of its own; its rounds run in order, one at a time. A host runs one round at a
-time, and finishes what it began before it begins something new. A round that fails by the lab's or the host's
-fault is void and is run again on the same host. An attempt whose host does not come back, or is set aside, is
-void as a whole, and the order begins again elsewhere as the next attempt. Each submission has a ticket, and
-what comes home with any other ticket than the current one is refused: so nothing counts twice.
+part on a host of its own; its rounds run in order, one at a time. A host runs one round at a time, and
+finishes what it began before it begins something new, unless that waits for a kernel. A round that fails by
+the lab's or the host's fault is void and is run again on the same host. An attempt whose host does not come
+back, or is set aside, is void as a whole, and the order begins again elsewhere as the next attempt. Each
+submission has a ticket, and what comes home with any other ticket than the current one is refused: so nothing
+counts twice.
 
 The caller gives the time with each event (seconds, any origin) and carries out the actions in their order.
 """
@@ -613,13 +614,17 @@ class Queue:
             return
         for host in self._hosts.values():
             if host.usable and not host.ticket and not host.stuck:
-                if not host.orders:
+                if not self._ready(host.orders):
                     self._begin(host)
-                if host.orders and host.orders[0] not in self._waiting:
-                    self._submit(host, self._wanted[host.orders[0]], now)
+                if ready := self._ready(host.orders):
+                    self._submit(host, self._wanted[ready[0]], now)
+
+    def _ready(self, orders: Iterable[str]) -> list[str]:
+        """Those of which a round may begin."""
+        return [order for order in orders if order not in self._waiting]
 
     def _begin(self, host: _Host) -> None:
-        ready = (one for one in self._pending if one not in self._waiting)
+        ready = self._ready(self._pending)
         chosen = next((one for one in ready if self._may(host, self._wanted[one].order)), None)
         if chosen is None:
             return

@@ -366,3 +366,18 @@ def test_a_lost_part_begins_again_on_a_host_that_has_none() -> None:
         ("00000-fake-1", "h0", 0),
         ("00000-fake-2", "h2", 1),
     }
+
+
+def test_a_host_whose_restored_order_waits_takes_another() -> None:
+    night = Queue([order(0, 2), order(1, 2)], 0, patience=PATIENCE, nobody=PATIENCE)
+    night.restore("00000-fake", 0, host("h0"), 1, 2, 0)
+    night.wait("00000-fake")
+    night.handle(queue.HostUp(host("h0")), 0)
+    (other,) = night.running
+    assert (other.order, other.host) == ("00001-fake", "h0")
+    night.handle(queue.Ready("00000-fake"), 1)
+    night.handle(queue.RoundDone(other), 2)
+    (own,) = night.running
+    assert (own.order, own.attempt, own.number) == ("00000-fake", 0, 1), "begun first, finished first"
+    night.handle(queue.RoundDone(own), 3)
+    assert [(one.order, one.number) for one in night.running] == [("00001-fake", 1)]
