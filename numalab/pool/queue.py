@@ -422,6 +422,10 @@ class Queue:
         if known.up and known.facts.instance != facts.instance:
             self._host_lost(facts.name, now)
         known.facts, known.up = facts, True
+        for order in list(known.orders):  # KVM may have turned out not to work
+            wanted = self._wanted[order]
+            if not facts.fits(wanted.order) and not (known.ticket and known.ticket.order == order):
+                self._leave(known, wanted, f"{facts.name} no longer offers what it needs")
         if not known.stuck:  # else it is the same worker, and offers something else
             self._away.discard(facts.name)
 
@@ -464,6 +468,8 @@ class Queue:
         self._actions.append(VoidRound(ticket, text))
         if cause is Cause.INPUT:
             self._give_up(wanted, text, cause)
+        elif cause is Cause.LAB and not host.facts.fits(wanted.order):  # no fault of the host's
+            self._leave(host, wanted, f"{ticket.host} no longer offers what it needs")
         elif cause is not Cause.STOPPED:
             self._blame(host, wanted, text)
 

@@ -381,3 +381,30 @@ def test_a_host_whose_restored_order_waits_takes_another() -> None:
     assert (own.order, own.attempt, own.number) == ("00000-fake", 0, 1), "begun first, finished first"
     night.handle(queue.RoundDone(own), 3)
     assert [(one.order, one.number) for one in night.running] == [("00001-fake", 1)]
+
+
+@pytest.mark.parametrize("when", ["while a round runs", "between"])
+def test_a_host_whose_kvm_turns_out_not_to_work_is_left_and_not_set_aside(when: str) -> None:
+    both, tcg = (
+        Host("h0", "h0-0", 8 * GIB, accels)
+        for accels in (frozenset({Accel.KVM, Accel.TCG}), frozenset({Accel.TCG}))
+    )
+    needs_kvm = order(0, 2).model_copy(update={"accel": "kvm"})
+    night = Queue([needs_kvm, order(1, 1)], 0, patience=PATIENCE, nobody=PATIENCE)
+    night.handle(queue.HostUp(both), 0)
+    (first,) = night.running
+    assert first.order == "00000-fake"
+    if when == "between":
+        night.handle(queue.RoundFailed(first, Cause.LOST, "h0: gone"), 1)
+        actions = night.handle(queue.HostUp(tcg), 2)
+    else:
+        night.handle(queue.HostUp(tcg), 1)
+        assert night.running == (first,), "what runs there comes to its end"
+        actions = night.handle(queue.RoundFailed(first, Cause.LAB, "no kvm"), 2)
+    assert queue.VoidAttempt("00000-fake", 0, "h0 no longer offers what it needs") in actions
+    (other,) = night.running
+    assert other.order == "00001-fake"
+    assert night._hosts["h0"].errors == ([] if when == "while a round runs" else ["00000-fake"])
+    night.handle(queue.RoundDone(other), 3)
+    night.handle(queue.HostUp(Host("h1", "h1-0", 8 * GIB, both.accels)), 4)
+    assert [(one.host, one.attempt) for one in night.running] == [("h1", 1)]
