@@ -234,9 +234,13 @@ class Driver:
             order: attempt for order, attempt in latest.items() if (attempt.order, attempt.number) not in void
         }
         now = time.monotonic()
-        for order, attempt in latest.items():
+        # First what ended its experiment: its other parts are over then.
+        stands = {order for order, line in ended.items() if line.cause in (Cause.CRASH, Cause.INPUT)}
+        for order, attempt in sorted(latest.items(), key=lambda item: item[0] not in stands):
+            if self.results[order].over:
+                continue
             line_ended = ended.get(order)
-            if line_ended and line_ended.cause in (Cause.CRASH, Cause.INPUT):
+            if line_ended and order in stands:
                 result = self.results[order]
                 result.experiment, result.cause, result.why = (
                     attempt.experiment,
@@ -574,9 +578,7 @@ class Driver:
         if ended.cause:
             whole.cause, whole.why, whole.over = ended.cause, ended.why, True
             for one in parts:
-                if not one.experiment:  # not begun, and of no use any more
-                    one.over = True
-                    self._queue.end(one.order.id)
+                one.over = True  # the queue has ended them
         elif all(one.over for one in parts):
             try:
                 whole.verdicts, _ = self._judged(whole.order, store.runs(whole.experiment, self._places))

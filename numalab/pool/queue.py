@@ -328,9 +328,7 @@ class Queue:
     @property
     def over(self) -> bool:
         """Whether nothing is left to do."""
-        if self._draining:
-            return not self._running
-        return all(wanted.over for wanted in self._wanted.values())
+        return not self._running and (self._draining or not self.open)
 
     @property
     def running(self) -> Sequence[Ticket]:
@@ -374,9 +372,14 @@ class Queue:
         self._wanted[order].attempt = attempts - 1
 
     def end(self, order: str) -> None:
-        """An order that has ended before."""
-        self._wanted[order].over = True
-        self._pending.pop(order, None)
+        """An order has ended without a verdict, and with it all parts of its experiment. A round of them that
+        runs comes to its end."""
+        wanted = self._wanted[order]
+        for one in self._parts[wanted.order.part.of] if wanted.order.part else [wanted]:
+            one.over = True
+            self._pending.pop(one.order.id, None)
+            if one.host and one.order.id in self._hosts[one.host].orders:
+                self._hosts[one.host].orders.remove(one.order.id)
 
     # Events.
 
@@ -448,7 +451,7 @@ class Queue:
         self._take(host)
         host.errors.clear()
         wanted.done += 1
-        if wanted.done == wanted.rounds:
+        if wanted.done == wanted.rounds and not wanted.over:
             host.orders.remove(ticket.order)
             self._finish(wanted)
 
@@ -460,9 +463,10 @@ class Queue:
         if cause is Cause.LOST:  # until a HostUp
             host.up, host.lost_at = False, now
             self._away.add(ticket.host)
+        if wanted.over:  # another part has ended the experiment
+            return
         if cause is Cause.CRASH:
             host.errors.clear()
-            host.orders.remove(ticket.order)
             self._end(wanted, cause, text)
             return
         self._actions.append(VoidRound(ticket, text))
@@ -532,8 +536,7 @@ class Queue:
         self._actions.append(Finished(wanted.order.id, wanted.attempt))
 
     def _end(self, wanted: _Wanted, cause: Cause, why: str) -> None:
-        wanted.over = True
-        self._pending.pop(wanted.order.id, None)
+        self.end(wanted.order.id)
         self._actions.append(Ended(wanted.order.id, cause, why))
 
     def _blame(self, host: _Host, wanted: _Wanted, text: str) -> None:
@@ -544,15 +547,13 @@ class Queue:
         name = host.facts.name
         self._actions.append(SetAside(name, f"{len(host.errors)} lab errors in a row; the last: {text}"))
         wanted.failures += 1
-        if wanted.failures >= MOST_FAILURES:
+        if wanted.failures >= MOST_FAILURES and not wanted.over:
             self._give_up(wanted, text)
         for order in list(host.orders) if host.aside else ():
             self._leave(host, self._wanted[order], f"{name} was set aside")
 
     def _give_up(self, wanted: _Wanted, why: str, cause: Cause = Cause.LAB) -> None:
         order = wanted.order.id
-        if wanted.host and order in self._hosts[wanted.host].orders:
-            self._hosts[wanted.host].orders.remove(order)
         if wanted.attempt >= 0:
             self._actions.append(VoidAttempt(order, wanted.attempt, why))
         self._end(wanted, cause, why)
@@ -605,7 +606,7 @@ class Queue:
         waiting = [*self._pending, *(order for host in self._hosts.values() for order in host.orders)]
         for order in waiting:
             wanted = self._wanted[order]
-            if self._somebody_else(wanted.order, ""):
+            if wanted.over or self._somebody_else(wanted.order, ""):  # over: with another part, just now
                 continue
             if none_left:  # one at a time: hosts may take part again without it
                 self._give_up(wanted, "every host of the pool is set aside")

@@ -404,6 +404,25 @@ def test_a_part_that_crashes_ends_the_experiment(pool: Pool) -> None:
     assert Session(pool, Night(night.name)).end()[0].cause is Cause.CRASH
 
 
+def test_a_part_that_crashes_ends_the_part_that_runs(pool: Pool) -> None:
+    """Its round comes home, and no other is run: not in this session, and not when the night is resumed."""
+    places = [pool.start("h0"), pool.start("h1")]
+    for place in places:
+        (place / "hold").touch()
+    (places[0] / "crash").write_text("the after kernel crashed: BUG")
+    night = nights.make([fakes.order(0, 8, spread=2)])
+    session = Session(pool, night)
+    session.until(lambda: session.count("submitted") == 2)
+    (places[0] / "hold").unlink()
+    session.until(lambda: session.driver.whole[FIRST].over)
+    (places[1] / "hold").unlink()
+    (result,) = session.end()
+    assert (result.cause, session.count("submitted"), session.count("stored")) == (Cause.CRASH, 2, 1)
+    resumed = Session(pool, Night(night.name))
+    (again,) = resumed.end()
+    assert (again.cause, again.experiment, resumed.seen) == (Cause.CRASH, result.experiment, [])
+
+
 def test_hosts_that_are_not_comparable_are_no_verdict(pool: Pool) -> None:
     pool.start("h0")
     pool.start("h1")

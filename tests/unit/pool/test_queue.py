@@ -408,3 +408,52 @@ def test_a_host_whose_kvm_turns_out_not_to_work_is_left_and_not_set_aside(when: 
     night.handle(queue.RoundDone(other), 3)
     night.handle(queue.HostUp(Host("h1", "h1-0", 8 * GIB, both.accels)), 4)
     assert [(one.host, one.attempt) for one in night.running] == [("h1", 1)]
+
+
+@pytest.mark.parametrize("cause", [Cause.CRASH, Cause.INPUT])
+def test_a_part_that_fails_ends_the_others(cause: Cause) -> None:
+    """What runs of them comes to its end, and nothing follows it; what has not begun does not begin."""
+    night = spread_over(3, 12, "h0", "h1")
+    first, second = night.running
+    actions = night.handle(queue.RoundFailed(first, cause, "broke"), 1)
+    assert [one.order for one in actions if isinstance(one, queue.Ended)] == [first.order]
+    assert not any(isinstance(one, queue.Begin) for one in night.handle(queue.HostUp(host("h2")), 2))
+    assert not night.open
+    assert night.running == (second,)
+    assert not night.over, "a round is on its way home"
+    assert night.handle(queue.RoundDone(second), 3) == []
+    assert night.over
+
+
+@pytest.mark.parametrize("how", ["lost", "late", "failed"])
+def test_a_part_that_is_over_does_not_begin_again(how: str) -> None:
+    night = spread_over(2, 8, "h0", "h1")
+    first, second = night.running
+    night.handle(queue.RoundFailed(first, Cause.CRASH, "broke"), 1)
+    event = {
+        "lost": queue.HostLost("h1"),
+        "late": queue.Tick(),
+        "failed": queue.RoundFailed(second, Cause.LAB, "broke"),
+    }[how]
+    night.handle(event, 1e6)
+    night.handle(queue.RoundDone(second), 1e6)
+    night.handle(queue.HostUp(host("h1", 1)), 1e6)
+    actions = night.handle(queue.Tick(), 2e6)
+    assert night.running == ()
+    assert actions == []
+    assert night.over
+
+
+def test_a_part_that_is_given_up_ends_the_others_once() -> None:
+    """With no host left: each of them was waiting."""
+    night = spread_over(2, 8, "h0", "h1")
+    for name in ("h0", "h1"):
+        night.handle(queue.HostLost(name), 0)
+    ended = [
+        one
+        for now in (PATIENCE * 2, PATIENCE * 4, PATIENCE * 6)
+        for one in night.handle(queue.Tick(), now)
+        if isinstance(one, queue.Ended)
+    ]
+    assert len(ended) == 1
+    assert night.over
