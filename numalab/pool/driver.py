@@ -227,11 +227,19 @@ class Driver:
         self._places = store.places()
         latest = {order: attempt for (order, _), attempt in self._attempts.items()}
         for (order, number), why in void.items():
-            # The next attempt at a part has the same experiment: what it measured since stays.
-            if latest[order].number == number or not self.results[order].order.part:
+            # The next attempt at a part may have the same experiment: what it measured since stays.
+            name = self._attempts[order, number].experiment
+            if latest[order].number == number or latest[order].experiment != name:
                 self._void(order, number, why)
         live = {
             order: attempt for order, attempt in latest.items() if (attempt.order, attempt.number) not in void
+        }
+        planned = {name: planned.get(name, one.order.looks[0]) for name, one in self.results.items()}
+        measured = {order: self._measured(attempt) for order, attempt in live.items()}
+        whole = {
+            order
+            for order in live
+            if order in ended and ended[order].cause is None and measured[order] >= planned[order]
         }
         now = time.monotonic()
         # First what ended its experiment: its other parts are over then.
@@ -252,18 +260,19 @@ class Driver:
                 self._gather(result)
             elif order in live:
                 wanted = self.results[order].order
-                kernels = len(wanted.kernels)
-                done = store.rounds(attempt.experiment, kernels, wanted.first, among=self._places)
-                rounds = planned.get(order, wanted.looks[0])
+                kernels, done, rounds = len(wanted.kernels), measured[order], planned[order]
                 if wanted.part:
                     done = min(done, rounds)  # the next ones are another part's
                 # A round of which a part is in the store is run again; the part does not count.
                 if wanted.part or len(self._places.get(attempt.experiment, ())) > done * kernels:
                     self._void(order, attempt.number, "half a round", done)
-                whole = line_ended is not None and line_ended.cause is None and done >= rounds
-                if attempt.checkout != self._checkout and not whole:
+                # An experiment stays as a whole: its parts are of one checkout, and no more of it is run.
+                parts = [one for one in self.results if one == order or self._together(one, order)]
+                stays = whole.issuperset(parts) and len({live[one].checkout for one in parts}) == 1
+                if attempt.checkout != self._checkout and not stays:
                     why = "it was begun with another checkout than this one"
-                    log.note(f"{order}: all of experiment {attempt.experiment} is void: {why}")
+                    what = "its part" if wanted.part else "all"
+                    log.note(f"{order}: {what} of experiment {attempt.experiment} is void: {why}")
                     self.night.add(nights.Void(order=order, number=attempt.number, why=why))
                     self._void(order, attempt.number, why)
                     self._queue.restore_attempts(order, attempt.number + 1)
@@ -433,10 +442,9 @@ class Driver:
 
     def _begin(self, order: str, number: int, host: str) -> None:
         wanted, facts = self.results[order].order, self._known[host]
-        # Parts of one experiment share its name and its seed.
-        whole = wanted.part and next(
-            (one for (of, _), one in self._attempts.items() if self._part_of(of) == wanted.part.of), None
-        )
+        # Parts of one experiment share its name, its seed and the checkout.
+        others = (one for one in self._attempts.values() if self._together(one.order, order))
+        whole = next((one for one in others if one.checkout == self._checkout), None)
         seed = secrets.randbits(32) if wanted.seed is None else wanted.seed
         attempt = Attempt(
             order=order,
@@ -564,6 +572,15 @@ class Driver:
         if cause:
             log.note(f"{order}: {cause}: {why}")
         self._gather(result)
+
+    def _measured(self, attempt: Attempt) -> int:
+        """An attempt's rounds in the store; of a part, those of the parts that follow it too."""
+        wanted = self.results[attempt.order].order
+        return store.rounds(attempt.experiment, len(wanted.kernels), wanted.first, among=self._places)
+
+    def _together(self, one: str, other: str) -> bool:
+        """Whether two orders are parts of one experiment."""
+        return bool(self._part_of(one)) and self._part_of(one) == self._part_of(other)
 
     def _part_of(self, order: str) -> str:
         part = self.results[order].order.part

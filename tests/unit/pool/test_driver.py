@@ -394,6 +394,64 @@ def test_a_spread_night_is_resumed(pool: Pool) -> None:
     assert resumed.count("stored") == 3
 
 
+@pytest.mark.parametrize("checkouts", ["all", "one part"])
+def test_parts_of_two_checkouts_are_not_one_experiment(pool: Pool, checkouts: str) -> None:
+    """A part that had ended under another checkout begins again, with the one that had not."""
+    pool.start("h0")
+    h1 = pool.state("h1")
+    h1.mkdir()
+    (h1 / "hold").touch()
+    pool.start("h1")
+    night = nights.make([fakes.order(0, 4, spread=2)])
+    session = Session(pool, night)
+    session.until(lambda: any(part.over for part in session.driver.results.values()))
+    session.until(lambda: any(began(h1, f"{FIRST}-{number}", 2 * number - 2)() for number in (1, 2)))
+    session.wish.end.set()
+    session.wish.drain.set()
+    with pytest.raises(Cancelled):
+        session.end()
+    (h1 / "hold").unlink()
+    (ended,) = [name for name, part in session.driver.results.items() if part.over]
+    old = session.driver.results[ended].experiment
+    journal = night.folder / "journal.jsonl"
+    lines = journal.read_text().splitlines()
+    journal.write_text(
+        "".join(
+            f"{line.replace(unit.checkout(), '0' * 16) if checkouts == 'all' or ended in line else line}\n"
+            for line in lines
+        )
+    )
+    resumed = Session(pool, Night(night.name), patience=1e6)
+    (result,) = resumed.end()
+    spread_once(result, {"h0": 4, "h1": 4})
+    assert resumed.count("stored") == 4
+    if checkouts == "all":
+        assert result.experiment != old
+    again = Session(pool, Night(night.name))
+    assert again.end()[0].experiment == result.experiment
+    assert again.seen == []
+
+
+@pytest.mark.parametrize("other", ["0", "1"])
+def test_an_experiment_whose_parts_have_all_ended_stays_under_another_checkout(
+    pool: Pool, other: str
+) -> None:
+    """Unless they were measured under two of them."""
+    pool.start("h0")
+    pool.start("h1")
+    night = nights.make([fakes.order(0, 4, spread=2)])
+    (result,) = Session(pool, night).end()
+    journal = night.folder / "journal.jsonl"
+    text = journal.read_text().replace(unit.checkout(), "0" * 16, 1)
+    journal.write_text(text.replace(unit.checkout(), other * 16))
+    resumed = Session(pool, Night(night.name), patience=1e6)
+    (again,) = resumed.end()
+    assert again.cause is None
+    assert (again.experiment == result.experiment) == (other == "0")
+    assert resumed.count("stored") == (0 if other == "0" else 4)
+    spread_once(again, {"h0": 4, "h1": 4})
+
+
 def test_a_part_that_crashes_ends_the_experiment(pool: Pool) -> None:
     h0 = pool.start("h0")
     (h0 / "crash").write_text("the after kernel crashed: BUG")

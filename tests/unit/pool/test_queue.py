@@ -430,12 +430,12 @@ def test_a_part_that_is_over_does_not_begin_again(how: str) -> None:
     night = spread_over(2, 8, "h0", "h1")
     first, second = night.running
     night.handle(queue.RoundFailed(first, Cause.CRASH, "broke"), 1)
-    event = {
+    events: dict[str, queue.Event] = {
         "lost": queue.HostLost("h1"),
         "late": queue.Tick(),
         "failed": queue.RoundFailed(second, Cause.LAB, "broke"),
-    }[how]
-    night.handle(event, 1e6)
+    }
+    night.handle(events[how], 1e6)
     night.handle(queue.RoundDone(second), 1e6)
     night.handle(queue.HostUp(host("h1", 1)), 1e6)
     actions = night.handle(queue.Tick(), 2e6)
