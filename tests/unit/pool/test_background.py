@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import distributed
 import pytest
@@ -25,14 +24,6 @@ from tests.unit.pool import fakes
 from tests.unit.pool.fakes import Pool
 
 Begin = Callable[[int], Background]
-
-
-@pytest.fixture
-def pool(tmp_path: Path) -> Iterator[Pool]:
-    place = tmp_path / "pool"
-    place.mkdir()
-    with Pool(place) as made:
-        yield made
 
 
 @pytest.fixture

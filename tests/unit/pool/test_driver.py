@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +28,6 @@ from tests.unit.pool.fakes import Pool
 from tests.unit.pool.session import Session, exactly_once
 
 FIRST, SECOND = "00000-fake", "00001-fake"
-
-
-@pytest.fixture
-def pool(tmp_path: Path) -> Iterator[Pool]:
-    place = tmp_path / "pool"
-    place.mkdir()
-    with Pool(place) as made:
-        yield made
 
 
 def began(place: Path, order: str, number: int) -> Callable[[], bool]:

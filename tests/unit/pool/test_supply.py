@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -294,14 +294,6 @@ class Session:
         if self.error:
             raise self.error[0]
         return self.results
-
-
-@pytest.fixture
-def pool(tmp_path: Path) -> Iterator[Pool]:
-    place = tmp_path / "pool"
-    place.mkdir()
-    with Pool(place) as made:
-        yield made
 
 
 @pytest.fixture

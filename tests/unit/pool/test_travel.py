@@ -11,7 +11,7 @@ import os
 import shutil
 import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -367,14 +367,6 @@ def test_what_did_not_arrive_is_swept_after_a_day(one: Item, files: dict[str, Pa
 
 
 # Over Dask.
-
-
-@pytest.fixture
-def pool(tmp_path: Path) -> Iterator[Pool]:
-    place = tmp_path / "pool"
-    place.mkdir()
-    with Pool(place) as made:
-        yield made
 
 
 def start(pool: Pool, name: str) -> Path:
