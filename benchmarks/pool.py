@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import signal
 import statistics
 import sys
 import tempfile
@@ -49,6 +50,7 @@ def main() -> int:
     parser.add_argument("--dying", type=float, default=0.05, help="share of the hosts")
     parser.add_argument("--seed", type=int, default=1)
     chosen = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # else its workers would outlive it
     with tempfile.TemporaryDirectory(prefix="numalab-pool-") as text:
         place = Path(text)
         os.environ["LAB_STATE"] = str(place / "home")
