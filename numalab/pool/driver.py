@@ -159,7 +159,6 @@ class Driver:
                 if self._supply:
                     for order in self._supply.begin(self._queue.open, self._inbox.put):
                         self._queue.wait(order)
-                self._handle(pool_queue.Tick())  # what the store has whole is judged, if nothing else is left
                 self._loop(wish)
             finally:
                 self._forget_all()
