@@ -46,7 +46,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, islice
@@ -497,6 +497,15 @@ def _boots_needed(effect: Effect, distance: float, alpha: float, least: float, t
 def least_boots(hosts: int) -> int:
     """The least boots of each kernel for a decision, on so many hosts that are blocks (0: they are none)."""
     return max(LEAST_BOOTS, LEAST_ON_HOST * hosts, hosts + LEAST_WITHIN if hosts > 1 else 0)
+
+
+def too_few(hosts: Mapping[str, tuple[int, int]]) -> tuple[dict[str, tuple[int, int]], int]:
+    """Of hosts that are blocks, with their boots before and after: those that have too few of a kernel; else
+    the least boots of each kernel, where all together have fewer (0: they have enough)."""
+    thin = {name: boots for name, boots in hosts.items() if min(boots) < LEAST_ON_HOST}
+    least = least_boots(len(hosts))
+    fewest = min(sum(side) for side in zip(*hosts.values(), strict=True)) if hosts else least
+    return thin, least if not thin and fewest < least else 0
 
 
 def _fewest(effect: Effect) -> int:

@@ -128,17 +128,9 @@ def with_values(
         )
     else:
         trouble = ""
-    thin = _thin_hosts(hosts) if hosts else []
-    if thin and fewest:
-        trouble = trouble or (
-            f"{expectation.metric}: {', '.join(thin)}: a host of an experiment that is spread needs"
-            f" {effect.LEAST_ON_HOST} boots of each kernel that have it"
-        )
-    elif hosts and fewest and (least := effect.least_boots(len({*hosts[0], *hosts[1]}))) > fewest:
-        thin = [f"{len(before)} and {len(after)} boots"]
-        trouble = trouble or (
-            f"{expectation.metric}: {thin[0]}: spread over hosts, {least} of each kernel that have it decide"
-        )
+    thin = _thin_hosts(hosts) if hosts and fewest else ""
+    if thin:
+        trouble = trouble or f"{expectation.metric}: {thin}"
     sound = not thin and fewest > 1 and min(values) >= 0 and any(values) and not halves
     sound = sound and not (share and max(values) > 100)
     return MeasuredExpectation(
@@ -155,14 +147,18 @@ def with_values(
     )
 
 
-def _thin_hosts(hosts: tuple[Sequence[str], Sequence[str]]) -> list[str]:
-    """The hosts that have too few boots to be a block, with their numbers."""
+def _thin_hosts(hosts: tuple[Sequence[str], Sequence[str]]) -> str:
+    """Why the boots' hosts, before and after, have too few of them to be blocks; '' when they have enough."""
     boots = {name: (hosts[0].count(name), hosts[1].count(name)) for name in sorted({*hosts[0], *hosts[1]})}
-    return [
-        f"{name} has {before} and {after} boots"
-        for name, (before, after) in boots.items()
-        if min(before, after) < effect.LEAST_ON_HOST
-    ]
+    thin, least = effect.too_few(boots)
+    if thin:
+        named = (f"{name} has {before} and {after} boots" for name, (before, after) in thin.items())
+        return (
+            f"{', '.join(named)}: a host of an experiment that is spread needs {effect.LEAST_ON_HOST} boots"
+            " of each kernel that have it"
+        )
+    sides = " and ".join(str(len(side)) for side in hosts)
+    return f"{sides} boots: spread over hosts, {least} of each kernel that have it decide" if least else ""
 
 
 def together(

@@ -22,7 +22,7 @@ from itertools import pairwise
 
 from numalab.analysis import expectation, kernel_state, metrics
 from numalab.analysis.calibration import Calibration, inside
-from numalab.analysis.effect import LEAST_BOOTS, LEAST_ON_HOST, least_boots
+from numalab.analysis.effect import LEAST_BOOTS, LEAST_ON_HOST, too_few
 from numalab.core.errors import InputError
 from numalab.model import order
 from numalab.model.case import Arm, CaseSize, Expectation, Place
@@ -226,18 +226,16 @@ def _unlike(every: Sequence[Run], whole: Sequence[Run]) -> list[str]:
 def _thin_hosts(runs: Sequence[Run]) -> list[str]:
     """A line for each host of a spread experiment that has too few boots to be a block in the statistics."""
     boots = hosts(runs)
-    few = [
+    thin, least = too_few(boots)
+    if least:
+        before, after = (sum(side) for side in zip(*boots.values(), strict=True))
+        return [
+            f"{len(boots)} hosts have {before} and {after} boots, and {least} of each kernel are the least"
+        ]
+    return [
         f"host {name} has {before} and {after} boots, and {LEAST_ON_HOST} of each kernel are the least"
-        for name, (before, after) in boots.items()
-        if min(before, after) < LEAST_ON_HOST
+        for name, (before, after) in thin.items()
     ]
-    total = [sum(side) for side in zip(*boots.values(), strict=True)]
-    if boots and not few and min(total) < (least := least_boots(len(boots))):
-        few.append(
-            f"{len(boots)} hosts have {total[0]} and {total[1]} boots, and {least} of each kernel are the"
-            " least"
-        )
-    return few
 
 
 def hosts(runs: Sequence[Run]) -> dict[str, tuple[int, int]]:

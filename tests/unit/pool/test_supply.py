@@ -137,18 +137,6 @@ def test_a_build_that_fails_ends_its_orders_alone(error: Exception, cause: Cause
     assert Ready("00001-fake") in fake.told
 
 
-def test_a_builder_that_is_down_leaves_its_kernels_to_others(caplog: pytest.LogCaptureFixture) -> None:
-    fake = FakeBuild(HERE, FARM)
-    fake.errors |= {f"{name} on farm": CommandFailed("gcc: unreachable") for name in "abcd"}
-    made = fake.supply()
-    made.begin([order(0, kernels=("a", "b")), order(1, kernels=("c", "d"))], fake.told.append)
-    until(lambda: "builder farm: gcc: unreachable: it builds none of this night's" in caplog.text)
-    fake.go_on.set()
-    until(lambda: len(fake.told) == 2)
-    assert {type(event) for event in fake.told} == {Ready}
-    made.end()
-
-
 def test_without_builders_only_what_is_built_runs() -> None:
     def none() -> list[Builder]:
         raise InputError("[builders] is empty")
@@ -160,12 +148,17 @@ def test_without_builders_only_what_is_built_runs() -> None:
     assert told == [NotReady("00001-fake", Cause.INPUT, "[builders] is empty")]
 
 
-def test_a_builder_with_other_tools_leaves_its_kernels_to_others(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("error", [OtherTools("builder farm: has gcc 13"), CommandFailed("gcc: unreachable")])
+def test_a_builder_that_cannot_leaves_its_kernels_to_others(
+    caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    """With other tools than the first one's, or down."""
     fake = FakeBuild(HERE, FARM)
-    fake.errors |= {f"{name} on farm": OtherTools("builder farm: has gcc 13") for name in "abcd"}
+    says = "builder farm: " + str(error).removeprefix("builder farm: ")
+    fake.errors |= {f"{name} on farm": error for name in "abcd"}
     made = fake.supply()
     made.begin([order(0, kernels=("a", "b")), order(1, kernels=("c", "d"))], fake.told.append)
-    until(lambda: "builder farm: has gcc 13: it builds none of this night's" in caplog.text)
+    until(lambda: f"{says}: it builds none of this night's" in caplog.text)
     fake.go_on.set()
     until(lambda: len(fake.told) == 2)
     assert {type(event) for event in fake.told} == {Ready}
