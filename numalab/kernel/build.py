@@ -204,14 +204,10 @@ def at(place: Path) -> Built | None:
     return built
 
 
-class OtherTools(HostError):
-    """A builder would make another kernel than the first one."""
-
-
 def build(kernel: Kernel, image: Image | None, deadline: Deadline, *, on: Builder | None = None) -> Built:
     """The kernel, built (on a builder; None: the first) if it is not there, never in part.
 
-    Raises InputError, HostError, CommandFailed; OtherTools when it would not be the first builder's kernel,
+    Raises InputError, CommandFailed, and HostError: also when it would not be the first builder's kernel,
     which `existing` looks for.
     """
     if not kernel.recipe.built:
@@ -227,7 +223,7 @@ def build(kernel: Kernel, image: Image | None, deadline: Deadline, *, on: Builde
         first, plan = plan, make_plan(kernel, image, deadline, fetch=True, on=machine)
         assert plan is not None  # as above
         if plan.key != first.key:
-            raise OtherTools(
+            raise HostError(
                 f"builder {machine.host}: has {_versions(plan.tools)}, and {toolchain.builder().host}"
                 f" {_versions(first.tools)}: it would make another kernel {kernel.name}"
             )

@@ -16,12 +16,12 @@ from functools import partial
 from pathlib import Path
 
 from numalab.core import state
-from numalab.core.errors import DeadlinePassed, LabError
+from numalab.core.errors import DeadlinePassed, InputError, LabError
 from numalab.core.log import note
 from numalab.core.process import Deadline, run
 from numalab.guest import guest
 from numalab.host.image import Image
-from numalab.kernel import build, era, recipe
+from numalab.kernel import build, era, recipe, toolchain
 from numalab.kernel.recipe import Source
 from numalab.model import catalog
 from numalab.model.guest import GuestRecord
@@ -92,7 +92,11 @@ def size(path: Path, deadline: Deadline) -> int:
 def remove(path: Path) -> bool:
     """Remove a candidate; False, with a warning, when a build is using it."""
     try:
-        with state.lock(f"kernel-{_source(path)}", Deadline.after(LOCK_SECONDS)):
+        with contextlib.ExitStack() as held:
+            for suffix in _suffixes():
+                held.enter_context(
+                    state.lock(f"kernel-{_source(path)}{suffix}", Deadline.after(LOCK_SECONDS))
+                )
             if not path.is_dir():
                 path.unlink(missing_ok=True)
                 return True
@@ -102,6 +106,14 @@ def remove(path: Path) -> bool:
         pass
     note(f"{path} is in use")
     return False
+
+
+def _suffixes() -> list[str]:
+    """What the locks of builders end with; several may work from one source at the same time."""
+    try:
+        return [toolchain.suffix(one) for one in toolchain.builders()]
+    except InputError:
+        return [""]
 
 
 def _booted(records: Iterable[GuestRecord]) -> set[str]:

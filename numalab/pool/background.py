@@ -57,14 +57,18 @@ class Background:
     def outcome(self, number: int) -> Outcome:
         """The outcome of an experiment, by its place among the plans; waits for its end.
 
-        Raises KernelOops for a kernel's crash, InputError and HostError for what gave no verdict, and what
-        ended the night before.
+        Raises KernelOops for a kernel's crash, InputError and HostError for what gave no verdict; Cancelled
+        and HostError for what ended the night before.
         """
         result = self._driver.whole[self._orders[number]]
         while not result.over and self._thread.is_alive():
             self._thread.join(LOOK_SECONDS)
         if not result.over:
-            raise self._error[0] if self._error else Cancelled(f"night {self.night}: stopped")
+            error = self._error[0] if self._error else None
+            # One of its own for each who waits: an exception that is raised twice collects both tracebacks.
+            if error is None or isinstance(error, Cancelled):
+                raise Cancelled(f"night {self.night}: stopped") from error
+            raise HostError(f"night {self.night} ended: {error}") from error
         if result.cause:
             raise ERRORS.get(result.cause, HostError)(result.why)
         runs = [run for run in store.runs(result.experiment) if not run.error]

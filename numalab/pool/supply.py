@@ -51,7 +51,7 @@ def built(name: str) -> Built | None:
 
 
 def build(name: str, builder: Builder, deadline: Deadline) -> None:
-    """Build a kernel on a builder. Raises LabError; OtherTools when this builder cannot."""
+    """Build a kernel on a builder. Raises LabError."""
     kernel = recipe.load(name)
     kernel_build.build(kernel, _base(kernel, required=True), deadline, on=builder)
 

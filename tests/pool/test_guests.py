@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""lab.py matrix over three hypervisors with real guests, one of which is killed, and one cut off for a while.
+"""The pool with real guests: a matrix over three hypervisors, one of which is killed and one cut off for a while;
+and kernels that two builders make, image and kernels that travel, one experiment on two hosts, `pytest --lab-pool`.
 
-`make pool GUESTS=1`; half an hour under emulation. Image and kernels are this machine's, by hard links.
+`make pool GUESTS=1`; an hour under emulation. Image and base kernel are this machine's, by hard links.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import pytest
 
 from numalab.core import state
 from numalab.core.errors import Exit
+from numalab.core.paths import ROOT
 from numalab.pool import night as nights
 from numalab.pool.driver import Result
 from numalab.pool.night import Attempt
@@ -37,18 +39,27 @@ main()
 HOURS = 2 * 3600.0
 
 
+def furnish(place: Path, *names: str) -> None:
+    """A state directory that has what this machine's has under these names, by hard links."""
+    real = state.directory()
+    place.mkdir(mode=0o700)
+    for name in names:
+        target = place / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["cp", "--archive", "--link", real / name, target], check=True)
+
+
+def had(*names: str) -> list[str]:
+    """Those of these parts of this machine's state directory that are there."""
+    return [name for name in names if (state.directory() / name).exists()]
+
+
 @pytest.fixture
 def home(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> Fleet:
     """The fleet, each machine with image and kernels; its store is this process's."""
-    real = state.directory()
+    have = had("ssh", "images", "bases", "downloads", "configs", "kernels")
     for place in (*(machine.state for machine in fleet.machines), Path(fleet.env["LAB_STATE"])):
-        place.mkdir(mode=0o700)
-        have = [
-            str(real / name)
-            for name in ("ssh", "images", "bases", "downloads", "configs", "kernels")
-            if (real / name).exists()
-        ]
-        subprocess.run(["cp", "--archive", "--link", *have, place], check=True)
+        furnish(place, *have)
     monkeypatch.setenv("LAB_STATE", fleet.env["LAB_STATE"])
     return fleet
 
@@ -103,3 +114,68 @@ def test_a_matrix_in_which_one_host_dies_and_one_comes_back_late(home: Fleet, tm
         assert machine.pids("qemu-system") == []
     assert home("gc").returncode == 0
     assert list((home.place / "state/pool").glob("*.*")) == []
+
+
+def test_two_builders_make_what_a_night_lacks_and_all_of_it_travels(
+    fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of the machines are builders and hypervisors, reached by SSH, and have nothing. This one has the image
+    and 6.1."""
+    one, two, _ = fleet.machines
+    (base,) = (path.name for path in (state.directory() / "kernels").glob(f"6.1-{'[0-9a-f]' * 16}"))
+    have = had("ssh", "images", "bases", "downloads", "configs", f"kernels/{base}")
+    furnish(Path(fleet.env["LAB_STATE"]), *have)
+    monkeypatch.setenv("LAB_STATE", fleet.env["LAB_STATE"])
+    lab = tmp_path / "checkout"
+    subprocess.run(["git", "clone", "--quiet", ROOT, lab], check=True)
+    (lab / ".venv").symlink_to(ROOT / ".venv")
+    hosts = [
+        f"{line} kernel_root={machine.place}/builder"
+        for line in Path(fleet.inventory).read_text().splitlines()
+        for machine in (one, two)
+        if line.startswith(machine.name)
+    ]
+    (lab / "inventory.ini").write_text("\n".join(["[hypervisors]", *hosts, "[builders]", *hosts, ""]))
+
+    def run(*words: str | Path) -> str:
+        """What a command of that checkout prints, both streams; none ends with an error of the lab."""
+        result = subprocess.run(
+            words,
+            cwd=lab,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=HOURS,
+            check=False,
+        )
+        print(result.stdout)
+        assert result.returncode in {Exit.HOLDS, Exit.DOES_NOT_HOLD, Exit.CANNOT_TELL}, result.stdout
+        return result.stdout
+
+    run("./lab.py", "pool", "up")
+    night = run("./lab.py", "matrix", "threads", "dirtymap", "--series", "6.1", "--boots", "1", "--pool")
+    # Each builder made one of the two kernels, and each host ran one of the two experiments.
+    for variant in ("6.1-stagger-before", "6.1-nodirty-before"):
+        assert len(list((state.directory() / "kernels").glob(f"{variant}-*"))) == 1
+    assert {str(path.parent.parent) for path in tmp_path.glob("machine*/builder/builds/*")} == {
+        f"{machine.place}/builder" for machine in (one, two)
+    }
+    assert len(index.find()) == 4, night
+    for case in ("threads", "dirtymap"):
+        assert len(index.find(case=case)) == 2
+
+    spread = run("./lab.py", "run", "threads", "--boots", "6", "--pool", "--spread", "2")
+    assert "spread over 2 hosts, each a block: boots on " in spread
+    assert len(index.find(case="threads")) == 2 + 12
+
+    tests = run(
+        *(".venv/bin/pytest", "-p", "no:cacheprovider", "testcases/dirtymap.yml", "--lab-pool"),
+        *("--lab-kernel", "6.1", "--lab-boots", "3"),
+    )
+    assert "1 passed" in tests
+    assert len(index.find()) == 22
+
+    run("./lab.py", "pool", "down")
+    until(lambda: not fleet.left(), "all have ended")
+    for machine in (one, two):
+        assert machine.pids("qemu-system") == []

@@ -687,13 +687,16 @@ def test_prune(lab_state: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 
 def test_prune_leaves_what_is_in_use(lab_state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A source that another lab.py builds from, and a kernel that an experiment's next boot needs."""
+    """A source that another lab.py builds from, here or on another builder, and a kernel that an experiment's next boot needs."""
     name = f"debian-6.1-{'b' * 16}"
     (lab_state / "sources" / name).mkdir(parents=True)
     (lab_state / "kernels" / "mine-1").mkdir(parents=True)
     monkeypatch.setattr(prune, "LOCK_SECONDS", 0.1)
-    with held(f"kernel-{name}"):
-        assert not prune.remove(lab_state / "sources" / name)
+    farm = Builder("farm", local=False)
+    monkeypatch.setattr(toolchain, "builders", lambda: (Builder("localhost", local=True), farm))
+    for suffix in ("", toolchain.suffix(farm)):
+        with held(f"kernel-{name}{suffix}"):
+            assert not prune.remove(lab_state / "sources" / name)
     with state.using(lab_state / "kernels" / "mine-1"):
         assert not prune.remove(lab_state / "kernels" / "mine-1")
     assert (lab_state / "sources" / name).exists()

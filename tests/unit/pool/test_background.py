@@ -9,13 +9,13 @@ from functools import partial
 import distributed
 import pytest
 
-from numalab.core.errors import Cancelled, InputError, KernelOops
+from numalab.core.errors import Cancelled, HostError, InputError, KernelOops
 from numalab.experiment.plan import make_plan
 from numalab.model.run import Run
 from numalab.model.values import SizeClass
 from numalab.pool import cluster, driver, unit
 from numalab.pool.background import Background
-from numalab.pool.driver import Judged
+from numalab.pool.driver import Driver, Judged
 from numalab.pool.night import Night
 from numalab.pool.supply import Supply
 from numalab.pool.unit import Order
@@ -86,6 +86,26 @@ def test_closed_early_it_can_be_resumed(pool: Pool, begin: Begin) -> None:
     resumed = driver.Driver(pool.client(), Night(night.night), supply=Supply())
     (result,) = resumed.run()
     assert (result.over, resumed.stored) == (True, 1)
+
+
+def test_what_ends_the_night_reaches_all_who_wait(
+    pool: Pool, begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each gets an exception of its own, which names the night."""
+    (pool.start("h0") / "hold").touch()
+
+    def ended(*_: object) -> None:
+        raise HostError("the disk is full")
+
+    monkeypatch.setattr(Driver, "run", ended)
+    night = begin(2)
+    errors = []
+    for number in (0, 1):
+        with pytest.raises(HostError, match=f"night {night.night} ended: the disk is full") as raised:
+            night.outcome(number)
+        errors.append(raised.value)
+    assert errors[0] is not errors[1]
+    night.close()
 
 
 def test_end_does_not_wait_for_the_round(pool: Pool, begin: Begin) -> None:

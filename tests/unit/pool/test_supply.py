@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from numalab.core import state
-from numalab.core.errors import Cancelled, CommandFailed, InputError
+from numalab.core.errors import Cancelled, CommandFailed, HostError, InputError
 from numalab.core.process import Deadline
 from numalab.host import image
 from numalab.kernel import build as kernel_build
 from numalab.kernel import recipe, toolchain
-from numalab.kernel.build import Built, OtherTools
+from numalab.kernel.build import Built
 from numalab.kernel.toolchain import Builder
 from numalab.model.values import Accel
 from numalab.pool import driver, supply, travel, worker
@@ -148,7 +148,7 @@ def test_without_builders_only_what_is_built_runs() -> None:
     assert told == [NotReady("00001-fake", Cause.INPUT, "[builders] is empty")]
 
 
-@pytest.mark.parametrize("error", [OtherTools("builder farm: has gcc 13"), CommandFailed("gcc: unreachable")])
+@pytest.mark.parametrize("error", [HostError("builder farm: has gcc 13"), CommandFailed("gcc: unreachable")])
 def test_a_builder_that_cannot_leaves_its_kernels_to_others(
     caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
@@ -194,7 +194,7 @@ def test_a_builder_with_other_tools_is_not_asked_to_build(
     monkeypatch.setattr(kernel_build, "make_plan", planned)
     monkeypatch.setattr(toolchain, "builders", lambda: (HERE, FARM))
     with pytest.raises(
-        OtherTools, match=r"builder farm: has gcc 13, .*, and localhost gcc 12, .*: it would make"
+        HostError, match=r"builder farm: has gcc 13, .*, and localhost gcc 12, .*: it would make"
     ):
         kernel_build.build(recipe.load("6.1"), None, deadline, on=FARM)
 
