@@ -35,6 +35,7 @@ ENVIRONMENT = {
     "ANSIBLE_STDOUT_CALLBACK": "default",
     "ANSIBLE_RETRY_FILES_ENABLED": "0",
     "ANSIBLE_LOCALHOST_WARNING": "0",
+    "ANSIBLE_PYTHON_INTERPRETER": "auto_silent",
     "ANSIBLE_INVENTORY_UNPARSED_WARNING": "0",
 }
 """Fewer round trips, and plain output that does not depend on the user's settings."""

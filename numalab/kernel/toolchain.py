@@ -6,6 +6,8 @@ Not here: what is built with them (build).
 
 from __future__ import annotations
 
+import json
+import re
 import secrets
 import shutil
 import sys
@@ -108,14 +110,25 @@ def tools(age: Era | None, deadline: Deadline, *, ask: bool, on: Builder | None 
     if ask:
         module = ["-m", "ansible.builtin.shell", "-a", ask_tools(age)]
         words: list[str | Path] = [ansible.ansible("ansible"), "-i", ansible.INVENTORY, machine.host, *module]
-        answer = run(ends_with_us(words), deadline=deadline, env=ansible.ENVIRONMENT).stdout
-        state.write(memory, "".join(f"{line}\n" for line in answer.splitlines()[1:]))
+        answer = run(ends_with_us(words), deadline=deadline, env=ansible.ENVIRONMENT, check=False)
+        if answer.status:
+            raise HostError(f"builder {machine.host}: {_reason(answer.stdout or answer.stderr)}")
+        state.write(memory, "".join(f"{line}\n" for line in answer.stdout.splitlines()[1:]))
     lines = _remembered(memory)
     if ask and not lines:
         raise HostError(
             f"builder {machine.host}: {_program(age)}, {' and '.join(BINUTILS)} do not print their versions"
         )
     return Tools(compiler=lines[0], binutils=tuple(lines[1:])) if lines else None
+
+
+def _reason(text: str) -> str:
+    """Why an ad-hoc command of Ansible failed: what it prints after `HOST | UNREACHABLE! =>`, as JSON, or
+    after `HOST | FAILED | rc=127 >>`."""
+    if match := re.search(r'"msg": (".*")', text):
+        return str(json.loads(match[1])).removeprefix("Task failed: ")
+    lines = [line for line in text.splitlines() if line.strip() and line != "non-zero return code"]
+    return lines[-1].strip() if lines else "no output"
 
 
 def _contained(machine: Builder, age: Era, deadline: Deadline, *, ask: bool) -> Tools | None:

@@ -130,7 +130,7 @@ def test_two_builders_make_what_a_night_lacks_and_all_of_it_travels(
     subprocess.run(["git", "clone", "--quiet", ROOT, lab], check=True)
     (lab / ".venv").symlink_to(ROOT / ".venv")
     hosts = [
-        f"{line} kernel_root={machine.place}/builder"
+        f"{line} kernel_root={machine.place}/builder ansible_python_interpreter=/usr/bin/python3"
         for line in Path(fleet.inventory).read_text().splitlines()
         for machine in (one, two)
         if line.startswith(machine.name)

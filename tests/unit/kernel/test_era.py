@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import lzma
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -208,6 +209,29 @@ def test_a_damaged_memory_of_tools_is_made_anew(
     assert f"{memory} is damaged" in caplog.text
     assert toolchain.tools(None, deadline, ask=True) == tools
     assert toolchain.tools(None, deadline, ask=False) == tools
+
+
+@pytest.mark.parametrize(
+    ("printed", "reason"),
+    [
+        (
+            'farm | UNREACHABLE! => {\n    "changed": false,\n    "msg": "Task failed: ssh: port 1: Connection \\"refused\\"",'
+            '\n    "unreachable": true\n}\n',
+            'ssh: port 1: Connection "refused"',
+        ),
+        (
+            f"farm | FAILED | rc=127 >>\n{GCC9}\n/bin/sh: 1: ld: not found\nnon-zero return code\n",
+            "/bin/sh: 1: ld: not found",
+        ),
+        ("", "no output"),
+    ],
+)
+def test_a_builder_that_does_not_answer(
+    farm: list[str], monkeypatch: pytest.MonkeyPatch, printed: str, reason: str
+) -> None:
+    monkeypatch.setattr(toolchain, "run", lambda *_, **__: Result((), 4, printed, "", 0.0))
+    with pytest.raises(HostError, match=f"^builder farm: {re.escape(reason)}$"):
+        toolchain.tools(None, Deadline.after(10), ask=True)
 
 
 def test_a_builder_without_a_linker(farm: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
