@@ -154,9 +154,11 @@ def show_run(folder: Annotated[Path, typer.Argument(metavar="RUN", help="a run's
 @app.command("doctor")
 def examine(accelerator: AccelOption = "auto", uri: Uri = None) -> None:
     """What this host can do, what will be used, and what to do about what it lacks."""
+    from numalab.host.accelerator import PROBE_SECONDS
     from numalab.maintenance import doctor
 
-    facts = doctor.examine(accelerator, uri, limit(2 * MINUTE))
+    # The probe goes by progress: on a slow machine with KVM it takes more than what else is looked at.
+    facts = doctor.examine(accelerator, uri, limit(2 * MINUTE + PROBE_SECONDS))
     for fact in facts:
         echo(f"{'ok  ' if fact.good else 'LACK'}  {fact.name:16} {fact.value}")
         if not fact.good:

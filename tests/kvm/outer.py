@@ -47,7 +47,7 @@ LEAST_QEMU = 8
 """With 10.0.2 the lab was seen to run; 7.2 has no vGIF."""
 BOOT_SECONDS = 600.0
 """Until sshd answers: 47 s on a busy host of two cores."""
-PATIENCE = 1500.0
+PATIENCE = 3600.0
 """Seconds after which a command in the machine is given up. It is about ten times slower than its host."""
 DISK = "12G"
 CHECKOUT, STATE = "/lab", "/data/state"

@@ -7,7 +7,7 @@ import json
 
 from tests.kvm.outer import KERNELS, STATE, Outer
 
-SLOW = "--accel kvm --timeout 1500"
+SLOW = "--accel kvm --timeout 3000"
 """The machine is ten times slower than its host, or more, so `up` gets more time than its 300 s."""
 LEAN = f"--kernel {KERNELS}/6.1.yml {SLOW}"
 """Options of `up` for the host's lean kernel."""
