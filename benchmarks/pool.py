@@ -80,10 +80,10 @@ def _measure(pool: Pool, hosts: int, rounds: int, dying: float, draw: random.Ran
     print(f"a killed scheduler was noticed after {time.monotonic() - begun:.1f} s", flush=True)
     print(session.told("first session"), flush=True)
     first = session.driver.stored
-    pool.start_scheduler()
-    for name in names:
+    for name in names:  # before the new scheduler: while they look for the old one they take the CPUs
         gauge.ended(name)
         pool.kill(name)
+    pool.start_scheduler()
     _start(pool, names)
     begun = time.monotonic()
     session = _Session(pool, nights.Night(night.name))

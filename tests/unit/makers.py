@@ -240,9 +240,9 @@ def running(process: int) -> bool:
         return False
 
 
-def until(condition: Callable[[], object]) -> None:
+def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
     """Wait for something that another process does: on a busy machine a killed one takes time to end."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.1)

@@ -123,7 +123,7 @@ class Pool:
             "scheduler",
             f"scheduler --host 127.0.0.1 --port 0 --no-dashboard --no-jupyter --scheduler-file {self._file}",
         )
-        until(lambda: self._file.exists() and self._file.read_text().rstrip().endswith("}"))
+        until(lambda: self._file.exists() and self._file.read_text().rstrip().endswith("}"), LIMIT_SECONDS)
 
     def start(self, name: str, folder: Path | None = None) -> Path:
         """Start a host's worker; returns the host's state directory."""
