@@ -210,10 +210,15 @@ class Guest:
         ):
             return
         if tail := self.console_tail().strip():
+            where = ""
+            with contextlib.suppress(LabError):  # the hang is the error to report
+                where = self.host.registers(self.mark, Deadline.after(60))
+            runs = where.count(" runs ")
+            cpus = f"{runs} of its CPUs run" if runs else "all its CPUs halted" if where else "CPUs not seen"
             raise BootHung(
                 f"guest {self.name}: hung in its boot under emulation, nothing new on its console for"
-                f" {HUNG_SECONDS:.0f} s; last: {tail.splitlines()[-1]}",
-                evidence=tail,
+                f" {HUNG_SECONDS:.0f} s; {cpus}; last: {tail.splitlines()[-1]}",
+                evidence=f"{tail}\n{where}".strip(),
             )
 
     def execute(

@@ -38,7 +38,7 @@ from numalab.guest import guest as guests
 from numalab.guest import provision
 from numalab.guest.guest import Guest
 from numalab.guest.start import start
-from numalab.host import accelerator, image, qemu_user, ssh
+from numalab.host import accelerator, emulator, image, qemu_user, ssh
 from numalab.host import disks as host_disks
 from numalab.host import saved as saved_file
 from numalab.host.domain import CMDLINE, restored_xml
@@ -278,7 +278,9 @@ def _make(
     shape = kernel_boot.fitted(request.kernel, request.shape)
     probe = request.probe or accelerator.choose(request.accel, Path(boot.kernel or ""), deadline, where)
     clock = accelerator.choose_clock(request.clock, probe.accel, Path(boot.kernel or ""), deadline, where)
-    files = [base.file("disk.qcow2"), *(Path(path) for path in (boot.kernel, boot.initrd) if path)]
+    program = emulator.program(host, shape, deadline)
+    paths = (boot.kernel, boot.initrd, program.path if program else None)
+    files = [base.file("disk.qcow2"), *(Path(path) for path in paths if path)]
     there = _push(files, request.name, place, where, deadline)
     saved = request.saved
     host_disks.check_room(place, where)
@@ -305,6 +307,7 @@ def _make(
         ssh_port=request.ssh_port or free_port(where),
         directory=str(place),
         lab=state.identity(),
+        emulator=program,
         owner=owner,
         network=request.network,
         savable=request.savable,

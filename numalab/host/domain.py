@@ -33,6 +33,9 @@ TCG_MODEL = "Nehalem"
 ICOUNT = ("-icount", "shift=3,sleep=on")
 """QEMU's words for the virtual clock, which libvirt (as of 12) does not know. An instruction takes 2**3 ns;
 other values have not been measured. While all CPUs are idle, the clock runs as the host's does, for SSH."""
+WITHOUT_BACKENDS = {"q35": "pc-q35-5.0", "pc": "pc-i440fx-5.0"}
+"""QEMU's last machine types with -numa node,mem=. For later ones libvirt writes a memory backend for each
+node, of size 0 for an empty one, which QEMU refuses (see emulator)."""
 CMDLINE = "console=ttyS0,115200 net.ifnames=0 no_timer_check"
 """Words for every kernel. no_timer_check: a kernel that sees no KVM waits a moment for its timer to tick, and
 panics when a busy host held up QEMU's main thread for that long (seen; reproduced by stopping that thread for
@@ -89,6 +92,8 @@ def domain_xml(spec: GuestSpec) -> str:
             _devices(spec),
         ]
     )
+    for model in spec.emulator.confined_by if spec.emulator else ():
+        root.append(E.seclabel(type="none", model=model))
     if spec.owner:
         label = "+{}:+{}".format(*spec.owner)
         root.append(E.seclabel(E.label(label), type="static", model="dac", relabel="no"))
@@ -109,13 +114,13 @@ def _mark(spec: GuestSpec) -> Element:
     )
 
 
-def _machine(topology: Topology) -> str:
-    """QEMU's machine type. With a memoryless node it is one of QEMU 5.0, the last with -numa node,mem=. For
-    later types libvirt (as of 9.0) makes a memory backend for each node, and QEMU refuses one of size 0. QEMU
-    10.0 itself starts a later type whose empty node has no backend; libvirt has no word for that."""
-    if all(node.memory for node in topology.nodes):
+def _machine(spec: GuestSpec) -> str:
+    """QEMU's machine type. With a memoryless node it is one WITHOUT_BACKENDS, or else the emulator leaves the
+    backend out."""
+    topology = spec.topology
+    if spec.emulator or all(node.memory for node in topology.nodes):
         return topology.machine
-    return {"q35": "pc-q35-5.0", "pc": "pc-i440fx-5.0"}[topology.machine]
+    return WITHOUT_BACKENDS[topology.machine]
 
 
 def _without_sata(spec: GuestSpec) -> tuple[str, ...]:
@@ -163,7 +168,7 @@ def _seeded(spec: GuestSpec) -> bool:
 
 
 def _os(spec: GuestSpec) -> Element:
-    os = E.os(E.type("hvm", arch="x86_64", machine=_machine(spec.topology)))
+    os = E.os(E.type("hvm", arch="x86_64", machine=_machine(spec)))
     if spec.boot.kernel:
         os.append(E.kernel(spec.boot.kernel))
         if spec.boot.initrd:
@@ -231,6 +236,7 @@ def _devices(spec: GuestSpec) -> Element:
     """Disks, two consoles, a random source. No graphics and no balloon; USB only when a disk needs it."""
     log = {"path": _log_path(spec), "append": "on"}
     return E.devices(
+        *((E.emulator(spec.emulator.path),) if spec.emulator else ()),
         *(_disk(index, disk) for index, disk in enumerate(spec.disks)),
         E.controller(
             type="usb", model="qemu-xhci" if any(disk.bus is Bus.USB for disk in spec.disks) else "none"

@@ -21,6 +21,8 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import libvirt
+import libvirt_qemu
+from lxml import etree
 
 from numalab.core import packages
 from numalab.core.errors import Cancelled, CommandFailed, DeadlinePassed, HostError
@@ -55,6 +57,8 @@ LOG_SECONDS = 2.0
 """How long libvirt's log of a domain that is gone may lack its end."""
 ASSERTION = re.compile(r"\bassertion\b.*\bfailed\b|assertion failed|should not be reached", re.IGNORECASE)
 """A failed assertion in QEMU's output: of libc's assert(), g_assert() and g_assert_not_reached()."""
+REGISTERS = re.compile(r"^CPU#(\d+)$.*?^[RE]IP=([0-9a-f]+) .*?\bHLT=([01])", re.MULTILINE | re.DOTALL)
+"""A CPU in QEMU's `info registers -a`: its number, its next instruction, whether it waits."""
 HEADROOM = 512 * MIB
 """Host memory that admission leaves to QEMU itself and to everything else."""
 
@@ -65,6 +69,18 @@ libvirt.registerErrorHandler(lambda _context, _error: None, None)  # errors are 
 def default_uri() -> str:
     """The user's own session; for root, which has none in libvirt, the system instance."""
     return "qemu:///system" if os.geteuid() == 0 else "qemu:///session"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capabilities:
+    """What libvirt says of a host."""
+
+    emulator: str
+    """The QEMU that it starts for x86_64."""
+    machines: frozenset[str]
+    """QEMU's machine types, under all their names."""
+    confined_by: tuple[str, ...]
+    """What confines each QEMU by a profile: apparmor or selinux."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +185,19 @@ class Host:
                 return ""
             deadline.pause(POLL_SECONDS)
 
+    def registers(self, guest: Mark, deadline: Deadline) -> str:
+        """Where each of the guest's CPUs stands, one a line: `CPU 0 halted at ADDRESS`. '' when the domain is
+        gone."""
+        domain = self._domain(guest, deadline)
+        if domain is None:
+            return ""
+        words, hmp = "info registers -a", libvirt_qemu.VIR_DOMAIN_QEMU_MONITOR_COMMAND_HMP
+        text = self._ask_domain(lambda: libvirt_qemu.qemuMonitorCommand(domain, words, hmp), deadline) or ""
+        return "\n".join(
+            f"CPU {cpu} {'halted' if halted == '1' else 'runs'} at {address}"
+            for cpu, address, halted in REGISTERS.findall(text.replace("\r", ""))
+        )
+
     def cpu_seconds(self, guest: Mark) -> float:
         """Processor time used by the guest so far; 0 when it is gone."""
         domain = self._domain(guest)
@@ -220,6 +249,22 @@ class Host:
     def cpus(self, deadline: Deadline) -> int:
         """How many CPUs it has."""
         return int(self._ask(self.connection.getInfo, deadline)[2])
+
+    def capabilities(self, deadline: Deadline) -> Capabilities:
+        """Its QEMU and what confines it. Raises HostError."""
+        root = etree.fromstring(self._ask(self.connection.getCapabilities, deadline).encode())
+        arch = root.find("guest[os_type='hvm']/arch[@name='x86_64']")
+        if arch is None:
+            raise HostError(f"libvirt at {self.uri}: knows no QEMU for x86_64: lab.py doctor")
+        names = [
+            name for machine in arch.iter("machine") for name in (machine.text, machine.get("canonical"))
+        ]
+        models = {model.text or "" for model in root.findall("host/secmodel/model")}
+        return Capabilities(
+            emulator=arch.findtext("emulator", ""),
+            machines=frozenset(name for name in names if name),
+            confined_by=tuple(sorted(models & {"apparmor", "selinux"})),
+        )
 
     def pinned_cpus(self, deadline: Deadline) -> set[int]:
         """Its CPUs to which vCPUs of running domains are pinned, of this lab and of anybody."""

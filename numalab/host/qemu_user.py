@@ -29,8 +29,9 @@ from numalab.model.guest import GuestSpec
 
 NAMES = ("libvirt-qemu", "qemu")
 """The user that libvirt's packages create for QEMU: Debian's, Fedora's."""
-OPENED = ("images", "kernels", "guests", "ready", "pool")
-"""Folders of the state directory in which QEMU reads or writes files. pool-MACHINE counts as pool."""
+OPENED = ("images", "kernels", "guests", "ready", "pool", "emulator")
+"""Folders of the state directory in which QEMU reads or writes files, or has a program. pool-MACHINE counts
+as pool."""
 CLOSED = (
     "bases",
     "builds",
@@ -197,7 +198,7 @@ def _open(path: Path, group: int) -> None:
         return
     for folder in (parent for parent in path.parents if parent != top and parent.is_relative_to(top)):
         _permit(folder, group, 0o710)
-    _permit(path, group, 0o640)
+    _permit(path, group, 0o750 if path.stat().st_mode & stat.S_IXUSR else 0o640)
 
 
 def _permit(path: Path, group: int, mode: int) -> None:

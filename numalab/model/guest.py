@@ -91,6 +91,14 @@ class ReadyState(Stored):
     made: str
 
 
+class Emulator(Value):
+    """A program that stands for QEMU."""
+
+    path: str
+    confined_by: tuple[str, ...] = ()
+    """What confines QEMU by a profile on that host. Its profiles do not know this program: it has none."""
+
+
 class GuestSpec(Value):
     """Everything that a domain's XML is made from."""
 
@@ -118,6 +126,8 @@ class GuestSpec(Value):
     """The host's nodes and CPUs that the guest has; None: wherever the host's kernel puts it."""
     huge_page: int | None = None
     """Bytes of the host's huge pages that its memory is made of; None: ordinary memory."""
+    emulator: Emulator | None = None
+    """The program that is started as QEMU; None: the one that libvirt takes."""
     owner: tuple[int, int] | None = None
     """uid and gid that QEMU runs as under the system instance of libvirt; None under a session."""
 

@@ -150,6 +150,7 @@ class FakeHost:
         self.pinned: set[int] = set()
         self.full = ""
         self.assertion = ""
+        self.cpus_stand = "CPU 0 halted at ffffffff81a2b3c4\nCPU 1 runs at ffffffff8100a0b0"
         self.forgotten: dict[str, int] = {}
 
     @property
@@ -196,6 +197,10 @@ class FakeHost:
     def failed_assertion(self, guest: Mark, deadline: Deadline) -> str:
         """What ended its QEMU."""
         return self.assertion
+
+    def registers(self, guest: Mark, deadline: Deadline) -> str:
+        """Where the CPUs of a guest that hangs stand."""
+        return self.cpus_stand
 
     def cpu_seconds(self, guest: Mark) -> float:
         """Next to nothing, as of a guest that hangs."""

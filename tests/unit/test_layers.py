@@ -201,7 +201,9 @@ def test_alone(module: str) -> None:
 
 def test_libvirt_is_imported_in_host_alone() -> None:
     assert [
-        module for module in MODULES if any(name.split(".")[0] == "libvirt" for name in imports(module))
+        module
+        for module in MODULES
+        if any(name.split(".")[0] in ("libvirt", "libvirt_qemu") for name in imports(module))
     ] == ["host.hypervisor"]
 
 
@@ -277,7 +279,12 @@ def test_flags_in_errors_are_found() -> None:
     assert flags_in_errors(ast.parse("\n".join(lines))) == ["--memory ", "choose another --name"]
 
 
-PROVIDERS = {"ruamel": "ruamel.yaml", "libvirt": "libvirt-python", "axe_core_python": "axe-core-python"}
+PROVIDERS = {
+    "ruamel": "ruamel.yaml",
+    "libvirt": "libvirt-python",
+    "libvirt_qemu": "libvirt-python",
+    "axe_core_python": "axe-core-python",
+}
 """Modules -> packages of another name."""
 
 

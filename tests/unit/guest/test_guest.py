@@ -373,8 +373,28 @@ def test_a_hung_boot_is_begun_again(
     assert (made.record.hung, guest.read("g").hung, host.stopped, host.names) == (2, 2, ["g", "g"], ["g"])
     log = caplog.text
     assert log.count("guest g: hung in its boot under emulation, nothing new on its console for") == 2
-    assert "last: [ 1.6] sched_clock: Marking stable; begun again" in log
-    assert next(state.folder("logs").glob("hung-*-g-2.log")).read_text().count("Marking stable") == 2
+    assert "; 1 of its CPUs run; last: [ 1.6] sched_clock: Marking stable; begun again" in log
+    kept = next(state.folder("logs").glob("hung-*-g-2.log")).read_text()
+    assert kept.count("Marking stable") == 2
+    assert host.cpus_stand in kept
+
+
+@pytest.mark.parametrize(
+    ("stand", "said"),
+    [("CPU 0 halted at ff\nCPU 1 halted at ff", "all its CPUs halted"), ("", "CPUs not seen")],
+)
+def test_a_hang_says_where_the_cpus_stand(
+    stand: str,
+    said: str,
+    host: FakeHost,
+    monkeypatch: pytest.MonkeyPatch,
+    deadline: Deadline,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    host.cpus_stand = stand
+    boots(monkeypatch, "hang", "up")
+    launch.up(request(), host.real(), deadline)
+    assert f"; {said}; last:" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from lxml import etree
 from numalab.host.domain import LAB, Mark, domain_xml, has_huge_pages, mark, pinned_cpus, read_mark
 from numalab.model import catalog
 from numalab.model.binding import Binding
-from numalab.model.guest import Boot, GuestSpec
+from numalab.model.guest import Boot, Emulator, GuestSpec
 from numalab.model.topology import Disk, Topology
 from numalab.model.units import MIB
 from numalab.model.values import Accel, Clock
@@ -33,6 +33,9 @@ PARTS = Binding(nodes=(0, 1, 0, 1), vcpus=tuple(range(0, 64, 4)), emulator=(1, 2
 CASES["bound-kvm"] = CASES["4socket-kvm"].model_copy(update={"binding": PARTS, "huge_page": 2 * MIB})
 CASES["bounduma-tcg"] = spec("uma-2g").model_copy(
     update={"binding": Binding(nodes=(1,), vcpus=(8, 9), emulator=(10, 11))}
+)
+CASES["qemu11-tcg"] = CASES["memoryless-tcg"].model_copy(
+    update={"emulator": Emulator(path="/state/emulator/qemu-0", confined_by=("apparmor",))}
 )
 CASES["grub-tcg"] = spec("uma-2g", boot=Boot(name="own"))
 CASES["noinitrd-tcg"] = spec("uma-2g", boot=BOOT.model_copy(update={"initrd": None}))

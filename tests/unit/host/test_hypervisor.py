@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import libvirt
+import libvirt_qemu
 import pytest
 
 from numalab.core.errors import Cancelled, DeadlinePassed, HostError
@@ -64,11 +65,37 @@ class NoDomain(libvirt.libvirtError):  # type: ignore[misc]
         return int(libvirt.VIR_ERR_NO_DOMAIN)
 
 
+CAPABILITIES = """
+<capabilities>
+  <host>
+    <secmodel><model>apparmor</model><doi>0</doi></secmodel>
+    <secmodel><model>dac</model><doi>0</doi></secmodel>
+  </host>
+  <guest>
+    <os_type>hvm</os_type>
+    <arch name='i686'><emulator>/usr/bin/qemu-system-i386</emulator><machine>isapc</machine></arch>
+  </guest>
+  <guest>
+    <os_type>hvm</os_type>
+    <arch name='x86_64'>
+      <wordsize>64</wordsize>
+      <emulator>/usr/bin/qemu-system-x86_64</emulator>
+      <machine maxCpus='4096'>pc-q35-11.1</machine>
+      <machine canonical='pc-q35-11.1' maxCpus='4096'>q35</machine>
+      <domain type='qemu'/>
+      <domain type='kvm'><machine>pc-i440fx-11.1</machine></domain>
+    </arch>
+  </guest>
+</capabilities>
+"""
+
+
 class Connection:
     """The part of libvirt's connection that Host uses."""
 
     def __init__(self, *domains: Domain) -> None:
         self.domains = list(domains)
+        self.capabilities = CAPABILITIES
 
     def listAllDomains(self) -> list[Domain]:
         return self.domains
@@ -90,6 +117,9 @@ class Connection:
     def getLibVersion(self) -> int:
         return 11_002_003
 
+    def getCapabilities(self) -> str:
+        return self.capabilities
+
 
 def guest(name: str) -> GuestSpec:
     return spec(name=name).model_copy(update={"lab": "0123456789abcdef", "uuid": f"uuid-of-{name}"})
@@ -110,6 +140,42 @@ def test_only_marked_domains_are_guests() -> None:
     ]
     earlier = Domain("numalab-a", domain_xml(guest("a")))
     assert host(earlier).marks() == [mark(guest("a"))], "as labs before 2026-11 called them"
+
+
+def test_capabilities(deadline: Deadline) -> None:
+    can = host().capabilities(deadline)
+    assert can.emulator == "/usr/bin/qemu-system-x86_64"
+    assert can.machines == {"pc-q35-11.1", "q35", "pc-i440fx-11.1"}
+    assert can.confined_by == ("apparmor",), "dac is the user that QEMU runs as"
+    connection = Connection()
+    connection.capabilities = "<capabilities><host/></capabilities>"
+    with pytest.raises(HostError, match="knows no QEMU for x86_64"):
+        Host("test:///fake", connection).capabilities(deadline)
+
+
+MONITOR = """\r
+CPU#0\r
+RAX=0000000000000000 RBX=0000000000000000 RCX=0000000000000000 RDX=0000000000000000\r
+RIP=ffffffff81a2b3c4 RFL=00000246 [---Z-P-] CPL=0 II=0 A20=1 SMM=0 HLT=1\r
+CPU#1\r
+EIP=0000fff0 EFL=00000002 [-------] CPL=0 II=0 A20=1 SMM=0 HLT=0\r
+ES =0000 00000000 0000ffff 00009300\r
+"""
+
+
+def test_where_cpus_stand(monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+    """Of QEMU 10.0.2, one CPU in Linux and one that has not begun."""
+    asked = []
+
+    def monitor(_domain: object, words: str, _flags: int) -> str:
+        asked.append(words)
+        return MONITOR
+
+    monkeypatch.setattr(libvirt_qemu, "qemuMonitorCommand", monitor)
+    stand = host(ours("a")).registers(mark(guest("a")), deadline)
+    assert stand == "CPU 0 halted at ffffffff81a2b3c4\nCPU 1 runs at 0000fff0"
+    assert asked == ["info registers -a"]
+    assert host().registers(mark(guest("a")), deadline) == "", "it is gone"
 
 
 LIBC = "qemu-system-x86_64: system/physmem.c:2678: iotlb_to_section: Assertion `index < d->nb' failed"

@@ -105,6 +105,15 @@ def test_libvirts_user_is_taken(given: Given, deadline: Deadline) -> None:
     assert state.directory() not in given, "whether that is open is the person's choice"
 
 
+def test_a_program_can_be_run(given: Given, deadline: Deadline) -> None:
+    """That of a guest with an empty node."""
+    path = state.folder("emulator") / "qemu-0"
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o700)
+    assert qemu_user.let_in(RootHost().real(), [path], deadline).owner == OTHER
+    assert given.mode(path) == (GROUP, "750")
+
+
 def test_a_disk_in_the_pool_is_handed_over(given: Given) -> None:
     """The pool's folder contains the machine's name."""
     place = state.folder(f"pool-{state.this_machine()}", "g")
