@@ -19,7 +19,7 @@ RECORD = $(VENV)/packages$(subst $(space),,$(addprefix -,$(EXTRA) $(QEMU)))
 PACKER := from numalab.core.process import Deadline; from numalab.host import packer; print(packer.fetch(Deadline.after(600)))
 YAMLLINT := {extends: default, rules: {line-length: {max: 160}, document-start: disable, comments: {min-spaces-from-content: 1}, braces: {max-spaces-inside: 0}, truthy: {check-keys: false}}}
 
-.PHONY: demo test setup packages image kernel lint unit browser vm kvm pool shapes chaos matrix man picture clean
+.PHONY: demo test setup packages image kernel lint unit browser vm kvm pool shapes chaos matrix rates man picture clean
 
 demo: kernel
 	$(LAB) run migratefail
@@ -124,6 +124,11 @@ matrix: AT_ONCE ?= 1
 matrix: kernel
 	$(VENV)/bin/pytest $(if $(filter-out 1,$(AT_ONCE)),-n $(AT_ONCE)) $(MATRIX) testcases/*.yml
 	$(VENV)/bin/pytest $(MATRIX) testcases/test_*.py
+
+# Boots towards docs/verdicts.md's goal, HOURS of them; run it again to go on. Commit benchmarks/boots.json afterwards.
+rates: HOURS ?= 8
+rates: kernel
+	$(VENV)/bin/python benchmarks/rates.py --collect $(HOURS)
 
 # The man page, from the help texts: man build/lab.py.1
 man: setup

@@ -4,6 +4,11 @@
     .venv/bin/python benchmarks/rates.py           # of benchmarks/boots.json, without a guest
     .venv/bin/python benchmarks/rates.py --stored  # and of the experiments stored here
     .venv/bin/python benchmarks/rates.py --save    # adds those to benchmarks/boots.json
+    .venv/bin/python benchmarks/rates.py --collect HOURS  # boots more, and adds each when it is whole
+
+--collect goes on where an earlier one stopped: it boots the case with the fewest trials of equal kernels,
+twice its default boots of each kernel, until the hours are over or the goal is shown. An experiment that is
+under way then is finished; Ctrl-C loses that one alone.
 
 Three sorts of trials, each of as many boots of each kernel as the case has by default, and judged by the
 expectations that stood in the case when it was booted. Before against after: what does not hold is denied
@@ -16,9 +21,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
+import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -27,8 +34,10 @@ sys.path.insert(0, str(ROOT))
 from numalab.analysis import error_rates  # noqa: E402
 from numalab.analysis.error_rates import Experiment, Judged, Trials, Truth  # noqa: E402
 from numalab.core import state  # noqa: E402
-from numalab.core.errors import InputError, LabError  # noqa: E402
+from numalab.core.errors import Exit, InputError, LabError  # noqa: E402
+from numalab.model import catalog  # noqa: E402
 from numalab.model.run import Run  # noqa: E402
+from numalab.model.values import SizeClass  # noqa: E402
 from numalab.model.verdict import Answer  # noqa: E402
 from numalab.report.text import aligned  # noqa: E402
 from numalab.runs import record  # noqa: E402
@@ -37,6 +46,9 @@ BOOTS = ROOT / "benchmarks" / "boots.json"
 FORMAT = 1
 GOAL = 0.01
 """False verdicts should be fewer than this share."""
+VERDICTS = (Exit.HOLDS, Exit.DOES_NOT_HOLD, Exit.CANNOT_TELL)
+MOST_FAILED = 3
+"""Experiments in a row without a verdict that end --collect: something is wrong with the host."""
 
 
 def stored() -> Iterator[Run]:
@@ -220,18 +232,84 @@ def tables(found: Sequence[Experiment]) -> list[str]:
     ]
 
 
+def claims(judged: Sequence[Trials]) -> Counter[str]:
+    """By case, the trials of equal kernels that share no boot."""
+    counts: Counter[str] = Counter()
+    for one in judged:
+        if one.truth is not Truth.EFFECT:
+            counts[one.judged.case_name] += one.disjoint
+    return counts
+
+
+def next_case(trials: Mapping[str, int], cases: Mapping[str, float]) -> str:
+    """The case with the fewest trials; of several the cheapest, by the limit of its boots in minutes."""
+    return min(cases, key=lambda name: (trials.get(name, 0), cases[name], name))
+
+
+def shown(judged: Sequence[Trials]) -> bool:
+    """Whether the goal is shown, for both ways to be wrong."""
+    sides = (
+        (Answer.DOES_NOT_HOLD, [one for one in judged if one.truth is Truth.EFFECT]),
+        (Answer.HOLDS, [one for one in judged if one.truth is not Truth.EFFECT]),
+    )
+    return all(part and error_rates.rate(_shares(part, answer)).most < GOAL for answer, part in sides)
+
+
+def collect(
+    seconds: float,
+    *,
+    now: Callable[[], float] = time.monotonic,
+    boot: Callable[[str, int], int] | None = None,
+    gather: Callable[[], list[Experiment]] | None = None,
+) -> list[Experiment]:
+    """Boot experiments for so long, cases in turn, and keep each; returns all. Raises LabError when several
+    in a row come to no verdict."""
+    boot, gather = boot or _boot, gather or _gathered
+    sizes = {name: catalog.case(name).sizes.get(SizeClass.QUICK) for name in catalog.names("testcases")}
+    rounds = {name: 2 * size.boots for name, size in sizes.items() if size}
+    costs = {name: size.minutes * size.boots for name, size in sizes.items() if size}
+    end, failed, found, tried = now() + seconds, 0, gather(), Counter[str]()
+    while now() < end and not shown(judged := list(error_rates.trials(found))):
+        name = next_case(claims(judged) + tried, costs)
+        status = boot(name, rounds[name])
+        failed = 0 if status in VERDICTS else failed + 1
+        if failed == MOST_FAILED:
+            raise InputError(f"{failed} experiments in a row came to no verdict, the last one of {name}")
+        tried[name] += status not in VERDICTS  # one that breaks does not keep the others waiting
+        found = gather()
+    return found
+
+
+def _boot(name: str, rounds: int) -> int:
+    """An experiment of this checkout's lab.py; returns its exit status."""
+    return subprocess.run(
+        [sys.executable, ROOT / "lab.py", "run", name, "--boots", str(rounds)], check=False
+    ).returncode
+
+
+def _gathered() -> list[Experiment]:
+    """What is kept and what is stored here, which is kept too."""
+    found = merged(read(BOOTS) if BOOTS.exists() else [], list(error_rates.experiments(stored())))
+    BOOTS.write_text(text(found))
+    return found
+
+
 def main() -> int:
-    """Save, and print the tables."""
+    """Collect, save, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--stored", action="store_true", help="and of the experiments stored here")
     parser.add_argument("--save", action="store_true", help=f"add those to benchmarks/{BOOTS.name}")
+    parser.add_argument("--collect", type=float, metavar="HOURS", help="boot more of them for so long")
     options = parser.parse_args()
     try:
-        found = read(BOOTS) if BOOTS.exists() else []
-        if options.stored or options.save:
-            found = merged(found, list(error_rates.experiments(stored())))
-        if options.save:
-            BOOTS.write_text(text(found))
+        if options.collect:
+            found = collect(3600 * options.collect)
+        elif options.save:
+            found = _gathered()
+        else:
+            found = read(BOOTS) if BOOTS.exists() else []
+            if options.stored:
+                found = merged(found, list(error_rates.experiments(stored())))
         print("\n".join(tables(found)))
     except LabError as error:
         sys.exit(f"error: {error}")

@@ -51,6 +51,7 @@ OPTIONS = {
     "clock": "--lab-clock",
     "pin": "--lab-pin",
     "boots": "--lab-boots",
+    "builds": "--lab-builds",
     "kernels": "--lab-kernels",
     "series": "--lab-series",
     "uri": "--lab-connect",
@@ -85,6 +86,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=_usage(parse_size),
         metavar="SIZE",
         help="memory of guests of cases from huge pages of the host: 2M, 1G",
+    )
+    group.addoption(
+        "--lab-builds",
+        type=int,
+        metavar="N",
+        default=1,
+        help="builds of each kernel that differ in layout only, as of lab.py run",
     )
     add("topology", action="append", metavar="T", help="run on these topologies instead of each test's own")
     add(
@@ -250,6 +258,7 @@ class CaseItem(pytest.Item):
             clock=_clock(self.config, measured=True),
             pin=self.config.getoption("--lab-pin"),
             huge_page=self.config.getoption("--lab-huge-pages"),
+            builds=self.config.getoption("--lab-builds"),
         )
         boots = self.config.getoption("--boots") or self.plan.case_size.boots
         self.boots: int | None = None if boots == "auto" else boots

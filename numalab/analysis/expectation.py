@@ -95,14 +95,18 @@ def with_values(
     label: str = "",
     positions: tuple[Sequence[float], Sequence[float]] | None = None,
     hosts: tuple[Sequence[str], Sequence[str]] | None = None,
+    whole: bool | None = None,
 ) -> MeasuredExpectation:
     """An expectation with the values of the boots that have one.
 
+    `whole`: whether what was counted is whole numbers, as counts are; None: as the values are.
     `obstacle` to `label`: see the class. `positions`, `hosts`: see effect.compare.
     """
     values, fewest = [*before, *after], min(len(before), len(after))
     share = kind is Kind.SHARE
-    counts = kind is Kind.COUNT and all(float(value).is_integer() for value in values)
+    if whole is None:
+        whole = all(float(value).is_integer() for value in values)
+    counts = kind is Kind.COUNT and whole
     halves = [
         name
         for name, side in (("before", before), ("after", after))

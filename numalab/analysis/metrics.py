@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from statistics import fmean
 from typing import NamedTuple, TypeVar
 
 from numalab.core.errors import InputError
@@ -414,24 +415,39 @@ class Placed(NamedTuple):
     """The boots' numbers in their experiment; None unless one experiment made all, on one host."""
     hosts: tuple[list[str], list[str]] | None
     """The boots' hosts, where one experiment was spread over several."""
+    whole: bool = True
+    """Whether every boot's own value is a whole number; means of builds are not."""
+
+
+def _of_builds(kept: Sequence[tuple[float, Run]]) -> list[tuple[float, float]]:
+    """(value, position) of each sample: a boot, or, where a kernel has several builds, the mean of a build's.
+
+    Boots of one build share its layout, so that more of them are no more samples of what layout does.
+    """
+    builds: dict[object, list[tuple[float, float]]] = {}
+    for number, run in kept:
+        boot, build = (run.place.boot, run.place.build) if run.place else (0, 0)
+        builds.setdefault(build or run.id, []).append((number, float(boot)))
+    return [(fmean(number for number, _ in of), fmean(boot for _, boot in of)) for of in builds.values()]
 
 
 def placed(before: Sequence[Run], after: Sequence[Run], metric: str, pattern: str) -> Placed:
-    """The values of both sides, and where their boots stood."""
+    """The values of both sides, and where their boots stood. Of several builds: see _of_builds."""
     places = [run.place for run in (*before, *after)]
     single = len({place.experiment if place else "" for place in places}) == 1 and None not in places
     kept = [
         [(number, run) for run in side if (number := value(run, metric, pattern)) is not None]
         for side in (before, after)
     ]
-    first, second = ([number for number, _ in side] for side in kept)
-    if not single:
-        return Placed(first, second, None, None)
-    if all(place and place.block for place in places):
+    if single and all(place and place.block for place in places):
+        first, second = ([number for number, _ in side] for side in kept)
         here, there = ([run.place.block for _, run in side if run.place] for side in kept)
         return Placed(first, second, None, (here, there))
-    one, other = ([float(run.place.boot) for _, run in side if run.place] for side in kept)
-    return Placed(first, second, (one, other), None)
+    samples = [_of_builds(side) for side in kept]
+    first, second = ([number for number, _ in side] for side in samples)
+    one, other = ([position for _, position in side] for side in samples)
+    whole = all(float(number).is_integer() for side in kept for number, _ in side)
+    return Placed(first, second, (one, other) if single else None, None, whole)
 
 
 def known(metric: str) -> bool:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import pairwise
 
@@ -98,7 +98,7 @@ def verdict(
         grade=_grade(answer, findings),
         findings=findings,
         runs=tuple(run.id for run in whole),
-        varied="; ".join(filter(None, (spread(whole), _varied(whole)))),
+        varied="; ".join(filter(None, (spread(whole), several_builds(whole), _varied(whole)))),
         doubts=tuple(
             map(
                 _line,
@@ -217,9 +217,15 @@ def _unlike(every: Sequence[Run], whole: Sequence[Run]) -> list[str]:
     kernels = [
         f"kernel {arm}, {line}"
         for arm in Arm
-        for line in compatibility.differences(_side(whole, arm), _kernel)
+        for runs in _by_build(_side(whole, arm)).values()
+        for line in compatibility.differences(runs, _kernel)
     ]
-    alike = [*compatibility.differences(whole), *compatibility.differences(whole, _inputs), *kernels]
+    alike = [
+        *compatibility.differences(whole),
+        *compatibility.differences(whole, _inputs),
+        *compatibility.differences(whole, _of_several_builds),
+        *kernels,
+    ]
     return [*alike, *_thin_hosts(whole)]
 
 
@@ -258,6 +264,38 @@ def spread(runs: Sequence[Run]) -> str:
     )
 
 
+def _by_build(runs: Iterable[Run]) -> dict[int, list[Run]]:
+    """The runs of each of a kernel's builds, by its number; of one build, all under 0."""
+    found: dict[int, list[Run]] = {}
+    for run in runs:
+        found.setdefault(run.place.build if run.place else 0, []).append(run)
+    return found
+
+
+def builds(runs: Sequence[Run]) -> tuple[int, int]:
+    """How many builds of each kernel the unbroken runs have that differ in layout only; (0, 0) where each
+    kernel is one build."""
+    numbers = [_by_build(run for run in _side(runs, arm) if not run.error) for arm in Arm]
+    before, after = (sum(map(bool, of)) for of in numbers)
+    return before, after
+
+
+def several_builds(runs: Sequence[Run]) -> str:
+    """How many builds each kernel had, in words; '' of one."""
+    before, after = builds(runs)
+    if not before and not after:
+        return ""
+    return (
+        f"{before} and {after} builds of the kernels, which differ in layout only: each is one sample, the"
+        " mean of its boots"
+    )
+
+
+def _of_several_builds(run: Run) -> Traits:
+    """The trait that runs of one build and those of one of several may not be judged together."""
+    return {"builds of each kernel": {"": "several" if run.place and run.place.build else "one"}}
+
+
 def _inputs(run: Run) -> Traits:
     """Traits that compared runs may differ in, but judged runs may not."""
     assert run.place is not None
@@ -292,6 +330,7 @@ def _measured(expected: Expectation, sides: Sides) -> expectation.MeasuredExpect
         label="instruction time" if metrics.instruction_time(expected.metric, runs) and not unfit else "",
         positions=found.positions,
         hosts=found.hosts,
+        whole=found.whole,
     )
 
 
@@ -446,24 +485,26 @@ def _about_values(findings: Sequence[Finding], sides: Sides) -> list[str]:
         for finding in findings
         if finding.drift
     ]
-    return drifts + [
-        f"{finding.expectation.metric} ({finding.expectation.phase}) is absent from"
-        f" {len(sides[arm]) - len(values)} of {len(sides[arm])} boots {arm}"
-        for finding in findings
-        for arm, values in ((Arm.BEFORE, finding.before), (Arm.AFTER, finding.after))
-        if 0 < len(values) < len(sides[arm])
-    ]
+    for finding in findings:
+        metric, phase = finding.expectation.metric, finding.expectation.phase
+        for arm, side in sides.items():
+            having = len(metrics.values(side, metric, phase))
+            if 0 < having < len(side):
+                drifts.append(
+                    f"{metric} ({phase}) is absent from {len(side) - having} of {len(side)} boots {arm}"
+                )
+    return drifts
 
 
 def _about_builds(findings: Sequence[Finding], runs: Sequence[Run]) -> list[str]:
     """A doubt when times decide that one build of each kernel took; where instructions are counted, or times
-    decide nothing, where the code lies does not matter."""
+    decide nothing, where the code lies does not matter. Of several builds it is part of the scatter."""
     times = [
         finding.expectation.metric
         for finding in findings
         if finding.decides and metrics.kind(finding.expectation.metric) is metrics.Kind.TIME
     ]
-    if not times or any(run.emulated for run in runs):
+    if not times or any(run.emulated for run in runs) or min(builds(runs)) > 1:
         return []
     return [
         "one build of each kernel: where the linker puts code and data moves a time by some per cent, and"

@@ -68,6 +68,15 @@ SpreadOption = Annotated[
         help="share each case's rounds among N hosts of the pool, each a block in the statistics (--pool)",
     ),
 ]
+BuildsOption = Annotated[
+    int,
+    typer.Option(
+        "--builds",
+        metavar="N",
+        min=1,
+        help="of each kernel, which differ in layout only; boots take them in turn, and each is a sample",
+    ),
+]
 BootsOption = Annotated[
     str | None,
     typer.Option(
@@ -111,6 +120,7 @@ def _plan(
     side_by_side: int | None = None,
     pin: str = "auto",
     huge_pages: str | None = None,
+    builds: int = 1,
 ) -> Plan:
     from numalab.experiment.plan import make_plan
     from numalab.model.values import SizeClass
@@ -129,6 +139,7 @@ def _plan(
         pin=pin_word(pin),
         huge_page=size_option("--huge-pages", huge_pages),
         profile_hz=profile,
+        builds=builds,
     )
 
 
@@ -169,6 +180,7 @@ def run(
         ),
     ] = None,
     boots: BootsOption = None,
+    builds: BuildsOption = 1,
     size: SizeOption = "quick",
     topology_name: TopologyOption = None,
     memory: MemoryOption = None,
@@ -215,6 +227,7 @@ def run(
             side_by_side,
             pin,
             huge_pages,
+            builds,
         )
         for case in cases
     ]
@@ -244,6 +257,7 @@ def matrix(
         typer.Option("--series", metavar="S", help="each case's kernels of this series; may be repeated"),
     ] = None,
     boots: BootsOption = None,
+    builds: BuildsOption = 1,
     accelerator: AccelOption = "auto",
     clock: ClockOption = "auto",
     pin: PinOption = "auto",
@@ -263,7 +277,19 @@ def matrix(
     from numalab.model.values import SizeClass
 
     if resume:
-        given = (cases, sizes, topologies, kernels, series, boots, huge_pages, pool, uri, spread > 1)
+        given = (
+            cases,
+            sizes,
+            topologies,
+            kernels,
+            series,
+            boots,
+            huge_pages,
+            pool,
+            uri,
+            spread > 1,
+            builds > 1,
+        )
         if any(given) or (accelerator, clock, pin) != ("auto", "auto", "auto"):
             raise InputError(
                 f"--resume {resume}: the night has its cases and their options already: give no others"
@@ -287,6 +313,7 @@ def matrix(
             clock=clock_word(clock),
             pin=pin_word(pin),
             huge_page=size_option("--huge-pages", huge_pages),
+            builds=builds,
         )
         for cell in cells
     ]

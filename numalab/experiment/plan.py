@@ -17,6 +17,7 @@ from typing import Annotated
 from pydantic import Field
 
 from numalab.analysis import metrics
+from numalab.analysis.effect import LEAST_BOOTS
 from numalab.core.errors import InputError
 from numalab.core.process import Deadline
 from numalab.guest import launch
@@ -59,12 +60,27 @@ class Plan(Value):
     image_id: str = ""
     """The build of the image that all boots use; '' until the first boot."""
     pinned: dict[str, BootFiles] = Field(default_factory=dict)
-    """By kernel name, the build that all its boots use."""
+    """By Kernel.build_name, the build that its boots use."""
+    builds: Annotated[int, Field(ge=1)] = 1
+    """Of each kernel; several differ in layout only, and the rounds take them in turn."""
 
     @property
     def case_size(self) -> CaseSize:
         """The case's parameters for this size."""
         return self.case.sizes[self.size]
+
+    def laid_out(self, kernel: Kernel, turn: int) -> Kernel:
+        """The kernel as the boot in round `turn` takes it: of several builds, one in turn."""
+        return kernel.model_copy(update={"layout": 1 + turn % self.builds}) if self.builds > 1 else kernel
+
+    @property
+    def all_builds(self) -> tuple[Kernel, ...]:
+        """Every build of every kernel, each once."""
+        return tuple(
+            dict.fromkeys(
+                self.laid_out(kernel, turn) for turn in range(self.builds) for kernel in self.kernels
+            )
+        )
 
 
 def make_plan(
@@ -82,6 +98,7 @@ def make_plan(
     pin: str = binding.AUTO,
     huge_page: int | None = None,
     profile_hz: int = 0,
+    builds: int = 1,
 ) -> Plan:
     """The plan for a case and a person's choices, checked before anything is made. Raises InputError."""
     case = catalog.case(name)
@@ -111,6 +128,7 @@ def make_plan(
         pin=pin,
         huge_page=huge_page,
         profile_hz=profile_hz,
+        builds=builds,
     )
     check_plan(made)
     return made
@@ -142,6 +160,33 @@ def check_plan(plan: Plan) -> None:
                 f" size {plan.size}"
             )
     scaled_topology(plan)
+    if plan.builds > 1:
+        _check_builds(plan)
+
+
+def _check_builds(plan: Plan) -> None:
+    """InputError when the kernels cannot have so many builds, or too few to be samples."""
+    if plan.builds < LEAST_BOOTS:
+        raise InputError(
+            f"case {plan.case_name}: {plan.builds} builds of each kernel: each is one sample, and"
+            f" {LEAST_BOOTS} are the least that decide",
+            field="builds",
+        )
+    for kernel in plan.kernels:
+        if not kernel.recipe.built:
+            raise InputError(
+                f"kernel {kernel.name} is not built here: there is one build of it", field="builds"
+            )
+
+
+def check_rounds(plan: Plan, rounds: int) -> None:
+    """InputError when so many rounds leave a build without a boot."""
+    if rounds < plan.builds:
+        raise InputError(
+            f"case {plan.case_name}: {plan.builds} builds of each kernel take as many boots, and not"
+            f" {rounds}: give a larger number of boots, or fewer builds",
+            field="boots",
+        )
 
 
 def scaled_topology(plan: Plan) -> Topology:
@@ -171,7 +216,7 @@ def boot_order(
 
 def build_kernels(plan: Plan, deadline: Deadline) -> None:
     """Build the kernels that are not built yet."""
-    for kernel in dict.fromkeys(plan.kernels):
+    for kernel in plan.all_builds:
         if kernel.recipe.built:
             build.build(kernel, image.existing(plan.image, deadline), deadline)
 
@@ -191,8 +236,8 @@ def pin_builds(plan: Plan, deadline: Deadline, given: Builds | None = None) -> t
     known = given or Builds(image_id="", kernels={})
     base = image.pinned(plan.image, known.image_id) if known.image_id else image.require(plan.image, deadline)
     boots = {
-        kernel.name: kernel_boot.resolve(kernel, base, known.kernels.get(kernel.name, ""))
-        for kernel in plan.kernels
+        kernel.build_name: kernel_boot.resolve(kernel, base, known.kernels.get(kernel.name, ""))
+        for kernel in plan.all_builds
     }
     return plan.model_copy(update={"image_id": base.id, "pinned": boots}), launch.folders(
         base, *boots.values()

@@ -33,6 +33,7 @@ from numalab.experiment.plan import (
     boot_order,
     boot_seed,
     build_kernels,
+    check_rounds,
     interesting_phase,
     pin_builds,
     plan_settings,
@@ -103,7 +104,7 @@ def run(
     """
     begun = [
         ExperimentBoot(
-            plan.kernels[index],
+            kernel := plan.laid_out(plan.kernels[index], number // len(plan.kernels)),
             Place(
                 case_name=plan.case_name,
                 case=plan.case,
@@ -115,6 +116,7 @@ def run(
                 seed=plan.seed,
                 side_by_side=plan.side_by_side or 1,
                 block=block,
+                build=kernel.layout,
             ),
         )
         for number, index in boot_order(plan.kernels, boots, first=first, seed=plan.seed or 0)
@@ -265,7 +267,7 @@ def up(
         image_name=plan.image,
         image_id=plan.image_id,
         kept=kept,
-        pinned=plan.pinned.get(kernel.name),
+        pinned=plan.pinned.get(kernel.build_name),
     )
     guest = launch.up(request, host, deadline.within(UP_SECONDS))
     if plan.case_size.sysctls or plan.case_size.knobs:
@@ -319,6 +321,7 @@ def conduct(
     InputError after the first boot when a threshold is within the spread that a calibration of this machine
     measured.
     """
+    check_rounds(plan, boots or verdict.looks(plan.case_size)[0])
     build_kernels(plan, limit(PREPARE_SECONDS))
     pinned, folders = pin_builds(plan, limit(SPARE_SECONDS))
     with state.using(*folders):
@@ -335,14 +338,14 @@ def make_programs(plan: Plan, host: Host, limit: Callable[[float], Deadline]) ->
     quick = plan.model_copy(update={"clock": Clock.HOST})
     with _own_cpus(quick, host, limit(0).cancel):
         deadline = limit(UP_SECONDS + sum(phase.limit_seconds for phase in lacking))
-        with booted(quick, host, plan.kernels[0], f"{plan.case_name}-compile", deadline) as (guest, _):
+        with booted(quick, host, plan.all_builds[0], f"{plan.case_name}-compile", deadline) as (guest, _):
             for phase in lacking:
                 programs.give(guest, phase, deadline)
 
 
 def _settled(plan: Plan, host: Host, deadline: Deadline) -> Plan:
     """The plan with its seed, and the accelerator, clock and guests at a time that this machine allows."""
-    kernel = Path(plan.pinned[plan.kernels[0].name].kernel or "")
+    kernel = Path(plan.pinned[plan.all_builds[0].build_name].kernel or "")
     probe = accelerator.choose(plan.accel, kernel, deadline, host.where)
     clock = accelerator.choose_clock(plan.clock, probe.accel, kernel, deadline, host.where)
     if clock is Clock.HOST and (plan.side_by_side or 1) > 1:

@@ -67,7 +67,8 @@ def _files(kernel: Kernel, image: Image, build: str) -> Boot:
     built = existing(plan) if plan else None
     if built is None:
         raise HostError(
-            f"kernel {name} is not built, or what it is made of changed: lab.py kernel build {name}"
+            f"kernel {kernel.build_name} is not built, or what it is made of changed: lab.py kernel build"
+            f" {name}"
         )
     return Boot(name=name, kernel=str(built.file("bzImage")), release=built.release)
 

@@ -24,7 +24,7 @@ from numalab.core.log import moving, note, step
 from numalab.core.process import Deadline
 from numalab.host.image import Image
 from numalab.kernel import era as kernel_era
-from numalab.kernel import kconfig, source, toolchain
+from numalab.kernel import kconfig, layout, source, toolchain
 from numalab.kernel import patch as kernel_patch
 from numalab.kernel.era import Era
 from numalab.kernel.patch import Patch
@@ -152,6 +152,8 @@ def make_plan(
     patches = _patches(kernel, tree, deadline)
     if kernel.era and (header := kernel_era.shim(kernel.era, tools.compiler)):
         patches.append(header)
+    if kernel.layout:
+        patches.append(layout.patch(kernel.stem, kernel.layout))
     return BuildPlan(
         name=kernel.stem,
         tree=tree,
@@ -237,7 +239,7 @@ def build(kernel: Kernel, image: Image | None, deadline: Deadline, *, on: Builde
         modules = kconfig.has_modules(configure(plan, deadline))
         with state.making(state.folder("kernels") / f"{plan.name}-{plan.key}") as scratch:
             begin = time.monotonic()
-            with step(f"kernel {kernel.name}: built on {machine.host}"):
+            with step(f"kernel {kernel.build_name}: built on {machine.host}"):
                 _play(plan, "build", scratch / "result.tar", deadline, modules=modules)
             return _keep(plan, scratch, time.monotonic() - begin)
 

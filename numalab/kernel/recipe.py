@@ -136,6 +136,13 @@ class Kernel(Value):
     recipe: KernelRecipe
     era: Era | None = None
     """None for today's kernels."""
+    layout: Annotated[int, Field(ge=0)] = 0
+    """Which of several builds that differ in layout only (numalab.kernel.layout); 0: the one without pads."""
+
+    @property
+    def build_name(self) -> str:
+        """Its name, and the number of its layout if it is one of several builds."""
+        return f"{self.name} (layout {self.layout})" if self.layout else self.name
 
     @property
     def file(self) -> str:

@@ -169,6 +169,8 @@ class Place(Value):
     block: str = ""
     """The pool's name of the host that ran it, where the experiment was spread over several, as was asked
     for: a block in the statistics. '' otherwise."""
+    build: Annotated[int, Field(ge=0)] = 0
+    """Which of several builds of its kernel it booted, from 1; they differ in layout only. 0 of one build."""
     instead_of: str = ""
     """The id of this boot's first run, if the host was busy in that one (verdict.busy) and the boot was taken
     again; that run has an error."""

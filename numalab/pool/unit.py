@@ -134,6 +134,12 @@ def order(number: int, plan: Plan, boots: int | None, spread: int = 1) -> Order:
 
     InputError where `spread` hosts have too few rounds to be blocks in the statistics.
     """
+    if plan.builds > 1:
+        raise InputError(
+            f"case {plan.case_name}: several builds of each kernel are for experiments on this machine: the"
+            " pool sends one of each",
+            field="builds",
+        )
     least = least_boots(spread)
     if spread > 1 and boots is None:
         raise InputError(

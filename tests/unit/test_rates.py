@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -13,6 +14,8 @@ from benchmarks import rates
 from numalab.analysis import error_rates
 from numalab.core import state
 from numalab.core.errors import InputError
+from numalab.model import catalog
+from numalab.model.values import SizeClass
 from numalab.runs import record
 from tests.unit.analysis.test_error_rates import AFTER, BEFORE, boots, named, one
 
@@ -122,3 +125,55 @@ def test_main(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.Ca
     (tmp_path / "boots.json").write_text("{")
     with pytest.raises(SystemExit, match=r"error: .*boots\.json: Expecting"):
         rates.main()
+
+
+def test_the_next_case_has_the_fewest_trials_and_is_the_cheapest_of_those() -> None:
+    cases = {"dear": 30.0, "cheap": 9.0, "enough": 1.0}
+    assert rates.next_case({"enough": 2}, cases) == "cheap"
+    assert rates.next_case({"enough": 2, "cheap": 1}, cases) == "dear"
+    assert rates.next_case({}, cases) == "enough"
+
+
+def test_collecting_takes_cases_in_turn_and_goes_on_where_it_stopped() -> None:
+    """A clock that an experiment moves by an hour; each gives its case a trial of equal kernels."""
+    booted: list[tuple[str, int]] = []
+    kept = []
+
+    def boot(name: str, rounds: int) -> int:
+        booted.append((name, rounds))
+        (made,) = [one(boots(f"{len(booted):03}", rounds=6))]
+        judged = made.judged.model_copy(update={"case_name": name, "boots": 3})
+        kept.append(made.model_copy(update={"judged": judged, "like": name}))
+        return 3
+
+    found = rates.collect(4 * 3600, now=lambda: 3600.0 * len(booted), boot=boot, gather=lambda: list(kept))
+    names = [name for name, _ in booted]
+    assert len(found) == len(set(names)) == 4, "no case twice before each had one"
+    assert all(rounds == 2 * catalog.case(name).sizes[SizeClass.QUICK].boots for name, rounds in booted)
+    rates.collect(2 * 3600, now=lambda: 3600.0 * len(booted), boot=boot, gather=lambda: list(kept))
+    assert len({name for name, _ in booted}) == 6
+
+
+def test_collecting_ends_when_nothing_comes_to_a_verdict() -> None:
+    booted: list[str] = []
+
+    def broken(name: str, _rounds: int) -> int:
+        booted.append(name)
+        return 2
+
+    with pytest.raises(InputError, match="3 experiments in a row came to no verdict"):
+        rates.collect(3600, now=lambda: 0.0, boot=broken, gather=list)
+    assert len(set(booted)) == rates.MOST_FAILED
+
+
+def test_collecting_ends_when_the_goal_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    def boot(_name: str, _rounds: int) -> int:
+        raise AssertionError
+
+    assert not rates.shown([])
+    effect, planted, unchanged = error_rates.trials([one(boots(rounds=6))])
+    assert not rates.shown([effect, planted, unchanged])
+    many = [dataclasses.replace(each, disjoint=300) for each in (effect, planted, unchanged)]
+    assert rates.shown(many)
+    monkeypatch.setattr(error_rates, "trials", lambda _: many)
+    assert rates.collect(3600, boot=boot, gather=list) == []

@@ -562,6 +562,61 @@ def test_counts_do_not_doubt_one_build() -> None:
     assert not [line for line in judged.doubts if "one build" in line]
 
 
+def built(runs: list[Run], builds: int) -> list[Run]:
+    """An experiment whose rounds take so many builds of each kernel in turn, each with a hash of its own."""
+    made = []
+    for run in runs:
+        assert run.place
+        number = 1 + run.place.boot // 2 % builds
+        guest = run.guest.model_copy(update={"kernel_hash": f"{run.kernel}-{number}"})
+        place = run.place.model_copy(update={"build": number})
+        made.append(run.model_copy(update={"guest": guest, "place": place}))
+    return made
+
+
+def test_of_several_builds_each_is_one_sample_and_said() -> None:
+    """Six boots of three builds are three samples: the mean of each build's boots."""
+    judged = verdict.verdict(built(experiment((90, 100, 110) * 2, (9, 10, 11) * 2), 3))
+    assert judged.answer is Answer.HOLDS
+    assert (judged.findings[0].before, judged.findings[0].after) == ((90, 100, 110), (9, 10, 11))
+    assert judged.boots == (6, 6)
+    assert judged.varied.startswith("3 and 3 builds of the kernels, which differ in layout only: each is one")
+    assert f"  {judged.varied}" in text.verdict(judged).splitlines()
+
+
+def test_boots_of_two_builds_are_two_samples_and_cannot_tell() -> None:
+    judged = verdict.verdict(built(experiment(MANY * 2, FEW * 2), 2))
+    assert judged.answer is Answer.CANNOT_TELL
+    assert "2 and 2 boots: 3 of each kernel are the least" in judged.findings[0].reason
+
+
+def test_several_builds_take_the_doubt_of_one_away() -> None:
+    timed = case(FALLING.model_copy(update={"metric": "elapsed", "by": 1}))
+    one = experiment(MANY, FEW, of=timed, accel=Accel.KVM)
+    assert [line for line in verdict.verdict(one).doubts if line.startswith("one build")]
+    assert not [line for line in verdict.verdict(built(one, 3)).doubts if line.startswith("one build")]
+
+
+def test_counts_of_builds_keep_the_scatter_that_counts_have() -> None:
+    """A mean of counts is no whole number, and is still of counts: 0 in some boots can be judged."""
+    runs = built(experiment((0, 3, 9, 6, 5, 8), (1, 0, 0, 2, 1, 0)), 3)
+    assert "no count" not in verdict.verdict(runs).findings[0].reason
+    runs = built(experiment((0, 3, 9, 0, 5, 8), (1, 0, 0, 2, 1, 0)), 3)
+    assert "no count" not in verdict.verdict(runs).findings[0].reason
+
+
+def test_a_build_that_changed_and_one_beside_several_are_refused() -> None:
+    runs = built(experiment(MANY, FEW), 3)
+    for run in [runs[0]]:
+        assert run.place
+        place = run.place.model_copy(update={"build": 2})
+        with pytest.raises(InputError, match="kernel before, build: "):
+            verdict.verdict([run.model_copy(update={"place": place}), *runs[1:]])
+        place = run.place.model_copy(update={"build": 0})
+        with pytest.raises(InputError, match="builds of each kernel: "):
+            verdict.verdict([run.model_copy(update={"place": place}), *runs[1:]])
+
+
 @pytest.mark.parametrize(
     ("cost", "answer", "reason"),
     [

@@ -29,6 +29,7 @@ from numalab.experiment.plan import (
     boot_order,
     boot_seed,
     build_kernels,
+    check_plan,
     interesting_phase,
     make_plan,
     plan_settings,
@@ -479,6 +480,49 @@ def test_prepare(plan: Plan, monkeypatch: pytest.MonkeyPatch, deadline: Deadline
         deadline,
     )
     assert built == [AFTER, BEFORE]
+
+
+def test_rounds_take_several_builds_in_turn(
+    plan: Plan, lab: Lab, monkeypatch: pytest.MonkeyPatch, deadline: Deadline
+) -> None:
+    """Each layout of each kernel is built and pinned once, and both kernels of a round have the same number."""
+    several = plan.model_copy(update={"builds": 3})
+    monkeypatch.setattr(image, "existing", lambda *_: None)
+    made: list[tuple[str, int]] = []
+    monkeypatch.setattr(build, "build", lambda kernel, *_: made.append((kernel.name, kernel.layout)))
+    build_kernels(several, deadline)
+    assert sorted(made) == sorted((name, number) for name in (BEFORE, AFTER) for number in (1, 2, 3))
+
+    pinned = {
+        kernel.build_name: BootFiles(name=kernel.name, kernel=f"/{kernel.name}/{kernel.layout}")
+        for kernel in several.all_builds
+    }
+    runs = list(
+        experiment.run(
+            several.model_copy(update={"pinned": pinned}),
+            FakeHost().real(),
+            4,
+            experiment="e",
+            limit=Deadline.after,
+        )
+    )
+    assert [run.place.build for run, _ in runs if run.place] == [1, 1, 2, 2, 3, 3, 1, 1]
+    assert [request.pinned.kernel for request in lab.requests if request.pinned] == [
+        f"/{run.kernel}/{run.place.build}" for run, _ in runs if run.place
+    ]
+
+
+def test_builds_that_cannot_be_samples_are_refused(plan: Plan, lab: Lab) -> None:
+    with pytest.raises(InputError, match=r"2 builds .*, and 3 are the least that decide"):
+        check_plan(plan.model_copy(update={"builds": 2}))
+    debian = (recipe.load("debian"), *plan.kernels[1:])
+    with pytest.raises(InputError, match="kernel debian is not built here"):
+        check_plan(plan.model_copy(update={"builds": 3, "kernels": debian}))
+    several = plan.model_copy(update={"builds": 3})
+    check_plan(several)
+    with pytest.raises(InputError, match="3 builds of each kernel take as many boots, and not 2"):
+        conduct(several, 2, Seen())
+    assert not lab.requests
 
 
 def test_run(plan: Plan, lab: Lab) -> None:
