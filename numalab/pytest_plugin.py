@@ -191,7 +191,8 @@ def _interrupt() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """--at-most deselects what may take longer; --rates selects tests of the lab instead of kernels."""
+    """--at-most deselects what may take longer; --rates selects tests of the lab instead of kernels. Where
+    xdist runs tests side by side, the longest begin first, so that none is left alone at the end."""
     most, rates = config.getoption("--at-most"), config.getoption("--rates")
     out = {
         item
@@ -200,6 +201,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     }
     config.hook.pytest_deselected(items=list(out))
     items[:] = [item for item in items if item not in out]
+    if hasattr(config, "workerinput"):  # of an xdist worker; each must have the same order
+        items.sort(key=_minutes, reverse=True)
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:

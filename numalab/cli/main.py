@@ -13,6 +13,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from copy import copy
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -67,9 +68,9 @@ for part in (guest_commands, case_commands, report_commands, html_commands):
 
 
 def _show_version(requested: bool) -> None:
-    from numalab.core import version
-
     if requested:
+        from numalab.core import version
+
         echo(f"numalab {version.version()}")
         raise typer.Exit
 
@@ -256,10 +257,26 @@ def main() -> NoReturn:
     sys.exit(code)
 
 
+def _app_of(word: str) -> typer.Typer:
+    """The app with the one command or group of this name; with all of them when there is none. Typer takes a
+    tenth of a second of processor time to look at them all."""
+    commands = [
+        one
+        for one in app.registered_commands
+        if one.callback and word == (one.name or one.callback.__name__.replace("_", "-"))
+    ]
+    groups = [one for one in app.registered_groups if word == one.name]
+    if not commands and not groups:
+        return app
+    part = copy(app)
+    part.registered_commands, part.registered_groups = commands, groups
+    return part
+
+
 def _outcome() -> int:
     """Run the command and return its exit status, which a failure to print does not change."""
     try:
-        command = typer.main.get_command(app)
+        command = typer.main.get_command(_app_of(next(iter(sys.argv[1:]), "")))
         learn_options(command, sys.argv[1:])
         status = _command(command)
         if sys.stdout:

@@ -40,6 +40,9 @@ from numalab.core.errors import HostError
 from numalab.core.log import tell
 from numalab.core.process import Deadline, need, run
 
+SSH_KEY = "id_ed25519"
+"""The private key of guests: the lab's, and in the folder of an image that another lab made (pool.travel)."""
+
 
 def directory() -> Path:
     """LAB_STATE, or numalab under XDG_STATE_HOME; created (0700) when absent."""
@@ -383,7 +386,7 @@ def started(pid: int) -> int:
 
 def ssh_key(deadline: Deadline) -> Path:
     """The path of the lab's private key, created once. The public half stands beside it with .pub."""
-    path = folder("ssh") / "id_ed25519"
+    path = folder("ssh") / SSH_KEY
     with lock("ssh-key", deadline):
         if not path.exists():
             run(
@@ -402,6 +405,12 @@ def ssh_key(deadline: Deadline) -> Path:
                 deadline=deadline,
             )
     return path
+
+
+def guest_key(image: str, id: str) -> Path:
+    """The private key that opens guests of an image: this lab's, or what came with the image."""
+    came = folder("images", image) / id / SSH_KEY
+    return came if came.exists() else folder("ssh") / SSH_KEY
 
 
 def sockets() -> Path:

@@ -35,7 +35,7 @@ from numalab.core.errors import (
 )
 from numalab.core.log import note
 from numalab.core.process import Deadline, Result
-from numalab.host import console, disks, image, ssh
+from numalab.host import console, disks, ssh
 from numalab.host.domain import Mark, mark
 from numalab.host.hypervisor import Host
 from numalab.host.remote import of_uri
@@ -91,7 +91,7 @@ def ssh_to(record: GuestRecord, watch: Callable[[], None] | None = None) -> ssh.
     return ssh.Ssh(
         guest=record.spec.name,
         port=record.spec.ssh_port,
-        key=image.guest_key(record.image, record.image_id),
+        key=state.guest_key(record.image, record.image_id),
         known_hosts=Path(record.spec.directory) / "known_hosts",
         via=of_uri(record.uri).ssh,
         watch=watch,

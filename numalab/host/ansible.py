@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
-
 from numalab.core import paths, state
 from numalab.core.errors import CommandFailed, HostError, InputError
 from numalab.core.process import Deadline, ends_with_us, run
@@ -71,6 +69,8 @@ def literals(values: Mapping[str, object]) -> str:
     """Variables as YAML for Ansible in which no text is a template. Ansible would evaluate templates in a
     case or recipe that somebody else wrote, and their lookups run commands on this machine. Names of
     variables stay plain."""
+    from ruamel.yaml import YAML  # here: a guest that ends needs the rest of this module only
+
     yaml = YAML()
     yaml.width = 1 << 20  # folding would change the text
     yaml.allow_unicode = True

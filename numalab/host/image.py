@@ -50,9 +50,6 @@ Debian's kernel gives the journal a feature (csum_v3) that 3.16 does not know; D
 others out by default, later ones do not."""
 FILES = ("disk.qcow2", "vmlinuz", "initrd.img", "host_key.pub")
 """The files that booting and reaching a guest of the image needs."""
-KEY = "id_ed25519"
-"""The private key of its guests, in the folder of an image that another lab made (pool.travel). Such an image
-is found by its inputs as one that was built here, but for the key."""
 BUILD_SECONDS = 40 * 60.0
 
 
@@ -85,18 +82,13 @@ class Image(Stored):
 
     @property
     def received(self) -> bool:
-        """Whether another lab made it."""
-        return self.file(KEY).exists()
+        """Whether another lab made it (pool.travel). It is found by its inputs as one that was built here, but
+        for the key of its guests, which came with it."""
+        return self.file(state.SSH_KEY).exists()
 
     def file(self, name: str) -> Path:
         """The path of one of the image's files."""
         return Path(self.directory) / name
-
-
-def guest_key(name: str, id: str) -> Path:
-    """The private key that opens guests of an image: this lab's, or what came with the image."""
-    came = state.folder("images", name) / id / KEY
-    return came if came.exists() else state.folder("ssh") / KEY
 
 
 def recipe(name: str) -> ImageRecipe:

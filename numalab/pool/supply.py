@@ -205,7 +205,7 @@ class Supply:
         # Without an image here the host needs its own; the round says so if it has none.
         if base := image.existing(IMAGE, deadline):
             files = {name: base.file(name) for name in (*image.FILES, "config", "manifest.json")}
-            files[image.KEY] = image.guest_key(base.name, base.id)
+            files[state.SSH_KEY] = state.guest_key(base.name, base.id)
             image_id = sent("image", base.name, base.id, files)
         elif exact:
             raise HostError(f"a spread experiment needs this machine's image: lab.py image build {IMAGE}")

@@ -143,6 +143,33 @@ def test_which_tests(words: list[str], tests: list[str], tmp_path: Path) -> None
     assert sorted(line.partition("::")[2] for line in listed.splitlines() if "::" in line) == sorted(tests)
 
 
+@pytest.mark.parametrize(
+    ("words", "order"),
+    [([], "test_short test_default test_long "), (["-n", "1"], "test_long test_default test_short ")],
+)
+def test_side_by_side_the_longest_begin_first(words: list[str], order: str, tmp_path: Path) -> None:
+    (tmp_path / "test_order.py").write_text("""
+import pathlib
+import pytest
+
+@pytest.fixture(autouse=True)
+def noted(request):
+    with pathlib.Path("order").open("a") as file:
+        file.write(f"{request.node.name} ")
+
+@pytest.mark.minutes(5)
+def test_short(): pass
+
+def test_default(): pass
+
+@pytest.mark.minutes(30)
+def test_long(): pass
+""")
+    argv = [sys.executable, "-m", "pytest", *words, "test_order.py"]
+    subprocess.run(argv, cwd=tmp_path, capture_output=True, timeout=120, check=True)
+    assert (tmp_path / "order").read_text() == order
+
+
 PREFIXED = ("clock", "huge-pages", "pin", "pool")
 """Options that came after 0.1: with the prefix only."""
 

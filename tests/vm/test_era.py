@@ -19,9 +19,12 @@ from numalab.model import catalog, topology
 from numalab.pytest_plugin import Lab
 from tests.vm.conftest import Command
 
+FIVE_TEN = pytest.mark.xdist_group("5.10")
+"""Both wait for one build, on one worker: the other has the rest meanwhile."""
 SMALL = topology.scale(catalog.topology("2socket"), memory=1 << 30, vcpus=2).model_copy(update={"disks": ()})
 
 
+@FIVE_TEN
 @pytest.mark.minutes(60)
 def test_5_10_from_bullseye(lab: Lab, deadline: Deadline) -> None:
     """Source package, container and era; automatic NUMA balancing with the sysctls before 5.13."""
@@ -50,6 +53,7 @@ def test_5_10_from_bullseye(lab: Lab, deadline: Deadline) -> None:
         )
 
 
+@FIVE_TEN
 @pytest.mark.minutes(50)
 def test_a_git_source_made_from_the_package(tmp_path: Path) -> None:
     """The part of the tree that configuring needs, committed: its configuration is the package's."""

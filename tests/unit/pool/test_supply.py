@@ -321,7 +321,7 @@ def test_a_host_gets_what_it_needs_once(pool: Pool, home: Path, caplog: pytest.L
     caplog.set_level(logging.INFO, "numalab")
     h0 = start(pool, "h0")
     counted(Session(pool, nights.make([order(0, 2), order(1)]), everything().supply()).end())
-    assert (h0 / "images" / "debian12" / ("a" * 16) / image.KEY).read_text() == "private\n"
+    assert (h0 / "images" / "debian12" / ("a" * 16) / state.SSH_KEY).read_text() == "private\n"
     assert (h0 / "kernels" / f"6.1-{'d' * 16}" / "modules.tar").read_bytes() == b"modules" * 1000
     sent = [record.getMessage() for record in caplog.records if " sent: " in record.getMessage()]
     assert [line.split(" sent")[0] for line in sent] == [

@@ -57,7 +57,7 @@ def files(lab_state: Path, deadline: Deadline) -> dict[str, Path]:
     """The files of this machine's image, and the key of its guests."""
     (lab_state / "ssh" / "id_ed25519").write_text(SECRET)
     place = made_image(lab_state, "a" * 16, image.inputs("debian12", None, deadline))
-    return {path.name: path for path in place.iterdir()} | {image.KEY: lab_state / "ssh" / "id_ed25519"}
+    return {path.name: path for path in place.iterdir()} | {state.SSH_KEY: lab_state / "ssh" / "id_ed25519"}
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def test_an_image_arrives_whole_with_its_key(
     with host.there():
         came = image.require("debian12", deadline)
         assert (came.id, came.received) == ("a" * 16, True)
-        key = image.guest_key("debian12", came.id)
+        key = state.guest_key("debian12", came.id)
     assert key.read_text() == SECRET
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
     assert stat.S_IMODE(key.parent.stat().st_mode) == 0o700
@@ -128,7 +128,7 @@ def test_an_image_arrives_whole_with_its_key(
 def test_a_host_s_own_key_opens_its_own_image(host: Host, deadline: Deadline) -> None:
     with host.there():
         made_image(host.place, "b" * 16, image.inputs("debian12", None, deadline))
-        assert image.guest_key("debian12", "b" * 16) == host.place / "ssh" / "id_ed25519"
+        assert state.guest_key("debian12", "b" * 16) == host.place / "ssh" / "id_ed25519"
 
 
 def test_what_is_there_is_not_sent_again(one: Item, files: dict[str, Path], host: Host) -> None:
@@ -168,7 +168,7 @@ def test_a_newer_image_from_home_goes_before_one_that_was_received(
 ) -> None:
     send(one, files, host)
     place = made_image(lab_state, "c" * 16, image.inputs("debian12", None, deadline))
-    newer = {path.name: path for path in place.iterdir()} | {image.KEY: files[image.KEY]}
+    newer = {path.name: path for path in place.iterdir()} | {state.SSH_KEY: files[state.SSH_KEY]}
     assert send(travel.item("image", "debian12", "c" * 16, newer), newer, host) == "c" * 16
 
 
