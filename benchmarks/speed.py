@@ -8,9 +8,10 @@ same kernel, CPUs, memory and nodes on the same host, and in which stages of an 
 Each round boots each guest and virtme-ng once, one at a time, another one first in each round. "To the first
 command" is `lab.py up` and `lab.py exec NAME -- true`; "round trip" is that and `lab.py down`. A ratio is to
 virtme-ng's round trip of the same round. --table writes the tables as Markdown, as docs/machines.md shows
-them. --commands boots nothing and times lab.py --help and other commands that start nothing. Kernel 6.1 must
-be built (lab.py kernel build 6.1). Nothing is judged. The load average at the start, which is printed, tells
-whether the host was busy with something else.
+them. --commands boots nothing and times lab.py --help and other commands that start nothing. --grow
+measures growth instead: benchmarks/grow.py says what. Kernel 6.1 must be built (lab.py kernel build 6.1).
+Nothing is judged. The load average at the start, which is printed, tells whether the host was busy with
+something else.
 
 virtme-ng is no part of the lab. Without --vng and without a `vng` on PATH, its row and the ratios are left
 out. To have it:
@@ -110,6 +111,8 @@ COMMANDS = ("--help", "--version", "runs", "list")
 """Commands of lab.py that a person waits for, and that start nothing."""
 POLL_SECONDS = 0.02
 LIMIT_SECONDS = 600.0
+WHAT = ("runs", "nodes", "vcpus", "guests", "inodes")
+"""What --grow can grow (benchmarks/grow.py)."""
 BUSY = 0.5
 """The least load average at which the host is called busy."""
 INSTALL = "python3 -m venv /tmp/vng && /tmp/vng/bin/pip install virtme-ng, then --vng /tmp/vng/bin/vng"
@@ -346,6 +349,23 @@ def commands() -> Round:
     return seconds
 
 
+def grow(asked: argparse.Namespace) -> None:
+    """Measure growth, and print its tables."""
+    from benchmarks import grow as growth  # here: plotly takes a second
+
+    about = f"{datetime.date.today()}, {os.cpu_count()} CPUs; load {os.getloadavg()[0]:.2f} at the start"
+    print(about, flush=True)
+    found, tables = {}, []
+    for what, grown, table in growth.measure(asked.grow, asked.least, asked.most):
+        found[what] = grown
+        tables.append(table)
+        print("", *aligned(table), sep="\n", flush=True)
+    if asked.plot:
+        growth.plot(found, asked.plot)
+    if asked.table:
+        asked.table.write_text("\n".join([f"{about}\n", *map(markdown, tables)]))
+
+
 def main() -> None:
     """Measure, and print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
@@ -354,8 +374,17 @@ def main() -> None:
     parser.add_argument(
         "--commands", action="store_true", help="time lab.py's quick commands only: no guest, no virtme-ng"
     )
+    parser.add_argument(
+        "--grow", nargs="+", metavar="WHAT", choices=WHAT, help=f"measure growth instead: {', '.join(WHAT)}"
+    )
+    parser.add_argument("--least", type=int, default=0, metavar="N", help="of --grow's sizes only from N on")
+    parser.add_argument("--most", type=int, metavar="N", help="of --grow's sizes only up to N")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="write --grow's plots here, as HTML")
     parser.add_argument("--table", type=Path, metavar="FILE", help="write the tables here, as Markdown")
     asked = parser.parse_args()
+    if asked.grow:
+        grow(asked)
+        return
     if asked.commands:
         print(f"{datetime.date.today()}, {os.cpu_count()} CPUs; rounds: {asked.rounds}", end="; ")
         print(f"load {os.getloadavg()[0]:.2f} at the start", flush=True)

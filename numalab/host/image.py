@@ -82,8 +82,8 @@ class Image(Stored):
 
     @property
     def received(self) -> bool:
-        """Whether another lab made it (pool.travel). It is found by its inputs as one that was built here, but
-        for the key of its guests, which came with it."""
+        """Whether another lab made it (pool.travel). It is found by its inputs as one that was built here is,
+        but for the key of its guests, which came with it."""
         return self.file(state.SSH_KEY).exists()
 
     def file(self, name: str) -> Path:

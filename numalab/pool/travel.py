@@ -170,7 +170,9 @@ def _put(one: Item, name: str, offset: int, data: bytes, digest: str) -> dict[st
         if one.place.exists():  # another transfer was faster
             return {"size": file.size}
         _coming(one).mkdir(exist_ok=True, mode=0o700)
-        handle = os.open(_coming(one) / name, os.O_WRONLY | os.O_CREAT, 0o600 if name == state.SSH_KEY else 0o644)
+        handle = os.open(
+            _coming(one) / name, os.O_WRONLY | os.O_CREAT, 0o600 if name == state.SSH_KEY else 0o644
+        )
         try:
             size = os.fstat(handle).st_size
             whole = hashlib.sha256(data).hexdigest() == digest

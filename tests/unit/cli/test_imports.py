@@ -20,6 +20,7 @@ finally:
 ROOMS = {f"numalab.{room}" for room in ("model", "runs", "host", "kernel", "analysis", "report", "measure")}
 SLOW = {"dask", "distributed", "jinja2", "numpy", "plotly", "scipy"}
 WORLD = {"libvirt", "lxml", "numalab.host", "numalab.guest.guest", "numalab.pool"}
+BUILDING = {"ruamel", "http.server", "numalab.host.image", "numalab.host.packer", "numalab.model.catalog"}
 NOTHING = {"pydantic", "rich", "ruamel", *SLOW, *WORLD, *ROOMS, "numalab.experiment", "numalab.maintenance"}
 
 
@@ -39,7 +40,7 @@ NOTHING = {"pydantic", "rich", "ruamel", *SLOW, *WORLD, *ROOMS, "numalab.experim
         (["compare", "none"], 2, SLOW | {"libvirt", "lxml", "rich"}),
         (["list"], 0, SLOW | {"rich", "numalab.experiment", "numalab.pool"}),
         (["exec", "none", "true"], 125, SLOW | {"rich", "numalab.experiment", "numalab.pool"}),
-        (["down", "--all"], 0, SLOW | {"rich", "numalab.experiment", "numalab.pool"}),
+        (["down", "--all"], 0, SLOW | BUILDING | {"rich", "numalab.experiment", "numalab.pool"}),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, list) else None,
 )
