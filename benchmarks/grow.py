@@ -64,6 +64,16 @@ XML_ROUNDS = 50
 COMMAND_SECONDS = 1200.0
 RECORDED, JUDGED = ROOT / "tests/recorded/runs/1dc3791.tar.xz", "auto"
 """Runs with raw snapshots, and their experiment of ten boots, which is judged among all the others."""
+LAUNCH = """
+import os, sys, time
+begin, quiet = time.monotonic(), [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
+process = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ, file_actions=quiet)
+_, status, used = os.wait4(process, 0)
+print(time.monotonic() - begin, used.ru_utime + used.ru_stime, used.ru_maxrss)
+sys.exit(os.waitstatus_to_exitcode(status) & 255)
+"""
+"""Runs a program and prints seconds, processor seconds and KiB of its largest resident set. It is a small
+process of its own, since Linux counts the memory of who starts a program as the program's (exec_mmap())."""
 SAME = 1.15
 """Values whose largest is below so many times their smallest do not grow: noise has no exponent."""
 STEEP = 1.15
@@ -149,22 +159,18 @@ def plot(grown: Mapping[str, Growth], path: Path) -> None:
 
 def command(*words: str) -> Cost:
     """Run lab.py and return what it took. Ends the program if it fails."""
-    with tempfile.TemporaryFile() as output:
-        begin = time.monotonic()
-        child = subprocess.Popen(
-            [sys.executable, ROOT / "lab.py", *words],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=output,
-        )
-        _, status, used = os.wait4(child.pid, 0)
-        child.returncode = os.waitstatus_to_exitcode(status)  # or Popen would wait for it again
-        seconds = time.monotonic() - begin
-        # A verdict may be any; nothing that is measured here may fail.
-        if child.returncode not in ((0, 1, 3) if words[0] == "verdict" else (0,)):
-            output.seek(0)
-            raise SystemExit(f"lab.py {' '.join(words)}: status {child.returncode}\n{output.read().decode()}")
-    return Cost(seconds=seconds, cpu=used.ru_utime + used.ru_stime, lab=used.ru_maxrss / 1024)
+    done = subprocess.run(
+        [sys.executable, "-IS", "-c", LAUNCH, sys.executable, ROOT / "lab.py", *words],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    # Of all that is measured here only a verdict may be any.
+    if done.returncode not in ((0, 1, 3) if words[0] == "verdict" else (0,)):
+        raise SystemExit(f"lab.py {' '.join(words)}: status {done.returncode}\n{done.stderr}")
+    seconds, cpu, kib = map(float, done.stdout.split())
+    return Cost(seconds=seconds, cpu=cpu, lab=kib / 1024)
 
 
 def on_disk(place: Path) -> float:

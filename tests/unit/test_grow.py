@@ -77,3 +77,12 @@ def test_no_size_between_least_and_most() -> None:
 def test_a_command_that_fails_ends_it(lab_state: Path) -> None:
     with pytest.raises(SystemExit, match="there is no run of case xfsrepair"):
         grow.command("compare", "xfsrepair")
+
+
+def test_the_memory_is_the_commands_own(lab_state: Path) -> None:
+    ours = b"x" * (300 << 20)
+    cost = grow.command("--version")
+    assert cost.lab is not None
+    assert cost.cpu is not None
+    assert 5 < cost.lab < len(ours) / (1 << 20)
+    assert cost.cpu > 0
