@@ -148,7 +148,7 @@ def test_which_tests(words: list[str], tests: list[str], tmp_path: Path) -> None
     [([], "test_short test_default test_long "), (["-n", "1"], "test_long test_default test_short ")],
 )
 def test_side_by_side_the_longest_begin_first(words: list[str], order: str, tmp_path: Path) -> None:
-    (tmp_path / "test_order.py").write_text("""
+    tests = """
 import pathlib
 import pytest
 
@@ -164,8 +164,8 @@ def test_default(): pass
 
 @pytest.mark.minutes(30)
 def test_long(): pass
-""")
-    argv = [sys.executable, "-m", "pytest", *words, "test_order.py"]
+"""
+    argv = pytest_argv(tmp_path, tests, *words)
     subprocess.run(argv, cwd=tmp_path, capture_output=True, timeout=120, check=True)
     assert (tmp_path / "order").read_text() == order
 

@@ -36,7 +36,8 @@ def test_pytest_does_not_import_it_either() -> None:
     code = """
 import sys
 import pytest
-status = pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--collect-only", "testcases"])
+status = pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:hypothesispytest",
+                      "--collect-only", "testcases"])
 sys.exit(bool(status or {"dask", "distributed"} & {name.split(".")[0] for name in sys.modules}))
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=paths.ROOT, capture_output=True, text=True)
