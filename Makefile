@@ -24,11 +24,7 @@ YAMLLINT := {extends: default, rules: {line-length: {max: 160}, document-start: 
 demo: kernel
 	$(LAB) run migratefail
 
-# Each of the first three leaves a CPU idle now and then: side by side. What one of them prints comes at its end.
-test: setup
-	@echo "lint, unit and browser run side by side; what each prints comes at its end"
-	@$(MAKE) --no-print-directory -j3 --output-sync=target unit browser lint
-	@$(MAKE) --no-print-directory vm
+test: setup lint unit browser vm
 	@$(MAKE) --no-print-directory chaos ROUNDS=20 SEED=11
 	@$(MAKE) --no-print-directory matrix
 
