@@ -7,6 +7,8 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from numalab.measure import runner
 from numalab.model.values import SizeClass
 from numalab.runs import counters
@@ -18,7 +20,9 @@ Hash buckets with   7 entries      5 ( 50%)
 Phase 7 - verify and correct link counts...
 Hits = 9
 libxfs_bcache: 0x67e110
-Max supported entries = 808584
+Max supported entries = 2048
+Max utilized entries = 2048
+Misses = 10990
 Hit ratio = 54.35
 MRU 0 entries =   4667 (  0%)
 Hash buckets with   8 entries  14387 ( 14%)
@@ -38,14 +42,45 @@ def test_the_statistics_of_its_last_phase(tmp_path: Path, program: Callable[[str
     (tmp_path / "said").write_text(SAID)
     program("xfs_repair", f"cat {tmp_path}/said")
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=60, check=True)
-    assert counters.workload_numbers(done.stdout) == {
-        "bcache.max_supported_entries": 808584,
+    told = counters.workload_numbers(done.stdout)
+    assert told.pop("tlb_shootdowns") >= 0
+    assert told == {
+        "bcache.max_supported_entries": 2048,
+        "bcache.max_utilized_entries": 2048,
+        "bcache.misses": 10990,
         "bcache.hit_ratio": 54.35,
         "bcache.mru_0_entries": 4667,
         "bcache.hash_buckets_with_8_entries": 14387,
         "bcache.hash_buckets_with_over_24_entries": 2,
     }
 
+
+@pytest.mark.parametrize("misses", ["Misses = 2047", "Max utilized entries = 2047", ""])
+def test_a_cache_that_does_not_recycle_is_no_data_point(
+    tmp_path: Path, program: Callable[[str, str], Path], misses: str
+) -> None:
+    """Never full, full but never recycled, or without statistics: an error, in the configurations with bhash alone."""
+    said = f"{SAID}libxfs_bcache: 0x67e110\nMax supported entries = 2048\nMax utilized entries = 2048\n"
+    (tmp_path / "said").write_text(f"{said}{misses}\n" if misses else "done\n")
+    program("xfs_repair", f"cat {tmp_path}/said")
+    module = runner.load("xfsrepair")
+    every = {phase.name: phase for phase in module.phases(module.PARAMS[SizeClass.QUICK])}
+    for name, status in {
+        "repair-bhash": 1,
+        "repair-agstride-bhash": 1,
+        "repair-defaults": 0,
+        "mmtests-repair": 0,
+    }.items():
+        script = every[name].command.replace("/root/", f"{tmp_path}/")
+        done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == status, name
+        assert ("its cache did not recycle" in done.stderr) == bool(status)
+
+
+def test_a_repair_that_fails(tmp_path: Path, program: Callable[[str, str], Path]) -> None:
+    module = runner.load("xfsrepair")
+    every = {phase.name: phase for phase in module.phases(module.PARAMS[SizeClass.QUICK])}
+    script = every["repair-bhash"].command.replace("/root/", f"{tmp_path}/")
     program("xfs_repair", "echo 'fatal error' >&2; exit 4")
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (4, "", "fatal error\n")
