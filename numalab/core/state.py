@@ -7,7 +7,7 @@
     downloads/, git/      kernel sources       configs/ID     checked .config of a build tree
     containers/ID/        tool chains of old releases    jobs/      what a builder works on now
     programs/IMAGE-HASH   what workloads compiled    ready/KEY/  saved states of booted guests
-    tools/                programs that the host lacks: packer
+    tools/                programs that the host lacks: packer, java
     emulator/             QEMU for nodes without memory
 
 What is being made stands in a folder `.making-PROCESS-…` beside its place and is renamed when it is complete.
