@@ -63,7 +63,7 @@ def _make(scratch: Path, deadline: Deadline) -> None:
 
 def compiled(source: Path, deadline: Deadline) -> Path:
     """A jar of a source file's classes, made once for its text. Raises CommandFailed with javac's words."""
-    place = state.folder("programs") / f"{source.stem}-{of_texts(source.read_text())[:16]}.jar"
+    place = state.folder("tools") / f"{source.stem}-{of_texts(source.read_text())[:16]}.jar"
     if place.is_file():
         return place
     java = runtime(deadline).with_name("java") / "bin/java"
