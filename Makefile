@@ -109,7 +109,7 @@ kvm: kernel
 	$(VENV)/bin/pytest -s --durations 0 tests/kvm
 
 # lab.py pool over three hypervisors in name spaces of this machine. As root; no guest boots, but with GUESTS=1, which
-# builds what is missing and takes half an hour more.
+# builds what is missing and takes an hour more.
 pool: $(if $(GUESTS),kernel,setup)
 	@$(MAKE) --no-print-directory packages EXTRA=pool
 	$(VENV)/bin/pytest --ignore tests/pool/test_guests.py tests/pool
