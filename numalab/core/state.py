@@ -8,7 +8,7 @@
     containers/ID/        tool chains of old releases    jobs/      what a builder works on now
     programs/IMAGE-HASH   what workloads compiled    ready/KEY/  saved states of booted guests
     tools/                programs that the host lacks: packer, java
-    emulator/             QEMU for nodes without memory
+    emulator/             QEMU for nodes without memory, its plugin
 
 What is being made stands in a folder `.making-PROCESS-…` beside its place and is renamed when it is complete.
 So a half-made thing is never used, and `gc` sees by the process whether its maker still runs. Several

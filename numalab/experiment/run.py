@@ -261,6 +261,7 @@ def up(
         clock=plan.clock,
         pin=plan.pin,
         huge_page=plan.huge_page,
+        profiled=plan.profile_hz > 0,
         probe=plan.probe,
         seed=seed,
         append=plan.case.append,

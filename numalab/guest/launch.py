@@ -38,7 +38,7 @@ from numalab.guest import guest as guests
 from numalab.guest import provision
 from numalab.guest.guest import Guest
 from numalab.guest.start import start
-from numalab.host import accelerator, emulator, image, qemu_user, ssh
+from numalab.host import accelerator, emulator, image, instructions, qemu_user, ssh
 from numalab.host import disks as host_disks
 from numalab.host import saved as saved_file
 from numalab.host.domain import CMDLINE, restored_xml
@@ -109,6 +109,8 @@ class GuestRequest(Value):
     """Which nodes and CPUs of the host the guest has: auto (under KVM, where they suffice), a map, or off."""
     huge_page: Annotated[int, Field(gt=0)] | None = None
     """See GuestSpec."""
+    profiled: bool = False
+    """Whether QEMU is to count instructions in measured phases, where it can: on the virtual clock."""
     pinned: Boot | None = None
     """A particular build of the kernel; None takes the current recipe's."""
     savable: bool = False
@@ -279,6 +281,7 @@ def _make(
     probe = request.probe or accelerator.choose(request.accel, Path(boot.kernel or ""), deadline, where)
     clock = accelerator.choose_clock(request.clock, probe.accel, Path(boot.kernel or ""), deadline, where)
     program = emulator.program(host, shape, deadline)
+    counter = instructions.plugin(host, deadline) if request.profiled and clock is Clock.VIRTUAL else ""
     paths = (boot.kernel, boot.initrd, program.path if program else None)
     files = [base.file("disk.qcow2"), *(Path(path) for path in paths if path)]
     there = _push(files, request.name, place, where, deadline)
@@ -289,7 +292,8 @@ def _make(
     # A ready state outlives links to its image, as in a state directory of tests.
     root = there[files[0]].resolve() if request.savable else there[files[0]]
     below = [Path(disk.path) for disk in saved.disks] if saved else []
-    owner = qemu_user.let_in(host, [*files, *below], deadline).owner
+    plugins = [Path(counter)] if counter else []
+    owner = qemu_user.let_in(host, [*files, *below, *plugins], deadline).owner
     spec = GuestSpec(
         name=request.name,
         uuid=str(uuid.uuid4()),
@@ -308,6 +312,7 @@ def _make(
         directory=str(place),
         lab=state.identity(),
         emulator=program,
+        instructions=counter,
         owner=owner,
         network=request.network,
         savable=request.savable,

@@ -47,7 +47,8 @@ def start(
             f"ssh port {ssh_port}: the port is taken; choose another or leave it out",
             field="ssh_port",
         )
-    where.touch(guest.console_log, deadline)  # before libvirt's log daemon creates it as root
+    for path in qemu_user.written(guest.record.spec):
+        where.touch(path, deadline)  # before libvirt's log daemon creates the console log as root
     qemu_user.hand_over(guest.record.spec, guest.host)
     with state.machine_lock("admission", deadline), step("start", who=guest.name):
         _place(guest, pin, deadline)

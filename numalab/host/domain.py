@@ -36,6 +36,9 @@ other values have not been measured. While all CPUs are idle, the clock runs as 
 WITHOUT_BACKENDS = {"q35": "pc-q35-5.0", "pc": "pc-i440fx-5.0"}
 """QEMU's last machine types with -numa node,mem=. For later ones libvirt writes a memory backend for each
 node, of size 0 for an empty one, which QEMU refuses (see emulator)."""
+INSTRUCTION_FILES = ("symbols", "profile")
+"""Files in the folder of a guest whose instructions are counted: what the plugin reads when counting begins,
+and what it writes at the end. The plugin's words for them are their names."""
 CMDLINE = "console=ttyS0,115200 net.ifnames=0 no_timer_check"
 """Words for every kernel. no_timer_check: a kernel that sees no KVM waits a moment for its timer to tick, and
 panics when a busy host held up QEMU's main thread for that long (seen; reproduced by stopping that thread for
@@ -97,7 +100,13 @@ def domain_xml(spec: GuestSpec) -> str:
     if spec.owner:
         label = "+{}:+{}".format(*spec.owner)
         root.append(E.seclabel(E.label(label), type="static", model="dac", relabel="no"))
-    words = (*_without_sata(spec), *_network(spec), *_console_log(spec), *_time_and_chance(spec))
+    words = (
+        *_without_sata(spec),
+        *_network(spec),
+        *_console_log(spec),
+        *_time_and_chance(spec),
+        *_instructions(spec),
+    )
     root.append(_Qemu.commandline(*(_Qemu.arg(value=word) for word in words)))
     return etree.tostring(root, pretty_print=True, encoding="unicode")
 
@@ -160,6 +169,17 @@ def _time_and_chance(spec: GuestSpec) -> tuple[str, ...]:
     """QEMU's words for the virtual clock and for a seeded RDRAND, which libvirt does not know."""
     icount = ICOUNT if spec.clock is Clock.VIRTUAL else ()
     return (*icount, *(("-seed", str(spec.seed)) if _seeded(spec) else ()))
+
+
+def _instructions(spec: GuestSpec) -> tuple[str, ...]:
+    """QEMU's words for the plugin that counts instructions, which libvirt does not know."""
+    return ("-plugin", plugin_option(spec.instructions, spec.directory)) if spec.instructions else ()
+
+
+def plugin_option(plugin: str, directory: str) -> str:
+    """The value of QEMU's -plugin for the one that counts instructions, with its files in this folder."""
+    words = {"file": plugin, **{name: f"{directory}/{name}" for name in INSTRUCTION_FILES}}
+    return ",".join(f"{name}={path.replace(',', ',,')}" for name, path in words.items())
 
 
 def _seeded(spec: GuestSpec) -> bool:

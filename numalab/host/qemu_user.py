@@ -24,6 +24,7 @@ from numalab.core import state
 from numalab.core.errors import HostError
 from numalab.core.log import note
 from numalab.core.process import Deadline, need, run
+from numalab.host.domain import INSTRUCTION_FILES
 from numalab.host.hypervisor import Host
 from numalab.model.guest import GuestSpec
 
@@ -123,7 +124,7 @@ def hand_over(spec: GuestSpec, host: Host) -> None:
         return
     group = grp.getgrnam(_name(spec.owner[0])).gr_gid
     try:
-        for path in (*(Path(disk.path) for disk in spec.disks), Path(spec.directory) / "console.log"):
+        for path in (*(Path(disk.path) for disk in spec.disks), *written(spec)):
             _open(path, group)
             os.chown(path, *spec.owner, follow_symlinks=False)
             path.chmod(0o600)
@@ -131,6 +132,14 @@ def hand_over(spec: GuestSpec, host: Host) -> None:
         raise HostError(
             f"{error.filename}: cannot be given to {_name(spec.owner[0])}: {error.strerror}"
         ) from error
+
+
+def written(spec: GuestSpec) -> list[Path]:
+    """The files in a guest's folder that its QEMU writes or reads beside its disks."""
+    return [
+        Path(spec.directory) / name
+        for name in ("console.log", *(INSTRUCTION_FILES if spec.instructions else ()))
+    ]
 
 
 def shown(spec: GuestSpec, host: Host) -> str:

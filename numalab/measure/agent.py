@@ -2,7 +2,7 @@
 
 Reads a JSON object on standard input: {"command": shell command, "files": [globs], "limit": seconds}, and
 optionally "trace": [system:event] to be counted, "sample": seconds between samples, "profile": samples a
-second of a call-graph profile. Prints one: {"before": {path: text}, "after": …, "status", "elapsed", "user",
+second of a call-graph profile, "marked": whether QEMU is told of the command's edges. Prints one: {"before": {path: text}, "after": …, "status", "elapsed", "user",
 "system", "stdout", "stderr", "timed_out", "load", "profile"}. Each sample goes to standard error as it is
 taken: {"t": seconds, "vmstat": {name: value}, "node0.vmstat": …, "node0.DMA32": {name: value}, "trace": {event:
 count}}. Standard library only; nothing of numalab is in the guest. The snapshots are taken right at the command's edges, so that neither SSH
@@ -35,6 +35,7 @@ OF_A_ZONE = (  # what a sample keeps of each zone: since 4.8 nr_zone_*, before t
     "nr_zone_write_pending", "nr_inactive_file", "nr_active_file", "nr_dirty", "nr_writeback",
 )
 MOST = 240  # samples of a phase; a longer one is sampled more rarely
+MARK = 0x6E6C6200  # as in host/instructions.c
 STACKS = "/root/numalab-perf.data"  # /run is small, and a profile is not
 
 
@@ -209,15 +210,33 @@ def shortened(counts: collections.Counter[str]) -> str:
     return "".join(sorted(lines)) + (f"[not-kept] {rest}\n" if rest else "")
 
 
+class Marks:
+    """No-operations that QEMU's plugin knows (host/instructions.c): NOPL MARK+n(%rax,%rax)."""
+
+    def __init__(self) -> None:
+        import ctypes  # here, since other phases need not wait for it
+        import mmap
+
+        # Kept, or its memory would go.
+        self.page = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+        code = b"".join(b"\x0f\x1f\x84\x00" + (MARK + which).to_bytes(4, "little") + b"\xc3" for which in (1, 2))
+        self.page.write(code)
+        place = ctypes.addressof(ctypes.c_char.from_buffer(self.page))
+        self.begin, self.end = (ctypes.CFUNCTYPE(None)(place + at) for at in (0, len(code) // 2))
+
+
 def measured(about: dict[str, Any], trace: Tracepoints) -> dict[str, object]:
     """The command between two snapshots, ended with all that it started when its limit passes."""
     words, done = ["/bin/sh", "-c", about["command"]], threading.Event()
     if about.get("profile"):
         # cpu-clock: an emulated guest has no cycle counter to sample by.
         words = ["perf", "record", "-q", "-a", "-g", "-e", "cpu-clock", "-F", str(about["profile"]), "-o", STACKS, "--", *words]
+    marks = Marks() if about.get("marked") else None
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         threads = kswapd()
         before = snapshot(about["files"], trace, threads)
+        if marks:
+            marks.begin()
         start = time.monotonic()
         child = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True)
         timed_out = False
@@ -238,6 +257,8 @@ def measured(about: dict[str, Any], trace: Tracepoints) -> dict[str, object]:
         _, status, usage = os.wait4(child.pid, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
         elapsed = time.monotonic() - start
+        if marks:
+            marks.end()
         after = snapshot(about["files"], trace, threads)
         done.set()
         if about.get("sample"):

@@ -30,7 +30,8 @@ from numalab.core.log import note, step
 from numalab.core.process import KEEP_BYTES, Deadline
 from numalab.guest.guest import Guest, check_release
 from numalab.host import accelerator, console, machine, ssh
-from numalab.measure import kernel_facts, programs
+from numalab.host.domain import INSTRUCTION_FILES
+from numalab.measure import call_paths, kernel_facts, programs
 from numalab.model import catalog, verification
 from numalab.model.case import Place
 from numalab.model.run import PhaseResult, Run
@@ -40,6 +41,7 @@ from numalab.runs import counters, record
 INSIDE = "/run/numalab-inside.py"
 AGENT_INPUT, WORKLOAD_INPUT = "inside.py", "workload.py"
 """Keys of Run.inputs. Runs are compared by them, so they stay as in stored runs when files move."""
+SYMBOLS, PROFILE = INSTRUCTION_FILES
 SAMPLE_SECONDS = 2.0
 """A sample costs an emulated vCPU 10 to 15 ms."""
 START_SPREAD = 1.0
@@ -247,15 +249,18 @@ def _phase(
     watcher: Watcher | None,
 ) -> PhaseResult:
     """Measure one phase in the guest. GuestError when its command fails or exceeds its limit."""
+    spec = guest.record.spec
+    counted = bool(spec.instructions and options.profile_hz and phase.measured)
+    names = _give_symbols(guest, deadline) if counted else []
     about = {
         "command": phase.command,
         "files": counters.FILES,
         "limit": phase.limit_seconds,
         "trace": options.tracepoints,
         "sample": options.sample_seconds,
-        "profile": options.profile_hz if phase.measured else 0,
+        "profile": options.profile_hz if phase.measured and not spec.instructions else 0,
+        "marked": counted,
     }
-    spec = guest.record.spec
     samples: list[str] = []
     room = KEEP_BYTES
 
@@ -287,6 +292,8 @@ def _phase(
     end = _moment(guest, deadline)
     try:
         answer = json.loads(text)
+        if counted:
+            answer["profile"] = call_paths.folded((guest.directory / PROFILE).read_text(), names)
         record.write_phase(
             folder,
             index,
@@ -326,6 +333,14 @@ def _phase(
         host_load=machine.load(guest.host.where, deadline),
         **_host_shares(begin, end),
     )
+
+
+def _give_symbols(guest: Guest, deadline: Deadline) -> list[str]:
+    """Write the kernel's functions where QEMU's plugin reads them; returns their names. Raises InputError."""
+    text, names = call_paths.symbols(ssh.succeed(guest, call_paths.KALLSYMS, deadline=deadline))
+    (guest.directory / SYMBOLS).write_text(text)
+    (guest.directory / PROFILE).write_text("")
+    return names
 
 
 def agent_command(seed: int | None, measured: int | None) -> list[str]:

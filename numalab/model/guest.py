@@ -128,6 +128,8 @@ class GuestSpec(Value):
     """Bytes of the host's huge pages that its memory is made of; None: ordinary memory."""
     emulator: Emulator | None = None
     """The program that is started as QEMU; None: the one that libvirt takes."""
+    instructions: str = ""
+    """The plugin with which QEMU counts instructions in measured phases (host.instructions); '' without."""
     owner: tuple[int, int] | None = None
     """uid and gid that QEMU runs as under the system instance of libvirt; None under a session."""
 

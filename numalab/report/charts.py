@@ -422,11 +422,15 @@ def _grid(lines: Sequence[Series]) -> list[float]:
     )
 
 
-def flame(title: str, stacks: Stacks) -> Plot | None:
-    """A profile as a flame graph, callers below what they call; None without samples."""
+def flame(title: str, stacks: Stacks, unit: str) -> Plot | None:
+    """A profile as a flame graph, callers below what they call; None without samples.
+
+    `unit` is what was counted: samples, or instructions.
+    """
     every = profile.samples(stacks)
     if not every:
         return None
+    counted = f"{number(every)} {unit}"
     boxes = profile.frames(stacks, least=LEAST_SHARE)
     colours = [FLAME_COLOURS[sum(box.function.encode()) % len(FLAME_COLOURS)] for box in boxes]
     trace = go.Icicle(
@@ -439,7 +443,7 @@ def flame(title: str, stacks: Stacks) -> Plot | None:
         tiling={"orientation": "v", "flip": "y", "pad": 1},
         pathbar={"visible": False},
         textposition="middle left",
-        hovertemplate="%{label}<br>%{percentRoot:.2%}, %{value} samples<extra></extra>",
+        hovertemplate="%{label}<br>%{percentRoot:.2%}, %{value} " + unit + "<extra></extra>",
         textfont={"color": "#1c1c1c", "size": 11},
         marker={"colors": ["#d9d4cc", *colours], "line": {"width": 0}},
         leaf={"opacity": 1},
@@ -451,11 +455,9 @@ def flame(title: str, stacks: Stacks) -> Plot | None:
         for share in profile.shares(stacks)[:LISTED]
     )
     table = ChartTable(
-        caption=f"{title}: functions by their share of {every} samples of busy CPUs",
+        caption=f"{title}: functions by their share of {counted} of busy CPUs",
         head=("function", "with what it calls", "itself"),
         rows=cells,
     )
-    alt = f"Flame graph of {every} samples. Largest: {joined(cells[:5], '{0} {1}')}"
-    return Plot(
-        title=title, unit=f"{every} samples", alt=alt, figure=drawn, height=height, wide=True, table=table
-    )
+    alt = f"Flame graph of {counted}. Largest: {joined(cells[:5], '{0} {1}')}"
+    return Plot(title=title, unit=counted, alt=alt, figure=drawn, height=height, wide=True, table=table)

@@ -250,14 +250,19 @@ def profiles(boots: MeasuredBoots) -> list[Group]:
     for phase in unique(name for _, boot in boots for name in boot.stacks):
         plots = []
         for kernel in unique(kernel for kernel, boot in boots if phase in boot.stacks):
-            stacks = [boot.stacks[phase] for name, boot in boots if name == kernel and phase in boot.stacks]
-            plots.append(
-                charts.flame(
-                    f"{kernel}, {len(stacks)} boot{'s' * (len(stacks) != 1)}", profile.merged(stacks)
-                )
-            )
+            of = [boot for name, boot in boots if name == kernel and phase in boot.stacks]
+            # A sample is one of thousands, an instruction one of billions: they do not add up.
+            for unit in unique(unit_of(boot) for boot in of):
+                stacks = [boot.stacks[phase] for boot in of if unit_of(boot) == unit]
+                title = f"{kernel}, {len(stacks)} boot{'s' * (len(stacks) != 1)}"
+                plots.append(charts.flame(title, profile.merged(stacks), unit))
         groups.append(_group(f"Phase {phase}", plots))
     return [group for group in groups if group.plots]
+
+
+def unit_of(boot: MeasuredBoot) -> str:
+    """What a boot's profile counts."""
+    return "instructions" if boot.run.guest.spec.instructions else "samples"
 
 
 def _group(title: str, plots: Iterable[Plot | None]) -> Group:

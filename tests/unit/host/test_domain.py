@@ -37,6 +37,7 @@ CASES["bounduma-tcg"] = spec("uma-2g").model_copy(
 CASES["qemu11-tcg"] = CASES["memoryless-tcg"].model_copy(
     update={"emulator": Emulator(path="/state/emulator/qemu-0", confined_by=("apparmor",))}
 )
+CASES["counted-tcg"] = CASES["virtual-tcg"].model_copy(update={"instructions": "/state/emulator/a,b.so"})
 CASES["grub-tcg"] = spec("uma-2g", boot=Boot(name="own"))
 CASES["noinitrd-tcg"] = spec("uma-2g", boot=BOOT.model_copy(update={"initrd": None}))
 

@@ -176,7 +176,7 @@ def test_heat() -> None:
 
 
 def test_flame() -> None:
-    found = charts.flame("6.1", runs_profile.parse(profile(560)))
+    found = charts.flame("6.1", runs_profile.parse(profile(560)), "samples")
     assert found
     trace = drawn(found)[0]
     assert trace["labels"][0] == "all"
@@ -185,7 +185,7 @@ def test_flame() -> None:
     assert set(trace["parents"][1:]) <= set(trace["ids"])
     assert ("flush_tlb_page", "56.00%", "0.00%") in found.table.rows
     assert ("default_send_IPI_mask_sequence_phys", "56.00%", "56.00%") in found.table.rows
-    assert charts.flame("6.1", {}) is None
+    assert charts.flame("6.1", {}, "samples") is None
 
 
 def brightness(colour: str, factor: float = 1.0) -> float:
@@ -209,7 +209,7 @@ def test_what_comes_from_a_run_is_no_html() -> None:
     found = [
         charts.dots(HOSTILE, "", {HOSTILE: {HOSTILE: [(HOSTILE, 1.0)]}}, [HOSTILE]),
         charts.over_time(HOSTILE, "", [(HOSTILE, HOSTILE, [(0.0, 0.0), (1.0, 1.0)])], [HOSTILE]),
-        charts.flame(HOSTILE, {(HOSTILE, "std::vector<int>"): 5}),
+        charts.flame(HOSTILE, {(HOSTILE, "std::vector<int>"): 5}, "samples"),
     ]
     for one in found:
         assert one

@@ -1,0 +1,451 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * A TCG plugin of QEMU: counts the instructions that a guest on the virtual clock executes, by call path of the
+ * kernel's functions. Nothing runs in the guest for it, and the guest's clock, which counts instructions, does
+ * not see it.
+ *
+ * The guest says when to count by a no-operation that nothing else uses: NOPL with MARK + 1 (begin) or MARK + 2
+ * (end) as displacement (measure.agent). At the beginning, the file `symbols` is read: lines `ADDRESS ROOT`, in
+ * hexadecimal and ascending, of the kernel's functions; ROOT is 1 for the entry of an interrupt, whose work is
+ * not that of what it interrupted. At the end, `profile` is written: lines `N;N;N COUNT`, the outermost function
+ * first, where N is a function's line in `symbols` from 1 on, or 0 for an address before the first, and -1 the
+ * program in user space; and last a line `total COUNT`.
+ *
+ * Call paths come from the stack itself: a call writes its return address, and a return reads it. The address of
+ * that write, within its 16 KiB, tells which kernel stack it is and which calls on it have ended, so that a task
+ * switch, a longjmp or a patched return needs no special case.
+ *
+ * A block of instructions that a fault ends is counted as a whole. With -icount one thread runs all vCPUs, so
+ * nothing here is locked.
+ *
+ * The declarations are of QEMU's plugin API, version 3 (QEMU 9.1): Debian packages no header of it.
+ */
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+typedef uint64_t qemu_plugin_id_t;
+struct qemu_plugin_tb;
+struct qemu_plugin_insn;
+typedef struct {
+	const char *target_name;
+	struct {
+		int min;
+		int cur;
+	} version;
+	bool system_emulation;
+	struct {
+		int smp_vcpus;
+		int max_vcpus;
+	} system;
+} qemu_info_t;
+enum { CB_NO_REGS };
+enum { MEM_R = 1, MEM_W = 2 };
+typedef void (*tb_trans_cb)(qemu_plugin_id_t, struct qemu_plugin_tb *);
+typedef void (*exec_cb)(unsigned int, void *);
+typedef void (*mem_cb)(unsigned int, uint32_t, uint64_t, void *);
+void qemu_plugin_register_vcpu_tb_trans_cb(qemu_plugin_id_t, tb_trans_cb);
+void qemu_plugin_register_vcpu_tb_exec_cb(struct qemu_plugin_tb *, exec_cb, int, void *);
+void qemu_plugin_register_vcpu_insn_exec_cb(struct qemu_plugin_insn *, exec_cb, int, void *);
+void qemu_plugin_register_vcpu_mem_cb(struct qemu_plugin_insn *, mem_cb, int, int, void *);
+size_t qemu_plugin_tb_n_insns(const struct qemu_plugin_tb *);
+struct qemu_plugin_insn *qemu_plugin_tb_get_insn(const struct qemu_plugin_tb *, size_t);
+uint64_t qemu_plugin_insn_vaddr(const struct qemu_plugin_insn *);
+size_t qemu_plugin_insn_data(const struct qemu_plugin_insn *, void *, size_t);
+EXPORT int qemu_plugin_version = 3;
+
+#define MARK 0x6e6c6200u /* and 1 or 2; as in measure.agent */
+#define KERNEL (1ull << 63)
+#define STACK_SHIFT 14 /* THREAD_SIZE: a kernel stack begins at a multiple of it */
+#define DEEPEST 128 /* frames of a stack; deeper calls count for the last one */
+#define MAX_CPUS 1024
+
+static void *grown(void *array, size_t *room, size_t size)
+{
+	*room = *room ? 2 * *room : 1024;
+	array = realloc(array, *room * size);
+	if (!array) {
+		perror("instructions.c");
+		abort();
+	}
+	return array;
+}
+
+/* Functions: their addresses, sorted, and which begin an interrupt. Number 0 is none of them, USER a program. */
+enum { UNKNOWN = 0, USER = -1 };
+static uint64_t *addresses;
+static bool *roots;
+static size_t functions;
+
+static int32_t function_at(uint64_t address)
+{
+	size_t low = 0, high = functions;
+
+	while (low < high) {
+		size_t middle = (low + high) / 2;
+
+		if (addresses[middle] <= address)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+/* The tree of call paths. Node 0 is its root. */
+struct node {
+	uint32_t parent;
+	int32_t function;
+	uint64_t count;
+};
+static struct node *nodes;
+static size_t used, room;
+static uint32_t *table; /* of nodes, by parent and function; open addressing, 0 is free */
+static size_t slots;
+
+static uint64_t mixed(uint64_t value)
+{
+	value ^= value >> 33;
+	value *= 0xff51afd7ed558ccdull;
+	return value ^ value >> 29;
+}
+
+static uint32_t *slot(uint32_t parent, int32_t function)
+{
+	size_t at = mixed((uint64_t)parent << 32 | (uint32_t)function) & (slots - 1);
+
+	while (table[at] && (nodes[table[at]].parent != parent || nodes[table[at]].function != function))
+		at = (at + 1) & (slots - 1);
+	return &table[at];
+}
+
+static uint32_t child(uint32_t parent, int32_t function)
+{
+	uint32_t *place;
+
+	if (function > 0 && roots[function - 1])
+		parent = 0;
+	place = slot(parent, function);
+	if (*place)
+		return *place;
+	if (used == room)
+		nodes = grown(nodes, &room, sizeof(*nodes));
+	nodes[used] = (struct node){ .parent = parent, .function = function };
+	*place = used++;
+	if (2 * used > slots) {
+		free(table);
+		slots *= 2;
+		table = calloc(slots, sizeof(*table));
+		if (!table)
+			abort();
+		for (uint32_t each = 1; each < used; each++)
+			*slot(nodes[each].parent, nodes[each].function) = each;
+		return used - 1;
+	}
+	return *place;
+}
+
+/* Code, by address and length: a block, or a call. It is translated again and again, and kept once. */
+struct code {
+	uint64_t address;
+	uint32_t length;
+	uint32_t period; /* in which `function` is right */
+	int32_t function;
+	uint32_t above, node; /* the last node above it, and its own then */
+};
+static struct code **codes;
+static size_t code_slots, code_used;
+static uint32_t period; /* how often counting has begun */
+static bool counting;
+
+static struct code **code_slot(uint64_t address, uint32_t length)
+{
+	size_t at = mixed(address * 31 + length) & (code_slots - 1);
+
+	while (codes[at] && (codes[at]->address != address || codes[at]->length != length))
+		at = (at + 1) & (code_slots - 1);
+	return &codes[at];
+}
+
+static struct code *code_at(uint64_t address, uint32_t length)
+{
+	struct code **place;
+
+	if (2 * code_used >= code_slots) {
+		struct code **old = codes;
+		size_t before = code_slots;
+
+		code_slots = before ? 2 * before : 1 << 16;
+		codes = calloc(code_slots, sizeof(*codes));
+		if (!codes)
+			abort();
+		for (size_t at = 0; at < before; at++)
+			if (old[at])
+				*code_slot(old[at]->address, old[at]->length) = old[at];
+		free(old);
+	}
+	place = code_slot(address, length);
+	if (!*place) {
+		*place = calloc(1, sizeof(**place));
+		if (!*place)
+			abort();
+		(*place)->address = address;
+		(*place)->length = length;
+		code_used++;
+	}
+	return *place;
+}
+
+/* The node of this code, called from `above`. */
+static uint32_t node_of(struct code *code, uint32_t above)
+{
+	if (code->period != period) {
+		code->period = period;
+		code->function = code->address & KERNEL ? function_at(code->address) : USER;
+	} else if (code->above == above) {
+		return code->node;
+	}
+	code->above = above;
+	code->node = child(above, code->function);
+	return code->node;
+}
+
+/* Kernel stacks: the calls on each that have not returned. */
+struct stack {
+	uint64_t number; /* address >> STACK_SHIFT */
+	uint32_t period; /* in which the nodes are right */
+	unsigned int depth;
+	struct {
+		uint64_t address; /* of the return address */
+		struct code *call;
+		uint32_t node;
+	} frames[DEEPEST];
+};
+static struct stack **stacks;
+static size_t stack_slots, stack_used;
+static struct stack *current[MAX_CPUS];
+
+static struct stack **stack_slot(uint64_t number)
+{
+	size_t at = mixed(number) & (stack_slots - 1);
+
+	while (stacks[at] && stacks[at]->number != number)
+		at = (at + 1) & (stack_slots - 1);
+	return &stacks[at];
+}
+
+static struct stack *stack_at(unsigned int cpu, uint64_t address)
+{
+	uint64_t number = address >> STACK_SHIFT;
+	struct stack **place;
+
+	if (current[cpu] && current[cpu]->number == number)
+		return current[cpu];
+	if (2 * stack_used >= stack_slots) {
+		struct stack **old = stacks;
+		size_t before = stack_slots;
+
+		stack_slots = before ? 2 * before : 1024;
+		stacks = calloc(stack_slots, sizeof(*stacks));
+		if (!stacks)
+			abort();
+		for (size_t at = 0; at < before; at++)
+			if (old[at])
+				*stack_slot(old[at]->number) = old[at];
+		free(old);
+	}
+	place = stack_slot(number);
+	if (!*place) {
+		*place = calloc(1, sizeof(**place));
+		if (!*place)
+			abort();
+		(*place)->number = number;
+		stack_used++;
+	}
+	return current[cpu] = *place;
+}
+
+/* The node of the innermost call on a stack. */
+static uint32_t top(struct stack *stack)
+{
+	uint32_t above = 0;
+
+	if (!stack || !stack->depth)
+		return 0;
+	if (stack->period == period)
+		return stack->frames[stack->depth - 1].node;
+	for (unsigned int depth = 0; depth < stack->depth; depth++)
+		above = stack->frames[depth].node = node_of(stack->frames[depth].call, above);
+	stack->period = period;
+	return above;
+}
+
+static void called(unsigned int cpu, uint32_t info, uint64_t address, void *data)
+{
+	struct stack *stack = stack_at(cpu, address);
+	uint32_t above;
+
+	while (stack->depth && stack->frames[stack->depth - 1].address <= address)
+		stack->depth--;
+	if (stack->depth == DEEPEST)
+		return;
+	above = counting ? top(stack) : 0;
+	stack->frames[stack->depth].address = address;
+	stack->frames[stack->depth].call = data;
+	stack->depth++;
+	if (counting)
+		stack->frames[stack->depth - 1].node = node_of(data, above);
+	if (stack->depth == 1)
+		stack->period = counting ? period : 0;
+}
+
+static void returned(unsigned int cpu, uint32_t info, uint64_t address, void *data)
+{
+	struct stack *stack = stack_at(cpu, address);
+
+	while (stack->depth && stack->frames[stack->depth - 1].address <= address)
+		stack->depth--;
+}
+
+static void executed(unsigned int cpu, void *data)
+{
+	struct code *code = data;
+
+	if (counting)
+		nodes[node_of(code, code->address & KERNEL ? top(current[cpu]) : 0)].count += code->length;
+}
+
+static const char *symbols, *profile;
+
+static void begin(unsigned int cpu, void *data)
+{
+	FILE *file = fopen(symbols, "r");
+	uint64_t address;
+	unsigned int root;
+	size_t size = 0;
+
+	functions = 0;
+	while (file && fscanf(file, "%" SCNx64 " %u", &address, &root) == 2) {
+		if (functions == size) {
+			size_t same = size;
+
+			addresses = grown(addresses, &size, sizeof(*addresses));
+			roots = grown(roots, &same, sizeof(*roots));
+		}
+		addresses[functions] = address;
+		roots[functions++] = root;
+	}
+	if (file)
+		fclose(file);
+	free(table);
+	slots = 1 << 12;
+	table = calloc(slots, sizeof(*table));
+	if (!table)
+		abort();
+	if (!room)
+		nodes = grown(nodes, &room, sizeof(*nodes));
+	nodes[0] = (struct node){ 0 };
+	used = 1;
+	period++;
+	counting = true;
+}
+
+static void path(FILE *file, uint32_t node)
+{
+	if (nodes[node].parent) {
+		path(file, nodes[node].parent);
+		fputc(';', file);
+	}
+	fprintf(file, "%" PRId32, nodes[node].function);
+}
+
+static void end(unsigned int cpu, void *data)
+{
+	FILE *file;
+	uint64_t total = 0;
+
+	if (!counting)
+		return;
+	counting = false;
+	file = fopen(profile, "w");
+	if (!file) {
+		perror(profile);
+		return;
+	}
+	for (uint32_t node = 1; node < used; node++) {
+		if (!nodes[node].count)
+			continue;
+		total += nodes[node].count;
+		path(file, node);
+		fprintf(file, " %" PRIu64 "\n", nodes[node].count);
+	}
+	fprintf(file, "total %" PRIu64 "\n", total);
+	fclose(file);
+}
+
+/* Whether this is a near call, and whether a near return. Prefixes are those that the kernel uses. */
+static bool is_call(const uint8_t *bytes, size_t size)
+{
+	while (size > 1 && (*bytes == 0x2e || *bytes == 0x3e || *bytes == 0x66 || (*bytes & 0xf0) == 0x40))
+		bytes++, size--;
+	return *bytes == 0xe8 || (*bytes == 0xff && size > 1 && (bytes[1] & 0x38) == 0x10);
+}
+
+static bool is_return(const uint8_t *bytes, size_t size)
+{
+	while (size > 1 && (*bytes == 0xf2 || *bytes == 0xf3))
+		bytes++, size--;
+	return *bytes == 0xc3 || *bytes == 0xc2;
+}
+
+static void translated(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
+{
+	size_t length = qemu_plugin_tb_n_insns(tb);
+	uint64_t start = qemu_plugin_insn_vaddr(qemu_plugin_tb_get_insn(tb, 0));
+
+	/* All programs are one. */
+	qemu_plugin_register_vcpu_tb_exec_cb(tb, executed, CB_NO_REGS, code_at(start & KERNEL ? start : 0, length));
+	for (size_t each = 0; each < length; each++) {
+		struct qemu_plugin_insn *insn = qemu_plugin_tb_get_insn(tb, each);
+		uint8_t bytes[16];
+		size_t size = qemu_plugin_insn_data(insn, bytes, sizeof(bytes));
+		uint64_t address = qemu_plugin_insn_vaddr(insn);
+		uint32_t word;
+
+		if (!(start & KERNEL)) {
+			if (size != 8 || memcmp(bytes, "\x0f\x1f\x84\0", 4))
+				continue;
+			memcpy(&word, bytes + 4, sizeof(word));
+			if (word == MARK + 1)
+				qemu_plugin_register_vcpu_insn_exec_cb(insn, begin, CB_NO_REGS, NULL);
+			if (word == MARK + 2)
+				qemu_plugin_register_vcpu_insn_exec_cb(insn, end, CB_NO_REGS, NULL);
+		} else if (is_call(bytes, size)) {
+			qemu_plugin_register_vcpu_mem_cb(insn, called, CB_NO_REGS, MEM_W, code_at(address, 1));
+		} else if (is_return(bytes, size)) {
+			qemu_plugin_register_vcpu_mem_cb(insn, returned, CB_NO_REGS, MEM_R, NULL);
+		}
+	}
+}
+
+EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t *info, int argc, char **argv)
+{
+	for (int each = 0; each < argc; each++) {
+		if (!strncmp(argv[each], "symbols=", 8))
+			symbols = strdup(argv[each] + 8);
+		if (!strncmp(argv[each], "profile=", 8))
+			profile = strdup(argv[each] + 8);
+	}
+	if (!info->system_emulation || strcmp(info->target_name, "x86_64") || info->system.max_vcpus > MAX_CPUS ||
+	    !symbols || !profile) {
+		fprintf(stderr, "instructions.c: is for a whole machine, x86_64, of %d vCPUs; symbols=FILE,profile=FILE\n",
+			MAX_CPUS);
+		return 1;
+	}
+	qemu_plugin_register_vcpu_tb_trans_cb(id, translated);
+	return 0;
+}

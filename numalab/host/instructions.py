@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Exact profiles of guests on the virtual clock: QEMU counts the instructions of each call path of the
+kernel.
+
+instructions.c is the plugin of QEMU that counts; it is compiled here once and tried with the QEMU that would
+load it. Not here: the words that load it (domain), saying when to count (measure.agent), what it reads and
+writes (measure.call_paths).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from pathlib import Path
+
+from numalab.core import paths, state
+from numalab.core.errors import CommandFailed, HostError
+from numalab.core.log import note
+from numalab.core.process import Deadline, run
+from numalab.host.domain import plugin_option
+from numalab.host.hypervisor import Host
+
+SOURCE = Path(__file__).with_suffix(".c")
+COMPILE = ("-O2", "-fPIC", "-fvisibility=hidden", "-shared")
+TRY_SECONDS = 20.0
+
+
+def plugin(host: Host, deadline: Deadline) -> str:
+    """The plugin's file, which the host's QEMU loads; '' where it is not to be had, which one line says."""
+    try:
+        return str(_plugin(host, deadline))
+    except HostError as error:
+        note(f"instructions are not counted, call graphs are sampled in the guest instead: {error}")
+        return ""
+
+
+def _plugin(host: Host, deadline: Deadline) -> Path:
+    if host.where.ssh:
+        raise HostError(f"{host.where.ssh} is another machine")
+    can = host.capabilities(deadline)
+    if can.confined_by:
+        raise HostError(f"{' and '.join(can.confined_by)} does not let QEMU load programs")
+    if not (compiler := shutil.which("cc") or shutil.which("gcc")):
+        raise HostError("there is no C compiler here")
+    # By its content; QEMU checks the version of its interface when it loads it.
+    key = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
+    path = state.folder("emulator") / f"instructions-{key}.so"
+    try:
+        if not path.exists():
+            part = state.scratch(path)
+            run([compiler, *COMPILE, "-o", part, SOURCE], deadline=deadline)
+            part.rename(path)
+        words = [can.emulator, "-machine", "none", "-accel", "tcg", "-display", "none", "-monitor", "stdio"]
+        run(
+            [*words, "-plugin", plugin_option(str(path), "/dev")],
+            deadline=deadline.within(TRY_SECONDS),
+            input=b"quit\n",
+        )
+    except CommandFailed as error:
+        last = (error.evidence.strip() or str(error)).splitlines()[-1]
+        raise HostError(f"{paths.label(SOURCE)}: {last}") from error
+    return path

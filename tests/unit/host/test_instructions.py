@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""QEMU's plugin: compiled once, and where it is not to be had."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from numalab.core.process import Deadline
+from numalab.host import instructions
+from numalab.host.hypervisor import Capabilities
+from numalab.host.remote import Where
+from tests.unit.makers import FakeHost
+
+
+class Qemu(FakeHost):
+    """A host with that program as QEMU."""
+
+    def __init__(self, qemu: str, ssh: str = "", confined_by: tuple[str, ...] = ()) -> None:
+        super().__init__()
+        self.where = Where(ssh)
+        self.can = Capabilities(emulator=qemu, machines=frozenset(), confined_by=confined_by)
+
+    def capabilities(self, deadline: Deadline) -> Capabilities:
+        """What libvirt says."""
+        return self.can
+
+
+@pytest.mark.usefixtures("lab_state")
+@pytest.mark.parametrize(
+    ("host", "why"),
+    [
+        (Qemu("/bin/true", ssh="root@far"), "root@far is another machine"),
+        (Qemu("/bin/true", confined_by=("apparmor",)), "apparmor does not let QEMU load programs"),
+        (Qemu("/bin/false"), "exit status 1"),
+    ],
+)
+def test_not_to_be_had(host: Qemu, why: str, deadline: Deadline, caplog: pytest.LogCaptureFixture) -> None:
+    assert instructions.plugin(host.real(), deadline) == ""
+    (line,) = caplog.messages
+    assert "instructions are not counted" in line
+    assert why in line
+
+
+@pytest.mark.usefixtures("lab_state")
+def test_a_host_without_a_compiler(
+    deadline: Deadline, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    assert instructions.plugin(Qemu("/bin/true").real(), deadline) == ""
+    assert "no C compiler" in caplog.text
+
+
+def test_compiled_once(lab_state: Path, deadline: Deadline) -> None:
+    host = Qemu("/bin/true").real()
+    first = Path(instructions.plugin(host, deadline))
+    made = first.stat().st_mtime_ns
+    assert Path(instructions.plugin(host, deadline)) == first
+    assert first.stat().st_mtime_ns == made
+    assert first.is_relative_to(lab_state / "emulator")
