@@ -206,11 +206,19 @@ def share_kept(begin: Moment, end: Moment) -> float | None:
     The vCPUs lost the time in which they waited, but no more than others took: more vCPUs than CPUs wait for
     each other. What a hypervisor below this machine took is in neither.
     """
+    if (lost := seconds_kept(begin, end)) is None:
+        return None
+    assert begin.vcpus
+    assert end.vcpus
+    ran = end.vcpus.ran - begin.vcpus.ran
+    return lost / (ran + lost) if ran + lost > LEAST_SECONDS else 0.0
+
+
+def seconds_kept(begin: Moment, end: Moment) -> float | None:
+    """Processor seconds that a guest's vCPUs asked for and others took; None where they are not known."""
     if begin.vcpus is None or end.vcpus is None:
         return None
-    ran = end.vcpus.ran - begin.vcpus.ran
-    lost = min(end.vcpus.waited - begin.vcpus.waited, _seconds_of_others(begin, end))
-    return lost / (ran + lost) if ran + lost > LEAST_SECONDS else 0.0
+    return min(end.vcpus.waited - begin.vcpus.waited, _seconds_of_others(begin, end))
 
 
 def _seconds_of_others(begin: Moment, end: Moment) -> float:

@@ -271,6 +271,9 @@ def _phase(
         except ValueError:  # other output on standard error
             return
         if isinstance(sample, dict):
+            if "t" in sample and (kept := _kept(guest, begin, deadline)) is not None:
+                sample["host"] = {"kept": kept}
+                line = json.dumps(sample)
             room -= len(line)
             if room >= 0:  # bounded: the guest could send any number
                 samples.append(line)
@@ -364,6 +367,16 @@ def _moment(guest: Guest, deadline: Deadline) -> machine.Moment | None:
             machine.vcpu_time(qemu) if qemu else None,
         )
     return None
+
+
+def _kept(guest: Guest, begin: machine.Moment | None, deadline: Deadline) -> float | None:
+    """Processor seconds that others took from the guest's vCPUs since `begin`; None where they are not known,
+    as on another machine, where the question would take an SSH session for each sample."""
+    if begin is None or begin.vcpus is None or guest.host.where.ssh:
+        return None
+    now = _moment(guest, deadline)
+    kept = machine.seconds_kept(begin, now) if now else None
+    return None if kept is None else round(kept, 2)
 
 
 def _host_shares(begin: machine.Moment | None, end: machine.Moment | None) -> dict[str, float]:

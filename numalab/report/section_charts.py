@@ -204,6 +204,10 @@ def over_time(boots: MeasuredBoots, judged: Iterable[str]) -> list[Group]:
                     NUMA.get(counter, counter), "pages" if runs_samples.level(counter) else "", lines, kernels
                 )
             )
+        taken = [
+            (boot, kernel, line) for boot, kernel, samples in sampled if (line := runs_samples.kept(samples))
+        ]
+        plots.append(charts.over_time("taken from the vCPUs by others on the host", "s", taken, kernels))
         nodes = [
             (boot, kernel, pages)
             for boot, kernel, samples in sampled

@@ -2,8 +2,10 @@
 """Samples of a phase -> counters over time, pages by node and by zone. Pure; `record.samples` reads them.
 
 A sample is {"t": seconds since the phase began, "vmstat": {counter: absolute value}, "node0.vmstat": {…},
-"node0.DMA32": {…}, "trace": {event: count}}. The last two are of /proc/zoneinfo and of tracepoints; samples
-of earlier versions and those at a phase's edges have none.
+"node0.DMA32": {…}, "trace": {event: count}, "host": {"kept": seconds}}. The last three are of
+/proc/zoneinfo, of tracepoints, and of the host: processor time that others took from the guest's vCPUs since
+the phase began.
+Samples of earlier versions and those at a phase's edges have none of these.
 Absent is absent: a sample without a counter is no point of its line. Not here: drawing (report.charts).
 """
 
@@ -104,6 +106,11 @@ def series(samples: Sequence[Sample], counter: str) -> Series:
     ]
     start = 0.0 if level(counter) or not points else points[0][1]
     return [(t, value - start) for t, value in points]
+
+
+def kept(samples: Sequence[Sample]) -> Series:
+    """Processor seconds of the host that others took from the guest's vCPUs, since the phase began."""
+    return [(float(sample["t"]), float(sample["host"]["kept"])) for sample in samples if "host" in sample]
 
 
 def rates(samples: Sequence[Sample]) -> dict[str, Rate]:

@@ -676,6 +676,20 @@ def test_samples(mine: FakeGuest) -> None:
     assert (folder / "phases" / "01-only" / "samples.jsonl").read_text() == f"{lines[0]}\n{lines[-1]}\n"
 
 
+def test_samples_say_what_the_host_took(mine: FakeGuest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Since the phase began. The host's other work is 30 s for each time that it is asked (fixture qemu)."""
+    waits = itertools.count(step=5)
+    monkeypatch.setattr(FakeHost, "qemu", lambda *_: 4711, raising=False)
+    monkeypatch.setattr(machine, "vcpu_time", lambda _: machine.VcpuTime(ran=50.0, waited=float(next(waits))))
+    mine.stderr = [json.dumps({"t": t}) for t in (2.0, 4.0)] + [json.dumps({"other": 1})]
+    _, folder = ran(mine)
+    assert [sample.get("host") for sample in record.samples(folder, 1, "only")] == [
+        {"kept": 5.0},
+        {"kept": 10.0},
+        None,
+    ]
+
+
 def test_samples_of_a_phase_that_breaks_are_kept(mine: FakeGuest) -> None:
     mine.stderr, mine.runner = ['{"t": 2.0}'], lost
     with pytest.raises(GuestLost):

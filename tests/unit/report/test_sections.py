@@ -200,6 +200,15 @@ def test_no_samples_no_section() -> None:
     assert not build(*map(boot, pair()))[0].over_time
 
 
+def test_what_the_host_took_is_drawn_over_time() -> None:
+    found = [{**sample, "host": {"kept": sample["t"] / 2}} for sample in samples({"pgfault": 50})]
+    (group, *_) = build(boot(run("6.1", TOUCH), sampled=found))[0].over_time
+    assert (group.plots[-1].title, group.plots[-1].unit) == (
+        "taken from the vCPUs by others on the host",
+        "s",
+    )
+
+
 def test_samples_without_nodes() -> None:
     """A kernel without nodeN/vmstat has lines over time, but no memory by node."""
     found = [
