@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """An image's base, booted and provisioned by the lab itself: what Packer does, where there is none.
 
-The machine is the one of images/NAME.pkr.hcl. Not here: how a base is made, what becomes of the disk (image).
+The machine is the one of images/guest.pkr.hcl. Not here: how a base is made, what becomes of the disk
+(image).
 """
 
 from __future__ import annotations

@@ -40,6 +40,8 @@ INIT = "/usr/local/sbin/lab-init"
 INIT_WORD, ROUTE_WORD = f"init={INIT}", "numalab.route"
 """The words on the kernel command line that have it run, and have it set up a default route."""
 _INIT_FILE = f"playbooks/roles/guest/files/root{INIT}"
+TEMPLATE = "images/guest.pkr.hcl"
+"""Packer's template, of all images."""
 ROOT_START = 2 * MIB
 """Start of the root partition; before it are the GPT and a BIOS boot partition for GRUB."""
 PARTITION = "6e756d61-6c61-4b00-8000-000000000001"
@@ -54,7 +56,7 @@ BUILD_SECONDS = 40 * 60.0
 
 
 class ImageRecipe(Value):
-    """images/NAME.yml. The Packer template NAME.pkr.hcl is beside it."""
+    """images/NAME.yml: what differs between images."""
 
     description: str
     suite: Annotated[str, Field(pattern="^[a-z]+$")]
@@ -103,7 +105,7 @@ def inputs(name: str, base: Path | None, deadline: Deadline) -> dict[str, str]:
     """All inputs of the image -> their hashes."""
     files = [
         paths.find(f"images/{name}.yml"),
-        paths.find(f"images/{name}.pkr.hcl"),
+        paths.find(TEMPLATE),
         paths.ROOT / "playbooks" / recipe(name).playbook,
     ]
     files += sorted(path for path in (paths.ROOT / "playbooks/roles/guest").rglob("*") if path.is_file())
@@ -499,7 +501,7 @@ def _packer(
                         "-color=false",
                         "-var-file",
                         scratch / "vars.pkrvars.json",
-                        paths.find(f"images/{name}.pkr.hcl"),
+                        paths.find(TEMPLATE),
                     ]
                 ),
                 deadline=deadline,

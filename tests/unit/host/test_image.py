@@ -62,7 +62,7 @@ def test_inputs_are_the_files_that_matter(deadline: Deadline) -> None:
     hashes = image.inputs(NAME, None, deadline)
     assert {
         f"images/{NAME}.yml",
-        f"images/{NAME}.pkr.hcl",
+        "images/guest.pkr.hcl",
         "playbooks/guest.yml",
         "ssh key",
         "format",
@@ -77,7 +77,7 @@ def test_inputs_are_the_files_that_matter(deadline: Deadline) -> None:
     "path",
     [
         f"images/{NAME}.yml",
-        f"images/{NAME}.pkr.hcl",
+        "images/guest.pkr.hcl",
         "playbooks/guest.yml",
         "playbooks/roles/guest/tasks/main.yml",
         "playbooks/roles/guest/files/new",

@@ -15,7 +15,7 @@ variable "ansible" { type = string }      # ansible-playbook of the lab's enviro
 variable "ansible_vars" { type = string } # JSON
 variable "timeout" { type = string }
 
-source "qemu" "debian12" {
+source "qemu" "guest" {
   iso_url          = var.base
   iso_checksum     = "none"
   disk_image       = true
@@ -44,7 +44,7 @@ source "qemu" "debian12" {
 }
 
 build {
-  sources = ["source.qemu.debian12"]
+  sources = ["source.qemu.guest"]
 
   provisioner "ansible" {
     command         = var.ansible
