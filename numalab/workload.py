@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
+import tarfile
+import zlib
+from lzma import LZMAError
 from pathlib import Path
 
+from numalab.core.errors import InputError
 from numalab.model import MKFS_XFS, Phase
 
 COMPILE_SECONDS = 180.0
@@ -28,6 +33,41 @@ def compile_c(source: Path, target: str, *flags: str) -> Phase:
 
 def _whole(source: Path) -> str:
     return re.sub(r'^#include "([\w.-]+)"\n', lambda line: _whole(source.with_name(line[1])), source.read_text(), flags=re.MULTILINE)
+
+
+def user_tarball(workload: str, variable: str, name: str, member: str, lacking: str) -> Path:
+    """A tar archive that the user names in an environment variable. InputError when it is not there, is cut off, or has no
+    member whose name begins with `member`, a regular expression; `lacking` says then what is not in it."""
+    tarball = Path(name)
+    about = f"{workload}: {variable}={tarball}"
+    if not tarball.is_file():
+        raise InputError(f"{about}: there is no such file")
+    try:
+        status = tarball.stat()
+        members = _members(tarball, status.st_size, status.st_mtime_ns)
+    except (OSError, EOFError, tarfile.TarError, zlib.error, LZMAError) as error:
+        reason = str(error).partition("\n")[0].rstrip(":")  # tarfile tells of each compression that it tried
+        raise InputError(f"{about}: it is no whole tar archive ({reason}): get it again") from error
+    if not any(re.match(member, one) for one in members):
+        raise InputError(f"{about}: {lacking}")
+    return tarball
+
+
+@functools.lru_cache(maxsize=2)
+def _members(tarball: Path, _size: int, _mtime_ns: int) -> tuple[str, ...]:
+    """The names in a tar archive, which is read to its end. Raises what reading a broken one raises."""
+    with tarfile.open(tarball) as archive:
+        names = archive.getnames()
+        stream = archive.fileobj
+        assert stream is not None  # of an open archive
+        # tarfile takes the end of the file for that of the archive, which is a block of zeros; a compressed one has its
+        # checksum after that.
+        stream.seek(archive.offset)
+        if stream.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+            raise EOFError("its end is missing")
+        while stream.read(1 << 20):
+            pass
+    return tuple(names)
 
 
 def mkfs_xfs(options: str) -> str:

@@ -1,7 +1,8 @@
 /*
  * Processes whose threads zero a buffer of their process, over and over: all of it (shared), or a slice each (own, slice).
  * Where the memory lies at first is as in the original programs: with "shared" and "own" every thread first zeroes all of
- * the buffer, so that each page lies wherever some thread came first; with "slice" the main thread does, on its node.
+ * the buffer, bound to node 0 or to node 1, the same for all, by the second in which it began (NO_BIND_FORCE_SAME_NODE, with
+ * which they are built); with "slice" the main thread does, on its node.
  */
 #include "lab.h"
 #include <sys/wait.h>
@@ -10,6 +11,7 @@ static enum { SHARED, OWN, SLICE } kind;
 static size_t size, part;
 static long passes, huge;
 static char *buffer;
+static unsigned long first;	/* node, as a mask */
 
 static void pass(char *place, size_t length)
 {
@@ -17,13 +19,23 @@ static void pass(char *place, size_t length)
 	__asm__ volatile("" ::: "memory");	/* so that every pass is made */
 }
 
+/* Memory that the calling thread touches first is of this node; of any, without one. */
+static void bind(unsigned long mask)
+{
+	if (syscall(SYS_set_mempolicy, mask ? MPOL_BIND : MPOL_DEFAULT, mask ? &mask : NULL, mask ? 8 * sizeof(mask) : 0))
+		die("set_mempolicy");
+}
+
 static void *zero(void *me)
 {
 	char *place = kind == SHARED ? buffer : buffer + (long)me * part;
 	size_t length = kind == SHARED ? size : part;
 
-	if (kind != SLICE)
+	if (kind != SLICE) {
+		bind(first);
 		pass(buffer, size);
+		bind(0);
+	}
 	for (long i = 0; i < passes; i++)
 		pass(place, length);
 	return NULL;
@@ -58,6 +70,7 @@ int main(int argc, char **argv)
 	huge = number(argv[6]);
 	if (!processes || !threads)
 		usage("1 or more processes and threads");
+	first = access("/sys/devices/system/node/node1", F_OK) ? 1 : 1ul << (time(NULL) & 1);
 	for (long i = 0; i < processes; i++) {
 		pid_t child = fork();
 

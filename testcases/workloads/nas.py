@@ -12,13 +12,8 @@ arrays in a file there, mapped MAP_SHARED, so that they are dirty file pages the
 
 from __future__ import annotations
 
-import functools
 import os
-import re
-import tarfile
-import zlib
 from enum import StrEnum
-from lzma import LZMAError
 from pathlib import Path
 from typing import Annotated
 
@@ -26,7 +21,7 @@ from pydantic import Field
 
 from numalab.core.errors import InputError
 from numalab.model import Phase, SizeClass, Value
-from numalab.workload import compile_c, mkfs
+from numalab.workload import compile_c, mkfs, user_tarball
 
 VARIABLE = "LAB_NPB"
 DISK = "/dev/disk/by-id/virtio-data"
@@ -52,7 +47,7 @@ WTIME = wtime.c
 """
 """config/make.def of NPB 3.3 and 3.4. What gfortran 10 and later refuse of 3.3: arguments of another type (legacy), and in
 common/randi8.f the constant X'00003FFFFFFFFFFF', which ought to be Z'…' (invalid-boz)."""
-OMP = re.compile(r"(\./)?([^/]+/){0,2}NPB3[^/]*-OMP(/|$)")
+OMP = r"(\./)?([^/]+/){0,2}NPB3[^/]*-OMP(/|$)"
 """A member of the tarball in NPB's OpenMP folder, which `_unpack` looks for as deep."""
 
 
@@ -115,35 +110,8 @@ def files(params: Params) -> dict[str, Path]:
     """The user's tarball, when one is named. Raises InputError when it is not there, is cut off or is no NPB."""
     if not params.tarball:
         return {}
-    tarball = Path(params.tarball)
-    if not tarball.is_file():
-        raise InputError(f"nas: {VARIABLE}={tarball}: there is no such file")
-    try:
-        about = tarball.stat()
-        there = _holds_npb(tarball, about.st_size, about.st_mtime_ns)
-    except (OSError, EOFError, tarfile.TarError, zlib.error, LZMAError) as error:
-        reason = str(error).partition("\n")[0].rstrip(":")  # tarfile tells of each compression that it tried
-        raise InputError(f"nas: {VARIABLE}={tarball}: it is no whole tar archive ({reason}): get it again") from error
-    if not there:
-        raise InputError(f"nas: {VARIABLE}={tarball}: there is no folder NPB3.x-OMP in it; NPB's site has 3.3.1 and 3.4 with it")
-    return {TARBALL: tarball}
-
-
-@functools.lru_cache(maxsize=1)
-def _holds_npb(tarball: Path, _size: int, _mtime_ns: int) -> bool:
-    """Whether NPB's OpenMP folder is in a tar archive, which is read to its end. Raises what reading a broken one raises."""
-    with tarfile.open(tarball) as archive:
-        names = archive.getnames()
-        stream = archive.fileobj
-        assert stream is not None  # of an open archive
-        # tarfile takes the end of the file for that of the archive, which is a block of zeros; a compressed one has its
-        # checksum after that.
-        stream.seek(archive.offset)
-        if stream.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
-            raise EOFError("its end is missing")
-        while stream.read(1 << 20):
-            pass
-    return any(OMP.match(name) for name in names)
+    lacking = "there is no folder NPB3.x-OMP in it; NPB's site has 3.3.1 and 3.4 with it"
+    return {TARBALL: user_tarball("nas", VARIABLE, params.tarball, OMP, lacking)}
 
 
 def phases(params: Params) -> tuple[Phase, ...]:
