@@ -3,7 +3,7 @@
 Reads a JSON object on standard input: {"command": shell command, "files": [globs], "limit": seconds}, and
 optionally "trace": [system:event] to be counted, "sample": seconds between samples, "profile": samples a
 second of a call-graph profile, "marked": whether QEMU is told of the command's edges. Prints one: {"before": {path: text}, "after": …, "status", "elapsed", "user",
-"system", "stdout", "stderr", "timed_out", "load", "profile"}. Each sample goes to standard error as it is
+"system", "stdout", "stderr", "timed_out", "load", "event": what a profile samples by, "profile"}. Each sample goes to standard error as it is
 taken: {"t": seconds, "vmstat": {name: value}, "node0.vmstat": …, "node0.DMA32": {name: value}, "trace": {event:
 count}}. Standard library only; nothing of numalab is in the guest. The snapshots are taken right at the command's edges, so that neither SSH
 nor this interpreter's start is counted.
@@ -35,6 +35,7 @@ OF_A_ZONE = (  # what a sample keeps of each zone: since 4.8 nr_zone_*, before t
     "nr_zone_write_pending", "nr_inactive_file", "nr_active_file", "nr_dirty", "nr_writeback",
 )
 MOST = 240  # samples of a phase; a longer one is sampled more rarely
+CYCLES = "/sys/bus/event_source/devices/cpu"
 MARK = 0x6E6C6200  # as in host/instructions.c
 STACKS = "/root/numalab-perf.data"  # /run is small, and a profile is not
 
@@ -228,9 +229,10 @@ class Marks:
 def measured(about: dict[str, Any], trace: Tracepoints) -> dict[str, object]:
     """The command between two snapshots, ended with all that it started when its limit passes."""
     words, done = ["/bin/sh", "-c", about["command"]], threading.Event()
+    # An emulated guest has no cycle counter to sample by, nor has one under KVM without a virtual PMU.
+    event = "cycles" if os.path.exists(CYCLES) else "cpu-clock"  # noqa: PTH110
     if about.get("profile"):
-        # cpu-clock: an emulated guest has no cycle counter to sample by.
-        words = ["perf", "record", "-q", "-a", "-g", "-e", "cpu-clock", "-F", str(about["profile"]), "-o", STACKS, "--", *words]
+        words = ["perf", "record", "-q", "-a", "-g", "-e", event, "-F", str(about["profile"]), "-o", STACKS, "--", *words]
     marks = Marks() if about.get("marked") else None
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         threads = kswapd()
@@ -266,7 +268,7 @@ def measured(about: dict[str, Any], trace: Tracepoints) -> dict[str, object]:
         return {
             "before": before, "after": after, "status": os.waitstatus_to_exitcode(status), "elapsed": elapsed,
             "user": usage.ru_utime, "system": usage.ru_stime, "stdout": tail(out), "stderr": tail(err),
-            "timed_out": timed_out, "load": os.getloadavg()[0],
+            "timed_out": timed_out, "load": os.getloadavg()[0], "event": event,
         }
 
 

@@ -34,7 +34,7 @@ from numalab.host.domain import INSTRUCTION_FILES
 from numalab.measure import call_paths, kernel_facts, programs
 from numalab.model import catalog, verification
 from numalab.model.case import Place
-from numalab.model.run import PhaseResult, Run
+from numalab.model.run import INSTRUCTIONS, PhaseResult, Run
 from numalab.model.values import Clock, Phase, SizeClass, Value, check_name, first_line, jsonable
 from numalab.runs import counters, record
 
@@ -296,6 +296,7 @@ def _phase(
     try:
         answer = json.loads(text)
         if counted:
+            answer["event"] = INSTRUCTIONS
             answer["profile"] = call_paths.folded((guest.directory / PROFILE).read_text(), names)
         record.write_phase(
             folder,
@@ -334,6 +335,7 @@ def _phase(
         output=record.output(folder, index, phase.name),
         guest_load=used["load"],
         host_load=machine.load(guest.host.where, deadline),
+        profiled=answer.get("event", "") if "profile" in answer else "",
         **_host_shares(begin, end),
     )
 

@@ -25,6 +25,10 @@ class Memory(Value):
     """The anonymous pages that were parts of transparent huge pages."""
 
 
+INSTRUCTIONS = "instructions"
+"""What a profile counts on the virtual clock, where QEMU can (PhaseResult.profiled)."""
+
+
 class PhaseResult(Value):
     """A phase's result. Times in seconds; `counters`: differences by source (vmstat, node0.vmstat, …)."""
 
@@ -48,6 +52,9 @@ class PhaseResult(Value):
     host_kept: float | None = None
     """The share of the processor time that the guest's vCPUs asked for, 0 to 1, which other programs took;
     None in older runs and where guests run on another machine."""
+    profiled: str = ""
+    """What the phase's profile counts: instructions, or samples by cycles or cpu-clock; '' without one, and in
+    older runs (cpu-clock)."""
 
 
 class Run(Stored):

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from numalab.analysis import metrics
-from numalab.model.run import Run
+from numalab.model.run import INSTRUCTIONS, Run
 from numalab.model.values import Value
 from numalab.report import charts
 from numalab.report.chart import Plot
@@ -256,17 +256,18 @@ def profiles(boots: MeasuredBoots) -> list[Group]:
         for kernel in unique(kernel for kernel, boot in boots if phase in boot.stacks):
             of = [boot for name, boot in boots if name == kernel and phase in boot.stacks]
             # A sample is one of thousands, an instruction one of billions: they do not add up.
-            for unit in unique(unit_of(boot) for boot in of):
-                stacks = [boot.stacks[phase] for boot in of if unit_of(boot) == unit]
+            for unit in unique(unit_of(boot, phase) for boot in of):
+                stacks = [boot.stacks[phase] for boot in of if unit_of(boot, phase) == unit]
                 title = f"{kernel}, {len(stacks)} boot{'s' * (len(stacks) != 1)}"
                 plots.append(charts.flame(title, profile.merged(stacks), unit))
         groups.append(_group(f"Phase {phase}", plots))
     return [group for group in groups if group.plots]
 
 
-def unit_of(boot: MeasuredBoot) -> str:
-    """What a boot's profile counts."""
-    return "instructions" if boot.run.guest.spec.instructions else "samples"
+def unit_of(boot: MeasuredBoot, phase: str) -> str:
+    """What a boot's profile of a phase counts."""
+    counted = boot.run.phase(phase).profiled
+    return counted if counted == INSTRUCTIONS else f"samples by {counted or 'cpu-clock'}"
 
 
 def _group(title: str, plots: Iterable[Plot | None]) -> Group:

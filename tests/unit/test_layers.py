@@ -34,7 +34,7 @@ class Layer(NamedTuple):
 LAYERS = (
     Layer("core", "", {"core"}),
     Layer("model", "core", {"model"}),
-    Layer("workload", "model", {"workload"}),
+    Layer("workload", "core model", {"workload"}),
     # The wing that never needs a guest.
     Layer("runs", "core model", {"runs"}),
     Layer("analysis", "core model runs", {"analysis"}),

@@ -412,7 +412,8 @@ def perf(program: Callable[[str, str], Path], tmp_path: Path) -> Path:
     program("perf", PERF.replace("{place}", str(tmp_path)))
     (tmp_path / "told").write_text(TOLD)
     script = tmp_path / "inside.py"
-    script.write_text(SCRIPT.read_text().replace(runner.STACKS, f"{tmp_path}/stacks"))
+    text = SCRIPT.read_text().replace(runner.STACKS, f"{tmp_path}/stacks")
+    script.write_text(text.replace(runner.CYCLES, f"{tmp_path}/cycles"))
     return script
 
 
@@ -426,6 +427,13 @@ def test_a_profile_is_folded(perf: Path, tmp_path: Path) -> None:
     assert (told["status"], told["stdout"]) == (4, "out\n"), "they are the command's"
     assert {"-a", "-g", "cpu-clock", "99"} <= set((tmp_path / "words").read_text().split())
     assert not (tmp_path / "stacks").exists()
+
+
+def test_cycles_where_the_guest_counts_them(perf: Path, tmp_path: Path) -> None:
+    assert json.loads(ran({"command": "true", "profile": 99}, script=perf).stdout)["event"] == "cpu-clock"
+    (tmp_path / "cycles").mkdir()
+    assert json.loads(ran({"command": "true", "profile": 99}, script=perf).stdout)["event"] == "cycles"
+    assert "cycles" in (tmp_path / "words").read_text().split()
 
 
 def test_no_profile_unless_asked(perf: Path, tmp_path: Path) -> None:

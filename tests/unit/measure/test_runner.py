@@ -600,12 +600,13 @@ def test_options_reach_the_runner_and_the_record(mine: FakeGuest) -> None:
 
 def test_a_profile_is_of_measured_phases(mine: FakeGuest) -> None:
     mine.runner = lambda about: json.dumps(
-        TOLD | ({"profile": "main;flush_tlb_mm_range 3\n"} if about["profile"] else {})
+        TOLD | ({"event": "cycles", "profile": "main;flush_tlb_mm_range 3\n"} if about["profile"] else {})
     )
     _, folder = ran(mine, profile_hz=49)
     assert [about["profile"] for about in mine.sent] == [0, 49]
     assert (folder / "phases" / "01-only" / "profile.folded").read_text() == "main;flush_tlb_mm_range 3\n"
     assert not (folder / "phases" / "00-make" / "profile.folded").exists()
+    assert [result.profiled for result in record.read(folder).phases] == ["", "cycles"]
 
 
 def test_counts_of_tracepoints(mine: FakeGuest) -> None:

@@ -224,8 +224,8 @@ def test_profiles_of_a_kernel_are_added_up() -> None:
     boots = [boot(item, stacks={("a", "b"): 3}) for item in pair(2)]
     (group,) = build(*boots)[0].profiles
     assert [(plot.title, plot.unit) for plot in group.plots] == [
-        ("6.1-slowscan-before, 2 boots", "6 samples"),
-        ("6.1, 2 boots", "6 samples"),
+        ("6.1-slowscan-before, 2 boots", "6 samples by cpu-clock"),
+        ("6.1, 2 boots", "6 samples by cpu-clock"),
     ]
 
 
