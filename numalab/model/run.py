@@ -53,8 +53,8 @@ class PhaseResult(Value):
     """The share of the processor time that the guest's vCPUs asked for, 0 to 1, which other programs took;
     None in older runs and where guests run on another machine."""
     profiled: str = ""
-    """What the phase's profile counts: instructions, or samples by cycles or cpu-clock; '' without one, and in
-    older runs (cpu-clock)."""
+    """What the phase's profile counts: instructions, or samples by cycles or cpu-clock; '' without one, and
+    in older runs (cpu-clock)."""
 
 
 class Run(Stored):
