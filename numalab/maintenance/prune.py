@@ -28,6 +28,7 @@ from numalab.model.guest import GuestRecord
 
 _ID = re.compile(r"(debian-[\d.]+-|git-|tar-)[0-9a-f]{16}")
 """The source's id at the start of the name of a source, a build tree or a configuration."""
+_LAYOUT = re.compile(r"\+ layout (\d+)")
 LOCK_SECONDS = 1.0
 
 
@@ -158,10 +159,29 @@ def _kept(image: Image | None, deadline: Deadline) -> Kept:
             kept.beginnings += (_beginning(kernel.recipe.source),)
             continue
         kept.kernels.add(f"{plan.name}-{plan.key}")
+        for number in _layouts(plan.name):
+            laid_out = kernel.model_copy(update={"layout": number})
+            with contextlib.suppress(LabError):
+                other = build.make_plan(
+                    laid_out, image if kernel.needs_image else None, deadline, fetch=False
+                )
+                if other:
+                    kept.kernels.add(f"{other.name}-{other.key}")
         kept.builds.add(plan.build)
         kept.sources.add(plan.tree.id)
         kept.downloads |= {Path(plan.tree.tarball).name, Path(plan.tree.tarball).parent.name}
     return kept
+
+
+def _layouts(name: str) -> set[int]:
+    """The numbers of a kernel's builds that differ in layout only and are there (run --builds)."""
+    numbers = set()
+    for place in state.folder("kernels").glob(f"{name}-*"):
+        with contextlib.suppress(LabError):
+            built = build.at(place)
+            matches = (_LAYOUT.fullmatch(label) for label in built.patches) if built else ()
+            numbers |= {int(match[1]) for match in matches if match}
+    return numbers
 
 
 def _beginning(source: Source) -> str:

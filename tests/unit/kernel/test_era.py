@@ -25,8 +25,8 @@ from numalab.host.image import Image
 from numalab.kernel import boot as kernel_boot
 from numalab.kernel import build as kernel_build
 from numalab.kernel import era as kernel_era
-from numalab.kernel import recipe, source, toolchain
-from numalab.kernel.build import BuildPlan
+from numalab.kernel import layout, recipe, source, toolchain
+from numalab.kernel.build import BuildPlan, Built
 from numalab.kernel.era import Container, Era
 from numalab.kernel.patch import touched
 from numalab.kernel.toolchain import Builder, Tools
@@ -634,6 +634,24 @@ def test_source_is_for_git_kernels(linux: Path, lab_state: Path) -> None:
     assert source.linux_git() == str(linux)
 
 
+def built(place: Path, number: int) -> None:
+    """The manifest of a kernel's build with this layout."""
+    (place / "bzImage").write_text("x")
+    known = Built(
+        name="6.1",
+        key=place.name.rpartition("-")[2],
+        directory=str(place),
+        release="6.1",
+        seconds=1,
+        patches=(f"+ layout {number}",),
+        source="s",
+        compiler="gcc",
+        bzimage_bytes=1,
+        modules=False,
+    )
+    (place / "manifest.json").write_text(known.model_dump_json())
+
+
 def test_prune(lab_state: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """What a recipe leads to stays, and so does what it may lead to when its source is not available."""
     now = BuildPlan(
@@ -649,7 +667,9 @@ def test_prune(lab_state: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         source = kernel.recipe.source
         if source.git:
             raise InputError("no tree")
-        return now.model_copy(update={"name": kernel.name}) if source.debian_source == "6.1" else None
+        pads = (layout.patch(kernel.name, kernel.layout),) if kernel.layout else ()
+        mine = now.model_copy(update={"name": kernel.name, "patches": pads})
+        return mine if source.debian_source == "6.1" else None
 
     monkeypatch.setattr(kernel_build, "make_plan", plan)
     monkeypatch.setattr(guest, "names", lambda: ["g"])
@@ -703,6 +723,13 @@ def test_prune(lab_state: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     ]
     for name in (*stays, *goes):
         (lab_state / name).mkdir(parents=True)
+    # Builds of `run --builds`: of today's recipe, and of one that has changed since.
+    laid_out = now.model_copy(update={"patches": (layout.patch("6.1", 2),)})
+    for number, key in ((2, laid_out.key), (1, "8" * 16)):
+        place = lab_state / "kernels" / f"6.1-{key}"
+        place.mkdir()
+        built(place, number)
+        (stays if number == 2 else goes).append(f"kernels/{place.name}")
     paths = prune.candidates(None, Deadline.after(60))
     assert sorted(str(path.relative_to(lab_state)) for path in paths) == sorted(goes)
     assert all(prune.remove(path) for path in paths)
