@@ -7,17 +7,13 @@ busy host.
 
     .venv/bin/python benchmarks/clock.py --stored EXPERIMENT…
 
-    .venv/bin/python benchmarks/clock.py migratefail --boots 3 --shift 1 --shift 3 --shift 5
-
 Runs the case once for each clock and load, or takes stored experiments, and prints for each kernel and each
 metric that decides: the mean over the boots, their standard deviation (of the logarithms: 1.0 % is 1.0 %),
 and the least factor that three boots of each kernel can tell from chance. HOST is the most of the host's
 processor time that others took in a measured phase, guests of the same experiment included. --load busy
 runs an endless loop for each of the host's CPUs. With --again each experiment is made a second time with
 the same seeds; SAME SEED is then the standard deviation of boots with one seed: 0 if the clock and the seed
-decided everything. --shift runs the case with instructions of 2**N ns instead, in a state directory of its
-own beside the lab's, which is removed; HOST S is then the host's seconds for each boot, GUEST S the guest's
-in the phase. Other options go to lab.py run (--side-by-side 1). The virtual clock needs QEMU 8.1 or
+decided everything. Other options go to lab.py run (--side-by-side 1). The virtual clock needs QEMU 8.1 or
 later (lab.py doctor).
 """
 
@@ -31,8 +27,6 @@ import re
 import statistics
 import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -40,7 +34,6 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from numalab.analysis import calibration, effect, error_rates, metrics  # noqa: E402
-from numalab.core import state  # noqa: E402
 from numalab.model.case import Arm  # noqa: E402
 from numalab.model.run import Run  # noqa: E402
 from numalab.model.values import Clock  # noqa: E402
@@ -61,14 +54,6 @@ HEAD: tuple[str, ...] = (
     "SAME SEED",
     "LEAST FACTOR",
 )
-SHIFTED = """
-import sys
-from numalab.host import domain
-domain.ICOUNT = ("-icount", "shift={shift},sleep=on")
-from numalab.cli.main import main
-sys.argv[0] = "lab.py"
-main()
-"""
 VERDICTS = (0, 1, 3)
 """Exit statuses of a `run` that came to an answer: holds, does not hold, cannot tell."""
 
@@ -88,12 +73,10 @@ def load(kind: str) -> Iterator[None]:
             loop.wait()
 
 
-def experiment(case: str, boots: int, clock: str, words: Sequence[str], shift: int = 3) -> list[Run]:
+def experiment(case: str, boots: int, clock: str, words: Sequence[str]) -> list[Run]:
     """The runs of one experiment with the case."""
-    lab = [sys.executable, "-c", SHIFTED.format(shift=shift)]
     done = subprocess.run(
-        [*lab, "run", case, "--boots", str(boots), "--clock", clock, *words],
-        cwd=ROOT,
+        [ROOT / "lab.py", "run", case, "--boots", str(boots), "--clock", clock, *words],
         stdout=subprocess.PIPE,
         text=True,
         check=False,
@@ -102,29 +85,6 @@ def experiment(case: str, boots: int, clock: str, words: Sequence[str], shift: i
     if done.returncode not in VERDICTS or not name:
         sys.exit(f"{case} on the {clock} clock: lab.py run ended with {done.returncode}")
     return stored(name[1])
-
-
-def by_shift(case: str, boots: int, shifts: Sequence[int], words: Sequence[str]) -> None:
-    """Run the case on virtual clocks whose instructions take other times, and print a table."""
-    table = [("SHIFT", "HOST S", "METRIC", "ARM", "GUEST S", "MEAN", "SCATTER", "LEAST FACTOR")]
-    real = state.directory()
-    for shift in shifts:
-        with tempfile.TemporaryDirectory(prefix="clock-", dir=real.parent) as place:
-            for name in ("ssh", "images", "kernels", "programs", "configs"):
-                if (real / name).exists():
-                    subprocess.run(["cp", "--archive", "--link", real / name, place], check=True)
-            os.environ["LAB_STATE"] = place
-            begun = time.monotonic()
-            runs = experiment(case, boots, Clock.VIRTUAL.value, words, shift)
-            seconds = (time.monotonic() - begun) / len(runs)
-            for line in rows(runs, []):
-                row = dict(zip(HEAD, line, strict=True))
-                arm = [run for run in runs if run.place and run.place.arm.value == row["ARM"]]
-                guest = statistics.fmean(run.phase(row["PHASE"]).elapsed for run in arm)
-                figures = row["MEAN"], row["SCATTER"], row["LEAST FACTOR"]
-                shown = (row["METRIC"], row["ARM"], f"{guest:.1f}", *figures)
-                table.append((str(shift), f"{seconds:.1f}", *shown))
-        print("\n".join(aligned(table, left=0)), flush=True)
 
 
 def same_seed(runs: Sequence[Run], again: Sequence[Run], metric: str, phase: str) -> str:
@@ -191,7 +151,6 @@ def main() -> None:
     parser.add_argument("--clock", choices=[clock.value for clock in Clock], help="this clock alone")
     parser.add_argument("--load", choices=LOADS, help="this load alone")
     parser.add_argument("--again", action="store_true", help="a second time, with the same seeds")
-    parser.add_argument("--shift", type=int, action="append", metavar="N", help="instructions of 2**N ns")
     options, words = parser.parse_known_args()
     table = [HEAD]
     if options.stored:
@@ -200,9 +159,6 @@ def main() -> None:
         print("\n".join(aligned(table, left=6)))
         return
     (case,) = options.case
-    if options.shift:
-        by_shift(case, options.boots, options.shift, words)
-        return
     for clock in [options.clock] if options.clock else [clock.value for clock in Clock]:
         for host in [options.load] if options.load else LOADS:
             with load(host):

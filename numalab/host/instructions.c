@@ -11,14 +11,16 @@
  * first, where N is a function's line in `symbols` from 1 on, or 0 for an address before the first, and -1 the
  * program in user space; and last a line `total COUNT`.
  *
- * Call paths come from the stack itself: a call writes its return address, and a return reads it. The address of
- * that write, within its 16 KiB, tells which kernel stack it is and which calls on it have ended, so that a task
- * switch, a longjmp or a patched return needs no special case.
+ * Call paths come from the stack itself: a call writes its return address there, and has ended once the stack pointer
+ * is above it. A kernel stack is 16 KiB at a multiple of that (since 3.15), so the pointer tells which one it is, and
+ * neither a task switch nor a patched return needs a special case. The number of the vCPU that QEMU passes to callbacks
+ * is not used: without parallel vCPUs QEMU 10 passes that of the one for which the block was translated.
  *
  * A block of instructions that a fault ends is counted as a whole. With -icount one thread runs all vCPUs, so
  * nothing here is locked.
  *
- * The declarations are of QEMU's plugin API, version 3 (QEMU 9.1): Debian packages no header of it.
+ * The declarations are of QEMU's plugin API, version 3 (QEMU 9.1), and of GLib, which QEMU has loaded: Debian
+ * packages no header of the former.
  */
 #include <inttypes.h>
 #include <stdbool.h>
@@ -43,8 +45,8 @@ typedef struct {
 		int max_vcpus;
 	} system;
 } qemu_info_t;
-enum { CB_NO_REGS };
-enum { MEM_R = 1, MEM_W = 2 };
+enum { CB_NO_REGS, CB_R_REGS };
+enum { MEM_W = 2 };
 typedef void (*tb_trans_cb)(qemu_plugin_id_t, struct qemu_plugin_tb *);
 typedef void (*exec_cb)(unsigned int, void *);
 typedef void (*mem_cb)(unsigned int, uint32_t, uint64_t, void *);
@@ -56,13 +58,30 @@ size_t qemu_plugin_tb_n_insns(const struct qemu_plugin_tb *);
 struct qemu_plugin_insn *qemu_plugin_tb_get_insn(const struct qemu_plugin_tb *, size_t);
 uint64_t qemu_plugin_insn_vaddr(const struct qemu_plugin_insn *);
 size_t qemu_plugin_insn_data(const struct qemu_plugin_insn *, void *, size_t);
+
+/* Later versions of the API may have more in it. */
+struct reg_descriptor {
+	void *handle;
+	const char *name;
+	const char *feature;
+};
+typedef struct {
+	char *data;
+	unsigned int len;
+} array;
+void qemu_plugin_register_vcpu_init_cb(qemu_plugin_id_t, void (*)(qemu_plugin_id_t, unsigned int));
+array *qemu_plugin_get_registers(void);
+int qemu_plugin_read_register(void *, array *);
+unsigned int g_array_get_element_size(array *);
+array *g_array_free(array *, int);
+array *g_byte_array_new(void);
+array *g_byte_array_set_size(array *, unsigned int);
 EXPORT int qemu_plugin_version = 3;
 
 #define MARK 0x6e6c6200u /* and 1 or 2; as in measure.agent */
 #define KERNEL (1ull << 63)
 #define STACK_SHIFT 14 /* THREAD_SIZE: a kernel stack begins at a multiple of it */
 #define DEEPEST 128 /* frames of a stack; deeper calls count for the last one */
-#define MAX_CPUS 1024
 
 static void *grown(void *array, size_t *room, size_t size)
 {
@@ -218,6 +237,7 @@ static uint32_t node_of(struct code *code, uint32_t above)
 struct stack {
 	uint64_t number; /* address >> STACK_SHIFT */
 	uint32_t period; /* in which the nodes are right */
+	uint32_t base; /* what the outermost call was made from, where that is on another stack */
 	unsigned int depth;
 	struct {
 		uint64_t address; /* of the return address */
@@ -227,7 +247,10 @@ struct stack {
 };
 static struct stack **stacks;
 static size_t stack_slots, stack_used;
-static struct stack *current[MAX_CPUS];
+static struct stack *last; /* on which the last block was executed; NULL: a program's */
+static uint32_t last_above; /* the node that it was called from */
+static void *stack_pointer; /* the register */
+static array *value;
 
 static struct stack **stack_slot(uint64_t number)
 {
@@ -238,13 +261,13 @@ static struct stack **stack_slot(uint64_t number)
 	return &stacks[at];
 }
 
-static struct stack *stack_at(unsigned int cpu, uint64_t address)
+static struct stack *stack_at(uint64_t address)
 {
 	uint64_t number = address >> STACK_SHIFT;
 	struct stack **place;
 
-	if (current[cpu] && current[cpu]->number == number)
-		return current[cpu];
+	if (last && last->number == number)
+		return last;
 	if (2 * stack_used >= stack_slots) {
 		struct stack **old = stacks;
 		size_t before = stack_slots;
@@ -266,57 +289,101 @@ static struct stack *stack_at(unsigned int cpu, uint64_t address)
 		(*place)->number = number;
 		stack_used++;
 	}
-	return current[cpu] = *place;
+	return *place;
+}
+
+/* Whether it is one on which a CPU enters the kernel, before it goes to the task's (CPU_ENTRY_AREA, since 4.15). */
+static bool is_entry(const struct stack *stack)
+{
+	return stack->number >> (40 - STACK_SHIFT) == 0xfffffe;
+}
+
+/* Forget the calls whose return addresses lie below an address. */
+static void unwind(struct stack *stack, uint64_t address)
+{
+	while (stack->depth && stack->frames[stack->depth - 1].address < address)
+		stack->depth--;
 }
 
 /* The node of the innermost call on a stack. */
 static uint32_t top(struct stack *stack)
 {
-	uint32_t above = 0;
+	uint32_t above;
 
-	if (!stack || !stack->depth)
-		return 0;
-	if (stack->period == period)
-		return stack->frames[stack->depth - 1].node;
-	for (unsigned int depth = 0; depth < stack->depth; depth++)
-		above = stack->frames[depth].node = node_of(stack->frames[depth].call, above);
-	stack->period = period;
-	return above;
+	if (stack->period != period) {
+		stack->period = period;
+		stack->base = 0;
+		above = 0;
+		for (unsigned int depth = 0; depth < stack->depth; depth++)
+			above = stack->frames[depth].node = node_of(stack->frames[depth].call, above);
+	}
+	return stack->depth ? stack->frames[stack->depth - 1].node : stack->base;
 }
 
 static void called(unsigned int cpu, uint32_t info, uint64_t address, void *data)
 {
-	struct stack *stack = stack_at(cpu, address);
-	uint32_t above;
+	struct stack *stack = stack_at(address);
+	uint32_t above = 0;
 
-	while (stack->depth && stack->frames[stack->depth - 1].address <= address)
-		stack->depth--;
+	unwind(stack, address + 1);
 	if (stack->depth == DEEPEST)
 		return;
-	above = counting ? top(stack) : 0;
+	if (counting) {
+		above = top(stack);
+		/* Where the block that calls began on another stack, an interrupt goes to its own. */
+		if (!stack->depth)
+			above = stack->base = last && stack != last && !is_entry(last) ? last_above : 0;
+	}
 	stack->frames[stack->depth].address = address;
 	stack->frames[stack->depth].call = data;
-	stack->depth++;
-	if (counting)
-		stack->frames[stack->depth - 1].node = node_of(data, above);
-	if (stack->depth == 1)
-		stack->period = counting ? period : 0;
+	stack->frames[stack->depth++].node = counting ? node_of(data, above) : 0;
+	if (!counting)
+		stack->period = 0;
 }
 
-static void returned(unsigned int cpu, uint32_t info, uint64_t address, void *data)
+static uint64_t read_stack_pointer(void)
 {
-	struct stack *stack = stack_at(cpu, address);
+	uint64_t address = 0;
 
-	while (stack->depth && stack->frames[stack->depth - 1].address <= address)
-		stack->depth--;
+	g_byte_array_set_size(value, 0);
+	qemu_plugin_read_register(stack_pointer, value);
+	if (value->len == sizeof(address))
+		memcpy(&address, value->data, sizeof(address));
+	return address;
 }
 
 static void executed(unsigned int cpu, void *data)
 {
 	struct code *code = data;
+	uint64_t address;
 
-	if (counting)
-		nodes[node_of(code, code->address & KERNEL ? top(current[cpu]) : 0)].count += code->length;
+	if (!counting)
+		return;
+	last = NULL;
+	last_above = 0;
+	if (code->address & KERNEL) {
+		address = read_stack_pointer();
+		if (address & KERNEL) { /* else at its very entry */
+			last = stack_at(address);
+			unwind(last, address);
+			last_above = top(last);
+		}
+	}
+	nodes[node_of(code, last_above)].count += code->length;
+}
+
+static void find_stack_pointer(qemu_plugin_id_t id, unsigned int cpu)
+{
+	array *all = qemu_plugin_get_registers();
+	unsigned int size = g_array_get_element_size(all);
+
+	for (unsigned int each = 0; each < all->len; each++) {
+		struct reg_descriptor *one = (void *)(all->data + (size_t)each * size);
+
+		if (!strcmp(one->name, "rsp"))
+			stack_pointer = one->handle;
+	}
+	g_array_free(all, 1);
 }
 
 static const char *symbols, *profile;
@@ -329,7 +396,12 @@ static void begin(unsigned int cpu, void *data)
 	size_t size = 0;
 
 	functions = 0;
-	while (file && fscanf(file, "%" SCNx64 " %u", &address, &root) == 2) {
+	counting = false;
+	if (!file || !stack_pointer) {
+		perror(file ? "instructions.c: no register rsp" : symbols);
+		return;
+	}
+	while (fscanf(file, "%" SCNx64 " %u", &address, &root) == 2) {
 		if (functions == size) {
 			size_t same = size;
 
@@ -339,8 +411,7 @@ static void begin(unsigned int cpu, void *data)
 		addresses[functions] = address;
 		roots[functions++] = root;
 	}
-	if (file)
-		fclose(file);
+	fclose(file);
 	free(table);
 	slots = 1 << 12;
 	table = calloc(slots, sizeof(*table));
@@ -387,19 +458,12 @@ static void end(unsigned int cpu, void *data)
 	fclose(file);
 }
 
-/* Whether this is a near call, and whether a near return. Prefixes are those that the kernel uses. */
+/* Whether this is a near call. Prefixes are those that the kernel uses. */
 static bool is_call(const uint8_t *bytes, size_t size)
 {
 	while (size > 1 && (*bytes == 0x2e || *bytes == 0x3e || *bytes == 0x66 || (*bytes & 0xf0) == 0x40))
 		bytes++, size--;
 	return *bytes == 0xe8 || (*bytes == 0xff && size > 1 && (bytes[1] & 0x38) == 0x10);
-}
-
-static bool is_return(const uint8_t *bytes, size_t size)
-{
-	while (size > 1 && (*bytes == 0xf2 || *bytes == 0xf3))
-		bytes++, size--;
-	return *bytes == 0xc3 || *bytes == 0xc2;
 }
 
 static void translated(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
@@ -408,7 +472,8 @@ static void translated(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
 	uint64_t start = qemu_plugin_insn_vaddr(qemu_plugin_tb_get_insn(tb, 0));
 
 	/* All programs are one. */
-	qemu_plugin_register_vcpu_tb_exec_cb(tb, executed, CB_NO_REGS, code_at(start & KERNEL ? start : 0, length));
+	qemu_plugin_register_vcpu_tb_exec_cb(tb, executed, start & KERNEL ? CB_R_REGS : CB_NO_REGS,
+					     code_at(start & KERNEL ? start : 0, length));
 	for (size_t each = 0; each < length; each++) {
 		struct qemu_plugin_insn *insn = qemu_plugin_tb_get_insn(tb, each);
 		uint8_t bytes[16];
@@ -426,8 +491,6 @@ static void translated(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
 				qemu_plugin_register_vcpu_insn_exec_cb(insn, end, CB_NO_REGS, NULL);
 		} else if (is_call(bytes, size)) {
 			qemu_plugin_register_vcpu_mem_cb(insn, called, CB_NO_REGS, MEM_W, code_at(address, 1));
-		} else if (is_return(bytes, size)) {
-			qemu_plugin_register_vcpu_mem_cb(insn, returned, CB_NO_REGS, MEM_R, NULL);
 		}
 	}
 }
@@ -440,12 +503,12 @@ EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t *info, int
 		if (!strncmp(argv[each], "profile=", 8))
 			profile = strdup(argv[each] + 8);
 	}
-	if (!info->system_emulation || strcmp(info->target_name, "x86_64") || info->system.max_vcpus > MAX_CPUS ||
-	    !symbols || !profile) {
-		fprintf(stderr, "instructions.c: is for a whole machine, x86_64, of %d vCPUs; symbols=FILE,profile=FILE\n",
-			MAX_CPUS);
+	if (!info->system_emulation || strcmp(info->target_name, "x86_64") || !symbols || !profile) {
+		fprintf(stderr, "instructions.c: is for a whole machine, x86_64; symbols=FILE,profile=FILE\n");
 		return 1;
 	}
+	value = g_byte_array_new();
+	qemu_plugin_register_vcpu_init_cb(id, find_stack_pointer);
 	qemu_plugin_register_vcpu_tb_trans_cb(id, translated);
 	return 0;
 }

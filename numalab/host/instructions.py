@@ -14,7 +14,7 @@ import shutil
 from pathlib import Path
 
 from numalab.core import paths, state
-from numalab.core.errors import CommandFailed, HostError
+from numalab.core.errors import CommandFailed, DeadlinePassed, HostError
 from numalab.core.log import note
 from numalab.core.process import Deadline, run
 from numalab.host.domain import plugin_option
@@ -43,7 +43,7 @@ def _plugin(host: Host, deadline: Deadline) -> Path:
     if not (compiler := shutil.which("cc") or shutil.which("gcc")):
         raise HostError("there is no C compiler here")
     # By its content; QEMU checks the version of its interface when it loads it.
-    key = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
+    key = hashlib.sha256(SOURCE.read_bytes() + " ".join(COMPILE).encode()).hexdigest()[:16]
     path = state.folder("emulator") / f"instructions-{key}.so"
     try:
         if not path.exists():
@@ -56,6 +56,9 @@ def _plugin(host: Host, deadline: Deadline) -> Path:
             deadline=deadline.within(TRY_SECONDS),
             input=b"quit\n",
         )
+    except DeadlinePassed as error:
+        deadline.check("trying QEMU's plugin")
+        raise HostError(f"{can.emulator} did not load it in {TRY_SECONDS:.0f} s") from error
     except CommandFailed as error:
         last = (error.evidence.strip() or str(error)).splitlines()[-1]
         raise HostError(f"{paths.label(SOURCE)}: {last}") from error

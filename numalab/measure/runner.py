@@ -250,8 +250,10 @@ def _phase(
 ) -> PhaseResult:
     """Measure one phase in the guest. GuestError when its command fails or exceeds its limit."""
     spec = guest.record.spec
-    counted = bool(spec.instructions and options.profile_hz and phase.measured)
-    names = _give_symbols(guest, deadline) if counted else []
+    names = (
+        _give_symbols(guest, deadline) if spec.instructions and options.profile_hz and phase.measured else []
+    )
+    counted = bool(names)
     about = {
         "command": phase.command,
         "files": counters.FILES,
@@ -296,8 +298,7 @@ def _phase(
     try:
         answer = json.loads(text)
         if counted:
-            answer["event"] = INSTRUCTIONS
-            answer["profile"] = call_paths.folded((guest.directory / PROFILE).read_text(), names)
+            answer |= _counted(guest, names)
         record.write_phase(
             folder,
             index,
@@ -341,11 +342,28 @@ def _phase(
 
 
 def _give_symbols(guest: Guest, deadline: Deadline) -> list[str]:
-    """Write the kernel's functions where QEMU's plugin reads them; returns their names. Raises InputError."""
-    text, names = call_paths.symbols(ssh.succeed(guest, call_paths.KALLSYMS, deadline=deadline))
-    (guest.directory / SYMBOLS).write_text(text)
-    (guest.directory / PROFILE).write_text("")
+    """Write the kernel's functions where QEMU's plugin reads them; returns their names, none where the kernel
+    does not tell them: a phase is worth more than its profile."""
+    try:
+        told = guest.ssh.execute(call_paths.KALLSYMS, deadline=deadline)
+        text, names = call_paths.symbols(told.stdout)
+        (guest.directory / SYMBOLS).write_text(text)
+        (guest.directory / PROFILE).write_text("")
+    except (InputError, OSError) as error:
+        note(f"no profile: {error}", who=guest.name)
+        return []
     return names
+
+
+def _counted(guest: Guest, names: list[str]) -> dict[str, str]:
+    """What the plugin counted in a phase, as the agent tells of a profile; empty, with a line, when it is not
+    whole."""
+    try:
+        folded = call_paths.folded((guest.directory / PROFILE).read_text(), names)
+    except (InputError, OSError) as error:
+        note(f"no profile: {error}", who=guest.name)
+        return {}
+    return {"event": INSTRUCTIONS, "profile": folded}
 
 
 def agent_command(seed: int | None, measured: int | None) -> list[str]:

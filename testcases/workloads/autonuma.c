@@ -1,8 +1,8 @@
 /*
  * Processes whose threads zero a buffer of their process, over and over: all of it (shared), or a slice each (own, slice).
  * Where the memory lies at first is as in the original programs: with "shared" and "own" every thread first zeroes all of
- * the buffer, bound to node 0 or to node 1, the same for all, by the second in which it began (NO_BIND_FORCE_SAME_NODE, with
- * which they are built); with "slice" the main thread does, on its node.
+ * the buffer, bound to one of the first two nodes with memory, the same for all, by the second in which it began (node 0 or 1
+ * with NO_BIND_FORCE_SAME_NODE, with which they are built); with "slice" the main thread does, on its node.
  */
 #include "lab.h"
 #include <sys/wait.h>
@@ -24,6 +24,23 @@ static void bind(unsigned long mask)
 {
 	if (syscall(SYS_set_mempolicy, mask ? MPOL_BIND : MPOL_DEFAULT, mask ? &mask : NULL, mask ? 8 * sizeof(mask) : 0))
 		die("set_mempolicy");
+}
+
+/* The first node with memory, or the second if there is one, as a mask. */
+static unsigned long first_node(int second)
+{
+	cpu_set_t nodes;
+	unsigned long mask = 0;
+
+	read_list("/sys/devices/system/node/has_memory", &nodes);
+	for (int node = 0; node < 8 * (int)sizeof(mask); node++)
+		if (CPU_ISSET(node, &nodes)) {
+			if (mask && !second)
+				break;
+			second = second && !mask;
+			mask = 1ul << node;
+		}
+	return mask;
 }
 
 static void *zero(void *me)
@@ -70,7 +87,7 @@ int main(int argc, char **argv)
 	huge = number(argv[6]);
 	if (!processes || !threads)
 		usage("1 or more processes and threads");
-	first = access("/sys/devices/system/node/node1", F_OK) ? 1 : 1ul << (time(NULL) & 1);
+	first = first_node(time(NULL) & 1);
 	for (long i = 0; i < processes; i++) {
 		pid_t child = fork();
 

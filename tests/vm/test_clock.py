@@ -60,6 +60,19 @@ def check_profile(run: Run, folder: Path) -> None:
     assert 0.2 < shares["kernel"] < 0.8
     assert 0 < shares["migrate_misplaced_page"] < shares["exc_page_fault"] < shares["kernel"]
     assert 0 < shares["task_numa_work"] < shares["kernel"]
+    # Of several vCPUs none has another's callers.
+    assert {
+        stack[stack.index("change_protection") - 1] for stack in stacks if "change_protection" in stack
+    } <= {
+        "change_prot_numa",
+        "mprotect_fixup",
+    }
+    every = profile.parse((record.phase_folder(folder, index, "touch") / record.PROFILE).read_text())
+    assert not {name for stack in every if "default_idle_call" in stack for name in stack} & {
+        "asm_exc_page_fault",
+        "entry_SYSCALL_64_after_hwframe",
+        "change_protection",
+    }
 
 
 def boot(lab: Lab, deadline: Deadline, profile_hz: int = 0) -> tuple[Run, Path]:

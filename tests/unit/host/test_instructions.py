@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,19 @@ def test_not_to_be_had(host: Qemu, why: str, deadline: Deadline, caplog: pytest.
     (line,) = caplog.messages
     assert "instructions are not counted" in line
     assert why in line
+
+
+@pytest.mark.usefixtures("lab_state")
+def test_a_qemu_that_hangs(
+    deadline: Deadline,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    program: Callable[[str, str], Path],
+) -> None:
+    monkeypatch.setattr(instructions, "TRY_SECONDS", 0.5)
+    host = Qemu(str(program("qemu", "exec sleep 60"))).real()
+    assert instructions.plugin(host, deadline) == ""
+    assert "did not load it" in caplog.text
 
 
 @pytest.mark.usefixtures("lab_state")

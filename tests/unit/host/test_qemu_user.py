@@ -23,7 +23,7 @@ from numalab.model.guest import DiskFile
 from tests.unit import makers
 from tests.unit.guest import test_guest
 from tests.unit.guest.test_guest import request
-from tests.unit.makers import FakeHost
+from tests.unit.makers import FakeHost, record
 
 host = test_guest.host
 ME = (os.getuid(), os.getgid())
@@ -261,3 +261,10 @@ def test_doctor(
     assert fact.value == ("root: libvirt-qemu may not enter /root" if closed else opened)
     assert (fact.good, fact.needed) == (not closed, False)
     assert "chmod 711 it if it is the lab's, else set LAB_STATE" in fact.mend
+
+
+def test_what_qemu_writes_in_a_guests_folder() -> None:
+    plain = record("g").spec
+    assert [path.name for path in qemu_user.written(plain)] == ["console.log"]
+    counted = plain.model_copy(update={"instructions": "/lab/emulator/instructions.so"})
+    assert [path.name for path in qemu_user.written(counted)] == ["console.log", "symbols", "profile"]

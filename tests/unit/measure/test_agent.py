@@ -436,6 +436,18 @@ def test_cycles_where_the_guest_counts_them(perf: Path, tmp_path: Path) -> None:
     assert "cycles" in (tmp_path / "words").read_text().split()
 
 
+def test_marks_are_those_of_the_plugin() -> None:
+    """The bytes that instructions.c looks for, which do nothing here."""
+    source = paths.PACKAGE.joinpath("host/instructions.c").read_text()
+    assert f"#define MARK {runner.MARK:#x}u" in source
+    marks = runner.Marks()
+    assert marks.page[:9] == b"\x0f\x1f\x84\x00" + (runner.MARK + 1).to_bytes(4, "little") + b"\xc3"
+    marks.begin()
+    marks.end()
+    told = json.loads(ran({"command": "echo out", "marked": True}).stdout)
+    assert (told["status"], told["stdout"]) == (0, "out\n")
+
+
 def test_no_profile_unless_asked(perf: Path, tmp_path: Path) -> None:
     assert "profile" not in json.loads(ran({"command": "true", "profile": 0}, script=perf).stdout)
     assert not (tmp_path / "words").exists()

@@ -10,6 +10,7 @@ from numalab.measure import call_paths
 from numalab.runs import profile
 
 KALLSYMS = """\
+6.1.192-numalab
 ffffffff81000000 T _text
 ffffffff81000000 T startup_64
 ffffffff81000040 t __pi_memcpy
@@ -30,7 +31,7 @@ def test_symbols() -> None:
 
 def test_a_kernel_that_shows_no_addresses() -> None:
     with pytest.raises(InputError, match="shows no addresses"):
-        call_paths.symbols("0000000000000000 T _text\n")
+        call_paths.symbols("6.1\n0000000000000000 T _text\n")
 
 
 @pytest.mark.parametrize(
@@ -45,8 +46,25 @@ def test_a_kernel_that_shows_no_addresses() -> None:
     ],
 )
 def test_where_an_interrupt_enters(name: str, enters: bool) -> None:
-    text, _ = call_paths.symbols(f"ffffffff81000000 T {name}\n")
+    text, _ = call_paths.symbols(f"6.1\nffffffff81000000 T {name}\n")
     assert text.split()[1] == str(int(enters))
+
+
+def test_a_c_function_is_no_entry_where_its_stub_is_there() -> None:
+    text, names = call_paths.symbols(
+        "6.1\nffffffff81000000 T common_interrupt\nffffffff81000040 T asm_common_interrupt\n"
+    )
+    assert [line.split()[1] for line in text.splitlines()] == ["0", "1"], names
+
+
+def test_an_edge_of_a_section_is_no_function() -> None:
+    text = "6.1\nffffffff81000000 T __irqentry_text_end\nffffffff81000000 T error_entry_of_a_long_name\n"
+    assert call_paths.symbols(text)[1] == ["error_entry_of_a_long_name"]
+
+
+def test_a_kernel_with_small_stacks() -> None:
+    with pytest.raises(InputError, match=r"kernel 3\.2\.102: its stacks are smaller"):
+        call_paths.symbols("3.2.102\nffffffff81000000 T _text\n")
 
 
 def test_folded() -> None:

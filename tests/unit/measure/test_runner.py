@@ -21,7 +21,7 @@ from numalab.core.process import Deadline, Result
 from numalab.guest.guest import Guest
 from numalab.host import accelerator, console, domain, machine
 from numalab.kernel import kconfig
-from numalab.measure import kernel_facts, runner
+from numalab.measure import call_paths, kernel_facts, runner
 from numalab.model import verification
 from numalab.model.case import Arm, Place
 from numalab.model.run import Memory, PhaseResult, Run
@@ -76,6 +76,7 @@ class FakeGuest(FakeShell):
         self.patience: list[float] = []
         self.stderr: list[str] = []
         self.copied: list[tuple[str, str]] = []
+        self.kallsyms = "6.1\nffffffff81000000 T work\n"
         self.kernel = "6.1.0-56-amd64\nroot=x quiet\n"
         self.ssh = self
         self.record = makers.record("g")
@@ -106,6 +107,8 @@ class FakeGuest(FakeShell):
         if command.startswith("cat > "):
             assert input == paths.AGENT.read_bytes()
             return 0, "", ""
+        if command == call_paths.KALLSYMS:
+            return 0, self.kallsyms, ""
         if command.startswith("uname"):
             return 0, self.kernel, ""
         assert command == f"python3 {runner.INSIDE}"
@@ -607,6 +610,53 @@ def test_a_profile_is_of_measured_phases(mine: FakeGuest) -> None:
     assert (folder / "phases" / "01-only" / "profile.folded").read_text() == "main;flush_tlb_mm_range 3\n"
     assert not (folder / "phases" / "00-make" / "profile.folded").exists()
     assert [result.profiled for result in record.read(folder).phases] == ["", "cycles"]
+
+
+@pytest.fixture
+def counting(mine: FakeGuest) -> FakeGuest:
+    """A guest whose QEMU has the plugin."""
+    spec = mine.record.spec.model_copy(update={"instructions": "/lab/emulator/instructions.so"})
+    mine.record = mine.record.model_copy(update={"spec": spec})
+    return mine
+
+
+def test_instructions_are_of_measured_phases(counting: FakeGuest) -> None:
+    def says(about: dict[str, Any]) -> str:
+        if about["marked"]:
+            assert (counting.directory / "symbols").read_text() == "ffffffff81000000 0\n"
+            (counting.directory / "profile").write_text("-1 3\n1 5\ntotal 8\n")
+        return json.dumps(TOLD)
+
+    counting.runner = says
+    _, folder = ran(counting, profile_hz=49)
+    assert [(about["marked"], about["profile"]) for about in counting.sent] == [(False, 0), (True, 0)]
+    assert (folder / "phases/01-only/profile.folded").read_text() == "kernel;work 5\nuser 3\n"
+    assert [result.profiled for result in record.read(folder).phases] == ["", "instructions"]
+
+
+@pytest.mark.parametrize(
+    ("kallsyms", "counted", "why"),
+    [
+        ("6.1\n0000000000000000 T work\n", "1 5\ntotal 5\n", "shows no addresses"),
+        ("3.2\nffffffff81000000 T work\n", "1 5\ntotal 5\n", "its stacks are smaller"),
+        ("6.1\nffffffff81000000 T work\n", "", "not whole"),
+    ],
+)
+def test_a_phase_is_worth_more_than_its_profile(
+    counting: FakeGuest, kallsyms: str, counted: str, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    counting.kallsyms = kallsyms
+
+    def says(_: dict[str, Any]) -> str:
+        (counting.directory / "profile").write_text(counted)
+        return json.dumps(TOLD)
+
+    counting.runner = says
+    run, folder = ran(counting, profile_hz=49)
+    assert (run.error, [result.profiled for result in run.phases]) == ("", ["", ""])
+    assert not (folder / "phases/01-only/profile.folded").exists()
+    assert "no profile: " in caplog.text
+    assert why in caplog.text
 
 
 def test_counts_of_tracepoints(mine: FakeGuest) -> None:
