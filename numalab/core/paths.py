@@ -30,6 +30,8 @@ AGENT = PACKAGE / "measure/agent.py"
 """The program that runs phases in the guest."""
 RENEWED = PACKAGE / "guest/renewed.py"
 """The program that runs in a guest which a ready state restored."""
+INSTRUCTIONS = PACKAGE / "host/instructions.c"
+"""The plugin with which QEMU counts a guest's instructions."""
 WORKLOAD_MODULE = PACKAGE / "workload.py"
 """Helpers that several workloads share."""
 

@@ -20,7 +20,6 @@ from numalab.core.process import Deadline, run
 from numalab.host.domain import plugin_option
 from numalab.host.hypervisor import Host
 
-SOURCE = Path(__file__).with_suffix(".c")
 COMPILE = ("-O2", "-fPIC", "-fvisibility=hidden", "-shared")
 TRY_SECONDS = 20.0
 
@@ -43,12 +42,12 @@ def _plugin(host: Host, deadline: Deadline) -> Path:
     if not (compiler := shutil.which("cc") or shutil.which("gcc")):
         raise HostError("there is no C compiler here")
     # By its content; QEMU checks the version of its interface when it loads it.
-    key = hashlib.sha256(SOURCE.read_bytes() + " ".join(COMPILE).encode()).hexdigest()[:16]
+    key = hashlib.sha256(paths.INSTRUCTIONS.read_bytes() + " ".join(COMPILE).encode()).hexdigest()[:16]
     path = state.folder("emulator") / f"instructions-{key}.so"
     try:
         if not path.exists():
             part = state.scratch(path)
-            run([compiler, *COMPILE, "-o", part, SOURCE], deadline=deadline)
+            run([compiler, *COMPILE, "-o", part, paths.INSTRUCTIONS], deadline=deadline)
             part.rename(path)
         words = [can.emulator, "-machine", "none", "-accel", "tcg", "-display", "none", "-monitor", "stdio"]
         run(
@@ -61,5 +60,5 @@ def _plugin(host: Host, deadline: Deadline) -> Path:
         raise HostError(f"{can.emulator} did not load it in {TRY_SECONDS:.0f} s") from error
     except CommandFailed as error:
         last = (error.evidence.strip() or str(error)).splitlines()[-1]
-        raise HostError(f"{paths.label(SOURCE)}: {last}") from error
+        raise HostError(f"{paths.label(paths.INSTRUCTIONS)}: {last}") from error
     return path

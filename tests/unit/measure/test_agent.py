@@ -438,7 +438,7 @@ def test_cycles_where_the_guest_counts_them(perf: Path, tmp_path: Path) -> None:
 
 def test_marks_are_those_of_the_plugin() -> None:
     """The bytes that instructions.c looks for, which do nothing here."""
-    source = paths.PACKAGE.joinpath("host/instructions.c").read_text()
+    source = paths.INSTRUCTIONS.read_text()
     assert f"#define MARK {runner.MARK:#x}u" in source
     marks = runner.Marks()
     assert marks.page[:9] == b"\x0f\x1f\x84\x00" + (runner.MARK + 1).to_bytes(4, "little") + b"\xc3"
