@@ -430,7 +430,7 @@ def flame(title: str, stacks: Stacks, unit: str) -> Plot | None:
     every = profile.samples(stacks)
     if not every:
         return None
-    counted = f"{number(every)} {unit}"
+    counted = f"{every:,} {unit}"
     boxes = profile.frames(stacks, least=LEAST_SHARE)
     colours = [FLAME_COLOURS[sum(box.function.encode()) % len(FLAME_COLOURS)] for box in boxes]
     trace = go.Icicle(
