@@ -190,8 +190,8 @@ def run(
         typer.Option(
             "--profile",
             metavar="HZ",
-            help="take call graphs. On the virtual clock QEMU counts instructions instead, which costs the"
-            " guest nothing; else sampling costs time, so judge no times by such a run",
+            help="take call graphs. On the virtual clock QEMU counts instructions instead, which costs a"
+            " phase nothing; else sampling costs time, so judge no times by such a run",
         ),
     ] = 0,
     accelerator: AccelOption = "auto",

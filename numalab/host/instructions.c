@@ -123,7 +123,7 @@ struct node {
 };
 static struct node *nodes;
 static size_t used, room;
-static uint32_t *table; /* of nodes, by parent and function; open addressing, 0 is free */
+static uint32_t *children; /* nodes, by parent and function; open addressing, 0 is free */
 static size_t slots;
 
 static uint64_t mixed(uint64_t value)
@@ -137,9 +137,9 @@ static uint32_t *slot(uint32_t parent, int32_t function)
 {
 	size_t at = mixed((uint64_t)parent << 32 | (uint32_t)function) & (slots - 1);
 
-	while (table[at] && (nodes[table[at]].parent != parent || nodes[table[at]].function != function))
+	while (children[at] && (nodes[children[at]].parent != parent || nodes[children[at]].function != function))
 		at = (at + 1) & (slots - 1);
-	return &table[at];
+	return &children[at];
 }
 
 static uint32_t child(uint32_t parent, int32_t function)
@@ -156,10 +156,10 @@ static uint32_t child(uint32_t parent, int32_t function)
 	nodes[used] = (struct node){ .parent = parent, .function = function };
 	*place = used++;
 	if (2 * used > slots) {
-		free(table);
+		free(children);
 		slots *= 2;
-		table = calloc(slots, sizeof(*table));
-		if (!table)
+		children = calloc(slots, sizeof(*children));
+		if (!children)
 			abort();
 		for (uint32_t each = 1; each < used; each++)
 			*slot(nodes[each].parent, nodes[each].function) = each;
@@ -168,55 +168,70 @@ static uint32_t child(uint32_t parent, int32_t function)
 	return *place;
 }
 
+/* Entries by key, which is their first member; open addressing. */
+struct table {
+	uint64_t **entries;
+	size_t slots, used;
+};
+
+static uint64_t **entry_slot(struct table *table, uint64_t key)
+{
+	size_t at = mixed(key) & (table->slots - 1);
+
+	while (table->entries[at] && *table->entries[at] != key)
+		at = (at + 1) & (table->slots - 1);
+	return &table->entries[at];
+}
+
+/* The entry with this key; a new one of `size` bytes is 0 but for that. */
+static void *entry_of(struct table *table, uint64_t key, size_t size)
+{
+	uint64_t **place;
+
+	if (2 * table->used >= table->slots) {
+		struct table old = *table;
+
+		table->slots = old.slots ? 2 * old.slots : 1024;
+		table->entries = calloc(table->slots, sizeof(*table->entries));
+		if (!table->entries)
+			abort();
+		for (size_t at = 0; at < old.slots; at++)
+			if (old.entries[at])
+				*entry_slot(table, *old.entries[at]) = old.entries[at];
+		free(old.entries);
+	}
+	place = entry_slot(table, key);
+	if (!*place) {
+		*place = calloc(1, size);
+		if (!*place)
+			abort();
+		**place = key;
+		table->used++;
+	}
+	return *place;
+}
+
 /* Code, by address and length: a block, or a call. It is translated again and again, and kept once. */
 struct code {
+	uint64_t key;
 	uint64_t address;
 	uint32_t length;
 	uint32_t period; /* in which `function` is right */
 	int32_t function;
 	uint32_t above, node; /* the last node above it, and its own then */
 };
-static struct code **codes;
-static size_t code_slots, code_used;
+static struct table codes;
 static uint32_t period; /* how often counting has begun */
 static bool counting;
 
-static struct code **code_slot(uint64_t address, uint32_t length)
-{
-	size_t at = mixed(address * 31 + length) & (code_slots - 1);
-
-	while (codes[at] && (codes[at]->address != address || codes[at]->length != length))
-		at = (at + 1) & (code_slots - 1);
-	return &codes[at];
-}
-
 static struct code *code_at(uint64_t address, uint32_t length)
 {
-	struct code **place;
+	/* A block has 512 instructions at most, and an address's upper bits are alike. */
+	struct code *code = entry_of(&codes, address << 10 | length, sizeof(*code));
 
-	if (2 * code_used >= code_slots) {
-		struct code **old = codes;
-		size_t before = code_slots;
-
-		code_slots = before ? 2 * before : 1 << 16;
-		codes = calloc(code_slots, sizeof(*codes));
-		if (!codes)
-			abort();
-		for (size_t at = 0; at < before; at++)
-			if (old[at])
-				*code_slot(old[at]->address, old[at]->length) = old[at];
-		free(old);
-	}
-	place = code_slot(address, length);
-	if (!*place) {
-		*place = calloc(1, sizeof(**place));
-		if (!*place)
-			abort();
-		(*place)->address = address;
-		(*place)->length = length;
-		code_used++;
-	}
-	return *place;
+	code->address = address;
+	code->length = length;
+	return code;
 }
 
 /* The node of this code, called from `above`. */
@@ -235,7 +250,7 @@ static uint32_t node_of(struct code *code, uint32_t above)
 
 /* Kernel stacks: the calls on each that have not returned. */
 struct stack {
-	uint64_t number; /* address >> STACK_SHIFT */
+	uint64_t key; /* address >> STACK_SHIFT */
 	uint32_t period; /* in which the nodes are right */
 	uint32_t base; /* what the outermost call was made from, where that is on another stack */
 	unsigned int depth;
@@ -245,57 +260,23 @@ struct stack {
 		uint32_t node;
 	} frames[DEEPEST];
 };
-static struct stack **stacks;
-static size_t stack_slots, stack_used;
+static struct table stacks;
 static struct stack *last; /* on which the last block was executed; NULL: a program's */
 static uint32_t last_above; /* the node that it was called from */
 static void *stack_pointer; /* the register */
 static array *value;
 
-static struct stack **stack_slot(uint64_t number)
-{
-	size_t at = mixed(number) & (stack_slots - 1);
-
-	while (stacks[at] && stacks[at]->number != number)
-		at = (at + 1) & (stack_slots - 1);
-	return &stacks[at];
-}
-
 static struct stack *stack_at(uint64_t address)
 {
-	uint64_t number = address >> STACK_SHIFT;
-	struct stack **place;
+	uint64_t key = address >> STACK_SHIFT;
 
-	if (last && last->number == number)
-		return last;
-	if (2 * stack_used >= stack_slots) {
-		struct stack **old = stacks;
-		size_t before = stack_slots;
-
-		stack_slots = before ? 2 * before : 1024;
-		stacks = calloc(stack_slots, sizeof(*stacks));
-		if (!stacks)
-			abort();
-		for (size_t at = 0; at < before; at++)
-			if (old[at])
-				*stack_slot(old[at]->number) = old[at];
-		free(old);
-	}
-	place = stack_slot(number);
-	if (!*place) {
-		*place = calloc(1, sizeof(**place));
-		if (!*place)
-			abort();
-		(*place)->number = number;
-		stack_used++;
-	}
-	return *place;
+	return last && last->key == key ? last : entry_of(&stacks, key, sizeof(*last));
 }
 
 /* Whether it is one on which a CPU enters the kernel, before it goes to the task's (CPU_ENTRY_AREA, since 4.15). */
 static bool is_entry(const struct stack *stack)
 {
-	return stack->number >> (40 - STACK_SHIFT) == 0xfffffe;
+	return stack->key >> (40 - STACK_SHIFT) == 0xfffffe;
 }
 
 /* Forget the calls whose return addresses lie below an address. */
@@ -412,10 +393,10 @@ static void begin(unsigned int cpu, void *data)
 		roots[functions++] = root;
 	}
 	fclose(file);
-	free(table);
+	free(children);
 	slots = 1 << 12;
-	table = calloc(slots, sizeof(*table));
-	if (!table)
+	children = calloc(slots, sizeof(*children));
+	if (!children)
 		abort();
 	if (!room)
 		nodes = grown(nodes, &room, sizeof(*nodes));

@@ -3,9 +3,10 @@
 Source: slowscan-lkml-2015.txt, Mel Gorman, March 7, 2015 ("the standard autonuma benchmark"). The program is ours; it
 does what numa01.c and numa02.c of the AutoNUMA benchmark (Andrea Arcangeli, 2012) do. NUMA01 is two processes, half of
 the CPUs' number of threads each; every thread zeroes the process's buffer of 3 GB 51 times, the first time bound to node 0
-or 1, which lasts (its Makefile since July 4, 2012). THREADLOCAL: so once, and then a slice of it 1000 times. NUMA02 is one process, whose main thread zeroes 1 GB, and with a thread for each CPU, which zeroes
-a slice of it 800 times; SMT has half the threads. So THREADLOCAL and NUMA02 start with memory on the wrong nodes. On four
-nodes NUMA01 is adverse: no placement is right, and its elapsed time says nothing.
+or 1, which lasts (its Makefile since July 4, 2012). THREADLOCAL: so once, and then a slice of it 1000 times. NUMA02 is one
+process, whose main thread zeroes 1 GB, and with a thread for each CPU, which zeroes a slice of it 800 times; SMT has half
+the threads. So THREADLOCAL and NUMA02 start with memory on the wrong nodes. On four nodes NUMA01 is adverse: no placement
+is right, and its elapsed time says nothing.
 
 Where LAB_AUTONUMA names a tarball of the original (numa01.c, numa02.c, preproc.awk), its programs are built in the guest
 and run instead, with our sizes and passes in place of their constants; at the full size those are the same.
