@@ -42,6 +42,8 @@ class Plot(Value):
     height: int
     wide: bool = False
     table: ChartTable
+    callers: str = ""
+    """Of a profile: lines as perf report prints them (profile.callers)."""
 
 
 def number(value: float | None) -> str:

@@ -51,6 +51,8 @@ LEAST_SHARE = 0.002
 """The least share of a profile that is drawn: a smaller box would be less than two pixels wide."""
 LISTED = 25
 """The most functions in a profile's table."""
+CALLED = 8
+"""The most functions of a profile whose callers are printed."""
 INTERVAL = f"{CONFIDENCE:.0%} interval"
 PAGE = 4096
 
@@ -460,4 +462,13 @@ def flame(title: str, stacks: Stacks, unit: str) -> Plot | None:
         rows=cells,
     )
     alt = f"Flame graph of {counted}. Largest: {joined(cells[:5], '{0} {1}')}"
-    return Plot(title=title, unit=counted, alt=alt, figure=drawn, height=height, wide=True, table=table)
+    return Plot(
+        title=title,
+        unit=counted,
+        alt=alt,
+        figure=drawn,
+        height=height,
+        wide=True,
+        table=table,
+        callers=profile.callers(stacks, functions=CALLED),
+    )

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Profiles as folded stacks: text -> stacks -> each function's share, and the boxes of a flame graph.
+"""Profiles as folded stacks: text -> stacks -> each function's share, its callers, and the boxes of a flame
+graph.
 
 A line is `frame;frame;frame COUNT`, outermost frame first: the folded format of stackcollapse-perf and `perf
 script report flamegraph`. Not here: taking a profile (measure.agent), drawing one (report.charts).
@@ -96,6 +97,42 @@ def shares(stacks: Stacks) -> list[Share]:
         if every
     ]
     return sorted(unsorted, key=lambda share: (-share.total, -share.own, share.function))
+
+
+def callers(stacks: Stacks, *, functions: int, least: float = 0.005) -> str:
+    """The functions that most was counted in itself, each with its callers, in the form of perf's `report -g
+    caller`, which kernel mails quote; "" without samples.
+
+    A function's line has its share with what it calls and by itself. A caller has its part of the line above;
+    one without a number is the only one. `least` (0 to 1): callers with a smaller part are left out.
+    """
+    ranked = sorted(shares(stacks), key=lambda share: (-share.own, share.function))[:functions]
+    lines = []
+    for share in ranked:
+        paths: Counter[tuple[str, ...]] = Counter()
+        for stack, count in stacks.items():
+            if share.function in stack:
+                paths[stack[: stack.index(share.function)][::-1]] += count
+        lines.append(f"- {share.total:7.2%} {share.own:7.2%}  {share.function}")
+        lines += _above(paths, least, "    ")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _above(paths: Mapping[tuple[str, ...], int], least: float, indent: str) -> list[str]:
+    """The lines of callers; paths are innermost first, and an empty one has no caller."""
+    whole = sum(paths.values())
+    above: dict[str, Counter[tuple[str, ...]]] = {}
+    for path, count in paths.items():
+        if path:
+            above.setdefault(path[0], Counter())[path[1:]] += count
+    lines = []
+    for function, rest in sorted(above.items(), key=lambda item: (-item[1].total(), item[0])):
+        part = rest.total() / whole
+        if rest.total() == whole:
+            lines += [f"{indent}{function}", *_above(rest, least, indent)]
+        elif part >= least:
+            lines += [f"{indent}- {part:.2%} {function}", *_above(rest, least, indent + "    ")]
+    return lines
 
 
 def frames(stacks: Stacks, *, least: float) -> list[Frame]:

@@ -72,3 +72,42 @@ def test_thin_frames_go_with_all_above_them() -> None:
     stacks = {("a", "b"): 990, ("a", "x", "y"): 1}
     assert [box.function for box in profile.frames(stacks, least=0.002)] == ["a", "b"]
     assert [box.function for box in profile.frames(stacks, least=0.001)] == ["a", "b", "x", "y"]
+
+
+def test_callers_are_printed_as_perf_does() -> None:
+    """Each part is of the line above; an only caller has no number."""
+    stacks = {
+        ("fault", "migrate", "flush_page", "flush", "ipi"): 80,
+        ("reap", "flush_range", "flush", "ipi"): 20,
+        ("fault", "migrate", "flush_page", "flush"): 5,
+        ("user",): 95,
+    }
+    assert profile.callers(stacks, functions=2).splitlines() == [
+        "-  50.00%  50.00%  ipi",
+        "    flush",
+        "    - 80.00% flush_page",
+        "        migrate",
+        "        fault",
+        "    - 20.00% flush_range",
+        "        reap",
+        "-  47.50%  47.50%  user",
+    ]
+
+
+def test_thin_callers_are_left_out() -> None:
+    stacks = {("often", "it"): 999, ("rare", "it"): 1}
+    assert profile.callers(stacks, functions=1).splitlines() == [
+        "- 100.00% 100.00%  it",
+        "    - 99.90% often",
+    ]
+
+
+def test_a_function_that_recurses_has_its_outermost_callers() -> None:
+    assert profile.callers({("a", "f", "b", "f"): 3}, functions=1).splitlines() == [
+        "- 100.00% 100.00%  f",
+        "    a",
+    ]
+
+
+def test_without_samples_there_are_no_callers() -> None:
+    assert profile.callers({}, functions=3) == ""
