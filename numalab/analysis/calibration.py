@@ -131,6 +131,8 @@ def plan(name: str, case: Case, size: SizeClass, topology: Topology, accel: Acce
     """The site of future runs: `topology` scaled, `machine` the name of the machine that runs the guests."""
     known, here = jsonable(case), jsonable(case.sizes[size])
     recipe = {key: known[key] for key in PARTS} | {key: here[key] for key in SIZE_PARTS}
+    if here["instead"]:
+        recipe["instead"] = here["instead"]  # others keep the file that they had before there was any
     return Site(
         case_name=name,
         size=size,

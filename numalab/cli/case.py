@@ -559,7 +559,7 @@ def repro(
     )
     build_kernels(plan, limit(experiment.PREPARE_SECONDS))
     host = connect(uri, limit(MINUTE))
-    guest = experiment.up(
+    guest, _ = experiment.up(
         plan,
         host,
         plan.kernels[0],

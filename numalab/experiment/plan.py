@@ -249,11 +249,6 @@ def boot_seed(seed: int, number: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed} {number}".encode()).digest()[:4])
 
 
-def plan_settings(plan: Plan) -> dict[str, str]:
-    """Sysctls and knobs of the plan as one mapping, for the record."""
-    return {**plan.case_size.sysctls, **plan.case_size.knobs}
-
-
 def workload_phases(plan: Plan) -> tuple[Phase, ...]:
     """The workload's phases with the plan's parameters."""
     module = runner.load(plan.case.workload)

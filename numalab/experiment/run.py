@@ -36,7 +36,6 @@ from numalab.experiment.plan import (
     check_rounds,
     interesting_phase,
     pin_builds,
-    plan_settings,
     scaled_topology,
     workload_phases,
 )
@@ -233,12 +232,12 @@ def booted(
     """A fresh guest of the plan, with its settings as read back; ended with the block."""
     while True:
         try:
-            guest = up(plan, host, kernel, guests.fresh_name(name), deadline, seed=seed)
+            guest, settings = up(plan, host, kernel, guests.fresh_name(name), deadline, seed=seed)
             break
         except NameTaken:  # by another experiment, after our check
             deadline.check(f"finding a name for guest {name}")
     with guests.ending(guest):
-        yield guest, plan_settings(plan)
+        yield guest, settings
 
 
 def up(
@@ -250,8 +249,9 @@ def up(
     *,
     kept: bool = False,
     seed: int | None = None,
-) -> Guest:
-    """A guest of the plan with its sysctls and knobs; `kept` for a person. On any error, nothing is left."""
+) -> tuple[Guest, dict[str, str]]:
+    """A guest of the plan, and its sysctls and knobs as they are set; `kept` for a person. On any error,
+    nothing is left."""
     request = launch.GuestRequest(
         name=name,
         topology_name=plan.machine.topology,
@@ -271,12 +271,12 @@ def up(
         pinned=plan.pinned.get(kernel.build_name),
     )
     guest = launch.up(request, host, deadline.within(UP_SECONDS))
-    if plan.case_size.sysctls or plan.case_size.knobs:
-        with guests.ending(guest, only_on_error=True), step("sysctls and knobs set and read back", who=name):
-            provision.apply(
-                guest, provision.Order(sysctls=plan.case_size.sysctls, knobs=plan.case_size.knobs), deadline
-            )
-    return guest
+    size = plan.case_size
+    if not (size.sysctls or size.knobs):
+        return guest, {}
+    order = provision.Order(sysctls=size.sysctls, knobs=size.knobs, instead=size.instead)
+    with guests.ending(guest, only_on_error=True), step("sysctls and knobs set and read back", who=name):
+        return guest, provision.apply(guest, order, deadline)
 
 
 def prelude(plan: Plan, guest: Guest, deadline: Deadline) -> None:

@@ -40,6 +40,8 @@ class Order(Value):
 
     sysctls: dict[SettingName, Setting] = Field(default_factory=dict)
     knobs: dict[SettingName, Setting] = Field(default_factory=dict)
+    instead: dict[SettingName, dict[SettingName, Setting]] = Field(default_factory=dict)
+    """By the name of one of `sysctls`: those that are set where the kernel lacks it."""
 
 
 def pairs(field: str, texts: Sequence[str]) -> dict[str, str]:
@@ -59,16 +61,30 @@ def pairs(field: str, texts: Sequence[str]) -> dict[str, str]:
     return settings
 
 
-def apply(guest: Guest, order: Order, deadline: Deadline) -> None:
-    """Set what differs, then verify everything by reading it back. CommandFailed names what was refused.
+def apply(guest: Guest, order: Order, deadline: Deadline) -> dict[str, str]:
+    """Set what differs, then verify everything by reading it back; returns what is set, knobs included.
+    CommandFailed names what was refused.
 
     One command over SSH, with the script of the role that `tune` plays: Ansible takes a dozen seconds of an
     emulated guest, and would in each boot of an experiment.
     """
-    words = [f"sysctl:{name}={value}" for name, value in order.sysctls.items()]
+    words = [
+        f"{'optional' if name in order.instead else 'sysctl'}:{name}={value}"
+        for name, value in order.sysctls.items()
+    ]
+    words += [
+        f"instead:{lacked}:{name}={value}"
+        for lacked, others in order.instead.items()
+        for name, value in others.items()
+    ]
     words += [f"knob:{name}={value}" for name, value in order.knobs.items()]
     script = (paths.ROOT / TUNE).read_bytes()
-    ssh.succeed(guest, ["sh", "-s", "--", *words], deadline=deadline, input=script)
+    output = ssh.succeed(guest, ["sh", "-s", "--", *words], deadline=deadline, input=script)
+    lacked = {line.split()[1] for line in output.splitlines() if line.startswith("instead ")}
+    settings = {name: value for name, value in order.sysctls.items() if name not in lacked}
+    for name in lacked:
+        settings |= order.instead[name]
+    return settings | order.knobs
 
 
 def tune(guest: Guest, order: Order, deadline: Deadline) -> ansible.Recap:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from numalab.model.topology import Disk
 from numalab.model.units import Size
@@ -102,6 +102,8 @@ class CaseSize(Value):
     params: dict[str, Any] = Field(default_factory=dict)
     """Parameters of the workload that override its defaults for this size."""
     sysctls: dict[SettingName, Setting] = Field(default_factory=dict)
+    instead: dict[SettingName, dict[SettingName, Setting]] = Field(default_factory=dict)
+    """By the name of one of `sysctls`: those that are set where the kernel lacks it."""
     knobs: dict[SettingName, Setting] = Field(default_factory=dict)
     """Settings of NUMA balancing: scan_delay_ms, scan_period_min_ms, scan_period_max_ms, scan_size_mb."""
     boots: Annotated[int, Field(ge=3)] = 3
@@ -110,6 +112,12 @@ class CaseSize(Value):
     """The most boots of each kernel with --boots auto."""
     minutes: Annotated[float, Field(gt=0)]
     """Time limit of one boot, from `up` to `down`; exceeding it is an error."""
+
+    @model_validator(mode="after")
+    def _lacking(self) -> Self:
+        if unknown := sorted(self.instead.keys() - self.sysctls.keys()):
+            raise ValueError(f"instead: {unknown[0]} is none of this size's sysctls")
+        return self
 
 
 class Case(Value):

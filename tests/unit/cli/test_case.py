@@ -521,9 +521,9 @@ def prepared(monkeypatch: pytest.MonkeyPatch) -> Prepared:
 
     def up(
         plan: Plan, host: object, kernel: recipe.Kernel, name: str, deadline: Deadline, *, kept: bool
-    ) -> Prepared:
+    ) -> tuple[Prepared, dict[str, str]]:
         made.name, made.kernel = name, kernel.name  # type: ignore[attr-defined]
-        return made
+        return made, {}
 
     monkeypatch.setattr(experiment_plan, "build_kernels", lambda *_: None)
     monkeypatch.setattr(experiment, "up", up)

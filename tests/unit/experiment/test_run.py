@@ -32,7 +32,6 @@ from numalab.experiment.plan import (
     check_plan,
     interesting_phase,
     make_plan,
-    plan_settings,
     scaled_topology,
     workload_phases,
 )
@@ -147,10 +146,11 @@ class Lab:
         """See programs.give."""
         self.happened.append(f"{phase.name} in {guest.name}")
 
-    def tune(self, guest: object, order: provision.Order, deadline: Deadline) -> None:
+    def tune(self, guest: object, order: provision.Order, deadline: Deadline) -> dict[str, str]:
         """See provision.apply."""
         self._maybe("tune")
         self.orders.append(order)
+        return order.sysctls | order.knobs
 
     def measure(
         self,
@@ -350,7 +350,8 @@ def test_plan(plan: Plan) -> None:
     )
     assert (plan.machine.topology, plan.machine.memory, plan.machine.vcpus) == ("4socket", 4 * GIB, 8)
     assert plan.case_size.boots == 3
-    assert plan_settings(plan) == {"vm.watermark_scale_factor": "1000", "scan_delay_ms": "100"}
+    assert plan.case_size.sysctls == {"vm.watermark_scale_factor": "1000"}
+    assert plan.case_size.knobs == {"scan_delay_ms": "100"}
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,26 @@
 # SPDX-License-Identifier: GPL-2.0-only
 # tune.sh sysctl:NAME=VALUE knob:NAME=VALUE...: write what differs, and prove all of it by reading it back.
 # Knobs of NUMA balancing are in debugfs since 5.13; before that they were sysctls.
+# optional:NAME=VALUE is a sysctl that the kernel may lack; instead:NAME:OTHER=VALUE is set where it lacks NAME.
 set -eu
+path_of() { echo "/proc/sys/$(echo "$1" | tr . /)"; }
 read_back() { tr -s '\t ' '  ' <"$1"; }
 for pair in "$@"; do
     kind=${pair%%:*} rest=${pair#*:}
+    case $kind in
+    optional)
+        kind=sysctl
+        [ -e "$(path_of "${rest%%=*}")" ] || continue
+        ;;
+    instead)
+        kind=sysctl lacked=${rest%%:*} rest=${rest#*:}
+        [ ! -e "$(path_of "$lacked")" ] || continue
+        echo "instead $lacked"
+        ;;
+    esac
     name=${rest%%=*} want=${rest#*=}
     if [ "$kind" = sysctl ]; then
-        path=/proc/sys/$(echo "$name" | tr . /)
+        path=$(path_of "$name")
     else
         mountpoint -q /sys/kernel/debug || mount -t debugfs none /sys/kernel/debug
         path=/sys/kernel/debug/sched/numa_balancing/$name

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Settings of a guest, by the script that a guest runs: here on this machine, with settings that it has already,
+so that nothing is written."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from numalab.core.errors import CommandFailed
+from numalab.core.process import Deadline, Result
+from numalab.guest import provision
+from numalab.guest.guest import Guest
+from numalab.guest.provision import Order
+
+OSTYPE = {"kernel.ostype": "Linux"}
+
+
+class Here:
+    """A guest's place is taken by this machine."""
+
+    def execute(
+        self,
+        command: str,
+        *,
+        deadline: Deadline,
+        input: bytes | None = None,
+        tell: Callable[[str], None] | None = None,
+    ) -> Result:
+        done = subprocess.run(["sh", "-c", command], input=input, capture_output=True, check=False)
+        return Result(
+            argv=("sh",),
+            status=done.returncode,
+            stdout=done.stdout.decode(),
+            stderr=done.stderr.decode(),
+            seconds=0,
+        )
+
+
+def apply(**words: Any) -> dict[str, str]:
+    return provision.apply(cast(Guest, Here()), Order(**words), Deadline.after(10))
+
+
+def test_what_is_set_is_returned() -> None:
+    assert apply(sysctls=OSTYPE) == OSTYPE
+
+
+def test_a_sysctl_that_the_kernel_lacks_is_replaced() -> None:
+    """The record has what was set, not what was asked for."""
+    lacked = {"vm.no_such_setting": "1000"}
+    assert apply(sysctls=lacked, instead={"vm.no_such_setting": OSTYPE}) == OSTYPE
+
+
+def test_a_sysctl_that_the_kernel_has_is_not_replaced() -> None:
+    other = {"kernel.ostype": {"vm.no_such_setting": "1"}}
+    assert apply(sysctls=OSTYPE, instead=other) == OSTYPE
+
+
+def test_without_another_a_missing_sysctl_is_an_error() -> None:
+    release = Path("/proc/sys/kernel/osrelease").read_text().strip()
+    with pytest.raises(CommandFailed, match=rf"{release} has no sysctl vm\.no_such_setting"):
+        apply(sysctls={"vm.no_such_setting": "1"})
+
+
+def test_the_replacement_must_be_there() -> None:
+    with pytest.raises(CommandFailed, match=r"has no sysctl vm\.nor_this_one"):
+        apply(sysctls={"vm.no_such_setting": "1"}, instead={"vm.no_such_setting": {"vm.nor_this_one": "1"}})
