@@ -95,7 +95,7 @@ def test_callers_are_printed_as_perf_does() -> None:
 
 
 def test_thin_callers_are_left_out() -> None:
-    stacks = {("often", "it"): 999, ("rare", "it"): 1}
+    stacks: profile.Stacks = {("often", "it"): 999, ("rare", "it"): 1}
     assert profile.callers(stacks, functions=1).splitlines() == [
         "- 100.00% 100.00%  it",
         "    - 99.90% often",
