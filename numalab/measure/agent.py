@@ -18,6 +18,7 @@ import json
 import os
 import re
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -37,73 +38,64 @@ OF_A_ZONE = (  # what a sample keeps of each zone: since 4.8 nr_zone_*, before t
 MOST = 240  # samples of a phase; a longer one is sampled more rarely
 CYCLES = "/sys/bus/event_source/devices/cpu"
 MARK = 0x6E6C6200  # as in host/instructions.c
+PERF_EVENT_OPEN = 298  # the call's number on x86-64
 STACKS = "/root/numalab-perf.data"  # /run is small, and a profile is not
 
 
 class Tracepoints:
-    """Counts events: a tracing instance for each, whose rings are a page and whose statistics count what went by."""
+    """Counts events: one counter of perf_event_open(2) for each event and CPU, which ends with this process.
+
+    A tracing instance for each event counts too, but has thousands of files of its own, which took memory that the small node
+    of a small guest had no more; and with names recorded it probes the task switch.
+    """
 
     def __init__(self, events: list[str]) -> None:
         roots = ("/sys/kernel/tracing", "/sys/kernel/debug/tracing")
         if events and not os.path.exists(f"{roots[0]}/events"):  # noqa: PTH110
             subprocess.run(["mount", "-t", "tracefs", "none", roots[0]], stderr=subprocess.DEVNULL, check=False)
         root = next((path for path in roots if os.path.exists(f"{path}/events")), "")  # noqa: PTH110
-        self.places = {}
-        self.names, self.named = f"{root}/options/record-cmd", ""
-        if events:
-            # With names, which nobody reads here, an event has the scheduler's task switch probed too: the hottest code
-            # there is would be patched. Guests under QEMU 7.2's TCG hang at that; see guest.HUNG_SECONDS.
-            with contextlib.suppress(OSError):
-                self.named = read(self.names).strip()
-                write(self.names, "0")
-        for number, event in enumerate(events):
-            place = f"{root}/instances/numalab-{os.getpid()}-{number}"
+        self.counters: dict[str, list[int]] = {}
+        for event in events:
             with contextlib.suppress(OSError):  # a kernel without the event has no count of it
-                os.mkdir(place)  # noqa: PTH102
-                self.places[event] = place
-                write(f"{place}/buffer_size_kb", "4")
-                write(f"{place}/events/{event.replace(':', '/')}/enable", "1")
-                continue
-            self._drop(event)
+                number = int(read(f"{root}/events/{event.replace(':', '/')}/id"))
+                self.counters[event] = [counter(number, cpu) for cpu in online()]
 
     def counts(self) -> dict[str, int]:
-        """How often each event was hit: read, still in a ring, overwritten or dropped, on every CPU."""
-        counts = {}
-        for event, place in self.places.items():
-            counts[event] = 0
-            for path in glob.glob(f"{place}/per_cpu/cpu*/stats"):  # noqa: PTH207
-                facts = dict(line.split(": ") for line in read(path).splitlines() if ": " in line)
-                counts[event] += sum(int(facts.get(key, 0)) for key in ("entries", "overrun", "dropped events", "read events"))
-        return counts
+        """How often each event was hit on any CPU since this began to count it."""
+        return {
+            event: sum(int.from_bytes(os.read(each, 8), sys.byteorder) for each in each_cpu)
+            for event, each_cpu in self.counters.items()
+        }
 
     def text(self) -> str:
         """`system:event COUNT` lines."""
         return "".join(f"{event} {count}\n" for event, count in self.counts().items())
 
-    def close(self) -> None:
-        """Remove the instances; names are recorded again if they were."""
-        for event in list(self.places):
-            self._drop(event)
-        if self.named == "1":
-            with contextlib.suppress(OSError):
-                write(self.names, "1")
 
-    def _drop(self, event: str) -> None:
-        place = self.places.pop(event, "")
-        with contextlib.suppress(OSError):
-            os.rmdir(place)  # noqa: PTH106
+def online() -> list[int]:
+    """The numbers of the CPUs that run."""
+    spans = [span.partition("-") for span in read("/sys/devices/system/cpu/online").strip().split(",")]
+    return [cpu for first, _, last in spans for cpu in range(int(first), int(last or first) + 1)]
+
+
+def counter(tracepoint: int, cpu: int) -> int:
+    """A file descriptor from which the tracepoint's hits on that CPU can be read. OSError where perf has none."""
+    import ctypes  # here, since other phases need not wait for it
+
+    # struct perf_event_attr of 2.6.31: type PERF_TYPE_TRACEPOINT, size, config, and zeroes: count, do not sample.
+    attr = struct.pack("=IIQ48x", 2, 64, tracepoint)
+    libc = ctypes.CDLL(None, use_errno=True)
+    opened = int(libc.syscall(PERF_EVENT_OPEN, attr, -1, cpu, -1, 0))
+    if opened < 0:
+        raise OSError(ctypes.get_errno(), f"perf_event_open of tracepoint {tracepoint}")
+    os.set_inheritable(opened, False)
+    return opened
 
 
 def read(path: str) -> str:
     """A small file's text."""
     with open(path) as handle:  # noqa: PTH123
         return handle.read()
-
-
-def write(path: str, text: str) -> None:
-    """Into a file of the kernel's."""
-    with open(path, "w") as handle:  # noqa: PTH123
-        handle.write(text)
 
 
 def kswapd() -> list[str]:
@@ -136,7 +128,7 @@ def snapshot(patterns: list[str], trace: Tracepoints | None = None, threads: lis
     for path in sorted(name for pattern in patterns for name in glob.glob(pattern)):  # noqa: PTH207
         with contextlib.suppress(OSError):
             found[path] = read(path)
-    if trace and trace.places:
+    if trace and trace.counters:
         found["trace"] = trace.text()
     if threads:
         found["kswapd"] = cpu_time(threads)
@@ -152,7 +144,7 @@ def sample(start: float, trace: Tracepoints | None = None) -> dict[str, object]:
         found[name] = {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[0].startswith(MOVING)}
     with contextlib.suppress(OSError):
         found.update(zones(read(ZONES)))
-    if trace and trace.places:
+    if trace and trace.counters:
         found["trace"] = trace.counts()
     return found
 
@@ -282,11 +274,7 @@ def tail(stream: IO[bytes]) -> str:
 def main() -> None:
     """One phase."""
     about = json.load(sys.stdin)
-    trace = Tracepoints(about.get("trace", []))
-    try:
-        told = measured(about, trace)
-    finally:
-        trace.close()
+    told = measured(about, Tracepoints(about.get("trace", [])))
     if about.get("profile") and os.path.exists(STACKS):  # noqa: PTH110
         told["profile"] = folded()
     json.dump(told, sys.stdout)

@@ -228,8 +228,7 @@ def test_long_phases_are_sampled_more_rarely(
     assert capsys.readouterr().err == '{"t": 5.0}\n' * 7
 
 
-# tracefs is mounted in a mount namespace of its own, so that no mount is left here; its instances belong to the
-# kernel all the same.
+# tracefs is mounted in a mount namespace of its own, so that no mount is left here.
 ALONE = ("unshare", "--mount", "--propagation", "private")
 TRACEFS = "/sys/kernel/tracing"
 
@@ -250,18 +249,13 @@ traces = pytest.mark.skipif(
 )
 
 
-def instances() -> str:
-    return in_tracefs(f"ls {TRACEFS}/instances")
-
-
 @traces
 def test_tracepoints() -> None:
     """Counted between the snapshots; an event that the kernel lacks is absent, never 0."""
-    before = instances()
     done = ran(
         {
-            "command": "for i in 1 2 3 4 5; do /bin/true; done",
-            "trace": ["sched:sched_process_exec", "numalab:no_such_event"],
+            "command": f"for i in 1 2 3 4 5; do /bin/true; done; ls {TRACEFS}/instances",
+            "trace": ["sched:sched_process_exec", "numalab:no_such_event", "no"],
         },
         *ALONE,
     )
@@ -271,7 +265,7 @@ def test_tracepoints() -> None:
     assert found["sched:sched_process_exec"] >= 6, (
         "the shell and what it ran, and whoever else is on this machine"
     )
-    assert instances() == before
+    assert told["stdout"] == in_tracefs(f"ls {TRACEFS}/instances"), "no instance of its own"
 
 
 @traces
@@ -290,19 +284,8 @@ def test_samples_have_tracepoints() -> None:
 
 
 @traces
-def test_the_task_switch_is_not_probed() -> None:
-    """While events are counted no task names are recorded; afterwards they are, as before."""
-    before = in_tracefs(f"cat {TRACEFS}/options/record-cmd")
-    done = ran(
-        {"command": f"cat {TRACEFS}/options/record-cmd", "trace": ["sched:sched_process_exec"]}, *ALONE
-    )
-    assert json.loads(done.stdout)["stdout"] == "0\n"
-    assert in_tracefs(f"cat {TRACEFS}/options/record-cmd") == before
-
-
-@traces
-def test_more_events_than_a_ring_holds() -> None:
-    """Overwritten events are counted."""
+def test_many_events() -> None:
+    """None is lost, wherever it happens."""
     done = ran(
         {
             "command": "i=0; while [ $i -lt 2000 ]; do /bin/true; i=$((i+1)); done",
@@ -315,26 +298,8 @@ def test_more_events_than_a_ring_holds() -> None:
 
 
 @traces
-@pytest.mark.parametrize(
-    "about",
-    [
-        {"command": "exit 3"},
-        {"command": "sleep 1000", "limit": 0.5},
-        {"command": "true", "files": [7]},
-        {"command": "true", "trace": ["sched:sched_process_exec", "no"]},
-    ],
-    ids=["fails", "limit", "breaks", "odd"],
-)
-def test_no_tracing_is_left_behind(about: dict[str, Any]) -> None:
-    before = instances()
-    ran({"trace": ["sched:sched_process_exec"], **about}, *ALONE, check=False)
-    assert instances() == before
-
-
-@traces
-def test_no_tracing_is_left_behind_when_time_is_up() -> None:
+def test_counting_ends_when_time_is_up() -> None:
     """timeout(1) sends SIGTERM to the agent, and the command ends with it."""
-    before = instances()
     start = time.monotonic()
     done = ran(
         {"trace": ["sched:sched_process_exec"], "command": "sleep 1000"},
@@ -347,8 +312,9 @@ def test_no_tracing_is_left_behind_when_time_is_up() -> None:
     )
     assert time.monotonic() - start < 50, "asked, not killed"
     assert done.returncode == 124
-    assert json.loads(done.stdout)["timed_out"]
-    assert instances() == before
+    told = json.loads(done.stdout)
+    assert told["timed_out"]
+    assert int(told["after"]["trace"].split()[1]) >= 1, "the command's own exec"
 
 
 def test_where_nothing_can_be_traced_the_count_is_absent(tmp_path: Path) -> None:
