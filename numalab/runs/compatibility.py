@@ -18,8 +18,11 @@ from numalab.model.values import jsonable
 
 HOST = ("machine", "machine id", "cpu", "microcode", "cpus")
 """Facts that identify a run's host. Its load and its versions may change between two boots."""
-LATER = ("machine id", "microcode")
-"""Facts of HOST that older runs lack: compared only between runs that have them."""
+COUNTS = "counts"
+"""What the profiles of a run count: instructions, cycles, ticks of a clock."""
+LATER = ("machine id", "microcode", COUNTS)
+"""Facts that some runs lack, older ones or those without a profile: compared only between runs that have
+them."""
 SHORT = 8
 """The characters of a machine id that are shown."""
 TITLES = (("microcode", "microcode"), ("QEMU", "qemu"), ("libvirt", "libvirt"))
@@ -47,10 +50,17 @@ def traits(run: Run) -> Traits:
         "huge pages": {"": spec.huge_page and show_size(spec.huge_page)},
         "topology": shape(spec.topology),
         "settings": run.settings,
+        "profile": _profile(run),
         "host": _host(run),
         # Its kind must be one where hosts are blocks: under emulation it is the guest's processor.
         "QEMU": {"": run.host.get("qemu", "").partition(".")[0] if run.place and run.place.block else ""},
     }
+
+
+def _profile(run: Run) -> dict[str, str]:
+    """Shares of a profile by instructions are no shares of one by samples."""
+    counted = sorted({phase.profiled for phase in run.phases if phase.profiled})
+    return {COUNTS: " and ".join(counted)} if counted else {}
 
 
 def _host(run: Run) -> dict[str, str]:

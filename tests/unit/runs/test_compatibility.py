@@ -8,9 +8,9 @@ import pytest
 from numalab.model import topology
 from numalab.model.catalog import topology as shape
 from numalab.model.guest import Boot
-from numalab.model.run import Run
+from numalab.model.run import PhaseResult, Run
 from numalab.model.units import GIB
-from numalab.model.values import Accel, SizeClass
+from numalab.model.values import Accel, Phase, SizeClass
 from numalab.runs import compatibility
 from tests.unit.makers import record_of, spec
 
@@ -146,3 +146,28 @@ def test_a_hypervisor_in_words() -> None:
     later = whole.model_copy(update={"host": {**whole.host, "qemu": "10.0.3"}})
     assert "QEMU 10.0.2 and 10.0.3" in compatibility.hypervisor([whole, later])
     assert compatibility.hypervisor([run(host={})]) == "a machine without a name, tcg"
+
+
+def profiled(by: str) -> Run:
+    """A run of a phase whose profile counts that."""
+    phase = PhaseResult(
+        phase=Phase(name="touch", command="true", limit_seconds=1),
+        status=0,
+        elapsed=1,
+        user=1,
+        system=1,
+        counters={},
+        guest_load=0,
+        host_load=0,
+        profiled=by,
+    )
+    return run(phases=(phase,))
+
+
+def test_profiles_that_count_something_else_are_told_apart() -> None:
+    """Of instructions and of samples; a run without a profile goes with either."""
+    runs = [run(), profiled("instructions"), profiled("cpu-clock")]
+    assert compatibility.differences(runs[:2]) == compatibility.differences([runs[0], runs[2]]) == ()
+    assert compatibility.differences(runs) == (
+        "profile: counts=instructions (2 runs), counts=cpu-clock (1 run)",
+    )
