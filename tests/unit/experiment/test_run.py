@@ -41,7 +41,7 @@ from numalab.guest.launch import GuestRequest
 from numalab.guest.settings import UP_SECONDS
 from numalab.host import accelerator, image
 from numalab.host.accelerator import Probe
-from numalab.kernel import build, kconfig, recipe
+from numalab.kernel import build, era, kconfig, recipe
 from numalab.measure import programs, runner
 from numalab.model import catalog
 from numalab.model.case import Arm
@@ -469,6 +469,16 @@ def test_programs_are_made_before_the_first_boot(plan: Plan, lab: Lab) -> None:
     assert lab.happened[:2] == ["compile-remote in mine-compile", "down"]
     assert not any("compile" in word for word in lab.happened[2:])
     assert [request.clock for request in lab.requests] == [Clock.HOST, *[Clock.VIRTUAL] * 4]
+
+
+def test_an_old_kernel_compiles_on_the_clock_of_its_boots(plan: Plan, lab: Lab) -> None:
+    """On the host's clock its ticket locks may wait for a CPU that the host does not run."""
+    lab.clock, lab.together = Clock.VIRTUAL, threading.Barrier(2)
+    lab.lacking = [phase for phase in workload_phases(plan) if phase.makes]
+    old = tuple(kernel.model_copy(update={"era": era.era("3.16")}) for kernel in plan.kernels)
+    plan = plan.model_copy(update={"kernels": old})
+    experiment.conduct(plan, FakeHost().real(), 2, limit=Deadline.after, view=Seen())
+    assert [request.clock for request in lab.requests] == [Clock.VIRTUAL] * 5
 
 
 def test_prepare(plan: Plan, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
