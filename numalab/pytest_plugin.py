@@ -53,6 +53,7 @@ OPTIONS = {
     "boots": "--lab-boots",
     "builds": "--lab-builds",
     "kernels": "--lab-kernels",
+    "ready": "--lab-ready",
     "series": "--lab-series",
     "uri": "--lab-connect",
 }
@@ -93,6 +94,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="N",
         default=1,
         help="builds of each kernel that differ in layout only, as of lab.py run",
+    )
+    group.addoption(
+        "--lab-ready",
+        action="store_true",
+        help="guests of cases begin from saved states instead of boots, as of lab.py run",
     )
     add("topology", action="append", metavar="T", help="run on these topologies instead of each test's own")
     add(
@@ -262,6 +268,7 @@ class CaseItem(pytest.Item):
             pin=self.config.getoption("--lab-pin"),
             huge_page=self.config.getoption("--lab-huge-pages"),
             builds=self.config.getoption("--lab-builds"),
+            ready=self.config.getoption("--lab-ready"),
         )
         boots = self.config.getoption("--boots") or self.plan.case_size.boots
         self.boots: int | None = None if boots == "auto" else boots

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import pairwise
 
-from numalab.analysis import expectation, kernel_state, metrics
+from numalab.analysis import beginning, expectation, kernel_state, metrics
 from numalab.analysis.calibration import Calibration, inside
 from numalab.analysis.effect import LEAST_BOOTS, LEAST_ON_HOST, too_few
 from numalab.core.errors import InputError
@@ -372,11 +372,8 @@ def _about_runs(every: Sequence[Run], sides: Sides) -> list[str]:
             f"{again}, before {', '.join(run.id for run in every if run.guest.hung)}: a kernel that hangs"
             " looks the same"
         )
-    if restored := [run.id for run in every if run.guest.ready_state]:
-        lines.append(
-            f"{len(restored)} of {len(every)} boots are none: their guests began from a ready state, and what"
-            f" the saved guest was like they are all like: {', '.join(restored)}"
-        )
+    if restored := beginning.restored(every):
+        lines.append(f"{restored}; so they scatter less than boots do, and intervals are too narrow")
     for run in every:
         if run.console_warnings and (not run.error or run.id in first):
             lines.append(

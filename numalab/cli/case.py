@@ -25,6 +25,7 @@ from numalab.cli.options import (
     HugePagesOption,
     MemoryOption,
     PinOption,
+    ReadyOption,
     SeedOption,
     SizeOption,
     Uri,
@@ -121,6 +122,7 @@ def _plan(
     pin: str = "auto",
     huge_pages: str | None = None,
     builds: int = 1,
+    ready: bool = False,
 ) -> Plan:
     from numalab.experiment.plan import make_plan
     from numalab.model.values import SizeClass
@@ -140,6 +142,7 @@ def _plan(
         huge_page=size_option("--huge-pages", huge_pages),
         profile_hz=profile,
         builds=builds,
+        ready=ready,
     )
 
 
@@ -208,6 +211,7 @@ def run(
     ] = None,
     pin: PinOption = "auto",
     huge_pages: HugePagesOption = None,
+    ready: ReadyOption = False,
     pool: PoolOption = False,
     spread: SpreadOption = 1,
     uri: Uri = None,
@@ -229,6 +233,7 @@ def run(
             pin,
             huge_pages,
             builds,
+            ready,
         )
         for case in cases
     ]

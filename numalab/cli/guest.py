@@ -124,8 +124,7 @@ def up(
         bool,
         typer.Option(
             "--ready",
-            help="begin from a saved state of such a guest, made on first use; for interactive use, not for"
-            " verdicts",
+            help="begin from a saved state of such a guest, made on first use",
         ),
     ] = False,
     uri: Uri = None,

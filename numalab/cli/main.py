@@ -33,6 +33,7 @@ from numalab.cli.options import (
     HugePagesOption,
     MemoryOption,
     PinOption,
+    ReadyOption,
     SeedOption,
     SizeOption,
     Uri,
@@ -102,6 +103,7 @@ def measure_workload(
     seed: SeedOption = None,
     pin: PinOption = "auto",
     huge_pages: HugePagesOption = None,
+    ready: ReadyOption = False,
     uri: Uri = None,
 ) -> None:
     """Run a workload by itself in one guest, and show what the kernel counted in each phase."""
@@ -109,15 +111,18 @@ def measure_workload(
 
     from numalab.guest import guest as guests
     from numalab.guest import launch
+    from numalab.guest import ready as ready_states
     from numalab.host.hypervisor import connect
     from numalab.kernel import recipe
     from numalab.measure import runner
-    from numalab.model import catalog, topology
-    from numalab.model.values import SizeClass
+    from numalab.model import binding, catalog, topology
+    from numalab.model.values import Clock, SizeClass
     from numalab.report import text
 
     which = SizeClass(one_of(SizeClass, "--size", size))
     runner.check(workload, which)
+    if on and ready:
+        raise InputError(f"--ready: guest {on} is up already")
     if on:
         result, folder = runner.run(reach(on), workload, which, limit(COMMAND_SECONDS))
     else:
@@ -133,10 +138,17 @@ def measure_workload(
             clock=clock_word(clock),
             pin=pin_word(pin),
             huge_page=size_option("--huge-pages", huge_pages),
-            seed=secrets.randbits(32) if seed is None else seed,
+            seed=secrets.randbits(32) if seed is None and not ready else seed,
         )
+        if ready:  # what is left open is what a state has
+            open_ones = {
+                **({"clock": Clock.HOST} if request.clock is None else {}),
+                **({"pin": binding.OFF} if request.pin == binding.AUTO else {}),
+            }
+            request = request.model_copy(update=open_ones)
         deadline = limit(UP_SECONDS)
-        guest = launch.up(request, connect(uri, deadline), deadline)
+        bring_up = ready_states.up if ready else launch.up
+        guest = bring_up(request, connect(uri, deadline), deadline)
         with guests.ending(guest):
             result, folder = runner.run(guest, workload, which, limit(COMMAND_SECONDS))
     echo(text.summary(result))

@@ -67,6 +67,14 @@ SeedOption = Annotated[
         help="what boots differ by: RDRAND under TCG, the start of phases",
     ),
 ]
+ReadyOption = Annotated[
+    bool,
+    typer.Option(
+        "--ready",
+        help="begin from a saved state of such a guest, made on first use, instead of a boot; a verdict has"
+        " a doubt for it",
+    ),
+]
 GuestName = Annotated[str, typer.Argument(metavar="N", help="a guest's name (see list)")]
 SizeOption = Annotated[
     str, typer.Option("--size", metavar="quick|full", help="quick: two emulated cores; full: the seeds' own")

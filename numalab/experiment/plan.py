@@ -56,6 +56,8 @@ class Plan(Value):
     probe: accelerator.Probe | None = None
     """The accelerator of all boots; None until the first one."""
     profile_hz: int = 0
+    ready: bool = False
+    """Whether guests begin from ready states (guest.ready), one of each kernel, and do not boot."""
     image: str = "debian12"
     image_id: str = ""
     """The build of the image that all boots use; '' until the first boot."""
@@ -99,6 +101,7 @@ def make_plan(
     huge_page: int | None = None,
     profile_hz: int = 0,
     builds: int = 1,
+    ready: bool = False,
 ) -> Plan:
     """The plan for a case and a person's choices, checked before anything is made. Raises InputError."""
     case = catalog.case(name)
@@ -130,8 +133,23 @@ def make_plan(
         profile_hz=profile_hz,
         builds=builds,
     )
+    if ready:
+        made = _from_ready_states(made)
     check_plan(made)
     return made
+
+
+def _from_ready_states(plan: Plan) -> Plan:
+    """The plan with guests that begin from ready states: on the host's clock, and with memory that was saved.
+    InputError for a choice that this excludes."""
+    for wrong, why, field in (
+        (plan.clock is Clock.VIRTUAL, "the virtual clock: ready states have the host's clock", "clock"),
+        (plan.pin not in (binding.AUTO, binding.OFF), "pin: a state has its own memory", "pin"),
+        (plan.huge_page is not None, "huge pages: a state has its own memory", "huge_page"),
+    ):
+        if wrong:
+            raise InputError(f"case {plan.case_name}: from ready states: not with {why}", field=field)
+    return plan.model_copy(update={"ready": True, "clock": Clock.HOST, "pin": binding.OFF})
 
 
 def _like(first: Machine, name: str) -> Machine:

@@ -41,6 +41,7 @@ from numalab.experiment.plan import (
 )
 from numalab.guest import guest as guests
 from numalab.guest import launch, provision
+from numalab.guest import ready as ready_states
 from numalab.guest.guest import Guest
 from numalab.guest.settings import UP_SECONDS
 from numalab.host import accelerator, image, ssh
@@ -168,7 +169,8 @@ def _take(
     """A fresh guest, measured."""
     minutes = plan.case_size.minutes * (VIRTUAL_PATIENCE if plan.clock is Clock.VIRTUAL else 1)
     deadline = Deadline.after(60 * minutes, stop)
-    seed = None if plan.seed is None else boot_seed(plan.seed, boot.place.boot)
+    # A guest from a ready state is not booted: no seed reaches it.
+    seed = None if plan.seed is None or plan.ready else boot_seed(plan.seed, boot.place.boot)
     with (
         _too_late(boot, plan.size, minutes, deadline),
         booted(plan, host, boot.kernel, boot.name, deadline, seed=seed) as (guest, settings),
@@ -270,7 +272,12 @@ def up(
         kept=kept,
         pinned=plan.pinned.get(kernel.build_name),
     )
-    guest = launch.up(request, host, deadline.within(UP_SECONDS))
+    soon = deadline.within(UP_SECONDS)
+    if plan.ready:
+        # A boot among guests that do not boot would be no boot of the same experiment.
+        guest = ready_states.up(request, host, soon, or_boot=False)
+    else:
+        guest = launch.up(request, host, soon)
     size = plan.case_size
     if not (size.sysctls or size.knobs):
         return guest, {}

@@ -4,7 +4,8 @@
 A state is found by its key, the checksum of everything that the guest was made from, so it is never used for
 a guest that would have booted otherwise: another image, kernel, topology, command line, QEMU, libvirt or
 machine has another key. gc removes states that no key leads to any more. A guest from a state has not booted
-by itself, so experiments never take one. Not here: booting (launch), the saved file's format (host.saved).
+by itself, so experiments take one only where they are told to (--ready), and say so. Not here: booting
+(launch), the saved file's format (host.saved).
 """
 
 from __future__ import annotations
@@ -44,11 +45,12 @@ OLDEST = (5, 10)
 CPUINFO = Path("/proc/cpuinfo")
 
 
-def up(request: GuestRequest, host: Host, deadline: Deadline) -> Guest:
+def up(request: GuestRequest, host: Host, deadline: Deadline, *, or_boot: bool = True) -> Guest:
     """Bring a guest up from its ready state, which is made on first use.
 
-    Where the state is at fault, it is thrown away and the guest boots, with one line that says so. InputError
-    for a request that no state can serve.
+    Where the state is at fault, it is thrown away and the guest boots, with one line that says so; without
+    `or_boot`, for a guest that is to be compared with others of its state, BadReadyState is raised.
+    InputError for a request that no state can serve.
     """
     _check(request, host)
     if (state.folder("guests") / request.name).exists():
@@ -63,8 +65,10 @@ def up(request: GuestRequest, host: Host, deadline: Deadline) -> Guest:
             with _state(request, place, host, deadline) as saved:
                 return launch.up(request.model_copy(update={"saved": saved}), host, deadline)
         except BadReadyState as error:
-            note(f"its ready state {key} is of no use ({error}): booted afresh", who=request.name)
             state.discard(place, lambda: needed(key))
+            if not or_boot:
+                raise
+            note(f"its ready state {key} is of no use ({error}): booted afresh", who=request.name)
     return launch.up(request.model_copy(update={"savable": False}), host, deadline)
 
 

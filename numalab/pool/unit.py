@@ -140,6 +140,12 @@ def order(number: int, plan: Plan, boots: int | None, spread: int = 1) -> Order:
             " pool sends one of each",
             field="builds",
         )
+    if plan.ready:
+        raise InputError(
+            f"case {plan.case_name}: ready states are for experiments on this machine: each state is one"
+            " machine's",
+            field="ready",
+        )
     least = least_boots(spread)
     if spread > 1 and boots is None:
         raise InputError(

@@ -36,7 +36,7 @@ from numalab.experiment.plan import (
     workload_phases,
 )
 from numalab.experiment.run import ExperimentBoot
-from numalab.guest import launch, provision
+from numalab.guest import launch, provision, ready
 from numalab.guest.launch import GuestRequest
 from numalab.guest.settings import UP_SECONDS
 from numalab.host import accelerator, image
@@ -257,6 +257,38 @@ def test_an_experiment_keeps_what_it_stands_on(lab: Lab, plan: Plan) -> None:
         f"/{name}/bzImage" for name in (BEFORE, AFTER, AFTER, BEFORE)
     ]
     assert state.discard(place)
+
+
+def test_from_ready_states(
+    lab: Lab, case: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each boot's guest, on the host's clock and without a seed; one whose state is of no use does not boot."""
+    begun: list[bool] = []
+
+    def restored(request: GuestRequest, host: object, deadline: Deadline, *, or_boot: bool = True) -> Any:
+        begun.append(or_boot)
+        return lab.up(request, host, deadline)
+
+    lab.clock = Clock.VIRTUAL
+    monkeypatch.setattr(ready, "up", restored)
+    conduct(make_plan(str(case), SizeClass.QUICK, ready=True), 2)
+    assert begun == [False] * 4
+    assert {(one.clock, one.seed, one.pin) for one in lab.requests} == {(Clock.HOST, None, "off")}
+    assert ", 1 at a time" in caplog.text, "one guest writes to a state's file at a time"
+
+
+@pytest.mark.parametrize(
+    ("choice", "why", "field"),
+    [
+        ({"clock": Clock.VIRTUAL}, "the virtual clock", "clock"),
+        ({"pin": "0=0"}, "pin", "pin"),
+        ({"huge_page": 2 << 20}, "huge pages", "huge_page"),
+    ],
+)
+def test_what_ready_states_exclude(case: Path, choice: dict[str, Any], why: str, field: str) -> None:
+    with pytest.raises(InputError, match=f"from ready states: not with {why}: ") as raised:
+        make_plan(str(case), SizeClass.QUICK, ready=True, **choice)
+    assert raised.value.field == field
 
 
 def test_a_name_that_another_experiment_takes(lab: Lab, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:

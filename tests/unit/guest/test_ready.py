@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from numalab.core import state
-from numalab.core.errors import HostError, InputError
+from numalab.core.errors import BadReadyState, HostError, InputError
 from numalab.core.process import Deadline
 from numalab.guest import ready
 from numalab.guest.guest import Guest
@@ -260,6 +260,20 @@ def test_one_of_no_use_is_thrown_away_and_the_guest_boots(
     assert len(lines) == 1
     assert place.name in lines[0]
     assert not place.exists()
+
+
+def test_one_of_no_use_for_a_guest_that_is_compared_with_others(
+    saving: SavingHost, deadline: Deadline
+) -> None:
+    """It does not boot: it would be compared with guests that did not. The next one makes another state."""
+    ready.up(request(name="one"), saving.real(), deadline).down(deadline)
+    saving.breaks = True
+    with pytest.raises(BadReadyState, match="Unknown savevm section"):
+        ready.up(request(name="two"), saving.real(), deadline, or_boot=False)
+    assert ready.places() == []
+    assert list(state.folder("guests").iterdir()) == []
+    saving.breaks = False
+    assert ready.up(request(name="two"), saving.real(), deadline, or_boot=False).record.ready_state
 
 
 def test_a_save_that_fails_leaves_a_fresh_boot_and_nothing_else(

@@ -83,6 +83,11 @@ def test_an_order_becomes_the_plan_that_it_was_made_of() -> None:
     assert many.needs_memory == made.needs_memory, "a round has two boots"
 
 
+def test_ready_states_are_this_machines() -> None:
+    with pytest.raises(InputError, match="ready states are for experiments on this machine"):
+        unit.order(1, make_plan("migratefail", SizeClass.QUICK, ready=True), 3)
+
+
 def test_a_spread_order_is_dealt_out_in_whole_rounds() -> None:
     whole = unit.order(0, make_plan("threads", SizeClass.QUICK), 5, 2)
     assert unit.parts(unit.order(0, make_plan("threads", SizeClass.QUICK), 5)) == [

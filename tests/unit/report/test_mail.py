@@ -99,6 +99,16 @@ def test_boots_that_hung_are_told(counts: Sequence[int], said: str | None) -> No
     assert said in text if said else "Hung" not in text
 
 
+def test_guests_from_ready_states_are_told() -> None:
+    found = [
+        one.model_copy(update={"guest": one.guest.model_copy(update={"ready_state": one.kernel})})
+        for one in runs()
+    ]
+    text = " ".join(composed(found).split())
+    assert "3 of 6.1; guests, taken in turn Restored: 6 of 6 boots are none: their guests began" in text
+    assert "Restored" not in composed(runs())
+
+
 def test_columns_that_do_not_fit_get_a_table_of_their_own() -> None:
     third = [
         one.model_copy(update={"guest": run("6.1-nogroup-always-before").guest, "id": f"x{one.id}"})
