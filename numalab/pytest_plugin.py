@@ -54,6 +54,7 @@ OPTIONS = {
     "builds": "--lab-builds",
     "kernels": "--lab-kernels",
     "ready": "--lab-ready",
+    "prepared_disks": "--lab-prepared-disks",
     "series": "--lab-series",
     "uri": "--lab-connect",
 }
@@ -99,6 +100,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--lab-ready",
         action="store_true",
         help="guests of cases begin from saved states instead of boots, as of lab.py run",
+    )
+    group.addoption(
+        "--lab-prepared-disks",
+        action="store_true",
+        help="cases whose first phases only prepare disks begin after them, as of lab.py run",
     )
     add("topology", action="append", metavar="T", help="run on these topologies instead of each test's own")
     add(
@@ -269,6 +275,7 @@ class CaseItem(pytest.Item):
             huge_page=self.config.getoption("--lab-huge-pages"),
             builds=self.config.getoption("--lab-builds"),
             ready=self.config.getoption("--lab-ready"),
+            prepared_disks=self.config.getoption("--lab-prepared-disks"),
         )
         boots = self.config.getoption("--boots") or self.plan.case_size.boots
         self.boots: int | None = None if boots == "auto" else boots

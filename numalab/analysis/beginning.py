@@ -23,3 +23,20 @@ def restored(runs: Sequence[Run]) -> str:
         f" {', '.join(keys)}); those of one state share its boot: kernel addresses, and where memory was by"
         " then"
     )
+
+
+def prepared(runs: Sequence[Run]) -> str:
+    """How many guests began on prepared disks, which, and what was no part of their runs; '' for none."""
+    begun = [run for run in runs if run.prepared]
+    if not begun:
+        return ""
+    disks = dict.fromkeys(
+        f"{disks.key}, made with {disks.kernel} {disks.release}".rstrip()
+        for run in begun
+        if (disks := run.guest.prepared)
+    )
+    phases = dict.fromkeys(name for run in begun for name in run.prepared)
+    return (
+        f"{len(begun)} of {len(runs)} boots began on prepared disks ({'; '.join(disks)}): {', '.join(phases)}"
+        " were done once, in another guest, and are no part of them"
+    )

@@ -25,6 +25,7 @@ from numalab.cli.options import (
     HugePagesOption,
     MemoryOption,
     PinOption,
+    PreparedDisksOption,
     ReadyOption,
     SeedOption,
     SizeOption,
@@ -123,6 +124,7 @@ def _plan(
     huge_pages: str | None = None,
     builds: int = 1,
     ready: bool = False,
+    prepared_disks: bool = False,
 ) -> Plan:
     from numalab.experiment.plan import make_plan
     from numalab.model.values import SizeClass
@@ -143,6 +145,7 @@ def _plan(
         profile_hz=profile,
         builds=builds,
         ready=ready,
+        prepared_disks=prepared_disks,
     )
 
 
@@ -212,6 +215,7 @@ def run(
     pin: PinOption = "auto",
     huge_pages: HugePagesOption = None,
     ready: ReadyOption = False,
+    prepared_disks: PreparedDisksOption = False,
     pool: PoolOption = False,
     spread: SpreadOption = 1,
     uri: Uri = None,
@@ -234,9 +238,12 @@ def run(
             huge_pages,
             builds,
             ready,
+            prepared_disks,
         )
         for case in cases
     ]
+    if prepared_disks and not any(plan.prepared_disks for plan in plans):
+        raise InputError(f"--prepared-disks: no phase of {', '.join(cases)} prepares disks")
     if pool:
         refuse_paths(cases, plans)
     conduct_all([(plan, boots_option(boots, plan)) for plan in plans], pool=pool, spread=spread, uri=uri)
@@ -268,6 +275,7 @@ def matrix(
     clock: ClockOption = "auto",
     pin: PinOption = "auto",
     huge_pages: HugePagesOption = None,
+    prepared_disks: PreparedDisksOption = False,
     pool: PoolOption = False,
     spread: SpreadOption = 1,
     resume: Annotated[
@@ -295,6 +303,7 @@ def matrix(
             uri,
             spread > 1,
             builds > 1,
+            prepared_disks,
         )
         if any(given) or (accelerator, clock, pin) != ("auto", "auto", "auto"):
             raise InputError(
@@ -320,6 +329,7 @@ def matrix(
             pin=pin_word(pin),
             huge_page=size_option("--huge-pages", huge_pages),
             builds=builds,
+            prepared_disks=prepared_disks,
         )
         for cell in cells
     ]
@@ -538,6 +548,7 @@ def repro(
     enter: Annotated[bool, typer.Option("--shell/--no-shell", help="end in a shell in the guest")] = True,
     accelerator: AccelOption = "auto",
     clock: ClockOption = "auto",
+    prepared_disks: PreparedDisksOption = False,
     uri: Uri = None,
 ) -> None:
     """The machine of a case to look at oneself: prepared up to the moment that matters, and a shell in it."""
@@ -561,17 +572,19 @@ def repro(
         accelerator,
         clock,
         pin="off",
+        prepared_disks=prepared_disks,
     )
     build_kernels(plan, limit(experiment.PREPARE_SECONDS))
     host = connect(uri, limit(MINUTE))
-    guest, _ = experiment.up(
-        plan,
-        host,
-        plan.kernels[0],
-        name or guests.fresh_name(f"repro-{plan.case_name}"),
-        limit(UP_SECONDS),
-        kept=True,
-    )
+    with experiment.on_prepared_disks(plan, host, limit) as plan:
+        guest, _ = experiment.up(
+            plan,
+            host,
+            plan.kernels[0],
+            name or guests.fresh_name(f"repro-{plan.case_name}"),
+            limit(UP_SECONDS),
+            kept=True,
+        )
     with guests.ending(guest, only_on_error=True):
         experiment.prelude(plan, guest, limit(60 * plan.case_size.minutes))
         phase = interesting_phase(plan)

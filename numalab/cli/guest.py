@@ -326,6 +326,8 @@ def status(name: GuestName) -> None:
         "hung boots": str(guest.record.hung),
         "folder": str(guest.directory),
     }
+    if disks := guest.record.prepared:
+        facts["disks over"] = f"prepared disks {disks.key}: {disks.workload}: {', '.join(disks.phases)}"
     facts |= {
         f"disk {disk.serial}": f"{disk.path} ({disk.format}, cache={'none' if disk.direct else 'writeback'})"
         for disk in spec.disks

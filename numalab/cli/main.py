@@ -23,36 +23,22 @@ from numalab.cli import case as case_commands
 from numalab.cli import guest as guest_commands
 from numalab.cli import html as html_commands
 from numalab.cli import kernel as kernel_commands
+from numalab.cli import measure as measure_commands
 from numalab.cli import pool as pool_commands
 from numalab.cli import report as report_commands
 from numalab.cli.options import (
-    COMMAND_SECONDS,
     MINUTE,
     AccelOption,
-    ClockOption,
-    HugePagesOption,
-    MemoryOption,
-    PinOption,
-    ReadyOption,
-    SeedOption,
-    SizeOption,
     Uri,
-    VcpusOption,
     accel_word,
-    clock_word,
     fail_with,
     inventory,
     learn_options,
-    one_of,
-    pin_word,
-    reach,
     show_error,
-    size_option,
 )
 from numalab.cli.progress import Progress
 from numalab.cli.terminal import as_called, echo, handle_signals, limit, outlive_readers
 from numalab.core.errors import Cancelled, Exit, InputError, LabError
-from numalab.guest.settings import UP_SECONDS
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -64,7 +50,7 @@ images = typer.Typer(no_args_is_help=True, help="Guest images: build and list th
 app.add_typer(images, name="image")
 app.add_typer(kernel_commands.app, name="kernel")
 app.add_typer(pool_commands.app, name="pool")
-for part in (guest_commands, case_commands, report_commands, html_commands):
+for part in (guest_commands, case_commands, report_commands, html_commands, measure_commands):
     part.register(app)
 
 
@@ -84,75 +70,6 @@ def options(
     ] = False,
 ) -> None:
     """Options of lab.py itself."""
-
-
-@app.command("measure")
-def measure_workload(
-    workload: Annotated[str, typer.Argument(metavar="WORKLOAD", help="name in testcases/workloads/")],
-    on: Annotated[
-        str | None,
-        typer.Option("--on", metavar="N", help="a guest that is up; otherwise a fresh one, gone afterwards"),
-    ] = None,
-    topology_name: Annotated[str, typer.Option("--topology", "-t", metavar="T")] = "4socket",
-    size: SizeOption = "quick",
-    kernel_name: Annotated[str, typer.Option("--kernel", metavar="K")] = "debian",
-    memory: MemoryOption = None,
-    vcpus: VcpusOption = None,
-    accelerator: AccelOption = "auto",
-    clock: ClockOption = "auto",
-    seed: SeedOption = None,
-    pin: PinOption = "auto",
-    huge_pages: HugePagesOption = None,
-    ready: ReadyOption = False,
-    uri: Uri = None,
-) -> None:
-    """Run a workload by itself in one guest, and show what the kernel counted in each phase."""
-    import secrets
-
-    from numalab.guest import guest as guests
-    from numalab.guest import launch
-    from numalab.guest import ready as ready_states
-    from numalab.host.hypervisor import connect
-    from numalab.kernel import recipe
-    from numalab.measure import runner
-    from numalab.model import binding, catalog, topology
-    from numalab.model.values import Clock, SizeClass
-    from numalab.report import text
-
-    which = SizeClass(one_of(SizeClass, "--size", size))
-    runner.check(workload, which)
-    if on and ready:
-        raise InputError(f"--ready: guest {on} is up already")
-    if on:
-        result, folder = runner.run(reach(on), workload, which, limit(COMMAND_SECONDS))
-    else:
-        shape = topology.scale(
-            catalog.topology(topology_name), memory=size_option("--memory", memory), vcpus=vcpus
-        )
-        request = launch.GuestRequest(
-            name=guests.fresh_name(f"measure-{workload}"),
-            topology_name=topology_name,
-            shape=shape,
-            kernel=recipe.load(kernel_name),
-            accel=accel_word(accelerator),
-            clock=clock_word(clock),
-            pin=pin_word(pin),
-            huge_page=size_option("--huge-pages", huge_pages),
-            seed=secrets.randbits(32) if seed is None and not ready else seed,
-        )
-        if ready:  # what is left open is what a state has
-            open_ones = {
-                **({"clock": Clock.HOST} if request.clock is None else {}),
-                **({"pin": binding.OFF} if request.pin == binding.AUTO else {}),
-            }
-            request = request.model_copy(update=open_ones)
-        deadline = limit(UP_SECONDS)
-        bring_up = ready_states.up if ready else launch.up
-        guest = bring_up(request, connect(uri, deadline), deadline)
-        with guests.ending(guest):
-            result, folder = runner.run(guest, workload, which, limit(COMMAND_SECONDS))
-    echo(text.summary(result))
-    echo(f"all of it: {folder}")
 
 
 @app.command("show")

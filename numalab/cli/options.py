@@ -75,6 +75,14 @@ ReadyOption = Annotated[
         " a doubt for it",
     ),
 ]
+PreparedDisksOption = Annotated[
+    bool,
+    typer.Option(
+        "--prepared-disks",
+        help="begin on disks on which another guest has done the workload's first phases, once, where it has"
+        " such phases (xfsrepair)",
+    ),
+]
 GuestName = Annotated[str, typer.Argument(metavar="N", help="a guest's name (see list)")]
 SizeOption = Annotated[
     str, typer.Option("--size", metavar="quick|full", help="quick: two emulated cores; full: the seeds' own")

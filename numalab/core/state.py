@@ -7,6 +7,7 @@
     downloads/, git/      kernel sources       configs/ID     checked .config of a build tree
     containers/ID/        tool chains of old releases    jobs/      what a builder works on now
     programs/IMAGE-HASH   what workloads compiled    ready/KEY/  saved states of booted guests
+    disks/KEY/            data disks that a workload's first phases have prepared
     tools/                programs that the host lacks: packer, java
     emulator/             QEMU for nodes without memory, its plugin
 

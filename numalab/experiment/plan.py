@@ -25,11 +25,12 @@ from numalab.host import accelerator, image
 from numalab.kernel import boot as kernel_boot
 from numalab.kernel import build, recipe
 from numalab.kernel.recipe import Kernel
-from numalab.measure import runner
+from numalab.measure import preparation, runner
 from numalab.model import binding, catalog, topology
 from numalab.model.binding import Pin
 from numalab.model.case import Case, CaseSize, Machine
 from numalab.model.guest import Boot as BootFiles
+from numalab.model.guest import PreparedDisks
 from numalab.model.topology import Disk, Topology
 from numalab.model.values import Clock, Phase, Seed, SizeClass, Value
 
@@ -58,6 +59,10 @@ class Plan(Value):
     profile_hz: int = 0
     ready: bool = False
     """Whether guests begin from ready states (guest.ready), one of each kernel, and do not boot."""
+    prepared_disks: bool = False
+    """Whether the workload's first phases are done once, on disks that all boots then begin on."""
+    disks: dict[str, PreparedDisks] = Field(default_factory=dict)
+    """By Kernel.build_name, those disks; empty until the first boot."""
     image: str = "debian12"
     image_id: str = ""
     """The build of the image that all boots use; '' until the first boot."""
@@ -102,8 +107,12 @@ def make_plan(
     profile_hz: int = 0,
     builds: int = 1,
     ready: bool = False,
+    prepared_disks: bool = False,
 ) -> Plan:
-    """The plan for a case and a person's choices, checked before anything is made. Raises InputError."""
+    """The plan for a case and a person's choices, checked before anything is made. Raises InputError.
+
+    `prepared_disks` is without effect where no phase of the workload prepares disks.
+    """
     case = catalog.case(name)
     if size not in case.sizes:
         raise InputError(f"case {name} has no size {size}: it has {', '.join(case.sizes)}")
@@ -133,10 +142,25 @@ def make_plan(
         profile_hz=profile_hz,
         builds=builds,
     )
+    if prepared_disks and preparation.phases(workload_phases(made)):
+        made = _on_prepared_disks(made)
     if ready:
         made = _from_ready_states(made)
     check_plan(made)
     return made
+
+
+def _on_prepared_disks(plan: Plan) -> Plan:
+    """The plan with its first phases done beforehand. InputError when it has an expectation of one."""
+    for phase in preparation.phases(workload_phases(plan)):
+        for expectation in plan.case.expect:
+            if fnmatchcase(phase.name, expectation.phase):
+                raise InputError(
+                    f"case {plan.case_name}: prepared disks leave phase {phase.name} out, and it has an"
+                    f" expectation of that ({expectation.metric})",
+                    field="prepared_disks",
+                )
+    return plan.model_copy(update={"prepared_disks": True})
 
 
 def _from_ready_states(plan: Plan) -> Plan:
@@ -145,6 +169,7 @@ def _from_ready_states(plan: Plan) -> Plan:
     for wrong, why, field in (
         (plan.clock is Clock.VIRTUAL, "the virtual clock: ready states have the host's clock", "clock"),
         (plan.pin not in (binding.AUTO, binding.OFF), "pin: a state has its own memory", "pin"),
+        (plan.prepared_disks, "prepared disks: a state has its own disks", "prepared_disks"),
         (plan.huge_page is not None, "huge pages: a state has its own memory", "huge_page"),
     ):
         if wrong:

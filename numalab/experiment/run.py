@@ -17,7 +17,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -48,9 +48,10 @@ from numalab.host import accelerator, image, ssh
 from numalab.host.hypervisor import Host
 from numalab.kernel import kconfig
 from numalab.kernel.recipe import Kernel
-from numalab.measure import programs, runner
+from numalab.measure import preparation, programs, runner
 from numalab.model.case import Arm, Place
 from numalab.model.guest import Boot as BootFiles
+from numalab.model.guest import PreparedDisks
 from numalab.model.run import CONFIGURATION, Run
 from numalab.model.values import Clock, SizeClass, Value
 from numalab.model.verdict import Answer, Verdict
@@ -181,6 +182,7 @@ def _take(
             settings=settings,
             profile_hz=plan.profile_hz,
             place=boot.place,
+            prepared=plan.prepared_disks,
         )
         return runner.run(guest, plan.case.workload, plan.size, deadline, options, watcher=watcher)
 
@@ -254,7 +256,30 @@ def up(
 ) -> tuple[Guest, dict[str, str]]:
     """A guest of the plan, and its sysctls and knobs as they are set; `kept` for a person. On any error,
     nothing is left."""
-    request = launch.GuestRequest(
+    request = _request(plan, kernel, name).model_copy(
+        update={"kept": kept, "seed": seed, "prepared": plan.disks.get(kernel.build_name)}
+    )
+    soon = deadline.within(UP_SECONDS)
+    if plan.ready:
+        # A boot among guests that do not boot would be no boot of the same experiment.
+        guest = ready_states.up(request, host, soon, or_boot=False)
+    else:
+        guest = launch.up(request, host, soon)
+    order = _order(plan)
+    if not (order.sysctls or order.knobs):
+        return guest, {}
+    with guests.ending(guest, only_on_error=True), step("sysctls and knobs set and read back", who=name):
+        return guest, provision.apply(guest, order, deadline)
+
+
+def _order(plan: Plan) -> provision.Order:
+    size = plan.case_size
+    return provision.Order(sysctls=size.sysctls, knobs=size.knobs, instead=size.instead)
+
+
+def _request(plan: Plan, kernel: Kernel, name: str) -> launch.GuestRequest:
+    """A request for a guest of the plan."""
+    return launch.GuestRequest(
         name=name,
         topology_name=plan.machine.topology,
         shape=scaled_topology(plan),
@@ -265,25 +290,42 @@ def up(
         huge_page=plan.huge_page,
         profiled=plan.profile_hz > 0,
         probe=plan.probe,
-        seed=seed,
         append=plan.case.append,
         image_name=plan.image,
         image_id=plan.image_id,
-        kept=kept,
         pinned=plan.pinned.get(kernel.build_name),
     )
-    soon = deadline.within(UP_SECONDS)
-    if plan.ready:
-        # A boot among guests that do not boot would be no boot of the same experiment.
-        guest = ready_states.up(request, host, soon, or_boot=False)
-    else:
-        guest = launch.up(request, host, soon)
-    size = plan.case_size
-    if not (size.sysctls or size.knobs):
-        return guest, {}
-    order = provision.Order(sysctls=size.sysctls, knobs=size.knobs, instead=size.instead)
-    with guests.ending(guest, only_on_error=True), step("sysctls and knobs set and read back", who=name):
-        return guest, provision.apply(guest, order, deadline)
+
+
+@contextmanager
+def on_prepared_disks(plan: Plan, host: Host, limit: Callable[[float], Deadline]) -> Iterator[Plan]:
+    """The plan with the disks that its boots begin on, made on first use and kept from gc during the block.
+
+    All kernels of an era begin on the same ones, which the last of them prepares, an "after".
+    """
+    with ExitStack() as held:
+        made, disks = dict[str, PreparedDisks](), dict[str, PreparedDisks]()
+        for kernel in plan.all_builds if plan.prepared_disks else ():
+            last = next(one for one in reversed(plan.all_builds) if one.era == kernel.era)
+            if last.build_name not in made:
+                work = preparation.Work(
+                    workload=plan.case.workload,
+                    size=plan.size,
+                    params=plan.case_size.params,
+                    order=_order(plan),
+                )
+                quick = _unmeasured(plan, last)
+                made[last.build_name] = held.enter_context(
+                    preparation.disks(
+                        _request(plan, last, "disks"),
+                        work,
+                        host,
+                        limit,
+                        while_made=_own_cpus(quick, host, limit(0).cancel),
+                    )
+                )
+            disks[kernel.build_name] = made[last.build_name]
+        yield plan.model_copy(update={"disks": disks})
 
 
 def prelude(plan: Plan, guest: Guest, deadline: Deadline) -> None:
@@ -291,9 +333,12 @@ def prelude(plan: Plan, guest: Guest, deadline: Deadline) -> None:
     module = runner.load(plan.case.workload)
     runner.give_files(guest, module, runner.parameters(module, plan.size, plan.case_size.params), deadline)
     last = interesting_phase(plan)
+    disks = plan.disks.get(plan.kernels[0].build_name)
     for phase in workload_phases(plan):
         if phase == last:
             return
+        if disks and phase.name in disks.phases:
+            continue
         if phase.makes:
             programs.give(guest, phase, deadline)
             continue
@@ -335,7 +380,13 @@ def conduct(
     with state.using(*folders):
         settled = _settled(pinned, host, limit(UP_SECONDS))
         make_programs(settled, host, limit)
-        return _conduct(settled, host, boots, limit=limit, view=view)
+        with on_prepared_disks(settled, host, limit) as settled:
+            return _conduct(settled, host, boots, limit=limit, view=view)
+
+
+def _unmeasured(plan: Plan, kernel: Kernel) -> Plan:
+    """The plan for a guest in which nothing is measured."""
+    return plan.model_copy(update={"clock": preparation.clock(kernel, plan.clock)})
 
 
 def make_programs(plan: Plan, host: Host, limit: Callable[[float], Deadline]) -> None:
@@ -344,9 +395,7 @@ def make_programs(plan: Plan, host: Host, limit: Callable[[float], Deadline]) ->
     if not lacking:
         return
     kernel = plan.all_builds[0]
-    # A guest boots faster on the host's clock, but an old kernel's ticket locks may wait for ever for a CPU that
-    # does not run there: seen with 4.0, eight CPUs on a busy host of two.
-    quick = plan if kernel.era else plan.model_copy(update={"clock": Clock.HOST})
+    quick = _unmeasured(plan, kernel)
     with _own_cpus(quick, host, limit(0).cancel):
         deadline = limit(UP_SECONDS + sum(phase.limit_seconds for phase in lacking))
         with booted(quick, host, kernel, f"{plan.case_name}-compile", deadline) as (guest, _):

@@ -57,6 +57,7 @@ from numalab.model.guest import (
     GuestRecord,
     GuestSpec,
     Init,
+    PreparedDisks,
     ReadyState,
 )
 from numalab.model.topology import Disk, Topology
@@ -115,6 +116,8 @@ class GuestRequest(Value):
     """A particular build of the kernel; None takes the current recipe's."""
     savable: bool = False
     """See GuestSpec."""
+    prepared: PreparedDisks | None = None
+    """The disks that its data disks are to stand on; None makes empty ones."""
     saved: ReadyState | None = None
     """The ready state to begin from; None boots. guest.ready finds or makes it."""
 
@@ -285,13 +288,13 @@ def _make(
     paths = (boot.kernel, boot.initrd, program.path if program else None)
     files = [base.file("disk.qcow2"), *(Path(path) for path in paths if path)]
     there = _push(files, request.name, place, where, deadline)
-    saved = request.saved
+    saved, prepared = request.saved, request.prepared
     host_disks.check_room(place, where)
     for disk in shape.disks:
-        host_disks.check_size(disk, place, request.form, where)
+        host_disks.check_size(disk, place, DiskForm.QCOW2 if prepared else request.form, where)
     # A ready state outlives links to its image, as in a state directory of tests.
     root = there[files[0]].resolve() if request.savable else there[files[0]]
-    below = [Path(disk.path) for disk in saved.disks] if saved else []
+    below = [Path(disk.path) for one in (saved, prepared) if one for disk in one.disks]
     plugins = [Path(counter)] if counter else []
     owner = qemu_user.let_in(host, [*files, *below, *plugins], deadline).owner
     spec = GuestSpec(
@@ -303,11 +306,7 @@ def _make(
         clock=clock,
         seed=request.seed,
         boot=compose_boot(request, saved.name if saved else request.name, shape, base, boot, there),
-        disks=(
-            _over(saved.disks, place, deadline)
-            if saved
-            else _make_disks(root, shape.disks, request.form, place, where, deadline)
-        ),
+        disks=_make_disks(request, root, shape.disks, place, where, deadline),
         ssh_port=request.ssh_port or free_port(where),
         directory=str(place),
         lab=state.identity(),
@@ -330,6 +329,7 @@ def _make(
         kept=request.kept,
         hung=hung,
         ready_state=saved.key if saved else "",
+        prepared=prepared,
     )
     if spec.caveat:
         note(f"{spec.caveat} (TCG: {probe.reason})", who=request.name)
@@ -350,15 +350,19 @@ def _push(files: list[Path], name: str, place: Path, where: Where, deadline: Dea
 
 
 def _make_disks(
-    root: Path, disks: tuple[Disk, ...], form: DiskForm, place: Path, where: Where, deadline: Deadline
+    request: GuestRequest, root: Path, disks: tuple[Disk, ...], place: Path, where: Where, deadline: Deadline
 ) -> tuple[DiskFile, ...]:
-    """The overlay over the image's disk, and the data disks."""
+    """The overlay over the image's disk, and the data disks; or overlays over those that there are."""
+    if request.saved:
+        return _over(request.saved.disks, place, deadline)
     overlay = host_disks.overlay(root, place / "root.qcow2", deadline, where)
-    return (overlay, *(host_disks.create(disk, place, form, deadline, where) for disk in disks))
+    if request.prepared:
+        return (overlay, *_over(request.prepared.disks, place, deadline))
+    return (overlay, *(host_disks.create(disk, place, request.form, deadline, where) for disk in disks))
 
 
 def _over(disks: tuple[DiskFile, ...], place: Path, deadline: Deadline) -> tuple[DiskFile, ...]:
-    """Overlays over a ready state's disks."""
+    """Overlays over the disks of a ready state, or over prepared ones."""
     return tuple(
         host_disks.overlay(
             Path(disk.path), place / f"{disk.serial}.qcow2", deadline, over=disk.format

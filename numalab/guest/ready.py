@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import shutil
 import time
@@ -29,6 +28,7 @@ from numalab.guest import launch
 from numalab.guest.guest import Guest
 from numalab.guest.launch import GuestRequest
 from numalab.host import accelerator, image, machine, qemu_user
+from numalab.host import disks as host_disks
 from numalab.host.domain import domain_xml
 from numalab.host.hypervisor import Host
 from numalab.host.image import Image
@@ -83,6 +83,7 @@ def _check(request: GuestRequest, host: Host) -> None:
             "a seed: a seed is a boot's, and a guest from a ready state is not booted",
         ),
         (request.pin != binding.OFF or request.huge_page, "pin or huge pages: a state has its own memory"),
+        (request.prepared is not None, "prepared disks: a state has its own disks"),
         (request.form is DiskForm.POOL, "storage pool: disks of ready states are not in the pool"),
     ):
         if wrong:
@@ -184,13 +185,7 @@ def _make(request: GuestRequest, place: Path, host: Host, deadline: Deadline) ->
                 host.save(guest.mark, scratch / MEMORY, deadline)
             except HostError as error:
                 raise BadReadyState(str(error), evidence=error.evidence) from error
-            disks = []
-            for disk in record.spec.disks:
-                path = Path(shutil.move(disk.path, scratch))
-                # QEMU's user wrote it; the disk below all later guests is the lab's, and read alone.
-                os.chown(path, os.getuid(), os.getgid())
-                path.chmod(0o600)
-                disks.append(disk.model_copy(update={"path": path.name}))
+            disks = tuple(host_disks.keep(disk, scratch) for disk in record.spec.disks)
             shutil.copy(guest.console_log, scratch)
             saved = ReadyState(
                 key=place.name,
@@ -199,7 +194,7 @@ def _make(request: GuestRequest, place: Path, host: Host, deadline: Deadline) ->
                 image=record.image,
                 image_id=record.image_id,
                 kernel=str(Path(record.spec.boot.kernel or "").resolve()),
-                disks=tuple(disks),
+                disks=disks,
                 memory_bytes=(scratch / MEMORY).stat().st_size,
                 machine=state.this_machine(),
                 hypervisor=host.hypervisor(),

@@ -147,6 +147,16 @@ def create(disk: Disk, folder: Path, form: DiskForm, deadline: Deadline, where: 
     return _disk_file(disk, path, "raw", where)
 
 
+def keep(disk: DiskFile, folder: Path) -> DiskFile:
+    """Move a disk that no guest uses any more into a folder of the lab, for guests to stand on. Its path is
+    then relative to that folder."""
+    path = Path(shutil.move(disk.path, folder))
+    # QEMU's user wrote it; the disk below all later guests is the lab's, and read alone.
+    os.chown(path, os.getuid(), os.getgid())
+    path.chmod(0o600)
+    return disk.model_copy(update={"path": path.name})
+
+
 def _disk_file(disk: Disk, path: Path, image_format: str, where: Where) -> DiskFile:
     """A data disk's file, as QEMU opens it."""
     return DiskFile(

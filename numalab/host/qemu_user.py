@@ -30,7 +30,7 @@ from numalab.model.guest import GuestSpec
 
 NAMES = ("libvirt-qemu", "qemu")
 """The user that libvirt's packages create for QEMU: Debian's, Fedora's."""
-OPENED = ("images", "kernels", "guests", "ready", "pool", "emulator")
+OPENED = ("images", "kernels", "guests", "ready", "disks", "pool", "emulator")
 """Folders of the state directory in which QEMU reads or writes files, or has a program. pool-MACHINE counts
 as pool."""
 CLOSED = (

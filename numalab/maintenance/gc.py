@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""`gc`: remove guests, half-made files, images, ready states and pools that nobody owns any more.
+"""`gc`: remove guests, half-made files, images, ready states, prepared disks and pools that nobody owns any
+more.
 
 Every decision about a guest is made under its lock, on its state at that time. What cannot be read, and what
 a process on another machine may still use, is left alone, with a warning. Not here: kernels (prune).
@@ -19,7 +20,7 @@ from numalab.core.errors import DeadlinePassed, HostError, LabError
 from numalab.core.log import note
 from numalab.core.process import Deadline
 from numalab.guest import guest as guests
-from numalab.guest import ready
+from numalab.guest import prepared, ready
 from numalab.host import disks, image
 from numalab.host.domain import Mark, mark
 from numalab.host.hypervisor import Host
@@ -48,6 +49,7 @@ def collect(host: Host, deadline: Deadline) -> list[str]:
             continue
         removed.append(f"half-made {re.sub(r'^[.](making-[^-]*-([0-9]+-)?|claim-)', '', path.name)}")
     removed += list(_stale_states(host, deadline))  # before the images that they stand on
+    removed += list(_stale_disks(deadline))
     removed += [
         f"image {path.parent.name}/{path.name}: no longer current, and nobody uses it"
         for path in _stale_images(deadline)
@@ -152,6 +154,14 @@ def _stale_states(host: Host, deadline: Deadline) -> Iterator[str]:
         why = ready.stale(place, host, deadline)
         if why and state.discard(place, partial(ready.needed, place.name)):
             yield f"ready state {place.name}: {why}"
+
+
+def _stale_disks(deadline: Deadline) -> Iterator[str]:
+    """Remove the prepared disks that no guest will begin on and that none stands on."""
+    for place in prepared.places():
+        why = prepared.stale(place, deadline)
+        if why and state.discard(place, partial(prepared.needed, place.name)):
+            yield f"prepared disks {place.name}: {why}"
 
 
 def _stale_images(deadline: Deadline) -> list[Path]:

@@ -83,6 +83,9 @@ class Options(Value):
     settings: dict[str, str] = Field(default_factory=dict)
     """Sysctls and knobs that were set and read back."""
     place: Place | None = None
+    prepared: bool = False
+    """Whether the guest's disks are still as they were prepared (GuestRecord.prepared): those phases are left
+    out."""
 
 
 class Watcher(Protocol):
@@ -129,6 +132,7 @@ def run(
     """
     module, options = load(workload), options or Options()
     params = parameters(module, size, options.params)
+    prepared = guest.record.prepared.phases if options.prepared and guest.record.prepared else ()
     result = Run(
         id=f"{state.stamp()}-{workload}-{guest.record.spec.topology_name}-{guest.record.spec.boot.name}-{os.getpid()}-{secrets.token_hex(4)}".replace(
             "/", "_"
@@ -144,6 +148,7 @@ def run(
         inputs=input_hashes(workload),
         settings=options.settings,
         place=options.place,
+        prepared=prepared,
     )
     error: BaseException | None = None
     console_start = 0
@@ -154,6 +159,8 @@ def run(
             result = result.model_copy(update=_prepare(guest, folder, deadline))
             give_files(guest, module, params, deadline)
             for phase in module.phases(params):
+                if phase.name in prepared:
+                    continue
                 if phase.makes:
                     programs.give(guest, phase, deadline)
                     continue

@@ -91,6 +91,29 @@ class ReadyState(Stored):
     made: str
 
 
+class PreparedDisks(Stored):
+    """disks/KEY/disks.json: the data disks of a guest that did a workload's first phases, for others to begin
+    on."""
+
+    format: int = 1
+    key: str
+    """The checksum of everything that decides what is on them."""
+    directory: str
+    workload: str
+    phases: tuple[str, ...]
+    """The names of the phases that are done on them."""
+    kernel: str
+    """The name and the release of the kernel that did them."""
+    release: str
+    image: str
+    image_id: str
+    disks: tuple[DiskFile, ...]
+    """They never change again: guests write to overlays."""
+    seconds: float
+    """How long the phases took, by the host's clock."""
+    made: str
+
+
 class Emulator(Value):
     """A program that stands for QEMU."""
 
@@ -163,6 +186,8 @@ class GuestRecord(Stored):
     ready_state: str = ""
     """The key of the ready state that the guest began from and that its disks stand on; '' for a fresh
     boot."""
+    prepared: PreparedDisks | None = None
+    """The disks that its data disks stand on; None for disks of its own."""
 
     @classmethod
     def upgraded(cls, data: dict[str, Any], number: int) -> dict[str, Any]:

@@ -80,6 +80,9 @@ class Run(Stored):
     place: Place | None = None
     """The case and experiment of the run; None for a workload that was run by itself."""
     phases: tuple[PhaseResult, ...] = ()
+    prepared: tuple[str, ...] = ()
+    """The workload's first phases, by name, that another guest had done on the disks on which this one began
+    (GuestRecord.prepared): they are no part of this run."""
     console_warnings: tuple[str, ...] = ()
     error: str = ""
     """Why the run broke. A run with an error is evidence, never a data point."""

@@ -146,6 +146,10 @@ class Phase(Value):
     makes: str = ""
     """The path in the guest of the program that the command compiles. Such a phase is no part of a run: the
     program is made once for each image, and kept (see measure.programs)."""
+    prepares: bool = False
+    """Whether the phases so marked at a workload's beginning together leave nothing behind but what is on
+    data disks, unmounted. With --prepared-disks they are no part of a run, measured or not: a guest of its
+    own does them once (see measure.preparation)."""
 
 
 def first_fault(error: ValidationError) -> tuple[list[str | int], str]:

@@ -146,6 +146,11 @@ def order(number: int, plan: Plan, boots: int | None, spread: int = 1) -> Order:
             " machine's",
             field="ready",
         )
+    if plan.prepared_disks:
+        raise InputError(
+            f"case {plan.case_name}: prepared disks are for experiments on this machine",
+            field="prepared_disks",
+        )
     least = least_boots(spread)
     if spread > 1 and boots is None:
         raise InputError(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping, Sequence
 
-from numalab.analysis.beginning import restored
+from numalab.analysis.beginning import prepared, restored
 from numalab.analysis.verdict import hung, spread
 from numalab.core.errors import InputError
 from numalab.kernel import recipe
@@ -83,6 +83,7 @@ def setup(columns: Columns) -> str:
             + (f"; {'' if restored(every) else 'fresh '}guests, taken in turn" if place else ""),
         ),
         *([("Restored", restored(every))] if restored(every) else []),
+        *([("Prepared", prepared(every))] if prepared(every) else []),
         *([("Hung", hung(every))] if hung(every) else []),
     ]
     return "\n".join(_paragraph(f"{title + ':':{INDENT}}{text}", INDENT) for title, text in facts)

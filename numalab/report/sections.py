@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from numalab.analysis import metrics
-from numalab.analysis.beginning import restored
+from numalab.analysis.beginning import prepared, restored
 from numalab.analysis.verdict import hung, several_builds, spread
 from numalab.model.case import Case, Expectation
 from numalab.model.run import Run
@@ -285,6 +285,7 @@ def facts(runs: Sequence[Run]) -> list[tuple[str, Sequence[str]]]:
         ("Spread", unique([spread(runs)])),
         ("Builds", unique([several_builds(runs)])),
         ("Restored", unique([restored(runs)])),
+        ("Prepared", unique([prepared(runs)])),
         ("Hung", unique([hung(runs)])),
         ("Topology", unique(f"{spec.topology_name}: {spec.topology.description}" for spec in specs)),
         ("Disks", unique(_disk(disk) for spec in specs for disk in spec.topology.disks)),

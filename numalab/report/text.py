@@ -45,6 +45,8 @@ def summary(run: Run) -> str:
         head.append(spec.caveat)
     if run.guest.ready_state:
         head.append(f"began from ready state {run.guest.ready_state}: not a boot of its own")
+    if run.prepared and run.guest.prepared:
+        head.append(f"on prepared disks {run.guest.prepared.key}: without {', '.join(run.prepared)}")
     if run.error:
         head.append(f"BROKEN, not a result: {run.error}")
     head += [f"console: {line}" for line in run.console_warnings]

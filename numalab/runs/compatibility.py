@@ -47,6 +47,7 @@ def traits(run: Run) -> Traits:
         "accelerator": {"": spec.accel.value},
         "clock": {"": spec.clock.value},
         "beginning": {"": "ready state" if run.guest.ready_state else "boot"},
+        "prepared disks": {"": " ".join(run.prepared) or "none"},
         "huge pages": {"": spec.huge_page and show_size(spec.huge_page)},
         "topology": shape(spec.topology),
         "settings": run.settings,

@@ -123,9 +123,9 @@ def _made(which: str, options: str, mark: str, params: Params) -> list[Phase]:
     # -K: discarding 500 TB through qcow2 takes a minute and changes nothing on a disk that has never been written.
     make = f"{options} -K {DISK} && mkdir -p {MOUNT} && mount {DISK} {MOUNT}"
     return [
-        Phase(name=f"{which}mkfs", command=make, limit_seconds=300, measured=False),
-        Phase(name=f"{which}fsmark", command=mark, limit_seconds=params.fsmark_seconds),
-        Phase(name=f"{which}umount", command=f"df -i {MOUNT} && umount {MOUNT}", limit_seconds=300, measured=False),
+        Phase(name=f"{which}mkfs", command=make, limit_seconds=300, measured=False, prepares=True),
+        Phase(name=f"{which}fsmark", command=mark, limit_seconds=params.fsmark_seconds, prepares=True),
+        Phase(name=f"{which}umount", command=f"df -i {MOUNT} && umount {MOUNT}", limit_seconds=300, measured=False, prepares=True),
     ]
 
 

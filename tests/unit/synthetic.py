@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from numalab.model.case import Arm, Case, CaseSize, Direction, Expectation, Machine, Place
-from numalab.model.guest import Boot
+from numalab.model.guest import Boot, PreparedDisks
 from numalab.model.run import PhaseResult, Run
 from numalab.model.values import Accel, Phase, SizeClass
 from tests.unit.makers import record_of, spec
@@ -76,3 +76,20 @@ def run(
         phases=phases,
     )
     return made.model_copy(update=changes)
+
+
+def disks_of(key: str, kernel: str = "6.1") -> PreparedDisks:
+    """Prepared disks on which a file system has been made, and filled."""
+    return PreparedDisks(
+        key=key,
+        directory=f"/lab/disks/{key}",
+        workload="xfsrepair",
+        phases=("mkfs", "fsmark", "umount"),
+        kernel=kernel,
+        release=f"{kernel}-numalab",
+        image="debian12",
+        image_id="0" * 16,
+        disks=(),
+        seconds=60,
+        made="20261125T010000",
+    )

@@ -682,6 +682,16 @@ def test_a_guest_from_a_ready_state_is_a_doubt() -> None:
     )
 
 
+def test_prepared_disks_are_a_doubt_and_not_judged_with_others() -> None:
+    runs = experiment(MANY, FEW)
+    begun = [run.model_copy(update={"prepared": ("mkfs", "fsmark")}) for run in runs]
+    (doubt,) = [doubt for doubt in verdict.verdict(begun).doubts if "prepared disks" in doubt]
+    assert doubt.startswith(f"{len(runs)} of {len(runs)} boots began on prepared disks")
+    assert doubt.endswith("what came out on these disks is one sample")
+    with pytest.raises(InputError, match="prepared disks: mkfs fsmark"):
+        verdict.verdict([begun[0], *runs[1:]])
+
+
 def test_an_effect_of_other_releases_decides_nothing() -> None:
     of_its_day = FALLING.model_copy(update={"metric": "nr_vmscan_write", "releases": "3.*|4.*"})
     runs = [

@@ -253,9 +253,34 @@ def test_run_as_chosen(lab_py: LabPy, case: str, conducted: dict[str, Any]) -> N
     assert (plan.profile_hz, plan.accel, conducted["rounds"]) == (49, "tcg", None)
 
 
+def test_run_from_ready_states_or_on_prepared_disks(
+    lab_py: LabPy, case: str, conducted: dict[str, Any]
+) -> None:
+    lab_py("run", case)
+    assert (conducted["plan"].ready, conducted["plan"].prepared_disks) == (False, False)
+    lab_py("run", case, "--ready")
+    assert (conducted["plan"].ready, conducted["plan"].prepared_disks) == (True, False)
+    lab_py("run", "xfsrepair", "--prepared-disks")
+    assert (conducted["plan"].ready, conducted["plan"].prepared_disks) == (False, True)
+
+
+def test_a_matrix_on_prepared_disks(lab_py: LabPy, conducted: dict[str, Any]) -> None:
+    """Where a case has phases for it."""
+    seen = []
+    for name in ("xfsrepair", "migratefail"):
+        lab_py("matrix", name, "--prepared-disks")
+        seen.append(conducted["plan"].prepared_disks)
+    assert seen == [True, False]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (("--prepared-disks",), "--prepared-disks: no phase of "),
+        (
+            ("--ready", "--clock", "virtual"),
+            "case mine: from ready states: not with the virtual clock: ready states have the host's clock (--clock)",
+        ),
         (("--boots", "0"), "--boots: '0' is neither a number from 1 nor auto"),
         (("--boots", "many"), "--boots: 'many' is neither"),
         (("--boots", "-3"), "--boots: '-3' is neither"),

@@ -14,7 +14,7 @@ import pytest
 import typer
 
 from numalab.cli import guest as guest_commands
-from numalab.cli import main, options
+from numalab.cli import main, measure, options
 from numalab.core import paths
 from numalab.core.errors import (
     Cancelled,
@@ -96,7 +96,7 @@ def test_a_crash_of_a_single_guest(lab_py: LabPy, monkeypatch: pytest.MonkeyPatc
     def broken(*_: object) -> None:
         raise OOPS
 
-    monkeypatch.setattr(main, "reach", broken)
+    monkeypatch.setattr(measure, "reach", broken)
     assert lab_py("measure", "remote", "--on", "g")[0] == 4
 
 

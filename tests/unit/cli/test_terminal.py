@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from numalab.cli import guest as guest_commands
-from numalab.cli import main, terminal
+from numalab.cli import measure, terminal
 from numalab.cli.progress import Progress
 from numalab.core import paths, state
 from numalab.core.errors import GuestError
@@ -80,7 +80,7 @@ def test_errors_and_their_evidence(lab_py: LabPy, monkeypatch: pytest.MonkeyPatc
     def broken(_: str) -> None:
         raise GuestError(f"guest g: {ESCAPES}", evidence=f"[ 1.0] {ESCAPES}\r\n[ 2.0] end")
 
-    monkeypatch.setattr(main, "reach", broken)
+    monkeypatch.setattr(measure, "reach", broken)
     _, _, err = lab_py("measure", "remote", "--on", "g")
     assert err == f"lab.py: error: guest g: {SHOWN}\n    [ 1.0] {SHOWN}\n    [ 2.0] end\n"
 

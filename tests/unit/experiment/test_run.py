@@ -42,10 +42,11 @@ from numalab.guest.settings import UP_SECONDS
 from numalab.host import accelerator, image
 from numalab.host.accelerator import Probe
 from numalab.kernel import build, era, kconfig, recipe
-from numalab.measure import programs, runner
+from numalab.measure import preparation, programs, runner
 from numalab.model import catalog
 from numalab.model.case import Arm
 from numalab.model.guest import Boot as BootFiles
+from numalab.model.guest import PreparedDisks
 from numalab.model.run import Run
 from numalab.model.units import GIB
 from numalab.model.values import Accel, Clock, Phase, SizeClass
@@ -77,6 +78,7 @@ expect:
   - {metric: numa_pte_updates, phase: touch, direction: falls, by: 2}
 """
 BEFORE, AFTER = "6.1-slowscan-before", "6.1"
+AFTER_4_0 = "4.0-rc1-slowscan-after"
 CLEAR = {BEFORE: [1_557_000, 1_721_000, 1_590_000], AFTER: [98_000, 98_100, 98_500]}
 """numa_pte_updates of each kernel's boots, in order: an effect that three boots show."""
 NOISE = {BEFORE: [100_000, 40_000, 90_000, 350_000], AFTER: [60_000, 30_000, 170_000, 20_000]}
@@ -289,6 +291,121 @@ def test_what_ready_states_exclude(case: Path, choice: dict[str, Any], why: str,
     with pytest.raises(InputError, match=f"from ready states: not with {why}: ") as raised:
         make_plan(str(case), SizeClass.QUICK, ready=True, **choice)
     assert raised.value.field == field
+
+
+class Preparer:
+    """Replaces preparation.disks."""
+
+    def __init__(self) -> None:
+        self.works: list[preparation.Work] = []
+        self.kernels: list[str] = []
+        self.in_use = 0
+
+    @contextmanager
+    def disks(
+        self, request: GuestRequest, work: preparation.Work, *_: object, **rest: Any
+    ) -> Iterator[PreparedDisks]:
+        """See preparation.disks; makes them."""
+        with rest["while_made"]:
+            self.kernels.append(request.kernel.name)
+        self.works.append(work)
+        self.in_use += 1
+        yield synthetic.disks_of("k", request.kernel.name)
+        self.in_use -= 1
+
+
+@pytest.fixture
+def preparer(monkeypatch: pytest.MonkeyPatch) -> Preparer:
+    made = Preparer()
+    monkeypatch.setattr(preparation, "disks", made.disks)
+    return made
+
+
+REPAIRS = CASE.replace("remote", "xfsrepair").replace("phase: touch", "phase: repair-*")
+REPAIRS = REPAIRS.replace("{mib: 64}", "{loops: 3}")
+
+
+def test_on_prepared_disks(lab: Lab, preparer: Preparer, tmp_path: Path) -> None:
+    """All boots begin on one, made by an "after" under the case's own settings, and kept to the end."""
+    path = tmp_path / "repairs.yml"
+    path.write_text(REPAIRS)
+    plan = make_plan(str(path), SizeClass.QUICK, prepared_disks=True)
+
+    class Looks(Seen):
+        def began(self, boot: ExperimentBoot) -> Seen:
+            assert preparer.in_use == 1
+            return super().began(boot)
+
+    conduct(plan, 2, Looks())
+    assert preparer.in_use == 0
+    assert preparer.kernels == [AFTER]
+    (work,) = preparer.works
+    assert (work.workload, work.params) == ("xfsrepair", {"loops": 3})
+    assert (work.order.sysctls, work.order.knobs) == (
+        {"vm.watermark_scale_factor": "1000"},
+        {"scan_delay_ms": "100"},
+    )
+    assert [request.prepared for request in lab.requests] == [synthetic.disks_of("k", AFTER)] * 4
+    assert {options.prepared for options in lab.options} == {True}
+    assert ("CPUs", 2, 2) in lab.shares, "as many as such a guest has, while they are made"
+
+
+def test_without_prepared_disks(lab: Lab, preparer: Preparer, plan: Plan) -> None:
+    conduct(plan, 1)
+    assert preparer.kernels == []
+    assert [request.prepared for request in lab.requests] == [None, None]
+    assert {options.prepared for options in lab.options} == {False}
+
+
+def test_each_era_has_its_own_prepared_disks(lab: Lab, preparer: Preparer, tmp_path: Path) -> None:
+    """Their file systems differ: an old kernel may not mount what today's makes."""
+    path = tmp_path / "repairs.yml"
+    path.write_text(REPAIRS)
+    plan = make_plan(
+        str(path),
+        SizeClass.QUICK,
+        kernels=("4.0-rc1", "6.1", AFTER_4_0),
+        prepared_disks=True,
+        clock=Clock.VIRTUAL,
+    )
+    with experiment.on_prepared_disks(plan, FakeHost().real(), Deadline.after) as prepared:
+        made = {name: disks.kernel for name, disks in prepared.disks.items()}
+    assert made == {"4.0-rc1": AFTER_4_0, "6.1": "6.1", AFTER_4_0: AFTER_4_0}
+    assert preparer.kernels == [AFTER_4_0, "6.1"]
+    assert [wanted for _, _, wanted in lab.shares] == [1, 2], "CPUs: an old kernel keeps the virtual clock"
+
+
+def test_prepared_disks_where_no_phase_prepares(case: Path) -> None:
+    assert not make_plan(str(case), SizeClass.QUICK, prepared_disks=True).prepared_disks
+
+
+def test_an_expectation_of_a_phase_that_would_be_left_out(tmp_path: Path) -> None:
+    """What a case asks of a measured phase is not left unanswered."""
+    path = tmp_path / "repairs.yml"
+    path.write_text(REPAIRS + "  - {metric: elapsed, phase: fsmark, direction: falls, decides: false}\n")
+    make_plan(str(path), SizeClass.QUICK)
+    with pytest.raises(
+        InputError, match=r"leave phase fsmark out, and it has an expectation of that \(elapsed\)"
+    ):
+        make_plan(str(path), SizeClass.QUICK, prepared_disks=True)
+
+
+def test_prepared_disks_or_ready_states(tmp_path: Path) -> None:
+    path = tmp_path / "repairs.yml"
+    path.write_text(REPAIRS)
+    with pytest.raises(InputError, match="from ready states: not with prepared disks: "):
+        make_plan(str(path), SizeClass.QUICK, prepared_disks=True, ready=True)
+
+
+def test_a_prelude_on_prepared_disks(preparer: Preparer, tmp_path: Path, deadline: Deadline) -> None:
+    """Caches are dropped there too."""
+    path = tmp_path / "repairs.yml"
+    path.write_text(REPAIRS)
+    plan = make_plan(str(path), SizeClass.QUICK, kernels=("6.1", "6.1"), prepared_disks=True)
+    shell: Any = FakeShell(lambda *_: (0, "", ""))
+    shell.name = "repro"
+    experiment.prelude(plan.model_copy(update={"disks": {"6.1": synthetic.disks_of("k")}}), shell, deadline)
+    assert shell.commands == ["sync && echo 3 > /proc/sys/vm/drop_caches"]
 
 
 def test_a_name_that_another_experiment_takes(lab: Lab, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:

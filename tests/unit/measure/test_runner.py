@@ -265,6 +265,19 @@ def test_xfs_repair(size: SizeClass) -> None:
     assert order[order.index("check") - 1] == "repair-agstride-bhash"
 
 
+def test_phases_that_another_guest_has_done_are_left_out(deadline: Deadline) -> None:
+    """Only where the disks are as they were prepared: a second run in a person's guest does them all."""
+    guest = FakeGuest(lambda _: json.dumps(TOLD))
+    guest.record = guest.record.model_copy(update={"prepared": synthetic.disks_of("a1")})
+    whole, _ = runner.run(guest.real(), "xfsrepair", SizeClass.QUICK, deadline)
+    options = runner.Options(prepared=True)
+    run, _ = runner.run(guest.real(), "xfsrepair", SizeClass.QUICK, deadline, options)
+    every = list(commands(SizeClass.QUICK))
+    assert ([result.phase.name for result in whole.phases], whole.prepared) == (every, ())
+    assert [result.phase.name for result in run.phases] == every[3:]
+    assert run.prepared == ("mkfs", "fsmark", "umount") == tuple(every[:3])
+
+
 def test_run(deadline: Deadline) -> None:
     guest, seen = FakeGuest(lambda _: json.dumps(TOLD)), Seen()
     run, folder = runner.run(guest.real(), "xfsrepair", SizeClass.QUICK, deadline, watcher=seen)

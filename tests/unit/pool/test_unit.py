@@ -83,9 +83,11 @@ def test_an_order_becomes_the_plan_that_it_was_made_of() -> None:
     assert many.needs_memory == made.needs_memory, "a round has two boots"
 
 
-def test_ready_states_are_this_machines() -> None:
+def test_ready_states_and_prepared_disks_are_this_machines() -> None:
     with pytest.raises(InputError, match="ready states are for experiments on this machine"):
         unit.order(1, make_plan("migratefail", SizeClass.QUICK, ready=True), 3)
+    with pytest.raises(InputError, match="prepared disks are for experiments on this machine"):
+        unit.order(1, make_plan("xfsrepair", SizeClass.QUICK, prepared_disks=True), 3)
 
 
 def test_a_spread_order_is_dealt_out_in_whole_rounds() -> None:

@@ -109,6 +109,13 @@ def test_guests_from_ready_states_are_told() -> None:
     assert "Restored" not in composed(runs())
 
 
+def test_prepared_disks_are_told() -> None:
+    found = [one.model_copy(update={"prepared": ("mkfs", "fsmark")}) for one in runs()]
+    text = " ".join(composed(found).split())
+    assert "Prepared: 6 of 6 boots began on prepared disks (): mkfs, fsmark were done once" in text
+    assert "Prepared" not in composed(runs())
+
+
 def test_columns_that_do_not_fit_get_a_table_of_their_own() -> None:
     third = [
         one.model_copy(update={"guest": run("6.1-nogroup-always-before").guest, "id": f"x{one.id}"})

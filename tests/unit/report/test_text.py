@@ -15,6 +15,7 @@ from numalab.model.verdict import Grade, Verdict
 from numalab.report import text as report_text
 from tests.unit import synthetic
 from tests.unit.makers import record_of, spec
+from tests.unit.synthetic import disks_of
 
 SLOWSCAN_V2 = {
     "numa_hit": 121929782,
@@ -316,3 +317,17 @@ xfsrepair (quick) on tcg, 6.1 against itself, 4 boots:
   numa_pte_updates   repair-*  107k     9.7%        up to ×1.29
   system (emulated)  repair-*  9.15     1.4%        up to ×1.04"""
     )
+
+
+def test_a_run_that_began_otherwise_says_so() -> None:
+    run = synthetic.run("6.1", synthetic.phase("repair-bhash"))
+    assert "ready" not in report_text.summary(run)
+    restored = run.model_copy(update={"guest": run.guest.model_copy(update={"ready_state": "a1"})})
+    assert "\nbegan from ready state a1: not a boot of its own\n" in report_text.summary(restored)
+    begun = run.model_copy(
+        update={
+            "prepared": ("mkfs", "fsmark"),
+            "guest": run.guest.model_copy(update={"prepared": disks_of("b2")}),
+        }
+    )
+    assert "\non prepared disks b2: without mkfs, fsmark\n" in report_text.summary(begun)

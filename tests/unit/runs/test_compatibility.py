@@ -57,6 +57,7 @@ def test_other_kernels_and_loads_are_the_same_machine() -> None:
             run(guest=record_of(spec("4socket")).model_copy(update={"ready_state": "0" * 16})),
             "beginning: boot (2 runs), ready state (1 run)",
         ),
+        (run(prepared=("mkfs", "fsmark")), "prepared disks: none (2 runs), mkfs fsmark (1 run)"),
         (run(settings={}), "settings: kernel.numa_balancing=1 (2 runs), kernel.numa_balancing=- (1 run)"),
         (
             run(host={"machine": "big", "cpu": "EPYC", "cpus": "2"}),

@@ -99,7 +99,7 @@ def test_every_run_is_listed_and_whole(commit: str) -> None:
 
 def test_the_guest_of_a_run_is_its_record(commit: str) -> None:
     """Every stored fact is unchanged; a missing one has the record's default."""
-    record_later: dict[str, object] = {"ready_state": ""}
+    record_later: dict[str, object] = {"ready_state": "", "prepared": None}
     record_later |= {"format": 2, "kept": True} if commit == "1844388" else {}
     spec_later: dict[str, object] = {"clock": "host", "seed": None, "savable": False}
     spec_later |= {"binding": None, "huge_page": None, "emulator": None, "instructions": ""}

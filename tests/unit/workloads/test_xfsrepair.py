@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from numalab.measure import runner
+from numalab.measure import preparation, runner
 from numalab.model.values import SizeClass
 from numalab.runs import counters
 
@@ -75,6 +75,23 @@ def test_a_cache_that_does_not_recycle_is_no_data_point(
         done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == status, name
         assert ("its cache did not recycle" in done.stderr) == bool(status)
+
+
+@pytest.mark.parametrize(
+    ("configurations", "names"),
+    [
+        (("bhash", "mmtests"), ["mkfs", "fsmark", "umount"]),
+        (("mmtests",), ["mmtests-mkfs", "mmtests-fsmark", "mmtests-umount"]),
+    ],
+)
+def test_what_may_be_prepared(configurations: tuple[str, ...], names: list[str]) -> None:
+    """The first file system, up to the caches that are dropped; a second one comes after the first's repair."""
+    module = runner.load("xfsrepair")
+    phases = module.phases(
+        runner.parameters(module, SizeClass.QUICK, {"configurations": list(configurations)})
+    )
+    assert [phase.name for phase in preparation.phases(phases)] == names
+    assert phases[3].name.startswith("drop-")
 
 
 def test_a_repair_that_fails(tmp_path: Path, program: Callable[[str, str], Path]) -> None:
