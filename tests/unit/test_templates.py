@@ -72,6 +72,7 @@ SAMPLES: dict[type[BaseModel], list[dict[str, Any]]] = {
                     "machines": [{"topology": "4socket", "memory": "4GiB", "vcpus": 4}],
                     "params": {"threads": "8"},
                     "sysctls": {"vm.swappiness": "1"},
+                    "instead": {"vm.swappiness": {"vm.overcommit_ratio": "50"}},
                     "knobs": {"scan_delay_ms": "5"},
                     "boots": 3,
                     "most_boots": 4,
