@@ -5,44 +5,29 @@ so that nothing is written."""
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from numalab.core.errors import CommandFailed
-from numalab.core.process import Deadline, Result
+from numalab.core.process import Deadline
 from numalab.guest import provision
 from numalab.guest.guest import Guest
 from numalab.guest.provision import Order
+from tests.unit.makers import FakeShell
 
 OSTYPE = {"kernel.ostype": "Linux"}
 
 
-class Here:
-    """A guest's place is taken by this machine."""
-
-    def execute(
-        self,
-        command: str,
-        *,
-        deadline: Deadline,
-        input: bytes | None = None,
-        tell: Callable[[str], None] | None = None,
-    ) -> Result:
-        done = subprocess.run(["sh", "-c", command], input=input, capture_output=True, check=False)
-        return Result(
-            argv=("sh",),
-            status=done.returncode,
-            stdout=done.stdout.decode(),
-            stderr=done.stderr.decode(),
-            seconds=0,
-        )
+def here(command: str, input: bytes | None) -> tuple[int, str, str]:
+    """A command of the guest, on this machine."""
+    done = subprocess.run(["sh", "-c", command], input=input, capture_output=True, check=False)
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 
 def apply(**words: Any) -> dict[str, str]:
-    return provision.apply(cast(Guest, Here()), Order(**words), Deadline.after(10))
+    return provision.apply(cast(Guest, FakeShell(here)), Order(**words), Deadline.after(10))
 
 
 def test_what_is_set_is_returned() -> None:
