@@ -12,6 +12,7 @@ import os
 import pwd
 import re
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from lxml import etree
 from numalab.core import packages
 from numalab.core.errors import Cancelled, CommandFailed, DeadlinePassed, HostError
 from numalab.core.process import POLL_SECONDS, Deadline, run
+from numalab.host import subreaper
 from numalab.host.domain import (
     PREFIX,
     Mark,
@@ -403,10 +405,13 @@ def _start_daemons(deadline: Deadline) -> None:
 
 
 def _start_daemon(path: str, pid_file: Path, deadline: Deadline) -> None:
-    """Start a daemon that does not run. A killed one that has not ended yet still holds its PID file."""
+    """Start a daemon that does not run. A killed one that has not ended yet still holds its PID file.
+
+    What it leaves behind is reaped by a subreaper: where root has no init, nobody else does so in time.
+    """
     until = time.monotonic() + LIBVIRTD_SECONDS
     while not _runs(Path(path).name, pid_file):
-        result = run([path, "-d"], deadline=deadline, check=False)
+        result = run([sys.executable, "-IS", subreaper.__file__, path, "-d"], deadline=deadline, check=False)
         if not result.status:
             return
         if time.monotonic() >= until:
