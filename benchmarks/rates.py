@@ -52,13 +52,14 @@ MOST_FAILED = 3
 
 
 def stored() -> Iterator[Run]:
-    """Runs of experiments in the state directory; damaged ones, and what is no run, are skipped."""
+    """Runs of experiments in the state directory. Left out: damaged ones, what is no run, and those of kernels
+    that were given by a path: nobody else has them."""
     for folder in sorted(state.folder("runs").iterdir()):
         try:
             run = record.read(folder)
         except LabError:
             continue
-        if run.place:
+        if run.place and not any("/" in kernel for kernel in (run.place.case.before, run.place.case.after)):
             yield run
 
 

@@ -72,11 +72,15 @@ def test_the_file_in_the_repository() -> None:
 
 
 def test_stored_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Damaged ones, files and empty folders are skipped."""
+    """Damaged ones, files, empty folders and kernels given by a path are skipped."""
     monkeypatch.setenv("LAB_STATE", str(tmp_path))
     folder = state.folder("runs")
     runs = [run.model_copy(update={"phases": ()}) for run in boots()]
-    for run in runs:
+    place = runs[0].place
+    assert place
+    case = place.case.model_copy(update={"before": "/home/me/4.0.yml"})
+    own = runs[0].model_copy(update={"id": "own", "place": place.model_copy(update={"case": case})})
+    for run in (*runs, own):
         (folder / run.id).mkdir()
         record.write(run, folder / run.id)
     (folder / "empty").mkdir()
