@@ -52,8 +52,10 @@ MOST_FAILED = 3
 
 
 def stored() -> Iterator[Run]:
-    """Runs of experiments in the state directory. Left out: damaged ones, what is no run, and those of kernels
-    that were given by a path: nobody else has them."""
+    """Runs of experiments in the state directory.
+
+    Left out: damaged ones, what is no run, and those of kernels given by a path, which nobody else has.
+    """
     for folder in sorted(state.folder("runs").iterdir()):
         try:
             run = record.read(folder)
