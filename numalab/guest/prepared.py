@@ -7,21 +7,16 @@ Not here: making them, and what they are made of (measure.preparation).
 
 from __future__ import annotations
 
-import contextlib
 import json
-import time
 from pathlib import Path
 
-from numalab.core import state
-from numalab.core.errors import HostError, LabError
+from numalab.core.errors import HostError
 from numalab.core.process import Deadline
-from numalab.guest import guest as guests
-from numalab.host import image
+from numalab.guest import kept
 from numalab.model.guest import PreparedDisks
 from numalab.model.values import first_line, jsonable
 
 RECORD = "disks.json"
-UNUSED_SECONDS = 14 * state.DAY
 
 
 def write(disks: PreparedDisks, folder: Path) -> None:
@@ -33,9 +28,7 @@ def read(place: Path) -> PreparedDisks:
     """The disks in a folder. HostError when they are not whole."""
     try:
         known = PreparedDisks.from_json((place / RECORD).read_text())
-        disks = tuple(disk.model_copy(update={"path": str(place / disk.path)}) for disk in known.disks)
-        for disk in disks:
-            Path(disk.path).stat()
+        disks = kept.disks(known.disks, place)
     except (OSError, ValueError) as error:
         raise HostError(
             f"{place}: these prepared disks are damaged, or a newer lab's: remove them, or use that lab"
@@ -51,26 +44,21 @@ def touch(place: Path) -> None:
 
 def places() -> list[Path]:
     """The folders of all prepared disks."""
-    return sorted(path for path in state.folder("disks").iterdir() if not path.name.startswith("."))
+    return kept.places("disks")
 
 
 def needed(key: str) -> bool:
-    """Whether a guest's disks stand on these. A guest whose record cannot be read may need any."""
-    records, unknown = guests.records()
-    return bool(unknown) or any(record.prepared and record.prepared.key == key for record in records)
+    """Whether a guest's disks stand on these."""
+    return kept.needed(lambda record: record.prepared is not None and record.prepared.key == key)
 
 
 def stale(place: Path, deadline: Deadline) -> str:
     """Why no guest will begin on these disks any more; '' when one may. Those of a newer lab, and those whose
     image's newest build cannot be told, go by their age alone."""
     try:
-        if time.time() - (place / RECORD).stat().st_mtime > UNUSED_SECONDS:
-            return f"not used for {UNUSED_SECONDS / state.DAY:.0f} days"
+        if why := kept.unused(place / RECORD):
+            return why
         known = read(place)
     except (HostError, OSError) as error:
         return "" if isinstance(error.__cause__, ValueError) else "not whole"
-    with contextlib.suppress(LabError):
-        current = image.current(known.image, deadline)
-        if current and known.image_id not in current:
-            return "their image is no longer current"
-    return ""
+    return kept.outdated(known.image, known.image_id, deadline)

@@ -10,24 +10,22 @@ by itself, so experiments take one only where they are told to (--ready), and sa
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import shutil
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from numalab.core import checksum, state
-from numalab.core.errors import BadReadyState, HostError, InputError, LabError
+from numalab.core.errors import BadReadyState, HostError, InputError
 from numalab.core.log import note, step
 from numalab.core.process import Deadline
 from numalab.guest import guest as guests
-from numalab.guest import launch
+from numalab.guest import kept, launch
 from numalab.guest.guest import Guest
 from numalab.guest.launch import GuestRequest
-from numalab.host import accelerator, image, machine, qemu_user
+from numalab.host import accelerator, machine, qemu_user
 from numalab.host import disks as host_disks
 from numalab.host.domain import domain_xml
 from numalab.host.hypervisor import Host
@@ -210,9 +208,7 @@ def read(place: Path) -> ReadyState:
         size = (place / MEMORY).stat().st_size
         if size != saved.memory_bytes:
             raise BadReadyState(f"{place / MEMORY} has {size} bytes, not {saved.memory_bytes}")
-        disks = tuple(disk.model_copy(update={"path": str(place / disk.path)}) for disk in saved.disks)
-        for disk in disks:
-            Path(disk.path).stat()
+        disks = kept.disks(saved.disks, place)
     except (OSError, ValueError) as error:
         raise BadReadyState(f"{place}: not a ready state: {first_line(error)}") from error
     return saved.model_copy(update={"directory": str(place), "disks": disks})
@@ -220,24 +216,20 @@ def read(place: Path) -> ReadyState:
 
 def places() -> list[Path]:
     """The folders of all states."""
-    return sorted(path for path in state.folder("ready").iterdir() if not path.name.startswith("."))
+    return kept.places("ready")
 
 
 def needed(key: str) -> bool:
-    """Whether a guest's disks stand on this state. A guest whose record cannot be read may need any."""
-    records, unknown = guests.records()
-    return bool(unknown) or any(record.ready_state == key for record in records)
-
-
-UNUSED_SECONDS = 14 * state.DAY
+    """Whether a guest's disks stand on this state."""
+    return kept.needed(lambda record: record.ready_state == key)
 
 
 def stale(place: Path, host: Host, deadline: Deadline) -> str:
     """Why no guest will begin from this state any more; '' when one may. A state of another machine or of a
     newer lab, and one whose image's newest build cannot be told, goes by its age alone."""
     try:
-        if time.time() - (place / RECORD).stat().st_mtime > UNUSED_SECONDS:
-            return f"not used for {UNUSED_SECONDS / state.DAY:.0f} days"
+        if why := kept.unused(place / RECORD):
+            return why
         saved = read(place)
     except (HostError, OSError) as error:
         # One whose record cannot be read may be a newer lab's: it goes by its age alone.
@@ -246,10 +238,8 @@ def stale(place: Path, host: Host, deadline: Deadline) -> str:
         return ""
     if not Path(saved.kernel).exists():
         return "its kernel is gone"
-    with contextlib.suppress(LabError):
-        current = image.current(saved.image, deadline)
-        if current and saved.image_id not in current:
-            return "its image is no longer current"
+    if why := kept.outdated(saved.image, saved.image_id, deadline):
+        return why
     if not host.where.ssh and saved.hypervisor != host.hypervisor():
         return f"made by {saved.hypervisor}"
     return ""

@@ -59,8 +59,8 @@ LAYERS = (
         {"__main__", "cli", "pytest_plugin"},
     ),
 )
-ALONE = {"measure.agent", "guest.renewed"}
-"""Modules that run in the guest, where numalab is absent."""
+ALONE = {"measure.agent", "guest.renewed", "host.subreaper"}
+"""Modules that run as files, without numalab: in the guest, or for long."""
 
 
 def modules_of(package: Path) -> list[str]:

@@ -283,7 +283,7 @@ def test_those_of_an_image_that_is_not_current(
     assert gc.collect(FakeHost().real(), deadline) == []
     monkeypatch.setattr(image, "current", lambda *_: ["1" * 16])
     assert gc.collect(FakeHost().real(), deadline) == [
-        f"prepared disks {KEY}: their image is no longer current"
+        f"prepared disks {KEY}: made of an image that is no longer current"
     ]
 
 
