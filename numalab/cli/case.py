@@ -160,7 +160,7 @@ def _conduct(plan: Plan, boots: int | None, uri: str | None) -> experiment.Outco
 
 
 def cases() -> None:
-    """The cases there are files for."""
+    """List the cases."""
     from numalab.model import catalog
 
     for name in catalog.names("testcases"):
@@ -220,7 +220,7 @@ def run(
     spread: SpreadOption = 1,
     uri: Uri = None,
 ) -> None:
-    """Run cases: fresh guests of each kernel in turn, then a verdict from their counters."""
+    """Run cases: fresh boots of each kernel in turn, and a verdict."""
     plans = [
         _plan(
             case,
@@ -284,7 +284,7 @@ def matrix(
     ] = None,
     uri: Uri = None,
 ) -> None:
-    """Run cases x sizes x topologies x kernels, on this machine one after another or over a pool of hosts."""
+    """Run cases x sizes x topologies x kernels. One after another on this machine, or on a pool of hosts."""
     from numalab.experiment import matrix as experiments
     from numalab.experiment.plan import make_plan
     from numalab.model import catalog
@@ -459,7 +459,7 @@ def verdict(
         bool, typer.Option("--force", help="judge runs that are not comparable, and say so")
     ] = False,
 ) -> None:
-    """Judge runs again, without a guest; those of several hypervisors, on each by itself."""
+    """Judge stored runs again. Runs of several hypervisors are judged on each by itself."""
     from numalab.experiment import run as experiment
     from numalab.model.case import Arm
     from numalab.report import text as report_text
@@ -508,8 +508,7 @@ def calibrate(
     huge_pages: HugePagesOption = None,
     uri: Uri = None,
 ) -> None:
-    """Run one kernel against itself, and keep how far each metric spreads here: the case's thresholds must
-    lie outside."""
+    """Measure how far boots of one kernel differ on this host. A case's thresholds must lie outside."""
     from numalab.analysis import calibration
     from numalab.model import catalog
     from numalab.report import text as report_text
@@ -551,7 +550,7 @@ def repro(
     prepared_disks: PreparedDisksOption = False,
     uri: Uri = None,
 ) -> None:
-    """The machine of a case to look at oneself: prepared up to the moment that matters, and a shell in it."""
+    """Run a case up to its deciding phase, and leave the guest. A script in it has that phase's command."""
     from numalab.experiment import run as experiment
     from numalab.experiment.plan import build_kernels, interesting_phase
     from numalab.guest import guest as guests
@@ -602,7 +601,7 @@ def watch(
         int, typer.Option("--count", metavar="N", min=0, help="looks, then end; 0: until Ctrl-C")
     ] = 0,
 ) -> None:
-    """The NUMA counters of a guest, live: since the watch began, and a second."""
+    """Watch a guest's NUMA counters. Shows changes since the watch began, and a second."""
     from numalab.cli import live
     from numalab.host import ssh
     from numalab.runs import counters

@@ -263,7 +263,7 @@ def _with_disks(shape: Topology, texts: list[str]) -> Topology:
 
 
 def list_guests() -> None:
-    """The lab's guests: name, state, topology, size, kernel, accelerator, clock, SSH port."""
+    """List guests with state, topology, kernel and SSH port."""
     from numalab.guest import guest as guests
     from numalab.host.domain import mark
     from numalab.host.hypervisor import connect
@@ -300,7 +300,7 @@ def list_guests() -> None:
 
 
 def status(name: GuestName) -> None:
-    """All about one guest; verifies its topology again."""
+    """Show one guest, and verify its topology again."""
     from numalab.host import console, qemu_user
     from numalab.host.domain import domain_name
     from numalab.model import verification
@@ -364,8 +364,7 @@ def put_in_order(
         ),
     ] = None,
 ) -> None:
-    """Set sysctls and knobs of a running guest, and prove them by reading them back. A second time changes
-    nothing."""
+    """Set sysctls and knobs of a guest, and read them back. A second time changes nothing."""
     from numalab.guest import provision
     from numalab.kernel import recipe
     from numalab.model.guest import BootWay
@@ -383,7 +382,7 @@ def put_in_order(
 
 
 def ssh(name: GuestName) -> None:
-    """A shell in the guest."""
+    """Open a shell in a guest."""
     guest = reach(name)
     os.execvp("ssh", guest.ssh.argv("-t", guest.ssh.host))
 
@@ -405,7 +404,7 @@ def execute(
         ),
     ] = False,
 ) -> None:
-    """Run a command in the guest; its exit status is ours (124: time limit, 125: the lab failed)."""
+    """Run a command in a guest. Ends with its exit status (124: time limit, 125: the lab failed)."""
     deadline, line = limit(timeout), shlex.join(command)
     outcome: dict[str, object]
     try:
@@ -457,7 +456,7 @@ def open_console(
     name: GuestName,
     log: Annotated[bool, typer.Option("--log", help="print the kernel's log so far instead")] = False,
 ) -> None:
-    """The guest's console (leave with Ctrl-]); the kernel's whole log is on disk."""
+    """Open a guest's console; Ctrl-] leaves it. The file of the kernel's whole log is named first."""
     if log:
         for piece in open_guest(name).console_pieces():
             # A file or a program gets the log unchanged.
@@ -470,14 +469,14 @@ def open_console(
 
 
 def put(name: GuestName, source: Path, target: str) -> None:
-    """Copy a file or folder into the guest."""
+    """Copy a file or folder into a guest."""
     if not source.exists():
         raise InputError(f"{source}: there is no such file")
     reach(name).ssh.copy(source=str(source), target=f"guest:{target}", deadline=limit(COMMAND_SECONDS))
 
 
 def get(name: GuestName, source: str, target: Path) -> None:
-    """Copy a file or folder out of the guest."""
+    """Copy a file or folder out of a guest."""
     reach(name).ssh.copy(source=f"guest:{source}", target=str(target), deadline=limit(COMMAND_SECONDS))
 
 
@@ -505,8 +504,7 @@ def down(
 
 
 def gc(uri: Uri = None) -> None:
-    """Remove what killed commands left: domains, overlays, half-made images. Touches nothing that is not the
-    lab's."""
+    """Remove what killed commands left behind. Domains, overlays, half-made images; the lab's only."""
     from numalab.host.hypervisor import connect
     from numalab.maintenance import gc as maintenance_gc
     from numalab.pool import cluster

@@ -50,7 +50,7 @@ def _use(source_tree: str | None, kernels: list[Kernel]) -> None:
 
 @app.command("list")
 def list_kernels() -> None:
-    """The kernels there are files for, and whether each is built."""
+    """List the kernels, and whether each is built."""
     from numalab.host import image
     from numalab.kernel import build as kernel_build
     from numalab.kernel import recipe
@@ -79,7 +79,7 @@ def show(
     image_name: ImageOption = "debian12",
     source_tree: SourceOption = None,
 ) -> None:
-    """One kernel's file as the lab reads it, its era and patches, and what was built from it."""
+    """Show a kernel: its file as the lab reads it, era, patches, builds."""
     from numalab.kernel import build as kernel_build
     from numalab.kernel import era, recipe
 
@@ -170,8 +170,8 @@ def import_kernel(
 def prune_kernels(
     really: Annotated[bool, typer.Option("--remove", help="remove them; otherwise they are listed")] = False,
 ) -> None:
-    """Kernels, build trees, sources and containers that no file in kernels/ leads to: what removing them
-    would free."""
+    """List what no file in kernels/ leads to. Kernels, build trees, sources and containers, and what removing
+    them would free."""
     from numalab.core import state
     from numalab.host import image
     from numalab.maintenance import prune

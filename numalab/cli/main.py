@@ -74,7 +74,7 @@ def options(
 
 @app.command("show")
 def show_run(folder: Annotated[Path, typer.Argument(metavar="RUN", help="a run's folder")]) -> None:
-    """Show a run's counters again, from its raw snapshots."""
+    """Show a run's counters, from its raw snapshots."""
     from numalab.report import text
     from numalab.runs import record
 
@@ -83,7 +83,7 @@ def show_run(folder: Annotated[Path, typer.Argument(metavar="RUN", help="a run's
 
 @app.command("doctor")
 def examine(accelerator: AccelOption = "auto", uri: Uri = None) -> None:
-    """What this host can do, what will be used, and what to do about what it lacks."""
+    """Check what this host can do, and how to mend what it lacks."""
     from numalab.host.accelerator import PROBE_SECONDS
     from numalab.maintenance import doctor
 
@@ -150,7 +150,7 @@ def image_build(
 
 @images.command("list")
 def image_list() -> None:
-    """The images there are recipes for, and whether each is built."""
+    """List the images, and whether each is built."""
     from numalab.host import image
     from numalab.model import catalog
 
@@ -161,7 +161,7 @@ def image_list() -> None:
 
 @app.command("topologies")
 def topology_list() -> None:
-    """The topologies there are files for."""
+    """List the topologies."""
     from numalab.model import catalog
 
     for name in catalog.names("topologies"):
@@ -171,8 +171,8 @@ def topology_list() -> None:
 
 @app.command("inventory")
 def show_inventory() -> None:
-    """Write the running guests' Ansible inventory and print its path: ansible -i inventory.ini -i PATH guests
-    -m ping"""
+    """Write an Ansible inventory of the guests, and print its path. Use it as in: ansible -i inventory.ini
+    -i PATH guests -m ping"""
     echo(inventory())
 
 

@@ -63,7 +63,7 @@ def measure(
     prepared_disks: PreparedDisksOption = False,
     uri: Uri = None,
 ) -> None:
-    """Run a workload by itself in one guest, and show what the kernel counted in each phase."""
+    """Run a workload in one guest, and show its counters by phase."""
     import secrets
 
     from numalab.guest import guest as guests

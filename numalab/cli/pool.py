@@ -53,8 +53,8 @@ def up(
         ),
     ] = None,
 ) -> None:
-    """Start a scheduler here and a worker on each hypervisor. Hosts that cannot be had are named, and tried
-    again; status 2 if none is up."""
+    """Start a scheduler here, and a worker on each hypervisor. Hosts that cannot be reached are named, and
+    tried again; status 2 if none is up."""
     from numalab.host import ansible
     from numalab.pool import cluster
     from numalab.pool.cluster import LOOPBACK, State
@@ -78,7 +78,7 @@ def up(
 
 @app.command("status")
 def status() -> None:
-    """The pool's hosts: what each offers, what runs there, which lab and which QEMU it has."""
+    """Show the hosts: what each offers and runs, its lab and QEMU."""
     from numalab.core import version
     from numalab.pool import cluster
 
@@ -88,7 +88,7 @@ def status() -> None:
 
 @app.command("down")
 def down() -> None:
-    """End the workers, their connections and the scheduler; rounds that run are ended."""
+    """End the workers, their connections and the scheduler. Rounds that run are ended."""
     from numalab.pool import cluster
 
     for line in cluster.down(limit(3 * MINUTE)) or ["no pool is up"]:

@@ -71,7 +71,7 @@ def compare(
         ),
     ] = None,
 ) -> None:
-    """Set runs side by side: times, rates and counters by kernel."""
+    """Compare runs: times, rates and counters by kernel."""
     from numalab.model.values import jsonable
     from numalab.report import comparison, export, mail, replication
     from numalab.runs import compatibility, record
@@ -201,7 +201,7 @@ def runs(
         list[Path] | None, typer.Option("--add", metavar="FOLDER", help="copy a run from another machine in")
     ] = None,
 ) -> None:
-    """The runs there are, oldest first."""
+    """List stored runs, oldest first."""
     from numalab.runs import index as run_index
 
     for folder in add or []:

@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The lists of commands: a line each, which says what the command does."""
+
+from __future__ import annotations
+
+import pytest
+from typer.testing import CliRunner
+
+from numalab.cli.main import app
+
+
+@pytest.mark.parametrize("group", ["", "image", "kernel", "pool"])
+def test_no_summary_is_cut(group: str) -> None:
+    """On a terminal of 80 columns, click ends a first sentence that is too long in an ellipsis."""
+    result = CliRunner().invoke(app, [*group.split(), "--help"], env={"COLUMNS": "80"})
+    lines = result.stdout.partition("Commands:\n")[2].splitlines()
+    assert len(lines) >= 2
+    assert [line for line in lines if not line.endswith(".") or line.endswith("...")] == []
