@@ -180,6 +180,15 @@ def test_what_its_guest_has_for_measurements_makes_no_others(
     assert made(host, request().model_copy(update={"seed": 7, "profiled": True, "clock": None})) == first
 
 
+def test_phases_have_the_names_of_today(
+    host: FakeHost, said: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run would do a phase again that was renamed since, on disks where it is done."""
+    first, renamed = made(host), MKFS.model_copy(update={"name": "make"})
+    monkeypatch.setattr(runner, "load", lambda _: workload([renamed, MARK, REPAIR]))
+    assert made(host) == first.model_copy(update={"phases": ("make", "fsmark")})
+
+
 @pytest.mark.parametrize("command", [MARK.command, preparation.FLUSH])
 def test_a_phase_that_fails_leaves_nothing(
     host: FakeHost, said: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch, command: str
