@@ -242,11 +242,17 @@ def run(
         )
         for case in cases
     ]
-    if prepared_disks and not any(plan.prepared_disks for plan in plans):
-        raise InputError(f"--prepared-disks: no phase of {', '.join(cases)} prepares disks")
+    if prepared_disks:
+        _check_prepares(cases, plans)
     if pool:
         refuse_paths(cases, plans)
     conduct_all([(plan, boots_option(boots, plan)) for plan in plans], pool=pool, spread=spread, uri=uri)
+
+
+def _check_prepares(cases: Sequence[str], plans: Sequence[Plan]) -> None:
+    """InputError when --prepared-disks is without effect in all of the cases."""
+    if not any(plan.prepared_disks for plan in plans):
+        raise InputError(f"--prepared-disks: no phase of {', '.join(cases)} prepares disks")
 
 
 def matrix(
@@ -574,6 +580,8 @@ def repro(
         pin="off",
         prepared_disks=prepared_disks,
     )
+    if prepared_disks:
+        _check_prepares([case], [plan])
     build_kernels(plan, limit(experiment.PREPARE_SECONDS))
     host = connect(uri, limit(MINUTE))
     with experiment.on_prepared_disks(plan, host, limit) as plan:

@@ -581,6 +581,15 @@ def test_repro_of_a_kernel(lab_py: LabPy, case: str, prepared: Prepared, kernel:
     assert (prepared.name, prepared.kernel) == ("mine", booted)  # type: ignore[attr-defined]
 
 
+def test_repro_on_prepared_disks_where_no_phase_prepares(
+    lab_py: LabPy, case: str, prepared: Prepared
+) -> None:
+    """As run: a person who asked for them is not given empty ones without a word."""
+    code, _, err = lab_py("repro", case, "--no-shell", "--prepared-disks")
+    assert (code, prepared.commands) == (2, [])
+    assert f"--prepared-disks: no phase of {case} prepares disks" in err
+
+
 def test_repro_ends_in_a_shell(
     lab_py: LabPy, case: str, prepared: Prepared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
