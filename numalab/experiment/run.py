@@ -375,6 +375,7 @@ def conduct(
     measured.
     """
     check_rounds(plan, boots or verdict.looks(plan.case_size)[0])
+    _check_host(plan, host)
     build_kernels(plan, limit(PREPARE_SECONDS))
     pinned, folders = pin_builds(plan, limit(SPARE_SECONDS))
     with state.using(*folders):
@@ -382,6 +383,20 @@ def conduct(
         make_programs(settled, host, limit)
         with on_prepared_disks(settled, host, limit) as settled:
             return _conduct(settled, host, boots, limit=limit, view=view)
+
+
+def _check_host(plan: Plan, host: Host) -> None:
+    """InputError for what no guest of another machine begins from, before kernels are built for hours."""
+    for wanted, what, field in (
+        (plan.ready, "ready states", "ready"),
+        (plan.prepared_disks, "prepared disks", "prepared_disks"),
+    ):
+        if wanted and host.where.ssh:
+            raise InputError(
+                f"case {plan.case_name}: {what} are for this machine's own guests, not for those of"
+                f" {host.where.ssh}",
+                field=field,
+            )
 
 
 def _unmeasured(plan: Plan, kernel: Kernel) -> Plan:

@@ -41,6 +41,7 @@ from numalab.guest.launch import GuestRequest
 from numalab.guest.settings import UP_SECONDS
 from numalab.host import accelerator, image
 from numalab.host.accelerator import Probe
+from numalab.host.remote import Where
 from numalab.kernel import build, era, kconfig, recipe
 from numalab.measure import preparation, programs, runner
 from numalab.model import catalog
@@ -395,6 +396,22 @@ def test_prepared_disks_or_ready_states(tmp_path: Path) -> None:
     path.write_text(REPAIRS)
     with pytest.raises(InputError, match="from ready states: not with prepared disks: "):
         make_plan(str(path), SizeClass.QUICK, prepared_disks=True, ready=True)
+
+
+@pytest.mark.parametrize(
+    ("choice", "what"), [("ready", "ready states"), ("prepared_disks", "prepared disks")]
+)
+def test_another_machine_has_neither(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, choice: str, what: str
+) -> None:
+    """Said before anything is built."""
+    path = tmp_path / "repairs.yml"
+    path.write_text(REPAIRS)
+    plan = make_plan(str(path), SizeClass.QUICK).model_copy(update={choice: True})
+    monkeypatch.setattr(experiment, "build_kernels", lambda *_: pytest.fail("kernels are built"))
+    monkeypatch.setattr(FakeHost, "where", Where(ssh="big"))
+    with pytest.raises(InputError, match=f"{what} are for this machine's own guests, not for those of big"):
+        conduct(plan, 1)
 
 
 def test_a_prelude_on_prepared_disks(preparer: Preparer, tmp_path: Path, deadline: Deadline) -> None:
