@@ -398,11 +398,11 @@ def conduct_all(
 
 
 def _show_outcome(name: str, verdicts: Sequence[Verdict], runs: Sequence[Run]) -> None:
-    from numalab.experiment import run as experiment
+    from numalab.experiment import judging
     from numalab.report import text as report_text
 
     for verdict in verdicts:
-        echo(report_text.verdict(experiment.among_others(verdict, runs)))
+        echo(report_text.verdict(judging.among_others(verdict, runs)))
     echo(as_called(f"\ntables: ./lab.py compare {name}    judge again: ./lab.py verdict {name}"))
 
 
@@ -466,7 +466,7 @@ def verdict(
     ] = False,
 ) -> None:
     """Judge runs again, without a guest; those of several hypervisors, on each by itself."""
-    from numalab.experiment import run as experiment
+    from numalab.experiment import judging
     from numalab.model.case import Arm
     from numalab.report import text as report_text
     from numalab.runs import compatibility, record
@@ -481,10 +481,10 @@ def verdict(
             if {run.place.arm for run in group if run.place} != set(Arm):
                 echo("  no verdict: it has boots of one side only")
                 continue
-        judged = experiment.verdicts(group, force=force)
+        judged = judging.verdicts(group, force=force)
         verdicts += judged
         for one in judged:
-            echo(report_text.verdict(experiment.among_others(one, group)))
+            echo(report_text.verdict(judging.among_others(one, group)))
     if not verdicts:
         raise InputError(
             'there is no run of a kernel "after" among these: a verdict needs both sides of an experiment'

@@ -23,6 +23,7 @@ from numalab.core.errors import (
     NameTaken,
 )
 from numalab.core.process import Deadline
+from numalab.experiment import judging
 from numalab.experiment import run as experiment
 from numalab.experiment.plan import (
     Plan,
@@ -908,7 +909,7 @@ def test_an_experiment_that_is_cut_short_is_doubted(plan: Plan, lab: Lab) -> Non
     """Interrupted within a look, and between two looks of --boots auto; one that is clear has ended."""
 
     def unfinished(runs: Sequence[Run]) -> list[str]:
-        return [doubt for doubt in experiment.verdicts(runs)[0].doubts if "unfinished" in doubt]
+        return [doubt for doubt in judging.verdicts(runs)[0].doubts if "unfinished" in doubt]
 
     clear = [run for run, _ in conduct(plan, None).runs]
     assert unfinished(clear) == []
@@ -985,7 +986,7 @@ def test_options_that_differ_are_read_from_the_folders_of_runs(plan: Plan, lab: 
         runs.append(run.model_copy(update={"kernel_facts": {"configuration": digest}}))
 
     def told() -> str:
-        return next(doubt for doubt in experiment.verdicts(runs)[0].doubts if "configuration" in doubt)
+        return next(doubt for doubt in judging.verdicts(runs)[0].doubts if "configuration" in doubt)
 
     assert "see kernel.config of" in told()
     for run in runs[-2:]:
@@ -1000,5 +1001,5 @@ def test_options_that_differ_are_read_from_the_folders_of_runs(plan: Plan, lab: 
 
 def test_verdicts_need_both_sides(lab: Lab, plan: Plan) -> None:
     runs = [run for run, _ in conduct(plan, 3).runs]
-    assert experiment.verdicts([run for run in runs if run.place and run.place.arm is Arm.BEFORE]) == ()
-    assert experiment.verdicts([]) == ()
+    assert judging.verdicts([run for run in runs if run.place and run.place.arm is Arm.BEFORE]) == ()
+    assert judging.verdicts([]) == ()
