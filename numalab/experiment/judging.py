@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from numalab.analysis import calibration, verdict
 from numalab.core import state
@@ -73,7 +74,8 @@ def _doubted(judged: Verdict, doubts: Sequence[str]) -> Verdict:
 
 def among_others(judged: Verdict, runs: Sequence[Run]) -> Verdict:
     """The verdict, with a doubt when there are more experiments of the same case, machine and kernels, and
-    one when no other of them denies the effect as well.
+    one when no other of them denies the effect as well by boots: experiments from the same ready states share
+    theirs.
 
     Somebody who repeats an experiment until it fits gets a verdict that holds, but with a larger error than
     the one stated. One that denies an effect that is there comes of one experiment in 40, so of a matrix of
@@ -83,8 +85,9 @@ def among_others(judged: Verdict, runs: Sequence[Run]) -> Verdict:
         others = _others(judged, runs)
     except LabError as error:
         return _doubted(judged, [f"whether it was repeated is not known: {error}"])
-    counts = Counter(answer for _, answer in others)
-    if judged.answer is Answer.DOES_NOT_HOLD and not counts[Answer.DOES_NOT_HOLD]:
+    counts = Counter(other.answer for other in others)
+    confirmed = any(other.answer is Answer.DOES_NOT_HOLD and other.booted for other in others)
+    if judged.answer is Answer.DOES_NOT_HOLD and not confirmed:
         judged = _doubted(judged, [UNCONFIRMED])
     if not others:
         return judged
@@ -96,14 +99,23 @@ def among_others(judged: Verdict, runs: Sequence[Run]) -> Verdict:
             (
                 f"repeated: {count} other experiment{'s' * (count > 1)} of this case, size, topology, machine"
                 f" and kernels {'are' if count > 1 else 'is'} here,"
-                f" {sum(started < begun for started, _ in others)} earlier; {answers}"
+                f" {sum(other.started < begun for other in others)} earlier; {answers}"
             ),
         ],
     )
 
 
-def _others(judged: Verdict, runs: Sequence[Run]) -> list[tuple[str, str]]:
-    """(start, answer) of each other experiment like the judged one, even with boots of one kernel only."""
+class _Other(NamedTuple):
+    """Another experiment like the judged one."""
+
+    started: str
+    answer: str
+    booted: bool
+    """Whether its guests booted, and began from no ready states."""
+
+
+def _others(judged: Verdict, runs: Sequence[Run]) -> list[_Other]:
+    """Every other experiment like the judged one, even with boots of one kernel only."""
     own, machines = {run.place.experiment for run in runs if run.place}, _machines(runs)
     experiments: dict[str, list[run_index.Entry]] = {}
     for entry in run_index.find(
@@ -126,7 +138,8 @@ def _others(judged: Verdict, runs: Sequence[Run]) -> list[tuple[str, str]]:
                 if entry.arm == Arm.BEFORE or entry.kernel == judged.after
             ]
             if _machines(boots) == machines:
-                others.append((boots[0].started, _answer(boots)))
+                booted = not any(run.guest.ready_state for run in boots)
+                others.append(_Other(boots[0].started, _answer(boots), booted))
     return others
 
 

@@ -431,6 +431,13 @@ def test_verdict_of_an_experiment_that_was_repeated(lab_py: LabPy, case: str) ->
     assert doubts(lab_py("verdict", "mine")[1]) == [f"{last}, 3 earlier; cannot tell: 2, does not hold: 1"]
     denied = lab_py("verdict", "20261122T09")[1]
     assert doubts(denied) == [judging.UNCONFIRMED, f"{last}, 2 earlier; cannot tell: 2, holds: 1"]
+    guest = after.guest.model_copy(update={"ready_state": "a1"})
+    restored = keep(plan, "does not hold: no change", "20261122T05")
+    for run in restored:
+        saved = guest.model_copy(update={"spec": run.guest.spec})
+        record.write(run.model_copy(update={"guest": saved}), state.folder("runs") / run.id)
+    again = lab_py("verdict", "20261122T09")[1]
+    assert judging.UNCONFIRMED in doubts(again), "those from one saved state share its boot"
     keep(plan, "does not hold: no change", "20261122T06")
     again = lab_py("verdict", "20261122T09")[1]
     assert judging.UNCONFIRMED not in doubts(again), "a second experiment says so too"
