@@ -54,14 +54,18 @@ MOST_FAILED = 3
 def stored() -> Iterator[Run]:
     """Runs of experiments in the state directory.
 
-    Left out: damaged ones, what is no run, and those of kernels given by a path, which nobody else has.
+    Left out: damaged ones, what is no run, those of kernels given by a path, which nobody else has, and those
+    from ready states, which are no boots.
     """
     for folder in sorted(state.folder("runs").iterdir()):
         try:
             run = record.read(folder)
         except LabError:
             continue
-        if run.place and not any("/" in kernel for kernel in (run.place.case.before, run.place.case.after)):
+        if not run.place or run.guest.ready_state:
+            continue
+        # --kernels does not change the case.
+        if not any("/" in name for name in (run.kernel, run.place.case.before, run.place.case.after)):
             yield run
 
 

@@ -6,8 +6,8 @@
 
 Of each case it takes the newest experiment that has all of its planned boots and was made with the case's own
 two kernels as their files are today. Where there is none with today's kernels, it takes one with earlier
-builds, and says so. Nothing is booted. Judging is numalab.experiment.run.verdicts, as in lab.py verdict: by
-the expectations that stood in the case when it ran.
+builds, and says so. Nothing is booted. Judging is numalab.experiment.judging.verdicts, as in lab.py verdict:
+by the expectations that stood in the case when it ran.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from numalab.analysis import verdict as analysis
 from numalab.core.errors import InputError
 from numalab.core.process import Deadline
-from numalab.experiment import run as experiment
+from numalab.experiment import judging
 from numalab.kernel import build as kernel_build
 from numalab.kernel import recipe
 from numalab.measure import runner
@@ -63,7 +63,7 @@ def judge(runs: Sequence[Run]) -> Verdict | None:
     if any(run.error for run in runs):
         return None
     try:
-        (judged,) = experiment.verdicts(runs)
+        (judged,) = judging.verdicts(runs)
     except InputError:
         return None
     return None if analysis.unfinished(runs, judged) else judged

@@ -242,11 +242,17 @@ def run(
         )
         for case in cases
     ]
-    if prepared_disks and not any(plan.prepared_disks for plan in plans):
-        raise InputError(f"--prepared-disks: no phase of {', '.join(cases)} prepares disks")
+    if prepared_disks:
+        _check_prepares(cases, plans)
     if pool:
         refuse_paths(cases, plans)
     conduct_all([(plan, boots_option(boots, plan)) for plan in plans], pool=pool, spread=spread, uri=uri)
+
+
+def _check_prepares(cases: Sequence[str], plans: Sequence[Plan]) -> None:
+    """InputError when --prepared-disks is without effect in all of the cases."""
+    if not any(plan.prepared_disks for plan in plans):
+        raise InputError(f"--prepared-disks: no phase of {', '.join(cases)} prepares disks")
 
 
 def matrix(
@@ -392,11 +398,11 @@ def conduct_all(
 
 
 def _show_outcome(name: str, verdicts: Sequence[Verdict], runs: Sequence[Run]) -> None:
-    from numalab.experiment import run as experiment
+    from numalab.experiment import judging
     from numalab.report import text as report_text
 
     for verdict in verdicts:
-        echo(report_text.verdict(experiment.among_others(verdict, runs)))
+        echo(report_text.verdict(judging.among_others(verdict, runs)))
     echo(as_called(f"\ntables: ./lab.py compare {name}    judge again: ./lab.py verdict {name}"))
 
 
@@ -460,7 +466,7 @@ def verdict(
     ] = False,
 ) -> None:
     """Judge stored runs again. Runs of several hypervisors are judged on each by itself."""
-    from numalab.experiment import run as experiment
+    from numalab.experiment import judging
     from numalab.model.case import Arm
     from numalab.report import text as report_text
     from numalab.runs import compatibility, record
@@ -475,10 +481,10 @@ def verdict(
             if {run.place.arm for run in group if run.place} != set(Arm):
                 echo("  no verdict: it has boots of one side only")
                 continue
-        judged = experiment.verdicts(group, force=force)
+        judged = judging.verdicts(group, force=force)
         verdicts += judged
         for one in judged:
-            echo(report_text.verdict(experiment.among_others(one, group)))
+            echo(report_text.verdict(judging.among_others(one, group)))
     if not verdicts:
         raise InputError(
             'there is no run of a kernel "after" among these: a verdict needs both sides of an experiment'
@@ -573,6 +579,8 @@ def repro(
         pin="off",
         prepared_disks=prepared_disks,
     )
+    if prepared_disks:
+        _check_prepares([case], [plan])
     build_kernels(plan, limit(experiment.PREPARE_SECONDS))
     host = connect(uri, limit(MINUTE))
     with experiment.on_prepared_disks(plan, host, limit) as plan:

@@ -57,7 +57,7 @@ def report(
 def verdicts(runs: Sequence[Run], *, force: bool) -> list[Verdict]:
     """The verdicts of each experiment that has runs of both arms, in order; other experiments have none. On
     each hypervisor by itself, unless they are forced together."""
-    from numalab.experiment import run as experiment
+    from numalab.experiment import judging
     from numalab.model.case import Arm
     from numalab.runs import compatibility
 
@@ -72,9 +72,9 @@ def verdicts(runs: Sequence[Run], *, force: bool) -> list[Verdict]:
         if {run.place.arm for run in members if run.place} == set(Arm)
     ]
     return [
-        experiment.among_others(one, members)
+        judging.among_others(one, members)
         for members in both
-        for one in experiment.verdicts(members, force=force)
+        for one in judging.verdicts(members, force=force)
     ]
 
 

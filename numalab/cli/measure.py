@@ -78,6 +78,8 @@ def measure(
     runner.check(workload, which)
     if on and (ready or prepared_disks):
         raise InputError(f"{'--ready' if ready else '--prepared-disks'}: guest {on} is up already")
+    if ready and prepared_disks:  # before hours of preparing
+        raise InputError("--ready: not with --prepared-disks: a state has its own disks")
     if on:
         result, folder = runner.run(reach(on), workload, which, limit(COMMAND_SECONDS))
     else:

@@ -155,15 +155,15 @@ def mirrored(runs: Sequence[Run]) -> dict[str, Published]:
 
 def verdicts(runs: Sequence[Run], *, force: bool) -> tuple[tuple[Verdict, ...], list[str]]:
     """The verdicts of a case when its runs have both arms, and otherwise why there is none."""
-    from numalab.experiment import run as experiment
+    from numalab.experiment import judging
     from numalab.model.case import Arm
 
     arms = {run.place.arm if run.place else None for run in runs}
     if arms != set(Arm):
         return (), []
     try:
-        judged = experiment.verdicts(runs, force=force)
-        return tuple(experiment.among_others(one, runs) for one in judged), []
+        judged = judging.verdicts(runs, force=force)
+        return tuple(judging.among_others(one, runs) for one in judged), []
     except InputError as error:
         return (), [f"no verdict: {error}"]
 

@@ -5,8 +5,8 @@ person.
 Boots alternate (plan.boot_order), never all of one kernel first, so that a drift of the host affects both. A
 boot is one sample, whatever it repeats inside. On a virtual clock, which company does not disturb, guests run
 side by side. A measured guest holds CPUs of the machine (state.machine_share), so that several experiments
-share it without more guests than CPUs. Not here: what the runs show (analysis.verdict), what is
-decided before the first boot (plan).
+share it without more guests than CPUs. Not here: what the runs show (judging), what is decided before the
+first boot (plan).
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 from numalab.analysis import calibration, verdict
 from numalab.core import state
-from numalab.core.errors import DeadlinePassed, InputError, KernelOops, LabError, NameTaken
+from numalab.core.errors import DeadlinePassed, InputError, KernelOops, NameTaken
 from numalab.core.log import note, step, tell
 from numalab.core.process import POLL_SECONDS, Deadline
+from numalab.experiment import judging
 from numalab.experiment.plan import (
     Builds,
     Plan,
@@ -46,16 +47,14 @@ from numalab.guest.guest import Guest
 from numalab.guest.settings import UP_SECONDS
 from numalab.host import accelerator, image, ssh
 from numalab.host.hypervisor import Host
-from numalab.kernel import kconfig
 from numalab.kernel.recipe import Kernel
 from numalab.measure import preparation, programs, runner
 from numalab.model.case import Arm, Place
 from numalab.model.guest import Boot as BootFiles
 from numalab.model.guest import PreparedDisks
-from numalab.model.run import CONFIGURATION, Run
+from numalab.model.run import Run
 from numalab.model.values import Clock, SizeClass, Value
-from numalab.model.verdict import Answer, Verdict
-from numalab.runs import index as run_index
+from numalab.model.verdict import Verdict
 from numalab.runs import record
 
 PREPARE_SECONDS = 6 * 3600.0
@@ -63,10 +62,6 @@ PREPARE_SECONDS = 6 * 3600.0
 VIRTUAL_PATIENCE = 2
 """A boot's limit on a virtual clock, in a case's `minutes`: its guest has one CPU of the host, and on a busy
 host, which must not matter, only a part of that."""
-UNCONFIRMED = (
-    "not confirmed: one experiment in 40 denies an effect that is there: run the case again before you"
-    " report it"
-)
 SPARE_SECONDS = 60.0
 """Added to a boot's limit, for ending the guest."""
 
@@ -375,6 +370,7 @@ def conduct(
     measured.
     """
     check_rounds(plan, boots or verdict.looks(plan.case_size)[0])
+    _check_host(plan, host)
     build_kernels(plan, limit(PREPARE_SECONDS))
     pinned, folders = pin_builds(plan, limit(SPARE_SECONDS))
     with state.using(*folders):
@@ -382,6 +378,20 @@ def conduct(
         make_programs(settled, host, limit)
         with on_prepared_disks(settled, host, limit) as settled:
             return _conduct(settled, host, boots, limit=limit, view=view)
+
+
+def _check_host(plan: Plan, host: Host) -> None:
+    """InputError for what no guest of another machine begins from, before kernels are built for hours."""
+    for wanted, what, field in (
+        (plan.ready, "ready states", "ready"),
+        (plan.prepared_disks, "prepared disks", "prepared_disks"),
+    ):
+        if wanted and host.where.ssh:
+            raise InputError(
+                f"case {plan.case_name}: {what} are for this machine's own guests, not for those of"
+                f" {host.where.ssh}",
+                field=field,
+            )
 
 
 def _unmeasured(plan: Plan, kernel: Kernel) -> Plan:
@@ -515,9 +525,9 @@ def _conduct(
                 if len(runs) == 1:
                     _refuse(plan, one[0], looks[-1])
                 if len(runs) % len(plan.kernels) == 0 and len(runs) > len(plan.kernels):
-                    for judged in verdicts([run for run, _ in runs]):
+                    for judged in judging.verdicts([run for run, _ in runs]):
                         view.so_far(judged)
-        latest = verdicts([run for run, _ in runs])
+        latest = judging.verdicts([run for run, _ in runs])
         more = [count for judged in latest if (count := verdict.next_look(judged, looks)) is not None]
         if not more:
             return Outcome(experiment, tuple(runs), latest)
@@ -538,117 +548,3 @@ def _refuse(plan: Plan, run: Run, boots: int) -> None:
             " or a larger `by`",
             field="boots",
         )
-
-
-def verdicts(runs: Sequence[Run], *, force: bool = False) -> tuple[Verdict, ...]:
-    """A verdict for each kernel but the first. The runs are one experiment's. Raises InputError."""
-    before = [run for run in runs if run.place and run.place.arm is Arm.BEFORE]
-    after = [run for run in runs if run.place and run.place.arm is Arm.AFTER]
-    # A calibration is one host's.
-    known = calibration.load(calibration.site(runs[0])) if after and not verdict.hosts(runs) else None
-    names = dict.fromkeys(run.kernel for run in after)
-    configurations = _configurations(runs)
-    judged = [
-        verdict.verdict(
-            [*before, *(run for run in after if run.kernel == name)],
-            calibration=known,
-            configurations=configurations,
-            force=force,
-        )
-        for name in names
-    ]
-    return tuple(_doubted(one, verdict.unfinished(runs, one)) for one in judged)
-
-
-def _configurations(runs: Sequence[Run]) -> dict[str, dict[str, str]]:
-    """The kernels' configurations, by their digest, from the runs' folders; empty when all are the same."""
-    folders: dict[str, list[Path]] = {}
-    for run in runs:
-        if digest := run.kernel_facts.get(CONFIGURATION):
-            folders.setdefault(digest, []).append(state.folder("runs") / run.id)
-    if len(folders) < 2:
-        return {}
-    found: dict[str, dict[str, str]] = {}
-    for digest, places in folders.items():
-        for place in places:
-            with suppress(OSError):  # a run that was given by a path, or whose folder is gone
-                options = kconfig.in_force((place / record.KERNEL_CONFIG).read_text(errors="replace"))
-                if kconfig.digest(options) == digest:
-                    found[digest] = options
-                    break
-    return found
-
-
-def _doubted(judged: Verdict, doubts: Sequence[str]) -> Verdict:
-    return judged.model_copy(update={"doubts": (*judged.doubts, *doubts)})
-
-
-def among_others(judged: Verdict, runs: Sequence[Run]) -> Verdict:
-    """The verdict, with a doubt when there are more experiments of the same case, machine and kernels, and
-    one when no other of them denies the effect as well.
-
-    Somebody who repeats an experiment until it fits gets a verdict that holds, but with a larger error than
-    the one stated. One that denies an effect that is there comes of one experiment in 40, so of a matrix of
-    twelve cases in every fourth: that is confirmed by a fresh experiment before anybody is told.
-    """
-    try:
-        others = _others(judged, runs)
-    except LabError as error:
-        return _doubted(judged, [f"whether it was repeated is not known: {error}"])
-    counts = Counter(answer for _, answer in others)
-    if judged.answer is Answer.DOES_NOT_HOLD and not counts[Answer.DOES_NOT_HOLD]:
-        judged = _doubted(judged, [UNCONFIRMED])
-    if not others:
-        return judged
-    begun, count = min(run.started for run in runs), len(others)
-    answers = ", ".join(f"{answer}: {number}" for answer, number in sorted(counts.items()))
-    return _doubted(
-        judged,
-        [
-            (
-                f"repeated: {count} other experiment{'s' * (count > 1)} of this case, size, topology, machine"
-                f" and kernels {'are' if count > 1 else 'is'} here,"
-                f" {sum(started < begun for started, _ in others)} earlier; {answers}"
-            ),
-        ],
-    )
-
-
-def _others(judged: Verdict, runs: Sequence[Run]) -> list[tuple[str, str]]:
-    """(start, answer) of each other experiment like the judged one, even with boots of one kernel only."""
-    own, machines = {run.place.experiment for run in runs if run.place}, _machines(runs)
-    experiments: dict[str, list[run_index.Entry]] = {}
-    for entry in run_index.find(
-        case=judged.case_name,
-        size=judged.size,
-        topology=judged.topology,
-        accel=judged.accel,
-        clock=judged.clock,
-    ):
-        if entry.experiment not in own:
-            experiments.setdefault(entry.experiment, []).append(entry)
-    others = []
-    for entries in experiments.values():
-        before = {entry.kernel for entry in entries if entry.arm == Arm.BEFORE}
-        after = {entry.kernel for entry in entries if entry.arm == Arm.AFTER}
-        if before <= {judged.before} and (judged.after in after or not after):
-            boots = [
-                record.summary(entry.folder)
-                for entry in entries
-                if entry.arm == Arm.BEFORE or entry.kernel == judged.after
-            ]
-            if _machines(boots) == machines:
-                others.append((boots[0].started, _answer(boots)))
-    return others
-
-
-def _machines(runs: Sequence[Run]) -> set[str | None]:
-    """The names of an experiment's machines: one, unless it was spread over several."""
-    return {run.host.get("machine") for run in (runs if verdict.hosts(runs) else runs[:1])}
-
-
-def _answer(runs: Sequence[Run]) -> str:
-    try:
-        return verdict.verdict(runs).answer
-    except InputError:
-        return "no verdict"

@@ -80,7 +80,7 @@ def apply(guest: Guest, order: Order, deadline: Deadline) -> dict[str, str]:
     words += [f"knob:{name}={value}" for name, value in order.knobs.items()]
     script = (paths.ROOT / TUNE).read_bytes()
     output = ssh.succeed(guest, ["sh", "-s", "--", *words], deadline=deadline, input=script)
-    lacked = {line.split()[1] for line in output.splitlines() if line.startswith("instead ")}
+    lacked = {line.split()[1] for line in output.splitlines() if line.startswith("lacks ")}
     settings = {name: value for name, value in order.sysctls.items() if name not in lacked}
     for name in lacked:
         settings |= order.instead[name]

@@ -24,11 +24,11 @@ def main(command: list[str]) -> int:
         os.close(writer)
         with os.fdopen(reader, "rb") as status:
             return int(status.read() or 1)
-    os.setsid()
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
     os.chdir("/")
     ended = subprocess.run(command, check=False).returncode
+    os.setsid()  # only now: a caller that gives up ends its children, and the command with them
     # The caller waits until nobody can write to its pipes.
     null = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):

@@ -102,10 +102,10 @@ def disks(
         raise InputError("prepared disks: not with another machine's guests", field="prepared_disks")
     for disk in request.shape.disks:
         host_disks.check_size(disk, state.folder("disks"), DiskForm.QCOW2)
-    request, key = _keyed(request, first, _files(module, params), work.order, host, limit(UP_SECONDS))
-    place = state.folder("disks") / key
-    # Programs that phases before the last of them run.
+    # With the programs that phases before the last of them run.
     todo = every[: every.index(first[-1]) + 1]
+    request, key = _keyed(request, todo, _files(module, params), work.order, host, limit(UP_SECONDS))
+    place = state.folder("disks") / key
     with ExitStack() as held:
         with state.lock(f"disks-{key}", limit(WAIT_SECONDS)):
             if not place.exists():
@@ -115,7 +115,8 @@ def disks(
             held.enter_context(state.using(place))
         known = prepared.read(place)
         prepared.touch(place)
-        yield known
+        # A run leaves them out by the names that they have now; the key does not have those.
+        yield known.model_copy(update={"phases": tuple(phase.name for phase in first)})
 
 
 def _files(module: Any, params: Value) -> Mapping[str, Path]:
@@ -125,7 +126,7 @@ def _files(module: Any, params: Value) -> Mapping[str, Path]:
 
 def _keyed(
     request: GuestRequest,
-    first: Sequence[Phase],
+    todo: Sequence[Phase],
     files: Mapping[str, Path],
     order: provision.Order,
     host: Host,
@@ -158,7 +159,7 @@ def _keyed(
         json.dumps(shape, sort_keys=True),
         probe.accel.value,
         json.dumps(jsonable(order), sort_keys=True),
-        *(phase.command for phase in first),
+        *(phase.command for phase in todo),
         *(f"{target} {checksum.sha256(Path(source))}" for target, source in sorted(files.items())),
     ]
     return request, checksum.of_texts(*parts)[:16]

@@ -23,6 +23,7 @@ import distributed
 from numalab.analysis import verdict
 from numalab.core import log, state
 from numalab.core.errors import Cancelled, HostError, InputError, LabError
+from numalab.experiment import judging
 from numalab.experiment import run as experiment
 from numalab.experiment.plan import Builds
 from numalab.model.run import Run
@@ -71,7 +72,7 @@ class Judged(NamedTuple):
 
 def judge(order: Order, runs: list[Run]) -> Judged:
     """Judge an experiment's runs, as on one machine."""
-    verdicts = experiment.verdicts(runs)
+    verdicts = judging.verdicts(runs)
     more = [count for one in verdicts if (count := verdict.next_look(one, order.looks)) is not None]
     return Judged(verdicts, max(more) if more else None)
 

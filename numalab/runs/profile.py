@@ -106,7 +106,8 @@ def callers(stacks: Stacks, *, functions: int, least: float = 0.005) -> str:
     A function's line has its share with what it calls and by itself. A caller has its part of the line above;
     one without a number is the only one. `least` (0 to 1): callers with a smaller part are left out.
     """
-    ranked = sorted(shares(stacks), key=lambda share: (-share.own, share.function))[:functions]
+    counted = [share for share in shares(stacks) if share.own]
+    ranked = sorted(counted, key=lambda share: (-share.own, share.function))[:functions]
     lines = []
     for share in ranked:
         paths: Counter[tuple[str, ...]] = Counter()

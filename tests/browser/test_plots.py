@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from numalab.experiment import run as experiment
+from numalab.experiment import judging
 from numalab.model.case import Arm
 from numalab.model.topology import Topology
 from numalab.model.verdict import Answer
@@ -53,7 +53,7 @@ def recorded(place: Path) -> Path:
         verdicts = [
             found
             for name in cases
-            for found in experiment.verdicts(
+            for found in judging.verdicts(
                 [run for run, _ in runs if run.place and run.place.case_name == name]
             )
         ]

@@ -26,7 +26,7 @@ from numalab.analysis import calibration
 from numalab.core import checksum, paths, state
 from numalab.core.errors import GuestError
 from numalab.core.process import Deadline
-from numalab.experiment import run as experiment
+from numalab.experiment import judging
 from numalab.guest import guest
 from numalab.host import accelerator, image, machine
 from numalab.kernel import build
@@ -268,7 +268,7 @@ def make(folder: Path) -> None:
         manifests()
         run_index.find()
         for name, boots in runs.items():
-            for verdict in experiment.verdicts(boots):
+            for verdict in judging.verdicts(boots):
                 print(f"{name}: {verdict.answer}, {verdict.boots}")
 
 

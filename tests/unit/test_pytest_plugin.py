@@ -20,6 +20,7 @@ import scipy.special  # noqa: F401  Here, or a pytest within this process forget
 
 from numalab.core import paths
 from numalab.core.errors import HostError, InputError, KernelOops
+from numalab.experiment import judging
 from numalab.experiment import run as experiment
 from numalab.experiment.plan import Plan, boot_order
 from numalab.experiment.run import Outcome
@@ -290,7 +291,7 @@ class Cases:
                     size=plan.size,
                 )
             )
-        return Outcome("e", tuple((run, Path("/runs") / run.id) for run in runs), experiment.verdicts(runs))
+        return Outcome("e", tuple((run, Path("/runs") / run.id) for run in runs), judging.verdicts(runs))
 
     def run(self, *words: str) -> pytest.RunResult:
         """Run a pytest over testcases/."""

@@ -72,7 +72,7 @@ def test_the_file_in_the_repository() -> None:
 
 
 def test_stored_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Damaged ones, files, empty folders and kernels given by a path are skipped."""
+    """Damaged ones, files, empty folders, kernels given by a path and ready states are skipped."""
     monkeypatch.setenv("LAB_STATE", str(tmp_path))
     folder = state.folder("runs")
     runs = [run.model_copy(update={"phases": ()}) for run in boots()]
@@ -80,7 +80,13 @@ def test_stored_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert place
     case = place.case.model_copy(update={"before": "/home/me/4.0.yml"})
     own = runs[0].model_copy(update={"id": "own", "place": place.model_copy(update={"case": case})})
-    for run in (*runs, own):
+    guest = runs[0].guest
+    boot = guest.spec.boot.model_copy(update={"name": "/home/me/4.0.yml"})  # as by --kernels
+    spec = guest.spec.model_copy(update={"boot": boot})
+    given = runs[0].model_copy(update={"id": "given", "guest": guest.model_copy(update={"spec": spec})})
+    state_of = guest.model_copy(update={"ready_state": "a1"})
+    restored = runs[0].model_copy(update={"id": "restored", "guest": state_of})
+    for run in (*runs, own, given, restored):
         (folder / run.id).mkdir()
         record.write(run, folder / run.id)
     (folder / "empty").mkdir()

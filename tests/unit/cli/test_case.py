@@ -17,6 +17,7 @@ from numalab.cli import live, terminal
 from numalab.core import paths, state
 from numalab.core.errors import Cancelled, Exit, GuestError, HostError, InputError, KernelOops
 from numalab.core.process import Deadline
+from numalab.experiment import judging
 from numalab.experiment import plan as experiment_plan
 from numalab.experiment import run as experiment
 from numalab.experiment.plan import Plan, boot_order, make_plan
@@ -91,7 +92,7 @@ def conducted(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
             raise seen["error"]
         runs = boots(plan, seen["after"])
         return Outcome(
-            "20261121T1200-mine-7", tuple((run, Path("/runs")) for run in runs), experiment.verdicts(runs)
+            "20261121T1200-mine-7", tuple((run, Path("/runs")) for run in runs), judging.verdicts(runs)
         )
 
     monkeypatch.setattr(experiment, "conduct", conduct)
@@ -215,7 +216,7 @@ def test_the_worst_of_several_verdicts_counts(
 ) -> None:
     def several(*answers: str) -> int:
         plan = make_plan(case, SizeClass.QUICK)
-        verdicts = tuple(experiment.verdicts(boots(plan, AFTERS[answer]))[0] for answer in answers)
+        verdicts = tuple(judging.verdicts(boots(plan, AFTERS[answer]))[0] for answer in answers)
         runs = tuple((run, Path("/runs")) for run in boots(plan, AFTERS[answers[0]]))
         monkeypatch.setattr(experiment, "conduct", lambda *_, **__: Outcome("e", runs, verdicts))
         return lab_py("run", case)[0]
@@ -429,10 +430,17 @@ def test_verdict_of_an_experiment_that_was_repeated(lab_py: LabPy, case: str) ->
     last = "repeated: 3 other experiments of this case, size, topology, machine and kernels are here"
     assert doubts(lab_py("verdict", "mine")[1]) == [f"{last}, 3 earlier; cannot tell: 2, does not hold: 1"]
     denied = lab_py("verdict", "20261122T09")[1]
-    assert doubts(denied) == [experiment.UNCONFIRMED, f"{last}, 2 earlier; cannot tell: 2, holds: 1"]
+    assert doubts(denied) == [judging.UNCONFIRMED, f"{last}, 2 earlier; cannot tell: 2, holds: 1"]
+    guest = after.guest.model_copy(update={"ready_state": "a1"})
+    restored = keep(plan, "does not hold: no change", "20261122T05")
+    for run in restored:
+        saved = guest.model_copy(update={"spec": run.guest.spec})
+        record.write(run.model_copy(update={"guest": saved}), state.folder("runs") / run.id)
+    again = lab_py("verdict", "20261122T09")[1]
+    assert judging.UNCONFIRMED in doubts(again), "those from one saved state share its boot"
     keep(plan, "does not hold: no change", "20261122T06")
     again = lab_py("verdict", "20261122T09")[1]
-    assert experiment.UNCONFIRMED not in doubts(again), "a second experiment says so too"
+    assert judging.UNCONFIRMED not in doubts(again), "a second experiment says so too"
 
 
 def test_verdict_of_an_unfinished_experiment(lab_py: LabPy, case: str) -> None:
@@ -579,6 +587,15 @@ def test_repro(lab_py: LabPy, case: str, prepared: Prepared) -> None:
 def test_repro_of_a_kernel(lab_py: LabPy, case: str, prepared: Prepared, kernel: str, booted: str) -> None:
     assert lab_py("repro", case, "--kernel", kernel, "--name", "mine", "--no-shell")[0] == 0
     assert (prepared.name, prepared.kernel) == ("mine", booted)  # type: ignore[attr-defined]
+
+
+def test_repro_on_prepared_disks_where_no_phase_prepares(
+    lab_py: LabPy, case: str, prepared: Prepared
+) -> None:
+    """As run: a person who asked for them is not given empty ones without a word."""
+    code, _, err = lab_py("repro", case, "--no-shell", "--prepared-disks")
+    assert (code, prepared.commands) == (2, [])
+    assert f"--prepared-disks: no phase of {case} prepares disks" in err
 
 
 def test_repro_ends_in_a_shell(

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from numalab.cli import live, progress
 from numalab.core import log
-from numalab.experiment import run as experiment
+from numalab.experiment import judging
 from numalab.experiment.plan import Plan
 from numalab.experiment.run import ExperimentBoot
 from numalab.kernel import recipe
@@ -128,7 +128,7 @@ def test_so_far(plan: Plan, lab_log: pytest.LogCaptureFixture) -> None:
             ]
         )
     ]
-    [verdict] = experiment.verdicts(runs)
+    [verdict] = judging.verdicts(runs)
     view.so_far(verdict)
     view.so_far(verdict.model_copy(update={"findings": ()}))
     assert lab_log.messages == [

@@ -111,3 +111,10 @@ def test_a_guest_that_is_up_has_begun(lab_py: LabPy, lab: Lab, word: str) -> Non
     code, _, err = lab_py("measure", "xfsrepair", "--on", "g", word)
     assert code == 2
     assert f"error: {word}: guest g is up already" in err
+
+
+def test_a_state_has_its_own_disks(lab_py: LabPy, lab: Lab) -> None:
+    """Said before any are prepared, which may take hours."""
+    code, _, err = lab_py("measure", "xfsrepair", "--ready", "--prepared-disks")
+    assert (code, lab.happened) == (2, [])
+    assert "error: --ready: not with --prepared-disks" in err

@@ -23,6 +23,7 @@ from numalab.core.errors import (
     NameTaken,
 )
 from numalab.core.process import Deadline
+from numalab.experiment import judging
 from numalab.experiment import run as experiment
 from numalab.experiment.plan import (
     Plan,
@@ -41,6 +42,7 @@ from numalab.guest.launch import GuestRequest
 from numalab.guest.settings import UP_SECONDS
 from numalab.host import accelerator, image
 from numalab.host.accelerator import Probe
+from numalab.host.remote import Where
 from numalab.kernel import build, era, kconfig, recipe
 from numalab.measure import preparation, programs, runner
 from numalab.model import catalog
@@ -395,6 +397,22 @@ def test_prepared_disks_or_ready_states(tmp_path: Path) -> None:
     path.write_text(REPAIRS)
     with pytest.raises(InputError, match="from ready states: not with prepared disks: "):
         make_plan(str(path), SizeClass.QUICK, prepared_disks=True, ready=True)
+
+
+@pytest.mark.parametrize(
+    ("choice", "what"), [("ready", "ready states"), ("prepared_disks", "prepared disks")]
+)
+def test_another_machine_has_neither(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, choice: str, what: str
+) -> None:
+    """Said before anything is built."""
+    path = tmp_path / "repairs.yml"
+    path.write_text(REPAIRS)
+    plan = make_plan(str(path), SizeClass.QUICK).model_copy(update={choice: True})
+    monkeypatch.setattr(experiment, "build_kernels", lambda *_: pytest.fail("kernels are built"))
+    monkeypatch.setattr(FakeHost, "where", Where(ssh="big"))
+    with pytest.raises(InputError, match=f"{what} are for this machine's own guests, not for those of big"):
+        conduct(plan, 1)
 
 
 def test_a_prelude_on_prepared_disks(preparer: Preparer, tmp_path: Path, deadline: Deadline) -> None:
@@ -891,7 +909,7 @@ def test_an_experiment_that_is_cut_short_is_doubted(plan: Plan, lab: Lab) -> Non
     """Interrupted within a look, and between two looks of --boots auto; one that is clear has ended."""
 
     def unfinished(runs: Sequence[Run]) -> list[str]:
-        return [doubt for doubt in experiment.verdicts(runs)[0].doubts if "unfinished" in doubt]
+        return [doubt for doubt in judging.verdicts(runs)[0].doubts if "unfinished" in doubt]
 
     clear = [run for run, _ in conduct(plan, None).runs]
     assert unfinished(clear) == []
@@ -968,7 +986,7 @@ def test_options_that_differ_are_read_from_the_folders_of_runs(plan: Plan, lab: 
         runs.append(run.model_copy(update={"kernel_facts": {"configuration": digest}}))
 
     def told() -> str:
-        return next(doubt for doubt in experiment.verdicts(runs)[0].doubts if "configuration" in doubt)
+        return next(doubt for doubt in judging.verdicts(runs)[0].doubts if "configuration" in doubt)
 
     assert "see kernel.config of" in told()
     for run in runs[-2:]:
@@ -983,5 +1001,5 @@ def test_options_that_differ_are_read_from_the_folders_of_runs(plan: Plan, lab: 
 
 def test_verdicts_need_both_sides(lab: Lab, plan: Plan) -> None:
     runs = [run for run, _ in conduct(plan, 3).runs]
-    assert experiment.verdicts([run for run in runs if run.place and run.place.arm is Arm.BEFORE]) == ()
-    assert experiment.verdicts([]) == ()
+    assert judging.verdicts([run for run in runs if run.place and run.place.arm is Arm.BEFORE]) == ()
+    assert judging.verdicts([]) == ()

@@ -40,6 +40,12 @@ def test_a_sysctl_that_the_kernel_lacks_is_replaced() -> None:
     assert apply(sysctls=lacked, instead={"vm.no_such_setting": OSTYPE}) == OSTYPE
 
 
+def test_a_sysctl_that_the_kernel_lacks_may_be_left_out() -> None:
+    """Then it is not in the record either."""
+    lacked = {"vm.no_such_setting": "1000"}
+    assert apply(sysctls=lacked | OSTYPE, instead={"vm.no_such_setting": {}}) == OSTYPE
+
+
 def test_a_sysctl_that_the_kernel_has_is_not_replaced() -> None:
     other = {"kernel.ostype": {"vm.no_such_setting": "1"}}
     assert apply(sysctls=OSTYPE, instead=other) == OSTYPE

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from numalab.core.errors import DeadlinePassed
+from numalab.core.process import Deadline, run
 from numalab.host import subreaper
 
 
@@ -38,6 +40,16 @@ def wait_until(pid: int, *states: str) -> None:
 def test_the_commands_status_and_output(status: int) -> None:
     result = start(f"echo out; echo err >&2; exit {status}")
     assert (result.returncode, result.stdout, result.stderr) == (status, "out\n", "err\n")
+
+
+def test_a_command_that_does_not_end_goes_with_its_caller(tmp_path: Path) -> None:
+    """At the caller's deadline, or when it is cancelled: no command stays that nobody waits for."""
+    pids = tmp_path / "pids"
+    command = [sys.executable, "-IS", subreaper.__file__, "sh", "-c", f"echo $$ $PPID > {pids}; sleep 60"]
+    with pytest.raises(DeadlinePassed):
+        run(command, deadline=Deadline.after(2), check=False)
+    for pid in pids.read_text().split():
+        wait_until(int(pid), "Z", "gone")
 
 
 def test_an_orphan_is_reaped_and_the_subreaper_ends(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from numalab.host import image, ssh
 from numalab.host.remote import Where
 from numalab.kernel import boot as kernel_boot
 from numalab.maintenance import gc
-from numalab.measure import preparation, runner
+from numalab.measure import preparation, programs, runner
 from numalab.measure.preparation import Work
 from numalab.model.guest import DiskFile, PreparedDisks
 from numalab.model.values import Phase, SizeClass, Value, jsonable
@@ -115,7 +115,18 @@ def test_made_once(host: FakeHost, said: list[tuple[str, str]]) -> None:
 
 
 @pytest.mark.parametrize(
-    "part", ["command", "settings", "append", "shape", "image", "kernel", "environment", "a later phase"]
+    "part",
+    [
+        "command",
+        "program",
+        "settings",
+        "append",
+        "shape",
+        "image",
+        "kernel",
+        "environment",
+        "a later phase",
+    ],
 )
 def test_other_disks_for_other_inputs(
     host: FakeHost,
@@ -125,12 +136,18 @@ def test_other_disks_for_other_inputs(
     part: str,
 ) -> None:
     """What decides what is on them makes others, and only that: how they are repaired does not."""
+    if part == "program":
+        monkeypatch.setattr(programs, "give", lambda *_: None)
+        monkeypatch.setattr(runner, "load", lambda _: workload([COMPILE, MKFS, MARK, REPAIR]))
     first, wanted, work = made(host), request(), WORK
     base = image.require("debian12", deadline)
     if part == "command":
         work = WORK.model_copy(update={"params": {"files": 10}})
     elif part == "a later phase":
         work = WORK.model_copy(update={"params": {"bhash": 8}})
+    elif part == "program":
+        other = COMPILE.model_copy(update={"command": "gcc -DOTHER"})
+        monkeypatch.setattr(runner, "load", lambda _: workload([other, MKFS, MARK, REPAIR]))
     elif part == "settings":
         work = WORK.model_copy(update={"order": provision.Order(sysctls={"vm.swappiness": "1"})})
         monkeypatch.setattr(provision, "apply", lambda *_: {})
@@ -140,9 +157,9 @@ def test_other_disks_for_other_inputs(
         disks = (*wanted.shape.disks, wanted.shape.disks[0].model_copy(update={"name": "more"}))
         wanted = request(shape=wanted.shape.model_copy(update={"disks": disks}))
     elif part == "image":
-        other = base.model_copy(update={"id": "1" * 16})
-        monkeypatch.setattr(image, "require", lambda *_: other)
-        monkeypatch.setattr(image, "pinned", lambda *_: other)
+        newer = base.model_copy(update={"id": "1" * 16})
+        monkeypatch.setattr(image, "require", lambda *_: newer)
+        monkeypatch.setattr(image, "pinned", lambda *_: newer)
     elif part == "kernel":
         base.file("vmlinuz").write_text("another build")
     else:
@@ -161,6 +178,15 @@ def test_what_its_guest_has_for_measurements_makes_no_others(
 ) -> None:
     first = made(host)
     assert made(host, request().model_copy(update={"seed": 7, "profiled": True, "clock": None})) == first
+
+
+def test_phases_have_the_names_of_today(
+    host: FakeHost, said: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run would do a phase again that was renamed since, on disks where it is done."""
+    first, renamed = made(host), MKFS.model_copy(update={"name": "make"})
+    monkeypatch.setattr(runner, "load", lambda _: workload([renamed, MARK, REPAIR]))
+    assert made(host) == first.model_copy(update={"phases": ("make", "fsmark")})
 
 
 @pytest.mark.parametrize("command", [MARK.command, preparation.FLUSH])

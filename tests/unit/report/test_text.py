@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from numalab.analysis import calibration
-from numalab.experiment import run as experiment
+from numalab.experiment import judging
 from numalab.experiment.plan import boot_order
 from numalab.model.case import Arm, Direction, Expectation
 from numalab.model.run import PhaseResult, Run
@@ -180,7 +180,7 @@ def judged(accel: Accel = Accel.TCG) -> Verdict:
                 names[index], phase, boot=boot, arm=Arm.AFTER if index else Arm.BEFORE, case=case, accel=accel
             )
         )
-    return experiment.verdicts(runs)[0]
+    return judging.verdicts(runs)[0]
 
 
 def test_verdict() -> None:

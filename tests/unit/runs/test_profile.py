@@ -109,5 +109,9 @@ def test_a_function_that_recurses_has_its_outermost_callers() -> None:
     ]
 
 
+def test_a_function_that_only_calls_is_none_of_them() -> None:
+    assert profile.callers({("a", "it"): 3}, functions=8).splitlines() == ["- 100.00% 100.00%  it", "    a"]
+
+
 def test_without_samples_there_are_no_callers() -> None:
     assert profile.callers({}, functions=3) == ""

@@ -17,7 +17,7 @@ import pytest
 from numalab.analysis import calibration
 from numalab.core import state
 from numalab.core.errors import InputError
-from numalab.experiment import run as experiment
+from numalab.experiment import judging
 from numalab.guest import guest
 from numalab.host import accelerator, image
 from numalab.kernel import build
@@ -68,7 +68,7 @@ def test_archives_of_both_ages_are_here() -> None:
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_judged_alike(name: str, commit: str, pytestconfig: pytest.Config) -> None:
-    text = json.dumps([jsonable(verdict) for verdict in experiment.verdicts(runs_of(name))], indent=1) + "\n"
+    text = json.dumps([jsonable(verdict) for verdict in judging.verdicts(runs_of(name))], indent=1) + "\n"
     path = RUNS / commit / f"{name}.verdict.json"
     if pytestconfig.getoption("--rewrite-golden"):
         path.parent.mkdir(exist_ok=True)
@@ -141,7 +141,7 @@ def test_two_ages_of_one_machine_and_input_may_be_judged_together(commit: str) -
         )
         for run in runs
     ]
-    (verdict,) = experiment.verdicts([*runs, *newer])
+    (verdict,) = judging.verdicts([*runs, *newer])
     assert verdict.boots == (6, 6)
 
 

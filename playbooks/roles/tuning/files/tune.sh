@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 # tune.sh sysctl:NAME=VALUE knob:NAME=VALUE...: write what differs, and prove all of it by reading it back.
 # Knobs of NUMA balancing are in debugfs since 5.13; before that they were sysctls.
-# optional:NAME=VALUE is a sysctl that the kernel may lack; instead:NAME:OTHER=VALUE is set where it lacks NAME.
+# optional:NAME=VALUE is a sysctl that the kernel may lack (said: lacks NAME); instead:NAME:OTHER=VALUE is for then.
 set -eu
 path_of() { echo "/proc/sys/$(echo "$1" | tr . /)"; }
 read_back() { tr -s '\t ' '  ' <"$1"; }
@@ -10,12 +10,11 @@ for pair in "$@"; do
     case $kind in
     optional)
         kind=sysctl
-        [ -e "$(path_of "${rest%%=*}")" ] || continue
+        [ -e "$(path_of "${rest%%=*}")" ] || { echo "lacks ${rest%%=*}"; continue; }
         ;;
     instead)
         kind=sysctl lacked=${rest%%:*} rest=${rest#*:}
         [ ! -e "$(path_of "$lacked")" ] || continue
-        echo "instead $lacked"
         ;;
     esac
     name=${rest%%=*} want=${rest#*=}
