@@ -15,6 +15,7 @@ layers; imports go down only (tests/unit/test_layers.py has the table):
     measure              a workload's phases between counters; measure.agent runs in the guest, alone
     maintenance          doctor, gc, prune
     experiment           fresh guests of two kernels in turn
+    pool                 experiments on many hypervisors
     cli, pytest_plugin   the two front doors
 
 `workload` is what a file in testcases/workloads imports beside `model`.

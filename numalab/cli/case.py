@@ -503,7 +503,10 @@ def calibrate(
         str | None,
         typer.Option("--kernel", metavar="K", help="that is compared with itself; default: the case's after"),
     ] = None,
-    boots: BootsOption = None,
+    boots: Annotated[
+        int | None,
+        typer.Option("--boots", metavar="N", min=1, help="fresh boots of each side; default: the case's"),
+    ] = None,
     size: SizeOption = "quick",
     topology_name: TopologyOption = None,
     memory: MemoryOption = None,
@@ -532,10 +535,7 @@ def calibrate(
         pin=pin,
         huge_pages=huge_pages,
     )
-    rounds = boots_option(boots, plan)
-    if rounds is None:
-        raise InputError("--boots auto: a calibration has no answer to wait for; give a number")
-    outcome = _conduct(plan, rounds, uri)
+    outcome = _conduct(plan, boots or plan.case_size.boots, uri)
     spreads = calibration.of([run for run, _ in outcome.runs])
     path = calibration.save(spreads)
     echo(report_text.spread(spreads))

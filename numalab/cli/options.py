@@ -39,7 +39,7 @@ ClockOption = Annotated[
         "--clock",
         metavar="host|virtual|auto",
         help="virtual: the guest's clock counts its instructions, and the host's load changes nothing (TCG);"
-        " auto: virtual where it is to be had",
+        " auto: virtual where QEMU can do it",
     ),
 ]
 PinOption = Annotated[
