@@ -556,7 +556,8 @@ def repro(
     prepared_disks: PreparedDisksOption = False,
     uri: Uri = None,
 ) -> None:
-    """Run a case up to its deciding phase, and leave the guest. A script in it has that phase's command."""
+    """Run a case up to its deciding phase, and open a shell there. A script in the guest has the phase's
+    command."""
     from numalab.experiment import run as experiment
     from numalab.experiment.plan import build_kernels, interesting_phase
     from numalab.guest import guest as guests

@@ -504,7 +504,7 @@ def down(
 
 
 def gc(uri: Uri = None) -> None:
-    """Remove what killed commands left behind. Domains, overlays, half-made images; the lab's only."""
+    """Remove what killed commands left behind, and what is stale. Touches nothing that is not the lab's."""
     from numalab.host.hypervisor import connect
     from numalab.maintenance import gc as maintenance_gc
     from numalab.pool import cluster

@@ -37,8 +37,8 @@ def report(
         bool, typer.Option("--force", help="set runs side by side that are not comparable, and say so")
     ] = False,
 ) -> None:
-    """Write a report of runs as one HTML file. It has verdicts, tables, plots, what was run on what, raw
-    data, and needs no network."""
+    """Write a report of runs as HTML pages. They have verdicts, tables, plots, what was run on what, and raw
+    data, and need no network."""
     from numalab.cli import report as report_commands
 
     # Imported here: Plotly, Jinja2 and scipy.stats load slowly, and no other command needs them.

@@ -170,8 +170,8 @@ def import_kernel(
 def prune_kernels(
     really: Annotated[bool, typer.Option("--remove", help="remove them; otherwise they are listed")] = False,
 ) -> None:
-    """List what no file in kernels/ leads to. Kernels, build trees, sources and containers, and what removing
-    them would free."""
+    """List or remove what no file in kernels/ leads to. Kernels, build trees, sources and containers,
+    with what removing them would free."""
     from numalab.core import state
     from numalab.host import image
     from numalab.maintenance import prune
