@@ -6,6 +6,7 @@ busy host.
     .venv/bin/python benchmarks/clock.py migratefail [--boots 8] [--clock virtual] [--load busy] [--again]
 
     .venv/bin/python benchmarks/clock.py --stored EXPERIMENT…
+    .venv/bin/python benchmarks/clock.py --kept [CASE…]
 
 Runs the case once for each clock and load, or takes stored experiments, and prints for each kernel and each
 metric that decides: the mean over the boots, their standard deviation (of the logarithms: 1.0 % is 1.0 %),
@@ -15,6 +16,10 @@ runs an endless loop for each of the host's CPUs. With --again each experiment i
 the same seeds; SAME SEED is then the standard deviation of boots with one seed: 0 if the clock and the seed
 decided everything. Other options go to lab.py run (--side-by-side 1). The virtual clock needs QEMU 8.1 or
 later (lab.py doctor).
+
+--kept boots nothing: it takes the boots in benchmarks/boots.json (benchmarks/rates.py), for each case and
+clock all experiments that were judged as the newest one was. Boots are compared within their experiment, and
+these scatters are pooled. HOST is then the range of the experiments' medians, of those that recorded it.
 """
 
 from __future__ import annotations
@@ -33,7 +38,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from benchmarks import rates  # noqa: E402
 from numalab.analysis import calibration, effect, error_rates, metrics  # noqa: E402
+from numalab.analysis.error_rates import Experiment  # noqa: E402
 from numalab.model.case import Arm  # noqa: E402
 from numalab.model.run import Run  # noqa: E402
 from numalab.model.values import Clock  # noqa: E402
@@ -54,6 +61,7 @@ HEAD: tuple[str, ...] = (
     "SAME SEED",
     "LEAST FACTOR",
 )
+KEPT: tuple[str, ...] = tuple("EXPERIMENTS" if name == "SAME SEED" else name for name in HEAD)
 VERDICTS = (0, 1, 3)
 """Exit statuses of a `run` that came to an answer: holds, does not hold, cannot tell."""
 
@@ -137,6 +145,50 @@ def rows(runs: Sequence[Run], again: Sequence[Run]) -> list[tuple[str, ...]]:
     return lines
 
 
+def kept(experiments: Sequence[Experiment]) -> list[tuple[str, ...]]:
+    """A row for each case, clock, deciding expectation and kernel of experiments in benchmarks/boots.json."""
+    groups: dict[tuple[str, Clock], list[Experiment]] = {}
+    for one in sorted(experiments, key=lambda one: one.name, reverse=True):
+        group = groups.setdefault((one.judged.case_name, one.clock), [])
+        if not group or one.judged == group[0].judged:
+            group.append(one)
+    return [
+        row
+        for (case, clock), group in sorted(groups.items())
+        for arm in Arm
+        for row in _pooled(group, arm, (case, clock.value, _host(group)))
+    ]
+
+
+def _host(group: Sequence[Experiment]) -> str:
+    shares = [one.others for one in group if one.others is not None]
+    return f"{min(shares):.0%} to {max(shares):.0%}" if shares else "-"
+
+
+def _pooled(group: Sequence[Experiment], arm: Arm, first: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """The rows of one kernel, each of which begins with `first`."""
+    judged = group[0].judged
+    kernel = judged.before if arm is Arm.BEFORE else judged.after
+    for i, expected in enumerate(judged.expect):
+        sides = [
+            [value for boot in one.kernels.get(kernel, ()) if (value := boot.values[i]) is not None]
+            for one in group
+        ]
+        sides = [side for side in sides if side]
+        if spread := calibration.spread(sides, expected):
+            yield (
+                *first,
+                spread.metric,
+                spread.phase,
+                arm.value,
+                str(sum(map(len, sides))),
+                short(spread.mean),
+                f"{spread.sd:.1%}",
+                str(len(sides)),
+                f"{spread.limit(effect.LEAST_BOOTS):.3g}",
+            )
+
+
 def stored(experiment: str) -> list[Run]:
     """The runs of a stored experiment."""
     return [record.read(folder) for folder in index.choose([experiment])]
@@ -145,19 +197,31 @@ def stored(experiment: str) -> list[Run]:
 def main() -> None:
     """Run the case and print the table, a clock and a load at a time."""
     parser = argparse.ArgumentParser(description="scatter of a case's boots by clock and host load")
-    parser.add_argument("case", nargs="+", metavar="CASE|EXPERIMENT")
+    parser.add_argument("case", nargs="*", metavar="CASE|EXPERIMENT")
+    parser.add_argument(
+        "--kept", action="store_true", help="the boots in benchmarks/boots.json; nothing is run"
+    )
     parser.add_argument("--stored", action="store_true", help="these stored experiments; nothing is run")
     parser.add_argument("--boots", type=int, default=8, help="boots of each kernel (8)")
     parser.add_argument("--clock", choices=[clock.value for clock in Clock], help="this clock alone")
     parser.add_argument("--load", choices=LOADS, help="this load alone")
     parser.add_argument("--again", action="store_true", help="a second time, with the same seeds")
     options, words = parser.parse_known_args()
+    if options.kept:
+        known = rates.read(rates.BOOTS)
+        if unknown := {*options.case} - {one.judged.case_name for one in known}:
+            parser.error(f"benchmarks/{rates.BOOTS.name} has no boots of {', '.join(sorted(unknown))}")
+        chosen = [one for one in known if not options.case or one.judged.case_name in options.case]
+        print("\n".join(aligned([KEPT, *kept(chosen)], left=6)))
+        return
     table = [HEAD]
     if options.stored:
         for name in options.case:
             table += rows(stored(name), [])
         print("\n".join(aligned(table, left=6)))
         return
+    if len(options.case) != 1:
+        parser.error("one case at a time, or --stored, or --kept")
     (case,) = options.case
     for clock in [options.clock] if options.clock else [clock.value for clock in Clock]:
         for host in [options.load] if options.load else LOADS:

@@ -5,6 +5,7 @@
     .venv/bin/python benchmarks/rates.py --stored  # and of the experiments stored here
     .venv/bin/python benchmarks/rates.py --save    # adds those to benchmarks/boots.json
     .venv/bin/python benchmarks/rates.py --collect HOURS  # boots more, and adds each when it is whole
+    .venv/bin/python benchmarks/rates.py --busy PERCENT   # of those on a host that busy
 
 --collect goes on where an earlier one stopped: it boots the case with the fewest trials of equal kernels,
 twice its default boots of each kernel, until the hours are over or the goal is shown. An experiment that is
@@ -77,6 +78,8 @@ def text(experiments: Sequence[Experiment]) -> str:
         key = error_rates.checksum(case)
         cases[key] = json.dumps(case)
         head = one.model_dump(mode="json", exclude={"name", "judged", "kernels"})
+        if one.others is None:
+            del head["others"]  # as of experiments that were kept before it was known
         kernels = {
             kernel: json.dumps([[boot.number, *map(_short, boot.values)] for boot in boots])
             for kernel, boots in one.kernels.items()
@@ -307,6 +310,12 @@ def main() -> int:
     parser.add_argument("--stored", action="store_true", help="and of the experiments stored here")
     parser.add_argument("--save", action="store_true", help=f"add those to benchmarks/{BOOTS.name}")
     parser.add_argument("--collect", type=float, metavar="HOURS", help="boot more of them for so long")
+    parser.add_argument(
+        "--busy",
+        type=float,
+        metavar="PERCENT",
+        help="only experiments in whose boots other programs took so much of the host's CPU time (median)",
+    )
     options = parser.parse_args()
     try:
         if options.collect:
@@ -317,6 +326,8 @@ def main() -> int:
             found = read(BOOTS) if BOOTS.exists() else []
             if options.stored:
                 found = merged(found, list(error_rates.experiments(stored())))
+        if options.busy is not None:
+            found = [one for one in found if one.others is not None and 100 * one.others >= options.busy]
         print("\n".join(tables(found)))
     except LabError as error:
         sys.exit(f"error: {error}")

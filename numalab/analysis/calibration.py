@@ -14,7 +14,7 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
 from pydantic import Field
@@ -178,19 +178,30 @@ def of(runs: Sequence[Run]) -> Calibration:
 
 
 def _spread(runs: Sequence[Run], expected: Expectation) -> Spread | None:
-    values, kind = metrics.values(runs, expected.metric, expected.phase), metrics.kind(expected.metric)
+    return spread([metrics.values(runs, expected.metric, expected.phase)], expected)
+
+
+def spread(groups: Sequence[Sequence[float]], expected: Expectation) -> Spread | None:
+    """The spread of an expectation's values within groups of boots; None where too few boots have one.
+
+    That of several groups, as of experiments, is pooled. `boots` is then smaller by one for each group after
+    the first, whose mean takes a degree of freedom too.
+    """
+    values, kind = [value for group in groups for value in group], metrics.kind(expected.metric)
     share = kind is Kind.SHARE
-    if len(values) < effect.LEAST_BOOTS or min(values) < 0 or (share and max(values) > 100):
+    free = len(values) - len(groups)
+    if free < effect.LEAST_BOOTS - 1 or min(values) < 0 or (share and max(values) > 100):
         return None
     if effect.mixed(values) and kind in (Kind.RATIO, Kind.TIME):
         return None
     extra = effect.edge(values) if share else effect.shift(values, counts=kind is Kind.COUNT)
+    logs = [effect.logs(group, extra, share=share) for group in groups]
     return Spread(
         metric=expected.metric,
         phase=expected.phase,
-        boots=len(values),
+        boots=free + 1,
         mean=mean(values),
-        sd=stdev(effect.logs(values, extra, share=share)),
+        sd=math.sqrt(sum((log - mean(group)) ** 2 for group in logs for log in group) / free),
         odds=share,
     )
 

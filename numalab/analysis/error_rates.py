@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import combinations, product
-from statistics import quantiles
+from statistics import median, quantiles
 
 from numalab.analysis import expectation, metrics, verdict
 from numalab.model.case import Arm, Expectation
@@ -74,6 +74,9 @@ class Experiment(Value):
     like: str
     """A checksum of all that boots must share to be compared: case, workload, machine, image, builds."""
     seed: int | None
+    others: float | None = None
+    """The share of the host's CPU time that other programs took: of each boot the busiest phase, of these the
+    median. None where no boot recorded it."""
     kernels: dict[str, tuple[Boot, ...]]
 
 
@@ -184,8 +187,15 @@ def _experiment(runs: Sequence[Run]) -> Experiment | None:
         topology=spec.topology_name,
         like=checksum([_alike(first), sorted(builds)]),
         seed=place.seed,
+        others=_others(runs),
         kernels={name: tuple(boots) for name, boots in kernels.items()},
     )
+
+
+def _others(runs: Sequence[Run]) -> float | None:
+    shares = [[phase.host_others for phase in run.measured if phase.host_others is not None] for run in runs]
+    known = [max(boot) for boot in shares if boot]
+    return round(median(known), 2) if known else None
 
 
 def _alike(run: Run) -> str:

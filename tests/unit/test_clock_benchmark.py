@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
 from benchmarks import clock
 from numalab.core.errors import InputError
-from tests.unit.analysis.test_error_rates import AFTER, BEFORE, boots
+from tests.unit.analysis.test_error_rates import AFTER, BEFORE, boots, named
 from tests.unit.makers import on_virtual_clock, running
 
 
@@ -35,6 +36,30 @@ def test_boots_with_one_seed() -> None:
     assert (before[8], before[9]) == ("5.3%", "0.0%")
     shifted = [on_virtual_clock(run, seed=(number + 1) % 6) for number, run in enumerate(runs)]
     assert clock.rows(runs, shifted)[0][9] not in ("-", "0.0%")
+
+
+def test_kept_boots() -> None:
+    """Pooled over the experiments that were judged as the newest; a name sorts by its time."""
+    old, *rest = named("abc")
+    old = old.model_copy(update={"judged": old.judged.model_copy(update={"boots": 9})})
+    shares = [
+        one.model_copy(update={"others": others}) for one, others in zip(rest, (0.5, 0.75), strict=True)
+    ]
+    before, after = clock.kept([old, *shares])
+    assert len(before) == len(clock.KEPT)
+    assert before[:6] == ("xfsrepair", "host", "50% to 75%", "numa_pte_updates", "repair-*", "before")
+    assert before[6:10] == ("6", "1.62M", "5.3%", "2"), "the same three values twice"
+    assert after[8] == "0.3%"
+    assert clock.kept(named("a"))[0][2] == "-"
+
+
+def test_kept_boots_of_an_unknown_case(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["clock.py", "--kept", "nosuch"])
+    with pytest.raises(SystemExit):
+        clock.main()
+    assert "boots.json has no boots of nosuch" in capsys.readouterr().err
 
 
 def test_too_few_boots() -> None:

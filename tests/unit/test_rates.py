@@ -132,6 +132,13 @@ def test_main(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.Ca
         monkeypatch.setattr(sys, "argv", ["rates.py", *words])
         assert rates.main() == 0
         assert capsys.readouterr().out.startswith(f"{experiments} experiments")
+    loads = [named("a", others=others)[0] for others in (0.5, 0.9, None)]
+    named_apart = [one.model_copy(update={"name": name}) for one, name in zip(loads, "abc", strict=True)]
+    (tmp_path / "boots.json").write_text(rates.text(named_apart))
+    for percent, experiments in (("0", 2), ("50", 2), ("60", 1)):
+        monkeypatch.setattr(sys, "argv", ["rates.py", "--busy", percent])
+        assert rates.main() == 0
+        assert capsys.readouterr().out.startswith(f"{experiments} experiments")
     (tmp_path / "boots.json").write_text("{")
     with pytest.raises(SystemExit, match=r"error: .*boots\.json: Expecting"):
         rates.main()

@@ -66,6 +66,17 @@ def test_zeros_have_a_spread_too() -> None:
     assert mixed.sd == pytest.approx(np.std(np.log([0.5, 4.5, 0.5, 9.5]), ddof=1))
 
 
+def test_the_spread_within_several_experiments() -> None:
+    """Pooled: what differs between them is no spread, and each mean takes a degree of freedom."""
+    one, other = (100, 110, 105), (1000, 1200)
+    pooled = calibration.spread([one, other], FALLING)
+    logs = [np.log(side) - np.mean(np.log(side)) for side in (one, other)]
+    assert pooled
+    assert pooled.sd == pytest.approx(math.sqrt(sum(float(np.sum(side**2)) for side in logs) / 3))
+    assert (pooled.boots, pooled.mean) == (4, 503)
+    assert calibration.spread([(1, 2), (3,)], FALLING) is None
+
+
 def local(*counts: tuple[int, int]) -> list[Run]:
     """Boots with these hinting faults: all, local ones."""
     vmstat = [{"numa_hint_faults": every, "numa_hint_faults_local": near} for every, near in counts]

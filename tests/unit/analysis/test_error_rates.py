@@ -166,6 +166,20 @@ def named(names: str, rounds: int = 3, **changes: object) -> list[Experiment]:
     return [one(boots(name, rounds=rounds)).model_copy(update=changes) for name in names]
 
 
+def test_what_others_took() -> None:
+    """The median of boots' busiest phases; None where no boot knows."""
+    runs = boots()
+    assert one(runs).others is None
+    shares = [None, 0.2, 0.9, 0.4, 0.3, 0.5]
+    loaded = [
+        run.model_copy(
+            update={"phases": tuple(phase.model_copy(update={"host_others": share}) for phase in run.phases)}
+        )
+        for run, share in zip(runs, shares, strict=True)
+    ]
+    assert one(loaded).others == 0.4
+
+
 def test_pools() -> None:
     """Neighbours in time, until each kernel has twice the boots; what is left over joins the last group."""
     enough, other = named("d", rounds=6), named("x", like="another machine")
