@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The lab under KVM, in a machine that has it: probe, guests, GRUB, a case, kill -9."""
+"""The lab under KVM, in a machine that has it: probe, guests, a ready state, GRUB, a case, kill -9."""
 
 from __future__ import annotations
 
@@ -60,6 +60,20 @@ def test_4socket(outer: Outer) -> None:
 def test_fakenuma(outer: Outer) -> None:
     up(outer, "fake", f"-t fakenuma {LEAN} {SMALL}")
     end(outer, "fake")
+
+
+def test_ready_state(outer: Outer) -> None:
+    """Saved once, restored twice; the two are not one machine."""
+    machines = set()
+    for name in ("first", "second"):
+        result = outer.lab(f"up --name {name} -t 2socket --ready {LEAN} --vcpus 2 --memory 1GiB")
+        assert result.returncode == 0, result.stderr
+        assert "kvm, topology verified; from a ready state" in result.stdout
+        assert ("saved as a ready state" in result.stderr) == (name == "first"), result.stderr
+        machines.add(seen(outer, name, "cat /etc/machine-id"))
+        assert seen(outer, name, "hostname") == name
+        end(outer, name)
+    assert len(machines) == 2
 
 
 def test_grub(outer: Outer) -> None:
