@@ -45,6 +45,8 @@ VCPUS = 4
 MEMORY = "9G"
 LEAST_QEMU = 8
 """With 10.0.2 the lab was seen to run; 7.2 has no vGIF."""
+NO_SSH = 255
+"""ssh's own exit status."""
 BOOT_SECONDS = 600.0
 """Until sshd answers: 47 s on a busy host of two cores."""
 PATIENCE = 3600.0
@@ -208,13 +210,24 @@ def _data(place: Path, kernels: Sequence[str], deadline: Deadline) -> Path:
     return raw
 
 
+class OuterCrashed(HostError):
+    """The machine's own kernel is gone: it says nothing of the lab. QEMU 10.0.2 delivered an interrupt right after
+    a VMRUN, where GIF was 0, with the guest's GS (2026-11-25)."""
+
+
 @dataclass
 class Outer:
     """A machine that runs, and its SSH server."""
 
     port: int
     place: Path
+    qemu: subprocess.Popen[bytes]
     boot_seconds: float = 0.0
+
+    @property
+    def alive(self) -> bool:
+        """Whether its QEMU runs. It ends with the machine's kernel."""
+        return self.qemu.poll() is None
 
     @property
     def console(self) -> str:
@@ -234,7 +247,7 @@ class Outer:
     def run(self, script: str, *, seconds: float = PATIENCE) -> subprocess.CompletedProcess[str]:
         """Run a shell script in the machine's checkout."""
         whole = f"export LAB_STATE={STATE} LANG=C.UTF-8 COLUMNS=200; cd {CHECKOUT} && {{ {script}\n}}"
-        return subprocess.run(
+        done = subprocess.run(
             [*self._ssh(), whole],
             capture_output=True,
             text=True,
@@ -242,6 +255,11 @@ class Outer:
             stdin=subprocess.DEVNULL,
             check=False,
         )
+        if done.returncode == NO_SSH:
+            time.sleep(1)  # QEMU ends a little after the connection
+        if not self.alive:
+            raise OuterCrashed(f"the outer machine crashed:\n{self.console[-3000:]}")
+        return done
 
     def lab(self, words: str) -> subprocess.CompletedProcess[str]:
         """Run lab.py in the machine."""
@@ -268,7 +286,7 @@ def machine(kernels: Sequence[str], deadline: Deadline) -> Iterator[Outer]:
                     *("-smp", str(VCPUS), "-m", MEMORY),
                     *("-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-serial", "stdio"),
                     *("-kernel", root / "vmlinuz", "-initrd", root / "initrd.img", "-append"),
-                    "root=/dev/vda rw console=ttyS0 net.ifnames=0 init=/usr/sbin/outer-init no_timer_check mitigations=off",
+                    "root=/dev/vda rw console=ttyS0 net.ifnames=0 init=/usr/sbin/outer-init no_timer_check mitigations=off panic=-1",
                     *("-drive", f"file={root}/root.qcow2,if=virtio,format=qcow2,snapshot=on,cache=unsafe"),
                     *("-drive", f"file={data},if=virtio,format=raw,cache=unsafe"),
                     *("-netdev", f"user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:{port}-:22"),
@@ -278,7 +296,7 @@ def machine(kernels: Sequence[str], deadline: Deadline) -> Iterator[Outer]:
                 stdout=console,
                 stderr=subprocess.STDOUT,
             )
-        outer = Outer(port, place)
+        outer = Outer(port, place, child)
         with step("outer machine: boot"):
             begin = time.monotonic()
             while outer.run("true", seconds=120).returncode:
