@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from xml.etree import ElementTree
 
@@ -606,10 +607,17 @@ class Night:
         """See background.Background."""
 
 
-@pytest.fixture
-def pooled(cases: Cases, monkeypatch: pytest.MonkeyPatch) -> Cases:
+@pytest.fixture(scope="session")
+def background() -> ModuleType:
+    """Imported before pytester is: Dask's importlib_metadata replaces the finder of entry points for good, and
+    pytester would take its own away again."""
     from numalab.pool import background
 
+    return background
+
+
+@pytest.fixture
+def pooled(background: ModuleType, cases: Cases, monkeypatch: pytest.MonkeyPatch) -> Cases:
     monkeypatch.setattr(background, "Background", partial(Night, cases))
     monkeypatch.setattr(hypervisor, "connect", lambda *_: pytest.fail("this machine's libvirt is not asked"))
     return cases
