@@ -105,7 +105,7 @@ chaos: ROUNDS ?= 200
 chaos: kernel
 	SEED=$(SEED) ROUNDS=$(ROUNDS) $(VENV)/bin/pytest -s tests/chaos
 
-# The lab under KVM, on a host that has none: in a machine whose AMD SVM QEMU 10 emulates. Before a release; two hours or more.
+# The lab under KVM, on a host that has none: in a machine whose AMD SVM QEMU 10 emulates. Before a release; half an hour or more.
 kvm: kernel
 	$(VENV)/bin/pytest -s --durations 0 tests/kvm
 
