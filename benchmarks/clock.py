@@ -40,6 +40,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks import rates  # noqa: E402
 from numalab.analysis import calibration, effect, error_rates, metrics  # noqa: E402
+from numalab.analysis.calibration import Spread  # noqa: E402
 from numalab.analysis.error_rates import Experiment  # noqa: E402
 from numalab.model.case import Arm  # noqa: E402
 from numalab.model.run import Run  # noqa: E402
@@ -114,7 +115,7 @@ def deciding(runs: Sequence[Run]) -> set[tuple[str, str]]:
 
 def busy(runs: Sequence[Run]) -> str:
     """The most of the host's processor time that others took in a measured phase."""
-    shares = [result.host_others for run in runs for result in run.measured if result.host_others is not None]
+    shares = [share for run in runs if (share := run.host_others) is not None]
     return f"{max(shares):.0%}" if shares else "-"
 
 
@@ -125,24 +126,28 @@ def rows(runs: Sequence[Run], again: Sequence[Run]) -> list[tuple[str, ...]]:
     for arm in Arm:
         side = [run for run in runs if run.place and run.place.arm is arm]
         known = calibration.of(side)
+        first = (known.site.case_name, known.site.clock.value, busy(side))
         lines += [
-            (
-                known.site.case_name,
-                known.site.clock.value,
-                busy(side),
-                spread.metric,
-                spread.phase,
-                arm.value,
-                str(spread.boots),
-                short(spread.mean),
-                f"{spread.sd:.1%}",
-                same_seed(side, again, spread.metric, spread.phase),
-                f"{spread.limit(effect.LEAST_BOOTS):.3g}",
-            )
+            _row(first, arm, spread, spread.boots, same_seed(side, again, spread.metric, spread.phase))
             for spread in known.spreads
             if (spread.metric, spread.phase) in judged
         ]
     return lines
+
+
+def _row(first: tuple[str, ...], arm: Arm, spread: Spread, boots: int, last_but_one: str) -> tuple[str, ...]:
+    """A row of HEAD or KEPT."""
+    return (
+        *first,
+        spread.metric,
+        spread.phase,
+        arm.value,
+        str(boots),
+        short(spread.mean),
+        f"{spread.sd:.1%}",
+        last_but_one,
+        f"{spread.limit(effect.LEAST_BOOTS):.3g}",
+    )
 
 
 def kept(experiments: Sequence[Experiment]) -> list[tuple[str, ...]]:
@@ -162,7 +167,10 @@ def kept(experiments: Sequence[Experiment]) -> list[tuple[str, ...]]:
 
 def _host(group: Sequence[Experiment]) -> str:
     shares = [one.others for one in group if one.others is not None]
-    return f"{min(shares):.0%} to {max(shares):.0%}" if shares else "-"
+    if not shares:
+        return "-"
+    least, most = f"{min(shares):.0%}", f"{max(shares):.0%}"
+    return least if least == most else f"{least} to {most}"
 
 
 def _pooled(group: Sequence[Experiment], arm: Arm, first: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
@@ -176,17 +184,7 @@ def _pooled(group: Sequence[Experiment], arm: Arm, first: tuple[str, ...]) -> It
         ]
         sides = [side for side in sides if side]
         if spread := calibration.spread(sides, expected):
-            yield (
-                *first,
-                spread.metric,
-                spread.phase,
-                arm.value,
-                str(sum(map(len, sides))),
-                short(spread.mean),
-                f"{spread.sd:.1%}",
-                str(len(sides)),
-                f"{spread.limit(effect.LEAST_BOOTS):.3g}",
-            )
+            yield _row(first, arm, spread, sum(map(len, sides)), str(len(sides)))
 
 
 def stored(experiment: str) -> list[Run]:

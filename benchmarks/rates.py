@@ -5,7 +5,7 @@
     .venv/bin/python benchmarks/rates.py --stored  # and of the experiments stored here
     .venv/bin/python benchmarks/rates.py --save    # adds those to benchmarks/boots.json
     .venv/bin/python benchmarks/rates.py --collect HOURS  # boots more, and adds each when it is whole
-    .venv/bin/python benchmarks/rates.py --busy PERCENT   # of those on a host that busy
+    .venv/bin/python benchmarks/rates.py --busy PERCENT   # only those from a host so busy
 
 --collect goes on where an earlier one stopped: it boots the case with the fewest trials of equal kernels,
 twice its default boots of each kernel, until the hours are over or the goal is shown. An experiment that is
@@ -77,9 +77,7 @@ def text(experiments: Sequence[Experiment]) -> str:
         case = one.judged.model_dump(mode="json", exclude_defaults=True)
         key = error_rates.checksum(case)
         cases[key] = json.dumps(case)
-        head = one.model_dump(mode="json", exclude={"name", "judged", "kernels"})
-        if one.others is None:
-            del head["others"]  # as of experiments that were kept before it was known
+        head = one.model_dump(mode="json", exclude={"name", "judged", "kernels"}, exclude_defaults=True)
         kernels = {
             kernel: json.dumps([[boot.number, *map(_short, boot.values)] for boot in boots])
             for kernel, boots in one.kernels.items()

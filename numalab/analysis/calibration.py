@@ -14,7 +14,7 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import mean
+from statistics import mean, pvariance
 from typing import Any
 
 from pydantic import Field
@@ -167,18 +167,19 @@ def of(runs: Sequence[Run]) -> Calibration:
         )
     place = whole[0].place
     assert place is not None
-    spreads = {(expected.metric, expected.phase): _spread(whole, expected) for expected in place.case.expect}
+    spreads = {
+        (expected.metric, expected.phase): spread(
+            [metrics.values(whole, expected.metric, expected.phase)], expected
+        )
+        for expected in place.case.expect
+    }
     return Calibration(
         site=here,
         kernel=kernels.pop(),
         runs=tuple(run.id for run in whole),
         made=state.stamp(),
-        spreads=tuple(spread for spread in spreads.values() if spread is not None),
+        spreads=tuple(known for known in spreads.values() if known is not None),
     )
-
-
-def _spread(runs: Sequence[Run], expected: Expectation) -> Spread | None:
-    return spread([metrics.values(runs, expected.metric, expected.phase)], expected)
 
 
 def spread(groups: Sequence[Sequence[float]], expected: Expectation) -> Spread | None:
@@ -201,7 +202,7 @@ def spread(groups: Sequence[Sequence[float]], expected: Expectation) -> Spread |
         phase=expected.phase,
         boots=free + 1,
         mean=mean(values),
-        sd=math.sqrt(sum((log - mean(group)) ** 2 for group in logs for log in group) / free),
+        sd=math.sqrt(sum(len(group) * pvariance(group) for group in logs) / free),
         odds=share,
     )
 

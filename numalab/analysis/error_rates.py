@@ -193,8 +193,7 @@ def _experiment(runs: Sequence[Run]) -> Experiment | None:
 
 
 def _others(runs: Sequence[Run]) -> float | None:
-    shares = [[phase.host_others for phase in run.measured if phase.host_others is not None] for run in runs]
-    known = [max(boot) for boot in shares if boot]
+    known = [share for run in runs if (share := run.host_others) is not None]
     return round(median(known), 2) if known else None
 
 

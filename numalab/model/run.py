@@ -107,6 +107,12 @@ class Run(Stored):
         """The measured phases, in order."""
         return [result for result in self.phases if result.phase.measured]
 
+    @property
+    def host_others(self) -> float | None:
+        """The most that others took of the host in a measured phase; None where no phase recorded it."""
+        shares = [result.host_others for result in self.measured if result.host_others is not None]
+        return max(shares, default=None)
+
     def phase(self, name: str) -> PhaseResult:
         """The result of a phase; KeyError when it did not run."""
         for result in self.phases:
