@@ -14,7 +14,7 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import mean, pvariance
+from statistics import mean
 from typing import Any
 
 from pydantic import Field
@@ -202,9 +202,16 @@ def spread(groups: Sequence[Sequence[float]], expected: Expectation) -> Spread |
         phase=expected.phase,
         boots=free + 1,
         mean=mean(values),
-        sd=math.sqrt(sum(len(group) * pvariance(group) for group in logs) / free),
+        sd=math.sqrt(sum(map(_squares, logs)) / free),
         odds=share,
     )
+
+
+def _squares(logs: Sequence[float]) -> float:
+    """The sum of their squared differences from their mean. The variances of `statistics` round the last digit
+    otherwise, in which a calibration made again would differ from a stored one."""
+    centre = mean(logs)
+    return sum((log - centre) ** 2 for log in logs)
 
 
 def inside(case: Case, boots: int, calibration: Calibration) -> tuple[tuple[Expectation, float], ...]:
