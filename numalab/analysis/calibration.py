@@ -208,8 +208,11 @@ def spread(groups: Sequence[Sequence[float]], expected: Expectation) -> Spread |
 
 
 def _squares(logs: Sequence[float]) -> float:
-    """The sum of their squared differences from their mean. The variances of `statistics` round the last digit
-    otherwise, in which a calibration made again would differ from a stored one."""
+    """The sum of their squared differences from their mean.
+
+    The variances of `statistics` round the last digit otherwise: a calibration made again would then differ
+    from a stored one.
+    """
     centre = mean(logs)
     return sum((log - centre) ** 2 for log in logs)
 
