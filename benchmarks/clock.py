@@ -14,8 +14,12 @@ and the least factor that three boots of each kernel can tell from chance. HOST 
 processor time that others took in a measured phase, guests of the same experiment included. --load busy
 runs an endless loop for each of the host's CPUs. With --again each experiment is made a second time with
 the same seeds; SAME SEED is then the standard deviation of boots with one seed: 0 if the clock and the seed
-decided everything. Other options go to lab.py run (--side-by-side 1). The virtual clock needs QEMU 8.1 or
-later (lab.py doctor).
+decided everything. Other options go to lab.py run (--side-by-side 1, --vcpus 4). The virtual clock needs QEMU
+8.1 or later (lab.py doctor).
+
+--shift N,N… boots on the virtual clock with an instruction of 2**N ns, once for each N, and prints the time
+that a boot took on the host too. No record says which shift a run had, so these runs are removed at the end;
+--discard removes those of other shapes (--vcpus, --memory) likewise.
 
 --kept boots nothing: it takes the boots in benchmarks/boots.json (benchmarks/rates.py), for each case and
 clock all experiments that were judged as the newest one was. Boots are compared within their experiment, and
@@ -29,9 +33,11 @@ import contextlib
 import math
 import os
 import re
+import shutil
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -42,6 +48,7 @@ from benchmarks import rates  # noqa: E402
 from numalab.analysis import calibration, effect, error_rates, metrics  # noqa: E402
 from numalab.analysis.calibration import Spread  # noqa: E402
 from numalab.analysis.error_rates import Experiment  # noqa: E402
+from numalab.core import state  # noqa: E402
 from numalab.model.case import Arm  # noqa: E402
 from numalab.model.run import Run  # noqa: E402
 from numalab.model.values import Clock  # noqa: E402
@@ -63,6 +70,14 @@ HEAD: tuple[str, ...] = (
     "LEAST FACTOR",
 )
 KEPT: tuple[str, ...] = tuple("EXPERIMENTS" if name == "SAME SEED" else name for name in HEAD)
+SHIFTED: tuple[str, ...] = tuple(
+    {"CLOCK": "SHIFT", "SAME SEED": "SECONDS A BOOT"}.get(name, name) for name in HEAD
+)
+LAB = (
+    "import sys; from numalab.host import domain; from numalab.cli.main import main;"
+    " domain.ICOUNT = ('-icount', f'shift={sys.argv.pop(1)},sleep=on'); main()"
+)
+"""lab.py with another shift."""
 VERDICTS = (0, 1, 3)
 """Exit statuses of a `run` that came to an answer: holds, does not hold, cannot tell."""
 
@@ -82,10 +97,13 @@ def load(kind: str) -> Iterator[None]:
             loop.wait()
 
 
-def experiment(case: str, boots: int, clock: str, words: Sequence[str]) -> list[Run]:
+def experiment(
+    case: str, boots: int, clock: str, words: Sequence[str], shift: int | None = None
+) -> list[Run]:
     """The runs of one experiment with the case."""
+    lab = [ROOT / "lab.py"] if shift is None else [sys.executable, "-c", LAB, str(shift)]
     done = subprocess.run(
-        [ROOT / "lab.py", "run", case, "--boots", str(boots), "--clock", clock, *words],
+        [*lab, "run", case, "--boots", str(boots), "--clock", clock, *words],
         stdout=subprocess.PIPE,
         text=True,
         check=False,
@@ -192,6 +210,37 @@ def stored(experiment: str) -> list[Run]:
     return [record.read(folder) for folder in index.choose([experiment])]
 
 
+def shifts(case: str, boots: int, words: Sequence[str], values: Sequence[int]) -> Iterator[list[Run]]:
+    """Run the case once for each shift; print the table so far after each, and yield the runs."""
+    table = [SHIFTED]
+    for shift in values:
+        start = time.monotonic()
+        runs = experiment(case, boots, Clock.VIRTUAL.value, words, shift)
+        seconds = f"{(time.monotonic() - start) / len(runs):.0f}"
+        for row in rows(runs, []):
+            cells = dict(zip(HEAD, row, strict=True)) | {"CLOCK": str(shift), "SAME SEED": seconds}
+            table.append(tuple(cells.values()))
+        print("\n".join(aligned(table, left=6)), flush=True)
+        yield runs
+
+
+def clocks(
+    case: str, boots: int, words: Sequence[str], clock: Sequence[str], loads: Sequence[str], again: bool
+) -> Iterator[list[Run]]:
+    """Run the case once for each clock and load; print the table so far after each, and yield the runs."""
+    table = [HEAD]
+    for which in clock:
+        for host in loads:
+            with load(host):
+                runs = experiment(case, boots, which, words)
+                place = runs[0].place
+                repeat = ["--seed", str(place.seed), *words] if again and place else []
+                repeated = experiment(case, boots, which, repeat) if repeat else []
+            table += rows(runs, repeated)
+            print("\n".join(aligned(table, left=6)), flush=True)
+            yield [*runs, *repeated]
+
+
 def main() -> None:
     """Run the case and print the table, a clock and a load at a time."""
     parser = argparse.ArgumentParser(description="scatter of a case's boots by clock and host load")
@@ -204,6 +253,10 @@ def main() -> None:
     parser.add_argument("--clock", choices=[clock.value for clock in Clock], help="this clock alone")
     parser.add_argument("--load", choices=LOADS, help="this load alone")
     parser.add_argument("--again", action="store_true", help="a second time, with the same seeds")
+    parser.add_argument(
+        "--shift", help="the virtual clock with instructions of 2**N ns: 2,3,4", metavar="N,N"
+    )
+    parser.add_argument("--discard", action="store_true", help="remove the runs afterwards")
     options, words = parser.parse_known_args()
     if options.kept:
         known = rates.read(rates.BOOTS)
@@ -212,24 +265,25 @@ def main() -> None:
         chosen = [one for one in known if not options.case or one.judged.case_name in options.case]
         print("\n".join(aligned([KEPT, *kept(chosen)], left=6)))
         return
-    table = [HEAD]
     if options.stored:
-        for name in options.case:
-            table += rows(stored(name), [])
-        print("\n".join(aligned(table, left=6)))
+        print(
+            "\n".join(
+                aligned([HEAD, *(row for name in options.case for row in rows(stored(name), []))], left=6)
+            )
+        )
         return
     if len(options.case) != 1:
         parser.error("one case at a time, or --stored, or --kept")
     (case,) = options.case
-    for clock in [options.clock] if options.clock else [clock.value for clock in Clock]:
-        for host in [options.load] if options.load else LOADS:
-            with load(host):
-                runs = experiment(case, options.boots, clock, words)
-                place = runs[0].place
-                repeat = ["--seed", str(place.seed), *words] if options.again and place else []
-                again = experiment(case, options.boots, clock, repeat) if repeat else []
-            table += rows(runs, again)
-            print("\n".join(aligned(table, left=6)), flush=True)
+    if options.shift:
+        done = shifts(case, options.boots, words, [int(value) for value in options.shift.split(",")])
+    else:
+        which = [options.clock] if options.clock else [clock.value for clock in Clock]
+        loads = [options.load] if options.load else LOADS
+        done = clocks(case, options.boots, words, which, loads, options.again)
+    for runs in done:
+        for run in runs if options.shift or options.discard else ():
+            shutil.rmtree(state.folder("runs") / run.id)
 
 
 if __name__ == "__main__":

@@ -41,6 +41,8 @@ GROUPS = ("python", "guests")
 NOT_NEEDED = re.compile(r"xfsprogs|libxml2-utils|git")
 """Packages of these groups that no test in the machine takes."""
 CPU = "EPYC-v4,+svm,+npt,+vgif"
+NODES = (("0-1", "4608M"), ("2-3", "4608M"))
+"""The machine's nodes: CPUs and memory of each. Two, so that there is something to bind guests to."""
 VCPUS = 4
 MEMORY = "9G"
 LEAST_QEMU = 8
@@ -266,6 +268,13 @@ class Outer:
         return self.run(f"./lab.py {words}")
 
 
+def _numa() -> Iterator[str]:
+    """QEMU's words for NODES."""
+    for number, (cpus, memory) in enumerate(NODES):
+        yield from ("-object", f"memory-backend-ram,id=m{number},size={memory}")
+        yield from ("-numa", f"node,nodeid={number},cpus={cpus},memdev=m{number}")
+
+
 @contextmanager
 def machine(kernels: Sequence[str], deadline: Deadline) -> Iterator[Outer]:
     """The machine, up and reached; ended afterwards with all that is in it."""
@@ -283,7 +292,8 @@ def machine(kernels: Sequence[str], deadline: Deadline) -> Iterator[Outer]:
                 [
                     *("nice", "-n", "10", need(*QEMU)),
                     *("-accel", "tcg,thread=multi", "-machine", "q35,sata=off", "-cpu", CPU),
-                    *("-smp", str(VCPUS), "-m", MEMORY),
+                    *("-smp", f"{VCPUS},sockets={len(NODES)}", "-m", MEMORY),
+                    *_numa(),
                     *("-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-serial", "stdio"),
                     *("-kernel", root / "vmlinuz", "-initrd", root / "initrd.img", "-append"),
                     "root=/dev/vda rw console=ttyS0 net.ifnames=0 init=/usr/sbin/outer-init no_timer_check mitigations=off panic=-1",

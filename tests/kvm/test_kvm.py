@@ -62,6 +62,36 @@ def test_fakenuma(outer: Outer) -> None:
     end(outer, "fake")
 
 
+def test_bound_to_the_hosts_nodes(outer: Outer) -> None:
+    """--pin auto: each of the guest's nodes has its memory, in huge pages, on one of the machine's, and its
+    vCPU a core there. The guest has the machine's processor, and sees what time is stolen from it."""
+    pages = "/sys/devices/system/node/node*/hugepages/hugepages-2048kB"
+    free = f"cat {pages}/free_hugepages"
+    reserved = outer.run(f"for node in {pages}; do echo 300 >$node/nr_hugepages; done; {free}")
+    assert reserved.stdout.split() == ["300", "300"], reserved
+    up(outer, "bound", f"-t 2socket {LEAN} --vcpus 2 --memory 1GiB --pin auto --huge-pages 2MiB")
+    assert outer.run(free).stdout.split() == ["44", "44"], "each of 512 MiB"
+    threads = "grep -lx 'CPU [0-9]*/KVM' /proc/[0-9]*/task/*/comm | sed s/comm/status/"
+    allowed = outer.run(f"grep -h Cpus_allowed_list $({threads})").stdout.splitlines()
+    first, second = sorted(line.split()[1] for line in allowed)
+    assert first in ("0", "1")
+    assert second in ("2", "3")
+    assert '"direct":true' in outer.run("cat /proc/$(pgrep qemu-system)/cmdline").stdout, "cache=none"
+    model = "grep -m 1 '^model name' /proc/cpuinfo"
+    assert seen(outer, "bound", model) == outer.run(model).stdout.strip()
+    stolen = "awk '/^cpu / {print $9}' /proc/stat"
+    before = int(seen(outer, "bound", stolen))
+    spin = "while :; do :; done"
+    for core in (first, second):
+        outer.run(f"timeout 60 taskset -c {core} sh -c '{spin}' >/dev/null 2>&1 &")
+    seen(outer, "bound", f"timeout 10 sh -c '{spin}' || true")
+    assert int(seen(outer, "bound", stolen)) > before
+    end(outer, "bound")
+    outer.run("pkill timeout")
+    assert outer.run(free).stdout.split() == ["300", "300"]
+    outer.run(f"for node in {pages}; do echo 0 >$node/nr_hugepages; done")
+
+
 def test_ready_state(outer: Outer) -> None:
     """Saved once, restored twice; the two are not one machine."""
     machines = set()

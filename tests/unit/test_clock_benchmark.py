@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import pytest
 
 from benchmarks import clock
 from numalab.core.errors import InputError
+from numalab.host import domain
+from numalab.model.run import Run
 from tests.unit.analysis.test_error_rates import AFTER, BEFORE, boots, named
 from tests.unit.makers import on_virtual_clock, running
 
@@ -60,6 +63,37 @@ def test_kept_boots_of_an_unknown_case(
     with pytest.raises(SystemExit):
         clock.main()
     assert "boots.json has no boots of nosuch" in capsys.readouterr().err
+
+
+def test_shifts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A row for each shift and kernel; the runs, whose records do not say their shift, are gone."""
+    monkeypatch.setenv("LAB_STATE", str(tmp_path))
+    given = []
+
+    def experiment(case: str, boots_: int, clock_: str, words: list[str], shift: int) -> list[Run]:
+        given.append((case, boots_, clock_, words, shift))
+        runs = boots(f"shift{shift}", (BEFORE, AFTER), 3)
+        for run in runs:
+            (tmp_path / "runs" / run.id).mkdir(parents=True, exist_ok=True)
+        return runs
+
+    monkeypatch.setattr(clock, "experiment", experiment)
+    monkeypatch.setattr(
+        sys, "argv", ["clock.py", "xfsrepair", "--boots", "3", "--shift", "2,4", "--vcpus", "4"]
+    )
+    clock.main()
+    assert given == [("xfsrepair", 3, "virtual", ["--vcpus", "4"], shift) for shift in (2, 4)]
+    last = capsys.readouterr().out.splitlines()[-4:]
+    assert [line.split()[1] for line in last] == ["2", "2", "4", "4"]
+    assert not list((tmp_path / "runs").iterdir())
+
+
+def test_another_shift() -> None:
+    """What the benchmark runs instead of lab.py is the command line, with QEMU's words replaced."""
+    words = [sys.executable, "-c", clock.LAB.replace("main()", "print(domain.ICOUNT, sys.argv)"), "5", "run"]
+    shown = subprocess.run(words, capture_output=True, text=True, check=True, cwd=clock.ROOT).stdout
+    assert shown == "('-icount', 'shift=5,sleep=on') ['-c', 'run']\n"
+    assert domain.ICOUNT[1].replace("shift=3", "shift=5") == "shift=5,sleep=on"
 
 
 def test_too_few_boots() -> None:
