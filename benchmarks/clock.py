@@ -24,6 +24,7 @@ that a boot took on the host too. No record says which shift a run had, so these
 --kept boots nothing: it takes the boots in benchmarks/boots.json (benchmarks/rates.py), for each case and
 clock all experiments that were judged as the newest one was. Boots are compared within their experiment, and
 these scatters are pooled. HOST is then the range of the experiments' medians, of those that recorded it.
+--busy PERCENT shows those apart during which others took that share of the host, or more.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks import rates  # noqa: E402
 from numalab.analysis import calibration, effect, error_rates, metrics  # noqa: E402
 from numalab.analysis.calibration import Spread  # noqa: E402
-from numalab.analysis.error_rates import Experiment  # noqa: E402
+from numalab.analysis.error_rates import Experiment, Judged  # noqa: E402
 from numalab.core import state  # noqa: E402
 from numalab.model.case import Arm  # noqa: E402
 from numalab.model.run import Run  # noqa: E402
@@ -168,18 +169,25 @@ def _row(first: tuple[str, ...], arm: Arm, spread: Spread, boots: int, last_but_
     )
 
 
-def kept(experiments: Sequence[Experiment]) -> list[tuple[str, ...]]:
-    """A row for each case, clock, deciding expectation and kernel of experiments in benchmarks/boots.json."""
-    groups: dict[tuple[str, Clock], list[Experiment]] = {}
+def kept(experiments: Sequence[Experiment], busy: float | None = None) -> list[tuple[str, ...]]:
+    """A row for each case, clock, deciding expectation and kernel of experiments in benchmarks/boots.json.
+
+    With `busy`, in percent: for those during which others took less of the host, and for the rest; those that
+    did not record it are left out."""
+    newest: dict[tuple[str, Clock], Judged] = {}
+    groups: dict[tuple[str, Clock, bool], list[Experiment]] = {}
     for one in sorted(experiments, key=lambda one: one.name, reverse=True):
-        group = groups.setdefault((one.judged.case_name, one.clock), [])
-        if not group or one.judged == group[0].judged:
-            group.append(one)
+        if busy is not None and one.others is None:
+            continue
+        case = one.judged.case_name, one.clock
+        if one.judged == newest.setdefault(case, one.judged):
+            loaded = busy is not None and 100 * (one.others or 0) >= busy
+            groups.setdefault((*case, loaded), []).append(one)
     return [
         row
-        for (case, clock), group in sorted(groups.items())
+        for (name, clock, _), group in sorted(groups.items())
         for arm in Arm
-        for row in _pooled(group, arm, (case, clock.value, _host(group)))
+        for row in _pooled(group, arm, (name, clock.value, _host(group)))
     ]
 
 
@@ -248,6 +256,9 @@ def main() -> None:
     parser.add_argument(
         "--kept", action="store_true", help="the boots in benchmarks/boots.json; nothing is run"
     )
+    parser.add_argument(
+        "--busy", type=float, help="with --kept: those on a busier host apart", metavar="PERCENT"
+    )
     parser.add_argument("--stored", action="store_true", help="these stored experiments; nothing is run")
     parser.add_argument("--boots", type=int, default=8, help="boots of each kernel (8)")
     parser.add_argument("--clock", choices=[clock.value for clock in Clock], help="this clock alone")
@@ -263,7 +274,7 @@ def main() -> None:
         if unknown := {*options.case} - {one.judged.case_name for one in known}:
             parser.error(f"benchmarks/{rates.BOOTS.name} has no boots of {', '.join(sorted(unknown))}")
         chosen = [one for one in known if not options.case or one.judged.case_name in options.case]
-        print("\n".join(aligned([KEPT, *kept(chosen)], left=6)))
+        print("\n".join(aligned([KEPT, *kept(chosen, options.busy)], left=6)))
         return
     if options.stored:
         print(

@@ -54,6 +54,13 @@ def test_kept_boots() -> None:
     assert before[6:10] == ("6", "1.62M", "5.3%", "2"), "the same three values twice"
     assert after[8] == "0.3%"
     assert clock.kept(named("a"))[0][2] == "-"
+    apart = clock.kept([*named("d"), *shares], busy=60)
+    assert [(line[2], line[5], line[6]) for line in apart] == [
+        ("50%", "before", "3"),
+        ("50%", "after", "3"),
+        ("75%", "before", "3"),
+        ("75%", "after", "3"),
+    ]
 
 
 def test_kept_boots_of_an_unknown_case(
