@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import errno
 import glob
 import json
 import os
 import re
+import resource
 import signal
 import struct
 import subprocess
@@ -38,6 +40,7 @@ OF_A_ZONE = (  # what a sample keeps of each zone: since 4.8 nr_zone_*, before t
 MOST = 240  # samples of a phase; a longer one is sampled more rarely
 CYCLES = "/sys/bus/event_source/devices/cpu"
 MARK = 0x6E6C6200  # as in host/instructions.c
+OTHER_FILES = 64  # that this process may have open beside the counters of tracepoints
 PERF_EVENT_OPEN = 298  # the call's number on x86-64
 STACKS = "/root/numalab-perf.data"  # /run is small, and a profile is not
 
@@ -55,10 +58,15 @@ class Tracepoints:
             subprocess.run(["mount", "-t", "tracefs", "none", roots[0]], stderr=subprocess.DEVNULL, check=False)
         root = next((path for path in roots if os.path.exists(f"{path}/events")), "")  # noqa: PTH110
         self.counters: dict[str, list[int]] = {}
+        cpus = online()
+        allow_files(len(events) * len(cpus))
         for event in events:
-            with contextlib.suppress(OSError):  # a kernel without the event has no count of it
+            try:
                 number = int(read(f"{root}/events/{event.replace(':', '/')}/id"))
-                self.counters[event] = [counter(number, cpu) for cpu in online()]
+                self.counters[event] = [counter(number, cpu) for cpu in cpus]
+            except OSError as error:  # a kernel without the event, or without perf, has no count of it
+                if error.errno in (errno.EMFILE, errno.ENFILE):
+                    raise
 
     def counts(self) -> dict[str, int]:
         """How often each event was hit on any CPU since this began to count it."""
@@ -70,6 +78,13 @@ class Tracepoints:
     def text(self) -> str:
         """`system:event COUNT` lines."""
         return "".join(f"{event} {count}\n" for event, count in self.counts().items())
+
+
+def allow_files(number: int) -> None:
+    """Raise the limit of open files, where it is too low for so many more. What the command inherits is else the usual one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if number + OTHER_FILES > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(number + OTHER_FILES, hard), hard))
 
 
 def online() -> list[int]:
@@ -87,7 +102,8 @@ def counter(tracepoint: int, cpu: int) -> int:
     libc = ctypes.CDLL(None, use_errno=True)
     opened = int(libc.syscall(PERF_EVENT_OPEN, attr, -1, cpu, -1, 0))
     if opened < 0:
-        raise OSError(ctypes.get_errno(), f"perf_event_open of tracepoint {tracepoint}")
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), f"perf_event_open of tracepoint {tracepoint}")
     os.set_inheritable(opened, False)
     return opened
 

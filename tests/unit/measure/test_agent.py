@@ -284,6 +284,23 @@ def test_samples_have_tracepoints() -> None:
 
 
 @traces
+@pytest.mark.parametrize(("limits", "counted"), [("24:4096", True), ("24:24", False)])
+def test_counters_beyond_the_limit_of_open_files(limits: str, counted: bool) -> None:
+    """The limit is raised as far as it may be; an event that could still not be counted is an error, never
+    left out."""
+    events = in_tracefs(f"cd {TRACEFS}/events && ls -d sched/sched_*").replace("/", ":").split()
+    words = {"command": "ulimit -n", "trace": events}
+    done = ran(words, "prlimit", f"--nofile={limits}", *ALONE, check=False)
+    if counted:
+        told = json.loads(done.stdout)
+        assert set(counters.phase(told["before"], told["after"])["trace"]) == set(events)
+        assert int(told["stdout"]) >= len(events) * (os.cpu_count() or 1)
+    else:
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "Too many open files" in done.stderr
+
+
+@traces
 def test_many_events() -> None:
     """None is lost, wherever it happens."""
     done = ran(
