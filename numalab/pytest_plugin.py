@@ -19,14 +19,14 @@ import logging
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from numalab.cli.terminal import error_line, handle_signals, on_signals, visible
-from numalab.core.errors import HostError, InputError, LabError
+from numalab.core.errors import InputError, LabError, NoRoom
 from numalab.core.process import Deadline
 from numalab.model.binding import parse_pin
 from numalab.model.case import Case
@@ -285,7 +285,12 @@ class CaseItem(pytest.Item):
 
     def setup(self) -> None:
         """Boot everything. What breaks here is an error, not a failure: it says nothing about the kernels."""
-        self.outcome = self._of_pool() if self.config.getoption("--lab-pool") else self._conducted()
+        from numalab.experiment import judging
+
+        outcome = self._of_pool() if self.config.getoption("--lab-pool") else self._conducted()
+        runs = [run for run, _ in outcome.runs]
+        verdicts = tuple(judging.among_others(verdict, runs) for verdict in outcome.verdicts)
+        self.outcome = replace(outcome, verdicts=verdicts)
         for verdict in self.outcome.verdicts:
             for finding in verdict.findings:
                 name = f"{verdict.after}.{finding.expectation.phase}.{finding.expectation.metric}"
@@ -538,7 +543,7 @@ def guest(request: pytest.FixtureRequest, lab: Lab, deadline: Deadline) -> Itera
     )
     try:
         admit(shape, lab.host, deadline)
-    except HostError as error:
+    except NoRoom as error:
         pytest.skip(f"{mark.args[0]} ({shape.memory / GIB:.1f} GiB) does not fit this host: {error}")
     kernel = request.node.get_closest_marker("kernel")
     measured = "run" in request.fixturenames

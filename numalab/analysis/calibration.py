@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -189,13 +189,16 @@ def spread(groups: Sequence[Sequence[float]], expected: Expectation) -> Spread |
     the first, whose mean takes a degree of freedom too.
     """
     values, kind = [value for group in groups for value in group], metrics.kind(expected.metric)
-    share = kind is Kind.SHARE
+    share, counts = (
+        kind is Kind.SHARE,
+        kind is Kind.COUNT and all(float(value).is_integer() for value in values),
+    )
     free = len(values) - len(groups)
     if free < effect.LEAST_BOOTS - 1 or min(values) < 0 or (share and max(values) > 100):
         return None
-    if effect.mixed(values) and kind in (Kind.RATIO, Kind.TIME):
+    if effect.mixed(values) and not counts and not share:
         return None
-    extra = effect.edge(values) if share else effect.shift(values, counts=kind is Kind.COUNT)
+    extra = effect.edge(values) if share else effect.shift(values, counts=counts)
     logs = [effect.logs(group, extra, share=share) for group in groups]
     return Spread(
         metric=expected.metric,
@@ -217,21 +220,17 @@ def _squares(logs: Sequence[float]) -> float:
     return sum((log - centre) ** 2 for log in logs)
 
 
-def inside(case: Case, boots: int, calibration: Calibration) -> tuple[tuple[Expectation, float], ...]:
-    """Deciding expectations whose `by` is within the spread, each with the least `by` that so many boots
-    allow.
+def inside(
+    deciding: Iterable[Expectation], boots: int, calibration: Calibration
+) -> tuple[tuple[Expectation, float], ...]:
+    """Expectations whose `by` is within the spread, each with the least `by` that so many boots allow.
 
     A `by` of 1 is no threshold (any significant change will do), and never within the spread.
     """
     within = []
-    for expected in case.expect:
+    for expected in deciding:
         spread = calibration.spread(expected)
-        if (
-            expected.decides
-            and expected.by > 1
-            and spread is not None
-            and expected.by < (limit := spread.limit(boots))
-        ):
+        if expected.by > 1 and spread is not None and expected.by < (limit := spread.limit(boots)):
             within.append((expected, limit))
     return tuple(within)
 

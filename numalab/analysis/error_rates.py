@@ -129,14 +129,7 @@ def deciding(runs: Sequence[Run]) -> tuple[Expectation, ...]:
         if run.place and run.place.arm is Arm.AFTER and kernel in (run.kernel, None)
     ]
     release = releases[0] if releases else ""
-    return tuple(
-        expected
-        for place in places[:1]
-        for expected in place.case.expect
-        if expected.decides
-        and (not release or expected.applies(release))
-        and not metrics.no_evidence(expected.metric, expected.cost, runs)
-    )
+    return expectation.deciding(places[0].case, release, runs) if places else ()
 
 
 def experiments(runs: Iterable[Run]) -> Iterator[Experiment]:

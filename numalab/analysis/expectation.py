@@ -41,10 +41,11 @@ from dataclasses import dataclass
 from statistics import geometric_mean
 from typing import Any
 
-from numalab.analysis import effect
+from numalab.analysis import effect, metrics
 from numalab.analysis.effect import LEAST_BOOTS, Effect
 from numalab.analysis.metrics import Kind
-from numalab.model.case import Direction, Expectation
+from numalab.model.case import Case, Direction, Expectation
+from numalab.model.run import Run
 from numalab.model.verdict import CONFIDENCE, Answer, Finding, Grade, percent
 
 ALPHA = 1 - CONFIDENCE
@@ -82,6 +83,18 @@ def alone(
 ) -> Finding:
     """One expectation judged by itself."""
     return together([with_values(expectation, before, after, kind)], alpha)[0]
+
+
+def deciding(case: Case, release: str, runs: Sequence[Run]) -> tuple[Expectation, ...]:
+    """The case's expectations that decide for these runs: on this release ('': any), and by what is evidence
+    on their accelerator and clock."""
+    return tuple(
+        expected
+        for expected in case.expect
+        if expected.decides
+        and (not release or expected.applies(release))
+        and not metrics.no_evidence(expected.metric, expected.cost, runs)
+    )
 
 
 def with_values(

@@ -415,7 +415,7 @@ class Placed(NamedTuple):
     """The boots' numbers in their experiment; None unless one experiment made all, on one host."""
     hosts: tuple[list[str], list[str]] | None
     """The boots' hosts, where one experiment was spread over several."""
-    whole: bool = True
+    whole: bool
     """Whether every boot's own value is a whole number; means of builds are not."""
 
 
@@ -439,14 +439,14 @@ def placed(before: Sequence[Run], after: Sequence[Run], metric: str, pattern: st
         [(number, run) for run in side if (number := value(run, metric, pattern)) is not None]
         for side in (before, after)
     ]
+    whole = all(float(number).is_integer() for side in kept for number, _ in side)
     if single and all(place and place.block for place in places):
         first, second = ([number for number, _ in side] for side in kept)
         here, there = ([run.place.block for _, run in side if run.place] for side in kept)
-        return Placed(first, second, None, (here, there))
+        return Placed(first, second, None, (here, there), whole)
     samples = [_of_builds(side) for side in kept]
     first, second = ([number for number, _ in side] for side in samples)
     one, other = ([position for _, position in side] for side in samples)
-    whole = all(float(number).is_integer() for side in kept for number, _ in side)
     return Placed(first, second, (one, other) if single else None, None, whole)
 
 
@@ -475,7 +475,7 @@ def describe(metric: str) -> Metric:
         )
     source, name = parts
     if source == "output":
-        sort = Kind.TIME if _TIMED.search(name) or name.startswith(counters.PROFILE) else Kind.COUNT
+        sort = Kind.TIME if _TIMED.search(name) or name.startswith(_OF_TIME) else Kind.COUNT
         return _metric("", sort, "reported by the workload", lambda sums: sums.output.get(name))
     unit, sort = ("ms", Kind.TIME) if source == counters.KSWAPD else ("", Kind.COUNT)
     return _metric(unit, sort, f"counter of {source}", lambda sums: sums.counters.get(source, {}).get(name))
@@ -514,6 +514,8 @@ _SOURCES = (
     ("output", r"[\w.-]+"),
 )
 """The sources of counters, and the form of their names."""
+_OF_TIME = (counters.PROFILE, counters.RATE)
+"""Prefixes of the lab's own numbers that are shares of time, or rates."""
 _TIMED = re.compile(r"(^|[^a-z])seconds?($|[^a-z])")
 """A workload's own number is a time or a rate when its name says so: repair_seconds, files_per_second."""
 

@@ -348,7 +348,7 @@ def busy(run: Run) -> str:
     """
     if run.virtual or run.error or run.place is None:
         return ""
-    phases = [expected.phase for expected in run.place.case.expect if expected.decides]
+    phases = [expected.phase for expected in expectation.deciding(run.place.case, run.release, [run])]
     deciding = [
         one
         for one in run.measured
@@ -520,12 +520,15 @@ def _about_thresholds(run: Run, sides: Sides, known: Calibration | None) -> list
     """Doubts about thresholds within the calibrated spread, or about a missing calibration."""
     assert run.place is not None
     fewest = min(map(len, sides.values()))
+    runs = [one for side in sides.values() for one in side]
+    release = next((one.release for one in sides[Arm.AFTER]), "")
+    deciding = expectation.deciding(run.place.case, release, runs)
     if known is None:
         return ["not calibrated on this machine: how far A is from A is not known (lab.py calibrate)"]
     return [
         f"{expected.metric} ({expected.phase}): {fewest} boots of one kernel differ by up to {limit:.3g} by"
         f" themselves, and {expected.by:g} was asked for"
-        for expected, limit in (inside(run.place.case, fewest, known) if fewest else ())
+        for expected, limit in (inside(deciding, fewest, known) if fewest else ())
     ]
 
 

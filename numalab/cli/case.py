@@ -594,7 +594,8 @@ def repro(
             kept=True,
         )
     with guests.ending(guest, only_on_error=True):
-        experiment.prelude(plan, guest, limit(60 * plan.case_size.minutes))
+        seconds = experiment.patience(plan.case_size.minutes, guest.record.spec.clock)
+        experiment.prelude(plan, guest, limit(seconds))
         phase = interesting_phase(plan)
         ssh.succeed(guest, f"cat > {REPRO}", deadline=limit(MINUTE), input=f"{phase.command}\n".encode())
     inventory()

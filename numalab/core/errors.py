@@ -52,6 +52,10 @@ class HostError(LabError):
     """The host lacks something: libvirt, memory, disk, a port, a program."""
 
 
+class NoRoom(HostError):
+    """The host lacks memory for a guest."""
+
+
 class BadReadyState(HostError):
     """A ready state cannot be saved or restored, or what was restored does not answer."""
 

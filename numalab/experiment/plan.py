@@ -32,7 +32,10 @@ from numalab.model.case import Case, CaseSize, Machine
 from numalab.model.guest import Boot as BootFiles
 from numalab.model.guest import PreparedDisks
 from numalab.model.topology import Disk, Topology
-from numalab.model.values import Clock, Phase, Seed, SizeClass, Value
+from numalab.model.values import MOST_NAME, Clock, Phase, Seed, SizeClass, Value, check_name
+
+LONGEST_ENDING = "-compile-00"
+"""The longest ending of a guest's name after its case's."""
 
 
 class Plan(Value):
@@ -128,7 +131,7 @@ def make_plan(
     chosen = {key: value for key, value in (("memory", memory), ("vcpus", vcpus)) if value is not None}
     machine = machine.model_copy(update=chosen)
     made = Plan(
-        case_name=Path(name).name.removesuffix(".yml"),
+        case_name=_guests_name(name),
         case=case,
         size=size,
         machine=machine,
@@ -148,6 +151,19 @@ def make_plan(
         made = _from_ready_states(made)
     check_plan(made)
     return made
+
+
+def _guests_name(case: str) -> str:
+    """The name of a case, which is its file's and which its guests' names begin with. InputError."""
+    name = Path(case).name.removesuffix(".yml")
+    try:
+        return check_name(f"{name}{LONGEST_ENDING}").removesuffix(LONGEST_ENDING)
+    except ValueError:
+        most = MOST_NAME - len(LONGEST_ENDING)
+        raise InputError(
+            f"case {case}: {name!r} is no name for guests: rename the file: 1 to {most} of a-z 0-9 . _ -"
+            " before .yml, and first a letter or digit"
+        ) from None
 
 
 def _on_prepared_disks(plan: Plan) -> Plan:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from numalab.analysis import calibration, verdict
+from numalab.analysis import calibration, expectation, verdict
 from numalab.core import state
 from numalab.core.errors import DeadlinePassed, InputError, KernelOops, NameTaken
 from numalab.core.log import note, step, tell
@@ -149,7 +149,7 @@ def _measure(
 ) -> tuple[Run, Path]:
     """One boot's run, on CPUs of its own; ended early by `stop`. A boot from which other programs took too
     much processor time is taken again, once: its first run is kept with an error, and does not count."""
-    with _own_cpus(plan, host, stop), _crash_of(boot):
+    with _own_cpus(plan, host, stop), _crash_of(boot.place.arm, boot.kernel):
         run, folder = _take(plan, host, boot, began(boot), stop)
         if not (busy := verdict.busy(run)):
             return run, folder
@@ -163,12 +163,12 @@ def _take(
     plan: Plan, host: Host, boot: ExperimentBoot, watcher: runner.Watcher | None, stop: threading.Event
 ) -> tuple[Run, Path]:
     """A fresh guest, measured."""
-    minutes = plan.case_size.minutes * (VIRTUAL_PATIENCE if plan.clock is Clock.VIRTUAL else 1)
-    deadline = Deadline.after(60 * minutes, stop)
+    seconds = patience(plan.case_size.minutes, plan.clock)
+    deadline = Deadline.after(seconds, stop)
     # A guest from a ready state is not booted: no seed reaches it.
     seed = None if plan.seed is None or plan.ready else boot_seed(plan.seed, boot.place.boot)
     with (
-        _too_late(boot, plan.size, minutes, deadline),
+        _too_late(boot, plan.size, seconds / 60, deadline),
         booted(plan, host, boot.kernel, boot.name, deadline, seed=seed) as (guest, settings),
     ):
         options = runner.Options(
@@ -209,13 +209,13 @@ def _too_late(boot: ExperimentBoot, size: SizeClass, minutes: float, deadline: D
 
 
 @contextmanager
-def _crash_of(boot: ExperimentBoot) -> Iterator[None]:
+def _crash_of(arm: Arm, kernel: Kernel) -> Iterator[None]:
     """Add arm and kernel to an oops: a crash of the kernel "before" is no regression."""
     try:
         yield
     except KernelOops as error:
         raise KernelOops(
-            f"the {boot.place.arm} kernel ({boot.kernel.name}) crashed: {error}", evidence=error.evidence
+            f"the {arm} kernel ({kernel.name}) crashed: {error}", evidence=error.evidence
         ) from error
 
 
@@ -310,15 +310,16 @@ def on_prepared_disks(plan: Plan, host: Host, limit: Callable[[float], Deadline]
                     order=_order(plan),
                 )
                 quick = _unmeasured(plan, last)
-                made[last.build_name] = held.enter_context(
-                    preparation.disks(
-                        _request(plan, last, "disks"),
-                        work,
-                        host,
-                        limit,
-                        while_made=_own_cpus(quick, host, limit(0).cancel),
-                    )
+                arm = Arm.BEFORE if last.name == plan.kernels[0].name else Arm.AFTER
+                prepared = preparation.disks(
+                    _request(plan, last, "disks"),
+                    work,
+                    host,
+                    limit,
+                    while_made=_own_cpus(quick, host, limit(0).cancel),
                 )
+                with _crash_of(arm, last):
+                    made[last.build_name] = held.enter_context(prepared)
             disks[kernel.build_name] = made[last.build_name]
         yield plan.model_copy(update={"disks": disks})
 
@@ -338,7 +339,15 @@ def prelude(plan: Plan, guest: Guest, deadline: Deadline) -> None:
             programs.give(guest, phase, deadline)
             continue
         with step(f"{plan.case.workload}: {phase.name}", who=guest.name):
-            ssh.succeed(guest, phase.command, deadline=deadline.within(phase.limit_seconds))
+            # On the virtual clock its limit is in the guest's seconds, and the host may need more.
+            virtual = guest.record.spec.clock is Clock.VIRTUAL
+            soon = deadline if virtual else deadline.within(phase.limit_seconds)
+            ssh.succeed(guest, phase.command, deadline=soon)
+
+
+def patience(minutes: float, clock: Clock | None) -> float:
+    """Seconds of the host for a boot whose case allows it so many minutes."""
+    return 60 * minutes * (VIRTUAL_PATIENCE if clock is Clock.VIRTUAL else 1)
 
 
 @dataclass(frozen=True)
@@ -406,7 +415,7 @@ def make_programs(plan: Plan, host: Host, limit: Callable[[float], Deadline]) ->
         return
     kernel = plan.all_builds[0]
     quick = _unmeasured(plan, kernel)
-    with _own_cpus(quick, host, limit(0).cancel):
+    with _crash_of(Arm.BEFORE, kernel), _own_cpus(quick, host, limit(0).cancel):
         deadline = limit(UP_SECONDS + sum(phase.limit_seconds for phase in lacking))
         with booted(quick, host, kernel, f"{plan.case_name}-compile", deadline) as (guest, _):
             for phase in lacking:
@@ -537,7 +546,8 @@ def _conduct(
 def _refuse(plan: Plan, run: Run, boots: int) -> None:
     """InputError when a threshold of the case is within one kernel's spread, for so many boots."""
     known = calibration.load(calibration.site(run))
-    refused = calibration.inside(plan.case, boots, known) if known and len(set(plan.kernels)) > 1 else ()
+    deciding = expectation.deciding(plan.case, run.release, [run])
+    refused = calibration.inside(deciding, boots, known) if known and len(set(plan.kernels)) > 1 else ()
     if refused:
         reasons = "; ".join(
             f"{expected.metric}: by {expected.by:g}, but one kernel alone differs by up to {least:.3g}"

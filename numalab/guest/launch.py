@@ -141,6 +141,8 @@ def up(request: GuestRequest, host: Host, deadline: Deadline) -> Guest:
                 console_log = state.folder("logs") / f"hung-{state.stamp()}-{request.name}-{hung + 1}.log"
                 with contextlib.suppress(OSError):
                     console_log.write_text(f"{error.evidence}\n{error}\n")
+                if (state.folder("guests") / request.name).exists():
+                    raise  # it could not be ended, and its QEMU may still run
                 note(f"{error}; begun again (the end of its console: {console_log})")
         return _up(request, host, deadline, BOOT_TRIES - 1)
 

@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable
 
 from numalab.core import state
-from numalab.core.errors import HostError, InputError
+from numalab.core.errors import HostError, InputError, NoRoom
 from numalab.core.log import note, step
 from numalab.core.process import Deadline
 from numalab.guest.guest import Guest
@@ -101,7 +101,7 @@ def _place(guest: Guest, pin: str | None, deadline: Deadline) -> None:
 
 
 def admit(requested: Topology, host: Host, deadline: Deadline) -> None:
-    """HostError when the host lacks memory for this topology; names the largest of its shape that fits."""
+    """NoRoom when the host lacks memory for this topology; names the largest of its shape that fits."""
     free = host.free_memory(deadline)
     if requested.memory > free:
         fits = topology.largest(requested, free)
@@ -110,7 +110,7 @@ def admit(requested: Topology, host: Host, deadline: Deadline) -> None:
             if fits
             else "not even the smallest of this shape fits"
         )
-        raise HostError(
+        raise NoRoom(
             f"{show_size(requested.memory)} of memory requested, {free // MIB}MiB free on the host: {most}",
             field="memory" if fits else "",
         )

@@ -35,10 +35,11 @@ INT3 = re.compile(r"int3: \d{4} \[.*?Code: [^<\n]*\b(?P<trapped>[0-9a-f]{2}) <[0
 """An oops on a breakpoint, and the byte before RIP in memory: the trap leaves RIP behind the breakpoint."""
 BREAKPOINT = "cc"
 FINDING = re.compile(
-    r"WARNING: (CPU|\S+:\d+ at )|INFO: task .* blocked for more than|Out of memory: Killed process|oom-kill:"
+    r"WARNING: (CPU|at |\S+:\d+ at )|INFO: task .* blocked for more than|"
+    r"[Oo]ut of memory: Kill(ed)? process|invoked oom-killer|oom-kill:"
 )
-"""Lines that make a run evidence instead of a data point."""
-SLOW = re.compile(r"BUG: soft lockup|BUG: workqueue lockup|rcu: INFO: rcu_\w+ (self-)?detected")
+"""Lines that make a run evidence instead of a data point, as kernels from 3.2 on print them."""
+SLOW = re.compile(r"BUG: soft lockup|BUG: workqueue lockup|INFO: rcu_\w+ (self-)?detected")
 """The first lines of the kernel's reports of a lockup or stall."""
 BUSY_SECONDS = 30.0
 """Processor time of a boot that made progress: one that halts at once used less than 1 s in its limit of 60

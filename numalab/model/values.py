@@ -22,13 +22,17 @@ from pydantic import (
     model_validator,
 )
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,39}")
+MOST_NAME = 40
+"""Characters of a name."""
+_NAME = re.compile(rf"[a-z0-9][a-z0-9._-]{{0,{MOST_NAME - 1}}}")
 
 
 def check_name(text: str) -> str:
     """Check a name that reaches a path, XML or a command line; returns it. The only such check."""
     if not _NAME.fullmatch(text):
-        raise ValueError(f"{text!r} is not a name: 1 to 40 of a-z 0-9 . _ - and first a letter or digit")
+        raise ValueError(
+            f"{text!r} is not a name: 1 to {MOST_NAME} of a-z 0-9 . _ - and first a letter or digit"
+        )
     return text
 
 

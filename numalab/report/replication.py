@@ -126,6 +126,7 @@ def _row(
         silent=silent,
         positions=found.positions,
         hosts=found.hosts,
+        whole=found.whole,
     )
 
 

@@ -146,15 +146,11 @@ def _kinds(known: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], 
 
 
 def _completed(facts: Mapping[str, Any], every: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """An older run's facts, with LATER filled in from a newer run that agrees with all of them."""
-    newer = next(
-        (
-            other
-            for other in every
-            if all(other.get(key) == value for key, value in facts.items())
-            and any(key in other and key not in facts for key in LATER)
-        ),
-        {},
+    """An older run's facts, with LATER filled in from the most complete run that agrees with all of them."""
+    newer = max(
+        (other for other in every if all(other.get(key) == value for key, value in facts.items())),
+        key=lambda other: sum(key in other for key in LATER),
+        default={},
     )
     return {**facts, **{key: newer[key] for key in LATER if key in newer}}
 

@@ -20,6 +20,8 @@ KSWAPD = "kswapd"
 HUGE_PAGES = 512
 """Base pages of a huge page on x86-64 (2 MiB of 4 KiB)."""
 
+RATE = "per_10_s."
+"""Begins the names of tracepoints' rates among a phase's numbers; see samples.rates."""
 PROFILE = "profile_percent."
 """Prefix, among a phase's own numbers, of a function's share of the profile: a metric, but no table row."""
 
@@ -47,7 +49,7 @@ def phase(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, Coun
 
 def workload_numbers(stdout: str) -> dict[str, float]:
     """The workload's own numbers: `numalab: NAME VALUE` lines of its output. The last value counts."""
-    pairs = re.findall(r"^numalab: ([\w.-]+) (-?[\d.]+(?:e[-+]?\d+)?)$", stdout, re.MULTILINE)
+    pairs = re.findall(r"^numalab: ([\w.-]+) (-?\d+(?:\.\d*)?(?:e[-+]?\d+)?)$", stdout, re.MULTILINE)
     return {name: float(value) for name, value in pairs}
 
 

@@ -35,8 +35,6 @@ PROFILE = "profile.folded"
 """The file in a phase's folder, when a profile was taken; see runs.profile."""
 KERNEL_CONFIG = "kernel.config"
 """The configuration of the kernel that ran; absent when the guest has none."""
-RATE = "per_10_s."
-"""Begins the names of tracepoints' rates among a phase's numbers; see samples.rates."""
 LEAST_SHARE = 0.005
 """The least share of a profile's samples that becomes one of the run's numbers. Smaller functions, and frames
 that perf has no name for, are in PROFILE only."""
@@ -136,7 +134,7 @@ def output(folder: Path, index: int, name: str) -> dict[str, float]:
 def _rates(of: Sequence[runs_samples.Sample]) -> dict[str, float]:
     numbers: dict[str, float] = {}
     for event, rate in runs_samples.rates(of).items():
-        metric = f"{RATE}{event.replace(':', '.')}"
+        metric = f"{counters.RATE}{event.replace(':', '.')}"
         numbers |= {metric: rate.mean, f"{metric}.windows": rate.windows}
         numbers |= {} if rate.error_percent is None else {f"{metric}.error_percent": rate.error_percent}
     return numbers

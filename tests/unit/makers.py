@@ -117,6 +117,8 @@ class FakeShell:
     def __init__(self, says: Callable[[str, bytes | None], tuple[int, str, str]]) -> None:
         self.says = says
         self.commands: list[str] = []
+        self.limits: list[float] = []
+        """Of each command, in seconds."""
 
     def execute(
         self,
@@ -128,6 +130,7 @@ class FakeShell:
     ) -> Result:
         """See numalab.host.ssh.Shell."""
         self.commands.append(command)
+        self.limits.append(deadline.remaining())
         status, out, err = self.says(command, input)
         return Result((command,), status, out, err, 0.0)
 

@@ -342,6 +342,7 @@ def test_a_case_that_does_not_hold_fails_with_its_verdict(cases: Cases) -> None:
         [
             "mine (quick) on 4socket, tcg: *3 and 3 boots: DOES NOT HOLD: *",
             "*numa_pte_updates, touch: falls by a factor of 2: does not hold*",
+            f"*doubt: {judging.UNCONFIRMED[:40]}*",
         ]
     )
     assert "plugin.py" not in result.stdout.str(), "a verdict is no stack of calls"

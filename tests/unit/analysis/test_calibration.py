@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from typing import Any
 
 import numpy as np
@@ -110,25 +111,35 @@ def test_thresholds_inside_the_spread() -> None:
     """100 110 105 95 ± 6.3 %: t(3) = 3.182; a factor of 1.18 is chance with 3 boots of each, 1.07 with 20."""
     known = calibration.of(experiment((100, 110), (105, 95), of=SAME))
     tight, fit = FALLING.model_copy(update={"by": 1.1}), FALLING.model_copy(update={"by": 1.3})
-    ((refused, limit),) = calibration.inside(case(tight, fit), 3, known)
+    ((refused, limit),) = calibration.inside((tight, fit), 3, known)
     assert refused == tight
     assert limit == pytest.approx(math.exp(3.1824 * 0.06274 * math.sqrt(2 / 3)), rel=1e-3)
-    assert calibration.inside(case(tight, fit), 20, known) == ()
+    assert calibration.inside((tight, fit), 20, known) == ()
 
 
 @pytest.mark.parametrize(
     "changes",
     [
         {"by": 1.0},
-        {"by": 1.1, "decides": False},
         {"by": 1.1, "metric": "pgfault"},
         {"by": 1.1, "phase": "work-0"},
     ],
 )
 def test_what_is_no_threshold_or_not_calibrated(changes: dict[str, Any]) -> None:
     known = calibration.of(experiment((100, 200), (50, 300), of=SAME))
-    assert calibration.inside(case(FALLING.model_copy(update={"by": 1.1})), 3, known)
-    assert calibration.inside(case(FALLING.model_copy(update=changes)), 3, known) == ()
+    assert calibration.inside((FALLING.model_copy(update={"by": 1.1}),), 3, known)
+    assert calibration.inside((FALLING.model_copy(update=changes),), 3, known) == ()
+
+
+def test_a_count_that_is_not_whole_is_no_count() -> None:
+    """What a workload computed has no Poisson floor, and no scale where some are 0."""
+    own = FALLING.model_copy(update={"metric": "output:share"})
+    whole, part = calibration.spread([[4, 5, 6]], own), calibration.spread([[0.4, 0.5, 0.6]], own)
+    assert whole
+    assert part
+    assert part.sd == pytest.approx(statistics.stdev(map(math.log, (4, 5, 6))))
+    assert calibration.spread([[0, 0.5, 0.6]], own) is None
+    assert calibration.spread([[0, 5, 6]], own)
 
 
 def test_a_metric_that_few_boots_have_is_not_calibrated() -> None:

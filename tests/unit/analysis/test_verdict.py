@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from numalab.analysis import calibration, expectation, verdict
+from numalab.analysis import calibration, expectation, metrics, verdict
 from numalab.core import paths
 from numalab.core.errors import InputError
 from numalab.model.binding import Binding
@@ -957,6 +957,35 @@ def test_hosts_of_a_spread_experiment_are_blocks() -> None:
     ]
     (one,) = verdict.verdict(pooled).findings
     assert one.drift, "as boots of one host, the step from one to the next looks like a drift"
+
+
+def test_whole_numbers_are_told_from_others_on_several_hosts_too() -> None:
+    runs = [
+        run.model_copy(
+            update={
+                "phases": tuple(
+                    one.model_copy(update={"output": {"share": 0.3 + number}}) for one in run.phases
+                )
+            }
+        )
+        for number, run in enumerate(over_hosts(SLOW_AND_FAST))
+    ]
+    before, after = ([run for run in runs if run.place and run.place.arm is arm] for arm in Arm)
+    parts = metrics.placed(before, after, "output:share", "*")
+    assert parts.hosts
+    assert not parts.whole
+    assert metrics.placed(before, after, "numa_pte_updates", "*").whole
+
+
+def test_what_decides_for_these_runs() -> None:
+    """Not a time under emulation, nor an effect that this release does not have."""
+    other = FALLING.model_copy(update={"releases": "3.*"})
+    time = FALLING.model_copy(update={"metric": "system"})
+    shown = FALLING.model_copy(update={"decides": False})
+    (run, *_) = experiment((100, 110), (105, 95), of=case(FALLING, other, time, shown))
+    assert run.place
+    assert run.emulated
+    assert expectation.deciding(run.place.case, run.release, [run]) == (FALLING,)
 
 
 def test_a_host_with_one_boot_is_no_block() -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from numalab.core.errors import (
     DeadlinePassed,
     GuestError,
     InputError,
+    KernelOops,
     NameTaken,
 )
 from numalab.core.process import Deadline
@@ -55,7 +57,7 @@ from numalab.model.values import Accel, Clock, Phase, SizeClass
 from numalab.model.verdict import Answer, Verdict
 from numalab.runs import record
 from tests.unit import synthetic
-from tests.unit.makers import FORWARDS, FakeHost, FakeShell, kernel_names
+from tests.unit.makers import FORWARDS, FakeHost, FakeShell, kernel_names, record_of, spec
 
 CASE = """
 description: what failed migrations do to the scanner
@@ -421,7 +423,7 @@ def test_a_prelude_on_prepared_disks(preparer: Preparer, tmp_path: Path, deadlin
     path.write_text(REPAIRS)
     plan = make_plan(str(path), SizeClass.QUICK, kernels=("6.1", "6.1"), prepared_disks=True)
     shell: Any = FakeShell(lambda *_: (0, "", ""))
-    shell.name = "repro"
+    shell.name, shell.record = "repro", record_of(spec())
     experiment.prelude(plan.model_copy(update={"disks": {"6.1": synthetic.disks_of("k")}}), shell, deadline)
     assert shell.commands == ["sync && echo 3 > /proc/sys/vm/drop_caches"]
 
@@ -599,6 +601,20 @@ def test_what_the_case_says_is_checked(case: Path, old: str, new: str, message: 
         make_plan(str(case), SizeClass.QUICK)
 
 
+@pytest.mark.parametrize("name", ["My case", "x" * 30, "-x", ""])
+def test_a_case_whose_name_no_guest_can_have(name: str, tmp_path: Path) -> None:
+    """Before kernels are built; the file is named."""
+    path = tmp_path / f"{name}.yml"
+    path.write_text(CASE)
+    with pytest.raises(
+        InputError, match=f"^case {re.escape(str(path))}: .* is no name for guests: rename the file"
+    ):
+        make_plan(str(path), SizeClass.QUICK)
+    longest = tmp_path / f"{'x' * 29}.yml"
+    longest.write_text(CASE)
+    assert make_plan(str(longest), SizeClass.QUICK).case_name == "x" * 29
+
+
 def test_interesting(plan: Plan) -> None:
     assert interesting_phase(plan).name == "touch"
 
@@ -610,14 +626,26 @@ def test_prelude(plan: Plan, lab: Lab, deadline: Deadline) -> None:
         update={"case": case, "case_size": plan.case_size.model_copy(update={"params": {}})}
     )
     shell = FakeShell(lambda *_: (0, "", ""))
-    shell.name = "g"  # type: ignore[attr-defined]
+    shell.name, shell.record = "g", record_of(spec())  # type: ignore[attr-defined]
     experiment.prelude(plan, shell, deadline)  # type: ignore[arg-type]
     assert lab.happened == ["compile-dirtymap in g"]
     assert [words.split()[0] for words in shell.commands] == ["mkfs.btrfs"]
+    assert shell.limits[0] <= 120, "a phase's own limit"
+    shell.record = record_of(spec().model_copy(update={"clock": Clock.VIRTUAL}))  # type: ignore[attr-defined]
+    experiment.prelude(plan, shell, Deadline.after(1000))  # type: ignore[arg-type]
+    assert shell.limits[1] > 900, "on the virtual clock that is in the guest's seconds"
     broken = FakeShell(lambda *_: (1, "", "no space"))
-    broken.name = "g"  # type: ignore[attr-defined]
+    broken.name, broken.record = "g", record_of(spec())  # type: ignore[attr-defined]
     with pytest.raises(CommandFailed, match="no space"):
         experiment.prelude(plan, broken, deadline)  # type: ignore[arg-type]
+
+
+def test_a_crash_while_programs_are_made_names_the_kernel(plan: Plan, lab: Lab) -> None:
+    lab.lacking = [phase for phase in workload_phases(plan) if phase.makes]
+    lab.breaks["up 0"] = KernelOops("guest mine-compile: its kernel says: kernel BUG at mm/a.c:1!")
+    crashed = r"^the before kernel \(6\.1-slowscan-before\) crashed: guest mine-compile: "
+    with pytest.raises(KernelOops, match=crashed):
+        experiment.conduct(plan, FakeHost().real(), 2, limit=Deadline.after, view=Seen())
 
 
 def test_programs_are_made_before_the_first_boot(plan: Plan, lab: Lab) -> None:

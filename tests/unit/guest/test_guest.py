@@ -379,6 +379,19 @@ def test_a_hung_boot_is_begun_again(
     assert host.cpus_stand in kept
 
 
+def test_a_hung_boot_that_cannot_be_ended_is_not_begun_again(
+    host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its QEMU may still run beside the next one; and the name is taken, which would hide the hang."""
+    left = boots(monkeypatch, "hang", "up")
+    monkeypatch.setattr(host, "stop", raises(HostError("libvirt does not answer")))
+    with pytest.raises(BootHung, match="guest g: hung in its boot under emulation"):
+        launch.up(request(), host.real(), deadline)
+    assert left == ["up"]
+    assert "libvirt does not answer" in caplog.text
+    assert guest.names() == ["g"], "for gc"
+
+
 @pytest.mark.parametrize(
     ("stand", "said"),
     [("CPU 0 halted at ff\nCPU 1 halted at ff", "all its CPUs halted"), ("", "CPUs not seen")],

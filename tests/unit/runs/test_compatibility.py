@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import pytest
 
 from numalab.model import topology
@@ -136,6 +138,16 @@ def test_by_hypervisor() -> None:
     groups = compatibility.by_hypervisor([old, other, new])
     assert [[one.id for one in group] for group in groups] == [["old", "new"], ["other"]]
     assert compatibility.by_hypervisor([]) == []
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_runs_of_three_ages_are_of_one_host(order: tuple[int, ...]) -> None:
+    """microcode was recorded first, the machine id later."""
+    facts = {"machine": "vm", "cpu": "EPYC", "cpus": "2"}
+    old, middle, new = facts, {**facts, "microcode": "0x1"}, {**facts, "microcode": "0x1", "machine id": "a"}
+    runs = [run(id=str(number), host=(old, middle, new)[number]) for number in order]
+    assert len(compatibility.by_hypervisor(runs)) == 1
+    assert compatibility.differences(runs) == ()
 
 
 def test_a_hypervisor_in_words() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from numalab.runs.counters import derived, difference, parse, phase, short
+from numalab.runs.counters import derived, difference, parse, phase, short, workload_numbers
 from tests.unit.makers import recorded
 
 NODE0 = "/sys/devices/system/node/node0"
@@ -148,3 +148,9 @@ def test_posted(kernel: str, percent: float) -> None:
     assert derived(found)["page_range_updates"] == found["numa_pte_updates"]
     assert derived(found)["hint_local_percent"] == pytest.approx(percent, abs=1e-4)
     assert found["pgmigrate_success"] == found["numa_pages_migrated"]
+
+
+def test_workload_numbers() -> None:
+    """What only looks like a number is text, as any other line of the workload's."""
+    lines = "numalab: passes 3\nnumalab: rate -1.5e+3\nnumalab: version 1.2.3\nnumalab: passes 4\nnumalab: odd .\n"
+    assert workload_numbers(f"begin\n{lines}end\n") == {"passes": 4.0, "rate": -1500.0}

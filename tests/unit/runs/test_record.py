@@ -188,7 +188,7 @@ def test_rates_of_tracepoints(run: Run, tmp_path: Path) -> None:
     ]
     record.write_samples(tmp_path, 0, "first", taken)
     told = record.read(tmp_path).phase("first").output
-    assert {name: number for name, number in told.items() if name.startswith(record.RATE)} == {
+    assert {name: number for name, number in told.items() if name.startswith(counters.RATE)} == {
         "per_10_s.migrate.mm_migrate_pages": 100.0,
         "per_10_s.migrate.mm_migrate_pages.windows": 2,
         "per_10_s.migrate.mm_migrate_pages.error_percent": 0.0,
