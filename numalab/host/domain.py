@@ -36,6 +36,8 @@ other values have not been measured. While all CPUs are idle, the clock runs as 
 WITHOUT_BACKENDS = {"q35": "pc-q35-5.0", "pc": "pc-i440fx-5.0"}
 """QEMU's last machine types with -numa node,mem=. For later ones libvirt writes a memory backend for each
 node, of size 0 for an empty one, which QEMU refuses (see emulator)."""
+ROOT_BUS_SLOTS = range(0x02, 0x1B)
+"""Slots of q35's root bus that neither its chipset, nor the card, nor libvirt's first root ports take."""
 INSTRUCTION_FILES = ("symbols", "profile")
 """Files in the folder of a guest whose instructions are counted: what the plugin reads when counting begins,
 and what it writes at the end. The plugin's words for them are their names."""
@@ -255,12 +257,13 @@ def _interconnects(topology: Topology) -> Element:
 def _devices(spec: GuestSpec) -> Element:
     """Disks, two consoles, a random source. No graphics and no balloon; USB only when a disk needs it."""
     log = {"path": _log_path(spec), "append": "on"}
-    return E.devices(
+    devices = E.devices(
         *((E.emulator(spec.emulator.path),) if spec.emulator else ()),
         *(_disk(index, disk) for index, disk in enumerate(spec.disks)),
         E.controller(
             type="usb", model="qemu-xhci" if any(disk.bus is Bus.USB for disk in spec.disks) else "none"
         ),
+        E.controller(type="virtio-serial", index="0"),
         # ttyS0 is the kernel's alone and read-only; the interactive console and getty are on hvc0.
         E.serial(E.source(**log), E.target(port="0"), type="file"),
         E.console(E.source(**log), E.target(type="serial", port="0"), type="file"),
@@ -270,6 +273,25 @@ def _devices(spec: GuestSpec) -> Element:
         E.memballoon(model="none"),
         E.rng(E.backend(model="builtin"), model="virtio"),
     )
+    if spec.topology.machine == "q35":
+        _without_root_ports(devices)
+    return devices
+
+
+def _without_root_ports(devices: Element) -> None:
+    """Put the devices on q35's root bus, while there are slots.
+
+    libvirt gives each a root port of its own. The kernel sizes the registers of each port and each device by
+    moving them, which takes an emulated boot some 20 ms each, and while that happens QEMU 10.0 may fail an
+    assertion (docs/decisions.md).
+    """
+    places = [
+        *devices.xpath("disk[target/@bus='virtio']"),
+        *devices.xpath("controller[@type='virtio-serial' or @type='usb' and @model!='none']"),
+        *devices.xpath("rng"),
+    ]
+    for device, slot in zip(places, ROOT_BUS_SLOTS, strict=False):
+        device.append(E.address(type="pci", domain="0x0000", bus="0x00", slot=f"{slot:#04x}", function="0x0"))
 
 
 def _disk(index: int, disk: DiskFile) -> Element:

@@ -186,6 +186,19 @@ def test_the_card_is_on_a_slot_that_no_disk_gets(machine: str, place: str) -> No
     assert place in domain_xml(spec(catalog.topology("uma-2g").model_copy(update={"machine": machine})))
 
 
+@pytest.mark.parametrize("disks", [1, 30])
+def test_devices_are_on_the_root_bus_of_q35_while_there_are_slots(disks: int) -> None:
+    """libvirt gives the others root ports."""
+    guest_spec = spec("4socket")
+    many = tuple(guest_spec.disks[0].model_copy(update={"serial": f"d{n}"}) for n in range(disks))
+    places = find(guest_spec.model_copy(update={"disks": many}), "devices//address")
+    slots = [int(place["slot"], 16) for place in places]
+    assert len(slots) == min(disks + 2, 25), "and a console and a random source"
+    assert len({*slots}) == len(slots)
+    assert not {0x00, 0x01, 0x1B, 0x1C, 0x1D, 0x1F} & {*slots}
+    assert not find(spec("uma-2g"), "devices//address"), "pc has no root ports"
+
+
 def test_owner() -> None:
     assert [find(CASES[name], "seclabel") for name in ("4socket-tcg", "4socket-kvm")] == [
         [],
