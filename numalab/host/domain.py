@@ -286,9 +286,9 @@ def _without_root_ports(devices: Element) -> None:
     assertion (docs/decisions.md).
     """
     places = [
-        *devices.xpath("disk[target/@bus='virtio']"),
-        *devices.xpath("controller[@type='virtio-serial' or @type='usb' and @model!='none']"),
-        *devices.xpath("rng"),
+        *(disk for disk in devices.findall("disk") if disk.find("target[@bus='virtio']") is not None),
+        *(one for one in devices.findall("controller") if one.get("model") != "none"),
+        *devices.findall("rng"),
     ]
     for device, slot in zip(places, ROOT_BUS_SLOTS, strict=False):
         device.append(E.address(type="pci", domain="0x0000", bus="0x00", slot=f"{slot:#04x}", function="0x0"))
