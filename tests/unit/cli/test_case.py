@@ -33,7 +33,7 @@ from numalab.runs import index as run_index
 from numalab.runs import record
 from tests.unit import synthetic
 from tests.unit.cli.conftest import LabPy
-from tests.unit.makers import FORWARDS, FakeShell, kernel_names
+from tests.unit.makers import FORWARDS, FakeShell, kernel_names, record_of, spec
 
 BEFORE = (1_557_000, 1_721_000, 1_590_000)
 AFTERS = {
@@ -534,7 +534,7 @@ class Prepared(FakeShell):
         super().__init__(self.answer)
         self.reply = says
         self.name, self.ended, self.kept = "", 0, b""
-        self.record = SimpleNamespace(image_id="e" * 16, kept=True)
+        self.record = record_of(spec(), image_id="e" * 16)
         self.ssh: object = SimpleNamespace(copy=lambda *, source, target, deadline: Path(target).touch())
 
     def answer(self, command: str, input: bytes | None) -> tuple[int, str, str]:
