@@ -233,17 +233,17 @@ def shifts(case: str, boots: int, words: Sequence[str], values: Sequence[int]) -
 
 
 def clocks(
-    case: str, boots: int, words: Sequence[str], clock: Sequence[str], loads: Sequence[str], again: bool
+    case: str, boots: int, words: Sequence[str], chosen: Sequence[str], loads: Sequence[str], again: bool
 ) -> Iterator[list[Run]]:
     """Run the case once for each clock and load; print the table so far after each, and yield the runs."""
     table = [HEAD]
-    for which in clock:
+    for clock in chosen:
         for host in loads:
             with load(host):
-                runs = experiment(case, boots, which, words)
+                runs = experiment(case, boots, clock, words)
                 place = runs[0].place
                 repeat = ["--seed", str(place.seed), *words] if again and place else []
-                repeated = experiment(case, boots, which, repeat) if repeat else []
+                repeated = experiment(case, boots, clock, repeat) if repeat else []
             table += rows(runs, repeated)
             print("\n".join(aligned(table, left=6)), flush=True)
             yield [*runs, *repeated]
@@ -273,15 +273,12 @@ def main() -> None:
         known = rates.read(rates.BOOTS)
         if unknown := {*options.case} - {one.judged.case_name for one in known}:
             parser.error(f"benchmarks/{rates.BOOTS.name} has no boots of {', '.join(sorted(unknown))}")
-        chosen = [one for one in known if not options.case or one.judged.case_name in options.case]
-        print("\n".join(aligned([KEPT, *kept(chosen, options.busy)], left=6)))
+        wanted = [one for one in known if not options.case or one.judged.case_name in options.case]
+        print("\n".join(aligned([KEPT, *kept(wanted, options.busy)], left=6)))
         return
     if options.stored:
-        print(
-            "\n".join(
-                aligned([HEAD, *(row for name in options.case for row in rows(stored(name), []))], left=6)
-            )
-        )
+        table = [row for name in options.case for row in rows(stored(name), [])]
+        print("\n".join(aligned([HEAD, *table], left=6)))
         return
     if len(options.case) != 1:
         parser.error("one case at a time, or --stored, or --kept")
@@ -289,9 +286,9 @@ def main() -> None:
     if options.shift:
         done = shifts(case, options.boots, words, [int(value) for value in options.shift.split(",")])
     else:
-        which = [options.clock] if options.clock else [clock.value for clock in Clock]
+        chosen = [options.clock] if options.clock else [clock.value for clock in Clock]
         loads = [options.load] if options.load else LOADS
-        done = clocks(case, options.boots, words, which, loads, options.again)
+        done = clocks(case, options.boots, words, chosen, loads, options.again)
     for runs in done:
         for run in runs if options.shift or options.discard else ():
             shutil.rmtree(state.folder("runs") / run.id)

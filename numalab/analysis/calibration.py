@@ -189,10 +189,8 @@ def spread(groups: Sequence[Sequence[float]], expected: Expectation) -> Spread |
     the first, whose mean takes a degree of freedom too.
     """
     values, kind = [value for group in groups for value in group], metrics.kind(expected.metric)
-    share, counts = (
-        kind is Kind.SHARE,
-        kind is Kind.COUNT and all(float(value).is_integer() for value in values),
-    )
+    share = kind is Kind.SHARE
+    counts = kind is Kind.COUNT and metrics.whole_numbers(values)
     free = len(values) - len(groups)
     if free < effect.LEAST_BOOTS - 1 or min(values) < 0 or (share and max(values) > 100):
         return None

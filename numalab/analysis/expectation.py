@@ -118,7 +118,7 @@ def with_values(
     values, fewest = [*before, *after], min(len(before), len(after))
     share = kind is Kind.SHARE
     if whole is None:
-        whole = all(float(value).is_integer() for value in values)
+        whole = metrics.whole_numbers(values)
     counts = kind is Kind.COUNT and whole
     halves = [
         name

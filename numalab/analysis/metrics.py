@@ -431,6 +431,11 @@ def _of_builds(kept: Sequence[tuple[float, Run]]) -> list[tuple[float, float]]:
     return [(fmean(number for number, _ in of), fmean(boot for _, boot in of)) for of in builds.values()]
 
 
+def whole_numbers(values: Iterable[float]) -> bool:
+    """Whether all are whole, as what was counted is."""
+    return all(float(value).is_integer() for value in values)
+
+
 def placed(before: Sequence[Run], after: Sequence[Run], metric: str, pattern: str) -> Placed:
     """The values of both sides, and where their boots stood. Of several builds: see _of_builds."""
     places = [run.place for run in (*before, *after)]
@@ -439,7 +444,7 @@ def placed(before: Sequence[Run], after: Sequence[Run], metric: str, pattern: st
         [(number, run) for run in side if (number := value(run, metric, pattern)) is not None]
         for side in (before, after)
     ]
-    whole = all(float(number).is_integer() for side in kept for number, _ in side)
+    whole = whole_numbers(number for side in kept for number, _ in side)
     if single and all(place and place.block for place in places):
         first, second = ([number for number, _ in side] for side in kept)
         here, there = ([run.place.block for _, run in side if run.place] for side in kept)

@@ -313,12 +313,17 @@ def _kernel(run: Run) -> Traits:
     return {"name": {"": run.kernel}, "build": {"": run.guest.kernel_hash}, "release": {"": run.release}}
 
 
+def _judged_by(sides: Sides) -> tuple[str, list[Run]]:
+    """What says which expectations decide: the release of the kernel "after", and all runs."""
+    runs = [run for side in sides.values() for run in side]
+    return next((run.release for run in sides[Arm.AFTER]), ""), runs
+
+
 def _measured(expected: Expectation, sides: Sides) -> expectation.MeasuredExpectation:
     """An expectation with the values of the boots that have one."""
     found = metrics.placed(sides[Arm.BEFORE], sides[Arm.AFTER], expected.metric, expected.phase)
     kind = metrics.kind(expected.metric)
-    release = next((run.release for run in sides[Arm.AFTER]), "")
-    runs = [run for side in sides.values() for run in side]
+    release, runs = _judged_by(sides)
     unfit = metrics.no_evidence(expected.metric, expected.cost, runs)
     foreign = (
         f"expected of releases {expected.releases}, this is {release}"
@@ -520,8 +525,7 @@ def _about_thresholds(run: Run, sides: Sides, known: Calibration | None) -> list
     """Doubts about thresholds within the calibrated spread, or about a missing calibration."""
     assert run.place is not None
     fewest = min(map(len, sides.values()))
-    runs = [one for side in sides.values() for one in side]
-    release = next((one.release for one in sides[Arm.AFTER]), "")
+    release, runs = _judged_by(sides)
     deciding = expectation.deciding(run.place.case, release, runs)
     if known is None:
         return ["not calibrated on this machine: how far A is from A is not known (lab.py calibrate)"]

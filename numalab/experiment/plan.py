@@ -157,13 +157,14 @@ def _guests_name(case: str) -> str:
     """The name of a case, which is its file's and which its guests' names begin with. InputError."""
     name = Path(case).name.removesuffix(".yml")
     try:
-        return check_name(f"{name}{LONGEST_ENDING}").removesuffix(LONGEST_ENDING)
+        check_name(f"{name}{LONGEST_ENDING}")
     except ValueError:
         most = MOST_NAME - len(LONGEST_ENDING)
         raise InputError(
             f"case {case}: {name!r} is no name for guests: rename the file: 1 to {most} of a-z 0-9 . _ -"
             " before .yml, and first a letter or digit"
         ) from None
+    return name
 
 
 def _on_prepared_disks(plan: Plan) -> Plan:

@@ -193,6 +193,11 @@ def _own_cpus(plan: Plan, host: Host, stop: threading.Event) -> Iterator[None]:
         yield
 
 
+def patience(minutes: float, clock: Clock | None) -> float:
+    """Seconds of the host for a boot whose case allows it so many minutes."""
+    return 60 * minutes * (VIRTUAL_PATIENCE if clock is Clock.VIRTUAL else 1)
+
+
 @contextmanager
 def _too_late(boot: ExperimentBoot, size: SizeClass, minutes: float, deadline: Deadline) -> Iterator[None]:
     """Name the limit that a boot exceeded, and where it is set."""
@@ -343,11 +348,6 @@ def prelude(plan: Plan, guest: Guest, deadline: Deadline) -> None:
             virtual = guest.record.spec.clock is Clock.VIRTUAL
             soon = deadline if virtual else deadline.within(phase.limit_seconds)
             ssh.succeed(guest, phase.command, deadline=soon)
-
-
-def patience(minutes: float, clock: Clock | None) -> float:
-    """Seconds of the host for a boot whose case allows it so many minutes."""
-    return 60 * minutes * (VIRTUAL_PATIENCE if clock is Clock.VIRTUAL else 1)
 
 
 @dataclass(frozen=True)

@@ -320,8 +320,8 @@ def _log_path(spec: GuestSpec) -> str:
 
 
 def _network(spec: GuestSpec) -> tuple[str, ...]:
-    # libvirt does not know of this card and assigns slots from the low end: on pc up to 0x1d with 25 disks,
-    # on q35 a few of pcie.0, where 0x1f is taken.
+    # libvirt does not know of this card. On pc it assigns slots from the low end, up to 0x1d with 25 disks.
+    # On q35 the card's is none of ROOT_BUS_SLOTS, and 0x1f is taken.
     bus, slot = ("pcie.0", "0x1c") if spec.topology.machine == "q35" else ("pci.0", "0x1f")
     # When restricted, QEMU still answers DHCP, without a router or a name server, so nothing waits for one.
     restrict = "off" if spec.network else "on"

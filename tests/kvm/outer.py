@@ -41,10 +41,9 @@ GROUPS = ("python", "guests")
 NOT_NEEDED = re.compile(r"xfsprogs|libxml2-utils|git")
 """Packages of these groups that no test in the machine takes."""
 CPU = "EPYC-v4,+svm,+npt,+vgif"
-NODES = (("0-1", "4608M"), ("2-3", "4608M"))
-"""The machine's nodes: CPUs and memory of each. Two, so that there is something to bind guests to."""
-VCPUS = 4
-MEMORY = "9G"
+VCPUS, MEMORY_MIB = 4, 9 * 1024
+NODES = 2
+"""They share CPUs and memory equally. Two, so that there is something to bind guests to."""
 LEAST_QEMU = 8
 """With 10.0.2 the lab was seen to run; 7.2 has no vGIF."""
 NO_SSH = 255
@@ -269,10 +268,12 @@ class Outer:
 
 
 def _numa() -> Iterator[str]:
-    """QEMU's words for NODES."""
-    for number, (cpus, memory) in enumerate(NODES):
-        yield from ("-object", f"memory-backend-ram,id=m{number},size={memory}")
-        yield from ("-numa", f"node,nodeid={number},cpus={cpus},memdev=m{number}")
+    """QEMU's words for the machine's CPUs, memory and nodes."""
+    yield from ("-smp", f"{VCPUS},sockets={NODES}", "-m", f"{MEMORY_MIB}M")
+    cpus = VCPUS // NODES
+    for node in range(NODES):
+        yield from ("-object", f"memory-backend-ram,id=m{node},size={MEMORY_MIB // NODES}M")
+        yield from ("-numa", f"node,nodeid={node},cpus={node * cpus}-{node * cpus + cpus - 1},memdev=m{node}")
 
 
 @contextmanager
@@ -292,7 +293,6 @@ def machine(kernels: Sequence[str], deadline: Deadline) -> Iterator[Outer]:
                 [
                     *("nice", "-n", "10", need(*QEMU)),
                     *("-accel", "tcg,thread=multi", "-machine", "q35,sata=off", "-cpu", CPU),
-                    *("-smp", f"{VCPUS},sockets={len(NODES)}", "-m", MEMORY),
                     *_numa(),
                     *("-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-serial", "stdio"),
                     *("-kernel", root / "vmlinuz", "-initrd", root / "initrd.img", "-append"),

@@ -226,6 +226,44 @@ def test_evidence_is_in_the_report(tmp_path: Path) -> None:
     assert "GuestLost: guest g: SSH is lost\n[ 1.0] its last words" in output
 
 
+HOSTS = """
+from types import SimpleNamespace
+import pytest
+from numalab.core.errors import HostError
+from tests.unit.makers import FakeHost
+
+class Silent(FakeHost):
+    def free_memory(self, deadline):
+        raise HostError("libvirt does not answer")
+
+@pytest.fixture
+def lab(request):
+    return SimpleNamespace(host=getattr(request, "param", None))
+
+@pytest.mark.parametrize("lab", [FakeHost(free=0)], indirect=True)
+def test_small(lab, guest): pass
+
+@pytest.mark.parametrize("lab", [Silent()], indirect=True)
+def test_silent(lab, guest): pass
+"""
+
+
+def test_a_guest_that_does_not_fit_is_skipped_and_a_silent_libvirt_is_an_error(
+    pytester: pytest.Pytester,
+) -> None:
+    """A skip would let a run pass in which nothing was tested."""
+    for folder in ("topologies", "kernels"):
+        (pytester.path / folder).symlink_to(paths.ROOT / folder)
+    pytester.makepyfile(HOSTS)
+    result = pytester.runpytest_inprocess(
+        "-rs", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"
+    )
+    result.assert_outcomes(skipped=1, errors=1)
+    result.stdout.fnmatch_lines(
+        ["*HostError: libvirt does not answer*", "*4socket (* GiB) does not fit this host: *"]
+    )
+
+
 CASE = """
 description: what failed migrations do to the scanner
 source: slowscan-lkml-2015.txt
