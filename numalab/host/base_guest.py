@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from numalab.core.errors import HostError, LabError
+from numalab.core.errors import DeadlinePassed, HostError, LabError
 from numalab.core.process import Deadline, Result, ends_with_us, need, run
 from numalab.host import ansible
 from numalab.host.remote import free_port
@@ -111,7 +111,10 @@ def _reached(name: str, port: int, key: Path, scratch: Path, qemu: Future[Result
         if qemu.done():
             qemu.result()  # raises what QEMU ended with, if it did not end by itself
             raise HostError(f"image {name}: the base switched itself off before it could be reached")
-        keys = [line.split() for line in run(scan, deadline=deadline, check=False).stdout.splitlines()]
+        shown = ""
+        with contextlib.suppress(DeadlinePassed):  # the check above names the wait
+            shown = run(scan, deadline=deadline, check=False).stdout
+        keys = [line.split() for line in shown.splitlines()]
         known_hosts.write_text(
             "".join(f"numalab {words[1]} {words[2]}\n" for words in keys if len(words) == 3)
         )
