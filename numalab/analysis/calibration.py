@@ -35,7 +35,7 @@ PARTS = ("workload", "disks", "append")
 SIZE_PARTS = ("params", "sysctls", "knobs")
 
 
-LATER: dict[str, str] = {"machine_id": "", "clock": Clock.HOST}
+LATER: dict[str, object] = {"machine_id": "", "clock": Clock.HOST, "ready": False, "prepared": False}
 """Facts of a site that older calibrations lack, and what they then were."""
 
 
@@ -54,6 +54,10 @@ class Site(Value):
     """The name of the machine that runs the guests."""
     machine_id: str = ""
     """Tells machines of one name apart; '' for older runs, which lack it."""
+    ready: bool = False
+    """Whether guests began from ready states, which scatter less than boots."""
+    prepared: bool = False
+    """Whether they began on prepared disks."""
 
     def older(self) -> Site:
         """The same site, as an older lab recorded it."""
@@ -123,7 +127,12 @@ def site(run: Run) -> Site:
     here = plan(
         run.place.case_name, run.place.case, run.size, spec.topology, spec.accel, run.host.get("machine", "")
     )
-    later = {"machine_id": run.host.get("machine id", ""), "clock": spec.clock}
+    later = {
+        "machine_id": run.host.get("machine id", ""),
+        "clock": spec.clock,
+        "ready": bool(run.guest.ready_state),
+        "prepared": bool(run.prepared),
+    }
     return here.model_copy(update=later)
 
 

@@ -515,6 +515,8 @@ def calibrate(
     clock: ClockOption = "auto",
     pin: PinOption = "auto",
     huge_pages: HugePagesOption = None,
+    ready: ReadyOption = False,
+    prepared_disks: PreparedDisksOption = False,
     uri: Uri = None,
 ) -> None:
     """Measure how far boots of one kernel differ on this host. A case's thresholds must lie outside."""
@@ -534,6 +536,8 @@ def calibrate(
         clock,
         pin=pin,
         huge_pages=huge_pages,
+        ready=ready,
+        prepared_disks=prepared_disks,
     )
     outcome = _conduct(plan, boots or plan.case_size.boots, uri)
     spreads = calibration.of([run for run, _ in outcome.runs])

@@ -191,6 +191,14 @@ def _from_ready_states(plan: Plan) -> Plan:
     ):
         if wrong:
             raise InputError(f"case {plan.case_name}: from ready states: not with {why}", field=field)
+    for kernel in plan.kernels:
+        # Others that are too old are known by their builds (guest.ready).
+        if kernel.era and kernel.era.random_seed:
+            raise InputError(
+                f"case {plan.case_name}: from ready states: not with kernel {kernel.name}: a restored guest"
+                " of its day cannot be given random numbers of its own",
+                field="ready",
+            )
     return plan.model_copy(update={"ready": True, "clock": Clock.HOST, "pin": binding.OFF})
 
 

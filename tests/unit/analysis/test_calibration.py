@@ -205,6 +205,11 @@ def shrunk() -> Topology:
     return scale(spec("4socket").topology, vcpus=8)
 
 
+def restored() -> Run:
+    run = boot(Arm.AFTER, 0, {})
+    return run.model_copy(update={"guest": run.guest.model_copy(update={"ready_state": "a1"})})
+
+
 @pytest.mark.parametrize(
     "other",
     [
@@ -220,8 +225,20 @@ def shrunk() -> Topology:
             {},
             of=case(sizes={"quick": QUICK.model_copy(update={"knobs": {"scan_size_mb": "1"}})}),
         ),
+        restored(),
+        boot(Arm.AFTER, 0, {}, prepared=("make",)),
     ],
-    ids=["accelerator", "topology", "scaled", "host", "command line", "workload", "knobs"],
+    ids=[
+        "accelerator",
+        "topology",
+        "scaled",
+        "host",
+        "command line",
+        "workload",
+        "knobs",
+        "ready states",
+        "prepared disks",
+    ],
 )
 def test_another_site_is_not_calibrated(other: Run) -> None:
     known = calibration.of(experiment((100, 110), (105, 95), of=SAME))

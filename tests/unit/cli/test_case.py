@@ -518,6 +518,10 @@ def test_calibrate(lab_py: LabPy, case: str, conducted: dict[str, Any]) -> None:
     assert calibration.Calibration.model_validate_json(kept.read_text()).kernel == "6.1"
     lab_py("calibrate", case, "--kernel", "6.12")
     assert kernel_names(conducted["plan"]) == ("6.12", "6.12")
+    lab_py("calibrate", case, "--ready")
+    assert (conducted["plan"].ready, conducted["plan"].prepared_disks) == (True, False)
+    lab_py("calibrate", "xfsrepair", "--prepared-disks")
+    assert (conducted["plan"].ready, conducted["plan"].prepared_disks) == (False, True)
 
 
 def test_a_calibration_has_an_end(lab_py: LabPy, case: str, conducted: dict[str, Any]) -> None:

@@ -297,6 +297,13 @@ def test_what_ready_states_exclude(case: Path, choice: dict[str, Any], why: str,
     assert raised.value.field == field
 
 
+def test_a_kernel_too_old_for_ready_states(case: Path) -> None:
+    """Known by its era before anything is built."""
+    with pytest.raises(InputError, match=r"from ready states: not with kernel 4\.0: ") as raised:
+        make_plan(str(case), SizeClass.QUICK, ready=True, kernels=("6.1", "4.0"))
+    assert raised.value.field == "ready"
+
+
 class Preparer:
     """Replaces preparation.disks."""
 
