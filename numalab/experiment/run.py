@@ -433,6 +433,7 @@ def _settled(plan: Plan, host: Host, deadline: Deadline) -> Plan:
             " time, or the virtual clock",
             field="side_by_side",
         )
+    accelerator.warn(probe, clock, plan.case_name)
     room = min(host.cpus(deadline), host.free_memory(deadline) // scaled_topology(plan).memory)
     chosen = {
         "probe": probe,

@@ -333,8 +333,8 @@ def _make(
         ready_state=saved.key if saved else "",
         prepared=prepared,
     )
-    if spec.caveat:
-        note(f"{spec.caveat} (TCG: {probe.reason})", who=request.name)
+    if request.probe is None:  # else whoever chose it has warned
+        accelerator.warn(probe, clock, request.name)
     (place / "known_hosts").write_text(f"numalab {base.file('host_key.pub').read_text()}")
     (place / "known_hosts").chmod(0o600)
     guest = Guest(record, host)

@@ -107,6 +107,8 @@ def _keyed(
     """The request with its accelerator chosen, and the key of its state: a checksum of a domain like the
     guest's, of the contents of its files, and of what runs it."""
     probe = request.probe or accelerator.choose(request.accel, Path(boot.kernel or ""), deadline, host.where)
+    if request.probe is None:
+        accelerator.warn(probe, Clock.HOST, request.name)
     request = request.model_copy(update={"probe": probe, "savable": True})
     shape = kernel_boot.fitted(request.kernel, request.shape)
     files = [Path(path) for path in (boot.kernel, boot.initrd) if path]

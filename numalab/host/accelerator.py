@@ -28,7 +28,7 @@ from numalab.core.process import Deadline, need
 from numalab.host.domain import ICOUNT, TCG_MODEL
 from numalab.host.machine import USER_HZ, qemu_process
 from numalab.host.remote import HERE, Where
-from numalab.model.values import Accel, Clock, Stored, jsonable
+from numalab.model.values import Accel, Clock, Stored, caveat, jsonable
 
 PROBE_RULE = "by progress"
 """A part of what a probe is kept under. Change it with the rule by which a KVM is called broken."""
@@ -97,6 +97,12 @@ def choose(accel: str, kernel: Path, deadline: Deadline, where: Where = HERE) ->
     if accel == "kvm" and probe.accel is not Accel.KVM:
         raise HostError(f"accelerator kvm: {probe.reason}; use tcg or auto", field="accelerator")
     return probe
+
+
+def warn(probe: Probe, clock: Clock, who: str) -> None:
+    """Log what a reader must know of measurements by them; nothing under KVM."""
+    if about := caveat(probe.accel, clock):
+        note(f"{about} (TCG: {probe.reason})", who=who)
 
 
 def choose_clock(
