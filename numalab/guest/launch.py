@@ -41,7 +41,7 @@ from numalab.guest.start import start
 from numalab.host import accelerator, emulator, image, instructions, qemu_user, ssh
 from numalab.host import disks as host_disks
 from numalab.host import saved as saved_file
-from numalab.host.domain import CMDLINE, restored_xml
+from numalab.host.domain import CMDLINE, VIRTUAL_CMDLINE, restored_xml
 from numalab.host.hypervisor import Host
 from numalab.host.image import Image
 from numalab.host.remote import Where, free_port, part_prefix
@@ -307,7 +307,7 @@ def _make(
         accel=probe.accel,
         clock=clock,
         seed=request.seed,
-        boot=compose_boot(request, saved.name if saved else request.name, shape, base, boot, there),
+        boot=compose_boot(request, saved.name if saved else request.name, shape, base, boot, there, clock),
         disks=_make_disks(request, root, shape.disks, place, where, deadline),
         ssh_port=request.ssh_port or free_port(where),
         directory=str(place),
@@ -381,11 +381,18 @@ def _init(request: GuestRequest, base: Image) -> Init:
 
 
 def compose_boot(
-    request: GuestRequest, name: str, shape: Topology, base: Image, boot: Boot, there: dict[Path, Path]
+    request: GuestRequest,
+    name: str,
+    shape: Topology,
+    base: Image,
+    boot: Boot,
+    there: dict[Path, Path],
+    clock: Clock,
 ) -> Boot:
     """The boot with its files' paths on the hypervisor and the whole command line, which has the guest's
     name or that of the guest whose saved state it begins from."""
     words = [f"root={base.root} rw {CMDLINE} {provision.HOSTNAME}{name}"]
+    words += [VIRTUAL_CMDLINE] if clock is Clock.VIRTUAL else []
     words += [f"numa=fake={shape.fake}"] if shape.fake else []
     if _init(request, base) is Init.LAB:
         words += [image.INIT_WORD, *([image.ROUTE_WORD] if request.network else [])]

@@ -121,7 +121,7 @@ def _keyed(
         topology_name="",
         accel=probe.accel,
         boot=launch.compose_boot(
-            request, "ready", shape, base, boot, {path: path for path in files}
+            request, "ready", shape, base, boot, {path: path for path in files}, Clock.HOST
         ).model_copy(update={"kernel": "/kernel", "initrd": "/initrd" if boot.initrd else None}),
         disks=(disk, *(disk.model_copy(update={"serial": one.name, "bus": one.bus}) for one in shape.disks)),
         ssh_port=1,

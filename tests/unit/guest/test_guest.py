@@ -161,12 +161,21 @@ def test_what_runs_first(changes: dict[str, Any], words: list[str]) -> None:
 
     def composed(image: Image) -> list[str]:
         boot = Boot(name="x", cmdline="quiet")
-        words = launch.compose_boot(asked, "one", SHAPE, image, boot, {}).cmdline.split()
+        words = launch.compose_boot(asked, "one", SHAPE, image, boot, {}, Clock.HOST).cmdline.split()
         return [word for word in words if word.startswith(("init=", "numalab."))]
 
     assert composed(base) == words
     older = base.model_copy(update={"inputs": {}})
     assert composed(older) == [], "an image of before the lab had an init"
+
+
+@pytest.mark.parametrize(("clock", "left_out"), [(Clock.HOST, False), (Clock.VIRTUAL, True)])
+def test_what_a_boot_on_the_virtual_clock_leaves_out(
+    host: FakeHost, deadline: Deadline, monkeypatch: pytest.MonkeyPatch, clock: Clock, left_out: bool
+) -> None:
+    monkeypatch.setattr(accelerator, "choose_clock", lambda *_: clock)
+    made = launch.up(request(), host.real(), deadline)
+    assert ("initcall_blacklist=trace_eval_init" in made.record.spec.boot.cmdline.split()) is left_out
 
 
 def test_a_guest_there_boots_what_was_pushed(
