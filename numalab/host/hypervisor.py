@@ -50,7 +50,9 @@ TRANSFER_SECONDS = 180.0
 """Time limit for saving or restoring a domain: all the memory that the guest has touched."""
 LIBVIRTD_SECONDS = 10.0
 """Time limit for a libvirtd that we started to listen."""
-LIBVIRT_SOCKET = Path("/run/libvirt/libvirt-sock")
+SOCKETS = (Path("/run/libvirt/libvirt-sock"), Path("/run/libvirt/virtqemud-sock"))
+"""Where libvirt listens: its one daemon, libvirtd, or of several virtqemud."""
+DAEMON_PATH = "/usr/sbin:/usr/bin"
 GONE = (libvirt.VIR_ERR_NO_DOMAIN, libvirt.VIR_ERR_OPERATION_INVALID)
 """libvirt's errors for a domain that has ended: not found, or not running."""
 QEMU_LOG_BYTES = 16 * KIB
@@ -363,10 +365,10 @@ def answer(uri: str, call: Callable[[], T], deadline: Deadline, *, seconds: floa
 
 
 def connect(uri: str | None, deadline: Deadline) -> Host:
-    """Open a connection. Starts libvirtd where root has no init that does so. Raises HostError."""
+    """Open a connection. Starts libvirt's daemons where root has no init that does so. Raises HostError."""
     uri = uri or default_uri()
     ours_to_start = uri == "qemu:///system" and os.geteuid() == 0 and not Path("/run/systemd/system").exists()
-    if ours_to_start and not LIBVIRT_SOCKET.exists():
+    if ours_to_start and not _listens():
         _start_daemons(deadline)
 
     def open_it() -> Any:
@@ -391,17 +393,33 @@ def connect(uri: str | None, deadline: Deadline) -> Host:
 
 
 def _start_daemons(deadline: Deadline) -> None:
-    """Start virtlogd, which writes console logs, and libvirtd. Both stay, as under an init."""
+    """Start virtlogd, which writes console logs, and libvirtd; where there is none, virtqemud, and for
+    storage pools virtstoraged. They stay, as under an init."""
     Path("/run/libvirt").mkdir(exist_ok=True)
     _kvm_for_qemu()
-    for daemon, pid in (("virtlogd", "/run/virtlogd.pid"), ("libvirtd", "/run/libvirtd.pid")):
-        path = shutil.which(daemon, path="/usr/sbin:/usr/bin")
+    for daemon, path in _daemons().items():
         if not path:
             raise HostError(f"{daemon} is not installed: {packages.mend('libvirt-daemon-system')}")
-        _start_daemon(path, Path(pid), deadline)
+        _start_daemon(path, Path(f"/run/{daemon}.pid"), deadline)
     until = time.monotonic() + LIBVIRTD_SECONDS
-    while not LIBVIRT_SOCKET.exists() and time.monotonic() < until:
+    while not _listens() and time.monotonic() < until:
         deadline.pause(0.1)
+
+
+def _listens() -> bool:
+    return any(socket.exists() for socket in SOCKETS)
+
+
+def _daemons() -> dict[str, str | None]:
+    """The daemons that a guest takes, in order, with their programs' paths; None for one that is missing."""
+    paths = {
+        name: shutil.which(name, path=DAEMON_PATH)
+        for name in ("virtlogd", "libvirtd", "virtqemud", "virtstoraged")
+    }
+    several = paths["virtqemud"] and not paths["libvirtd"]
+    names = ["virtlogd", "virtqemud"] if several else ["virtlogd", "libvirtd"]
+    names += ["virtstoraged"] if several and paths["virtstoraged"] else []
+    return {name: paths[name] for name in names}
 
 
 def _start_daemon(path: str, pid_file: Path, deadline: Deadline) -> None:

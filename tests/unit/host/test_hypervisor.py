@@ -346,7 +346,7 @@ def no_init(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     socket.touch()
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(Path, "exists", lambda path: str(path) != "/run/systemd/system" and exists(path))
-    monkeypatch.setattr(hypervisor, "LIBVIRT_SOCKET", socket)
+    monkeypatch.setattr(hypervisor, "SOCKETS", (socket,))
     monkeypatch.setattr(hypervisor, "_start_daemons", lambda _deadline: started.append("libvirtd"))
     return started
 
@@ -378,6 +378,34 @@ def test_a_libvirtd_that_never_listens_is_an_error_with_a_hint(
     with pytest.raises(HostError, match=r"Connection refused: lab\.py doctor tells more"):
         connect("qemu:///system", deadline)
     assert no_init
+
+
+@pytest.mark.parametrize(
+    ("installed", "started"),
+    [
+        (("virtlogd", "libvirtd", "virtqemud", "virtstoraged"), ["virtlogd", "libvirtd"]),
+        (("virtlogd", "virtqemud", "virtstoraged"), ["virtlogd", "virtqemud", "virtstoraged"]),
+        (("virtlogd", "virtqemud"), ["virtlogd", "virtqemud"]),
+    ],
+)
+def test_libvirt_of_one_daemon_or_of_several(
+    monkeypatch: pytest.MonkeyPatch,
+    program: Program,
+    tmp_path: Path,
+    installed: tuple[str, ...],
+    started: list[str],
+) -> None:
+    for name in installed:
+        program(name, "exit")
+    monkeypatch.setattr(hypervisor, "DAEMON_PATH", str(tmp_path / "bin"))
+    assert list(hypervisor._daemons()) == started
+    assert all(hypervisor._daemons().values())
+
+
+def test_no_libvirt(monkeypatch: pytest.MonkeyPatch, program: Program, tmp_path: Path) -> None:
+    program("virtlogd", "exit")
+    monkeypatch.setattr(hypervisor, "DAEMON_PATH", str(tmp_path / "bin"))
+    assert hypervisor._daemons()["libvirtd"] is None
 
 
 def test_a_daemon_that_ended_does_not_run(tmp_path: Path) -> None:
