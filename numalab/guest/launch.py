@@ -214,7 +214,7 @@ def _renew(guest: Guest, deadline: Deadline) -> None:
     """
     words = [guest.name, uuid.UUID(guest.record.spec.uuid).hex, secrets.token_hex(ENTROPY_BYTES)]
     script = paths.RENEWED.read_bytes()
-    command = f"date -us @{time.time():.3f} >/dev/null && exec python3 -I - {shlex.join(words)}"
+    command = f"date -us @{time.time():.3f} >/dev/null && exec python3 -I -S - {shlex.join(words)}"
     ssh.succeed(guest, command, deadline=deadline, input=script)
 
 
