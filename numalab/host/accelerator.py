@@ -31,7 +31,7 @@ from numalab.host.remote import HERE, Where
 from numalab.model.values import Accel, Clock, Stored, caveat, jsonable
 
 PROBE_RULE = "by progress"
-"""A part of what a probe is kept under. Change it with the rule by which a KVM is called broken."""
+"""A part of what a probe is kept under. Change it with the rule by which a boot is called hung."""
 SILENT_SECONDS = 90.0
 """A console that prints nothing for so long is a hang. Debian's kernel, which says nothing while it is
 unpacked, was silent for 14 and 40 s on the slowest working KVM seen (make kvm, on a busy host)."""
@@ -50,11 +50,9 @@ true
 """
 """sh -c, with a UUID: ends the QEMU that has it, and what waits for that."""
 END_SECONDS = 30.0
-CLOCK_SECONDS = 90.0
-"""Eight CPUs that counted instructions reached user space in 16.5 s, with QEMU 10.0 on a busy host. QEMU 7.2
-stays where Linux starts the other CPUs, "x86: Booting SMP configuration"; since 8.1 the CPUs share the budget
-of instructions between two events."""
 CLOCK_CPUS = 8
+"""QEMU 7.2 stays where Linux starts the other CPUs, "x86: Booting SMP configuration"; since 8.1 the CPUs
+share the budget of instructions between two events."""
 WORD = "numalab: user space"
 
 S = TypeVar("S", bound=Stored)
@@ -133,17 +131,22 @@ def virtual_clock(kernel: Path, deadline: Deadline, where: Where = HERE) -> Cloc
         with step("virtual clock: do several CPUs boot under -icount?"):
             return try_clock(kernel, version, deadline, where)
 
-    return _cached("clock", ClockProbe, f"{where.ssh} {version}".strip(), probe, deadline)
+    return _cached("clock", ClockProbe, f"{where.ssh} {version} {PROBE_RULE}".strip(), probe, deadline)
 
 
 def try_clock(kernel: Path, version: str, deadline: Deadline, where: Where = HERE) -> ClockProbe:
     """Boot `kernel` with CLOCK_CPUS CPUs that count instructions."""
     words = ["-accel", "tcg", "-cpu", TCG_MODEL, *ICOUNT]
+    progress = Progress(kernel.name, str(uuid.uuid4()), None if where.ssh else Path("/proc"))
     try:
-        seconds = boot(kernel, words, deadline.within(CLOCK_SECONDS), where, cpus=CLOCK_CPUS)
+        seconds = boot(
+            kernel, words, deadline.within(PROBE_SECONDS), where, cpus=CLOCK_CPUS, progress=progress
+        )
+    except BootHung as error:
+        why = f"with {CLOCK_CPUS} CPUs {error}"
     except DeadlinePassed:
         deadline.check("probing the virtual clock")
-        why = f"{CLOCK_CPUS} CPUs do not reach user space in {CLOCK_SECONDS:.0f} s"
+        why = f"{CLOCK_CPUS} CPUs do not reach user space in {PROBE_SECONDS:.0f} s"
     except CommandFailed as error:
         why = str(error).partition(": exit status ")[2] or str(error)
     else:
