@@ -210,7 +210,7 @@ def _begin(guest: Guest, request: GuestRequest, deadline: Deadline) -> None:
 def _renew(guest: Guest, deadline: Deadline) -> None:
     """Set the clock of a restored guest, and give it a name, a machine-id and random numbers of its own.
 
-    The clock is right to within the time that a command takes over SSH.
+    The clock is right to within the time that a command takes over SSH. -S: see renewed.
     """
     words = [guest.name, uuid.UUID(guest.record.spec.uuid).hex, secrets.token_hex(ENTROPY_BYTES)]
     script = paths.RENEWED.read_bytes()

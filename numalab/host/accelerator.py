@@ -137,11 +137,8 @@ def virtual_clock(kernel: Path, deadline: Deadline, where: Where = HERE) -> Cloc
 def try_clock(kernel: Path, version: str, deadline: Deadline, where: Where = HERE) -> ClockProbe:
     """Boot `kernel` with CLOCK_CPUS CPUs that count instructions."""
     words = ["-accel", "tcg", "-cpu", TCG_MODEL, *ICOUNT]
-    progress = Progress(kernel.name, str(uuid.uuid4()), None if where.ssh else Path("/proc"))
     try:
-        seconds = boot(
-            kernel, words, deadline.within(PROBE_SECONDS), where, cpus=CLOCK_CPUS, progress=progress
-        )
+        seconds = boot(kernel, words, deadline.within(PROBE_SECONDS), where, cpus=CLOCK_CPUS)
     except BootHung as error:
         why = f"with {CLOCK_CPUS} CPUs {error}"
     except DeadlinePassed:
@@ -221,15 +218,8 @@ def try_kvm(kernel: Path, deadline: Deadline, where: Where = HERE) -> tuple[Acce
         return Accel.TCG, "there is no /dev/kvm (no virtualization, or the kvm module is not loaded)"
     if how == "closed":
         return Accel.TCG, "/dev/kvm may not be opened: join the group kvm (usermod -aG kvm YOU)"
-    progress = Progress(kernel.name, str(uuid.uuid4()), None if where.ssh else Path("/proc"))
     try:
-        seconds = boot(
-            kernel,
-            ["-accel", "kvm", "-cpu", "host"],
-            deadline.within(PROBE_SECONDS),
-            where,
-            progress=progress,
-        )
+        seconds = boot(kernel, ["-accel", "kvm", "-cpu", "host"], deadline.within(PROBE_SECONDS), where)
     except BootHung as error:
         return Accel.TCG, f"/dev/kvm opens, but {error}"
     except DeadlinePassed:
@@ -296,14 +286,12 @@ def boot(
     where: Where = HERE,
     *,
     cpus: int = 2,
-    progress: Progress | None = None,
 ) -> float:
     """Boot a kernel with only busybox. Returns seconds until QEMU ended; raises when WORD did not come.
 
-    With `progress` the kernel prints all it can, from its first line on, and the silent boot is ended.
+    The kernel prints all it can, from its first line on; BootHung when it falls silent (Progress).
     """
-    words = ["earlyprintk=ttyS0", "ignore_loglevel"] if progress else ["quiet"]
-    name = ["-uuid", progress.ident] if progress else []
+    progress = Progress(kernel.name, str(uuid.uuid4()), None if where.ssh else Path("/proc"))
     initrd = state.folder("cache") / "probe.cpio"
     initrd.write_bytes(probe_cpio())
     there = where.push([kernel, initrd], deadline)
@@ -328,15 +316,16 @@ def boot(
                 "-initrd",
                 there[initrd],
                 "-append",
-                " ".join(["console=ttyS0 panic=-1 no_timer_check", *words]),
-                *name,
+                "console=ttyS0 panic=-1 no_timer_check earlyprintk=ttyS0 ignore_loglevel",
+                "-uuid",
+                progress.ident,
             ],
             deadline=deadline,
-            watch=progress.check if progress else None,
+            watch=progress.check,
             out=progress,
         )
     except BootHung:
-        if where.ssh and progress:  # there it would go on until its timeout
+        if where.ssh:  # there it would go on until its timeout
             where.run(["sh", "-c", END, "sh", progress.ident], deadline=Deadline.after(END_SECONDS))
         raise
     if WORD not in result.stdout:

@@ -46,9 +46,9 @@ CMDLINE = "console=ttyS0,115200 net.ifnames=0 no_timer_check"
 panics when a busy host held up QEMU's main thread for that long (seen; reproduced by stopping that thread for
 0.1 s at a time). Under KVM a kernel with CONFIG_KVM_GUEST does not check (arch/x86/kernel/kvm.c)."""
 VIRTUAL_CMDLINE = "initcall_blacklist=trace_eval_init"
-"""A word for the virtual clock, where each instruction takes its time: 40 % of those of a boot would go
-through the formats of 1,371 tracepoints (XFS has 561) and replace names of enums by their values.
-Nobody needs it but programs that decode a format by themselves (perf script, trace-cmd)."""
+"""A word for the virtual clock, where each instruction takes its time: 2.3 s of a boot would go through the
+formats of 1,371 tracepoints (XFS has 561) and replace names of enums by their values. Nobody needs it but
+programs that decode a format by themselves (perf script, trace-cmd)."""
 
 # lxml's builder has an attribute for every element name, which stubs cannot type.
 E: Any = _E

@@ -26,6 +26,7 @@ VERSION = (
     'if [ "$1" = --version ]; then echo "QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7)"; exit; fi\n'
 )
 WORKS = f"{VERSION}echo tried >> $0.log; echo '[ 1.0] Run /init'; echo '{accelerator.WORD}'"
+SPEAKS = f"{VERSION}for n in 1 2 3 4 5 6; do echo $n; sleep 0.5; done; echo '{accelerator.WORD}'"
 FAILS = f"{VERSION}echo tried >> $0.log; echo 'failed to initialize kvm' >&2; exit 1"
 HANGS = f"{VERSION}exec sleep 1000"
 
@@ -85,10 +86,7 @@ def test_a_slow_kernel_that_speaks_does_not_hang(
     kernel: Path, program: Program, monkeypatch: pytest.MonkeyPatch, deadline: Deadline
 ) -> None:
     """KVM on an emulated processor: Debian's kernel took minutes. The silence counts, not the time."""
-    program(
-        "qemu-system-x86_64",
-        f"{VERSION}for n in 1 2 3 4 5 6; do echo $n; sleep 0.5; done; echo '{accelerator.WORD}'",
-    )
+    program("qemu-system-x86_64", SPEAKS)
     monkeypatch.setattr(accelerator, "SILENT_SECONDS", 2.0)
     kind, reason = accelerator.try_kvm(kernel, deadline)
     assert (kind, reason.partition(" in ")[0]) == (Accel.KVM, "vmlinuz reached user space")
@@ -343,8 +341,8 @@ def test_a_slow_host_has_a_virtual_clock(
     kernel: Path, program: Program, monkeypatch: pytest.MonkeyPatch, deadline: Deadline
 ) -> None:
     """A boot that goes on printing is no hang, however long it takes."""
-    monkeypatch.setattr(accelerator, "SILENT_SECONDS", 1.0)
-    program("qemu-system-x86_64", f"for _ in 1 2 3 4 5 6; do echo line; sleep 0.3; done\n{WORKS}")
+    monkeypatch.setattr(accelerator, "SILENT_SECONDS", 2.0)
+    program("qemu-system-x86_64", SPEAKS)
     assert accelerator.virtual_clock(kernel, deadline).works
 
 
