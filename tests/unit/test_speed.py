@@ -111,6 +111,17 @@ def test_virtme_has_not_run_the_command(tmp_path: Path) -> None:
 
 def test_virtme_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With what it started, which holds its output open."""
-    monkeypatch.setattr(speed, "LIMIT_SECONDS", 0.5)
+    monkeypatch.setattr(speed, "HUNG_SECONDS", 0.5)
     with pytest.raises(subprocess.TimeoutExpired):
         speed.virtme(fake(tmp_path, "sleep 1000 &", "wait"))
+
+
+def test_virtme_that_hangs_once_is_begun_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its seconds are those of the round trip that ended."""
+    monkeypatch.setattr(speed, "HUNG_SECONDS", 2.0)
+    once = tmp_path / "once"
+    words = fake(tmp_path, f"[ -e {once} ] || {{ touch {once}; sleep 1000; }}", 'sh -c "$6"')
+    assert 0 < speed.virtme(words) < 2
+    assert capsys.readouterr().err.count("hung for 2 s") == 1
