@@ -33,7 +33,7 @@ from numalab.model.catalog import find, load
 from numalab.model.units import GIB, MIB, Size
 from numalab.model.values import Accel, Name, Stored, Value, first_line, jsonable
 
-FORMAT = 3
+FORMAT = 4
 """Incremented when this module makes another image from the same files."""
 INIT = "/usr/local/sbin/lab-init"
 """The lab's init, in a guest. It sets up addresses of QEMU's user network."""
@@ -44,6 +44,8 @@ TEMPLATE = "images/guest.pkr.hcl"
 """Packer's template, of all images."""
 ROOT_START = 2 * MIB
 """Start of the root partition; before it are the GPT and a BIOS boot partition for GRUB."""
+BLOCK = 4096
+"""The block size of the root file system."""
 PARTITION = "6e756d61-6c61-4b00-8000-000000000001"
 """The root partition's PARTUUID in every image: a kernel without an initrd finds its root by it."""
 EXT4 = "^metadata_csum,^metadata_csum_seed,^orphan_file"
@@ -59,7 +61,8 @@ class ImageRecipe(Value):
     """images/NAME.yml: what differs between images."""
 
     description: str
-    suite: Annotated[str, Field(pattern="^[a-z]+$")]
+    suite: Annotated[str, Field(pattern="^[a-z]+$")] | None = None
+    """Debian's release, for mmdebstrap; None: the image is only made over a cloud image."""
     disk: Annotated[Size, Field(ge=2 * GIB)]
     playbook: str
     packages: tuple[Annotated[str, Field(pattern="^[a-z0-9][a-z0-9.+-]+$")], ...]
@@ -230,6 +233,12 @@ def build(
             if base:
                 which, extra = accelerator if accelerator != "auto" else "tcg", _cloud_init(scratch, deadline)
                 disk = base
+            elif image_recipe.suite is None:
+                raise InputError(
+                    f"images/{name}.yml has no suite, so the image starts from a cloud image:"
+                    f" lab.py image build {name} --base FILE",
+                    field="suite",
+                )
             else:
                 start = _base(name, image_recipe, deadline)
                 disk = start / "base.qcow2"
@@ -303,7 +312,7 @@ def _base_disk(image_recipe: ImageRecipe, scratch: Path, deadline: Deadline) -> 
         )
         run([need("sfdisk", "fdisk"), "-q", raw], deadline=deadline, input=table.encode())
         # No lazy initialization: it would write to the disk during the first measurements.
-        blocks = (image_recipe.disk - ROOT_START - MIB) // 4096
+        blocks = (image_recipe.disk - ROOT_START - MIB) // BLOCK
         run(
             [
                 *fake,
@@ -318,6 +327,8 @@ def _base_disk(image_recipe: ImageRecipe, scratch: Path, deadline: Deadline) -> 
                 "lab",
                 "-d",
                 tree,
+                "-b",  # without it, mke2fs takes the size below for KiB
+                str(BLOCK),
                 "-i",
                 "65536",
                 "-E",
@@ -364,6 +375,7 @@ def _overlay_files(deadline: Deadline) -> dict[str, str]:
 
 
 def _mmdebstrap(image_recipe: ImageRecipe, scratch: Path, tar: Path, deadline: Deadline) -> list[str | Path]:
+    assert image_recipe.suite is not None  # build
     overlay = scratch / "overlay"
     for name, text in _overlay_files(deadline).items():
         path = overlay / name

@@ -87,17 +87,18 @@ sleep 2
 ps -eo stat,comm | grep '^Z'
 ip -o -4 address show eth0 | grep -o 'inet [0-9./]*'
 cat /proc/sys/kernel/hostname
+df -BG --output=size / | tail -n 1 # of a disk of 16 GiB, less inodes and journal
 """
 
 
 @pytest.mark.parametrize("init", ["lab", "systemd"])
 def test_what_runs_first(lab_py: Command, init: str) -> None:
-    """Either way a guest has the same mounts, disks' names, address and host name, and no zombies."""
+    """Either way a guest has the same mounts, disks' names, address, host name and root, and no zombies."""
     result = lab_py("up", *LEAN, "--name", "one", "--init", init)
     assert result.returncode == 0, result.stderr
     comm = {"lab": "lab-init", "systemd": "systemd"}[init]
-    seen = lab_py("exec", "one", "--", "sh", "-c", INSIDE).stdout
-    assert seen == f"{comm}\n/dev/vda\ninet 10.0.2.15/24\none\n"
+    seen = lab_py("exec", "one", "--", "sh", "-c", INSIDE).stdout.split("\n")
+    assert [line.strip() for line in seen] == [comm, "/dev/vda", "inet 10.0.2.15/24", "one", "16G", ""]
 
 
 def test_streams_pass_through(lab_py: Command) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Callable
@@ -278,6 +279,14 @@ def test_packers_ansible_gets_literals(
     assert variables.count("!unsafe") == len(image_recipe.packages) + 1
     with pytest.raises(InputError, match="Packer takes for a template"):
         image._packer("debian12", image_recipe, tmp_path / "{{ pwd }}", scratch, "tcg", [], deadline)
+
+
+def test_a_recipe_without_a_suite_needs_a_cloud_image(checkout: Path, deadline: Deadline) -> None:
+    file = checkout / f"images/{NAME}.yml"
+    file.write_text(re.sub("^suite:.*\n", "", file.read_text(), flags=re.MULTILINE))
+    with pytest.raises(InputError, match=f"{NAME}.yml has no suite.*lab.py image build {NAME} --base FILE"):
+        image.build(NAME, accelerator="tcg", deadline=deadline)
+    assert not list(state.folder("images", NAME).iterdir()), "nothing is left"
 
 
 LURE = "{{ lookup('pipe', 'id') }}"
