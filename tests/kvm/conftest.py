@@ -15,6 +15,8 @@ KERNELS = ("6.1", "6.1-savedwrite-before")
 """Kernels of this host that are there: by name, or as {KERNELS}/NAME.yml."""
 MOST_CRASHES = 2
 """A test whose machine crashed so often fails with the next crash."""
+CONSOLE_END = 3000
+"""How much of the machine's console a failed test shows, in characters."""
 
 
 class Machines:
@@ -45,15 +47,24 @@ def outer(machines: Machines) -> Outer:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool:
-    """Run a test again on a new machine where its machine crashed, and say so."""
+    """Run a test again on a new machine where its machine crashed, and say so. A failure shows the end of the
+    machine's console."""
     machines = pyfuncitem.funcargs["machines"]
     assert isinstance(machines, Machines)
     for _ in range(MOST_CRASHES):
         try:
-            pyfuncitem.obj(machines.running())
+            _run(pyfuncitem, machines.running())
         except OuterCrashed as crash:
             pyfuncitem.warn(pytest.PytestWarning(f"{crash}\nbegun again on a new machine"))
         else:
             return True
-    pyfuncitem.obj(machines.running())
+    _run(pyfuncitem, machines.running())
     return True
+
+
+def _run(pyfuncitem: pytest.Function, outer: Outer) -> None:
+    try:
+        pyfuncitem.obj(outer)
+    except AssertionError as error:
+        error.add_note(f"the machine's console:\n{outer.console[-CONSOLE_END:]}")
+        raise

@@ -213,7 +213,8 @@ def _data(place: Path, kernels: Sequence[str], deadline: Deadline) -> Path:
 
 class OuterCrashed(HostError):
     """The machine's own kernel is gone, which says nothing of the lab. By its oops (2026-11-25), QEMU 10.0.2
-    delivered an interrupt right after a VMRUN, where GIF should be 0, before KVM had loaded the host's GS."""
+    delivered an interrupt right after a VMRUN, where GIF should be 0, before KVM had loaded the host's GS. With
+    oops=panic: an oops that ends one of its processes only would leave, say, a libvirtd that never answers."""
 
 
 @dataclass
@@ -296,7 +297,7 @@ def machine(kernels: Sequence[str], deadline: Deadline) -> Iterator[Outer]:
                     *_numa(),
                     *("-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-serial", "stdio"),
                     *("-kernel", root / "vmlinuz", "-initrd", root / "initrd.img", "-append"),
-                    "root=/dev/vda rw console=ttyS0 net.ifnames=0 init=/usr/sbin/outer-init no_timer_check mitigations=off panic=-1",
+                    "root=/dev/vda rw console=ttyS0 net.ifnames=0 init=/usr/sbin/outer-init no_timer_check mitigations=off oops=panic panic=-1",
                     *("-drive", f"file={root}/root.qcow2,if=virtio,format=qcow2,snapshot=on,cache=unsafe"),
                     *("-drive", f"file={data},if=virtio,format=raw,cache=unsafe"),
                     *("-netdev", f"user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:{port}-:22"),
