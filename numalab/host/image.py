@@ -235,9 +235,9 @@ def build(
                 disk = base
             elif image_recipe.suite is None:
                 raise InputError(
-                    f"images/{name}.yml has no suite, so the image starts from a cloud image:"
-                    f" lab.py image build {name} --base FILE",
-                    field="suite",
+                    f"base: images/{name}.yml has no suite, so the image is made from a cloud image:"
+                    " name its file",
+                    field="base",
                 )
             else:
                 start = _base(name, image_recipe, deadline)

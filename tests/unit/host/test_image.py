@@ -284,8 +284,9 @@ def test_packers_ansible_gets_literals(
 def test_a_recipe_without_a_suite_needs_a_cloud_image(checkout: Path, deadline: Deadline) -> None:
     file = checkout / f"images/{NAME}.yml"
     file.write_text(re.sub("^suite:.*\n", "", file.read_text(), flags=re.MULTILINE))
-    with pytest.raises(InputError, match=f"{NAME}.yml has no suite.*lab.py image build {NAME} --base FILE"):
+    with pytest.raises(InputError, match=f"{NAME}.yml has no suite.*cloud image") as caught:
         image.build(NAME, accelerator="tcg", deadline=deadline)
+    assert caught.value.field == "base"
     assert not list(state.folder("images", NAME).iterdir()), "nothing is left"
 
 
