@@ -316,7 +316,7 @@ def virtme(words: Sequence[str]) -> float:
     for attempt in range(1, ATTEMPTS):
         with contextlib.suppress(subprocess.TimeoutExpired):
             return virtme_once(words)
-        print(f"{VNG} hung for {HUNG_SECONDS:g} s, the {attempt}. time: begun again", file=sys.stderr)
+        print(f"{VNG} hung for {HUNG_SECONDS:g} s ({attempt} of {ATTEMPTS}): begun again", file=sys.stderr)
     return virtme_once(words)
 
 

@@ -64,6 +64,7 @@ class ImageRecipe(Value):
     suite: Annotated[str, Field(pattern="^[a-z]+$")] | None = None
     """Debian's release, for mmdebstrap; None: the image is only made over a cloud image."""
     disk: Annotated[Size, Field(ge=2 * GIB)]
+    """The size of the mmdebstrap base; a cloud image keeps its own."""
     playbook: str
     packages: tuple[Annotated[str, Field(pattern="^[a-z0-9][a-z0-9.+-]+$")], ...]
 
