@@ -64,7 +64,7 @@ class ImageRecipe(Value):
     suite: Annotated[str, Field(pattern="^[a-z]+$")] | None = None
     """Debian's release, for mmdebstrap; None: the image is only made over a cloud image."""
     disk: Annotated[Size, Field(ge=2 * GIB)]
-    """The size of the mmdebstrap base; a cloud image keeps its own."""
+    """The size of the disk; a cloud image that is larger keeps its own."""
     playbook: str
     packages: tuple[Annotated[str, Field(pattern="^[a-z0-9][a-z0-9.+-]+$")], ...]
 
@@ -233,7 +233,7 @@ def build(
             image_recipe = recipe(name)
             if base:
                 which, extra = accelerator if accelerator != "auto" else "tcg", _cloud_init(scratch, deadline)
-                disk = base
+                disk = _resized(base, image_recipe.disk, scratch, deadline)
             elif image_recipe.suite is None:
                 raise InputError(
                     f"base: images/{name}.yml has no suite, so the image is made from a cloud image:"
@@ -253,6 +253,8 @@ def build(
                 note("no Packer can be had on this host: the lab boots the base itself")
             provision = _packer if with_packer else _by_itself
             provision(name, image_recipe, disk, scratch, which, extra, deadline)
+            if base:
+                disk.unlink()
             built = Image(
                 name=name,
                 id=place.name,
@@ -280,6 +282,16 @@ def _base(name: str, image_recipe: ImageRecipe, deadline: Deadline) -> Path:
         with state.making(place) as scratch:
             _base_disk(image_recipe, scratch, deadline)
     return place
+
+
+def _resized(base: Path, size: int, scratch: Path, deadline: Deadline) -> Path:
+    """A copy of a cloud image, whose disk has at least `size` bytes. cloud-init grows the root to fill it."""
+    disk, qemu_img = scratch / "base.qcow2", need("qemu-img", "qemu-utils")
+    run([qemu_img, "convert", "-O", "qcow2", base, disk], deadline=deadline)
+    own = json.loads(run([qemu_img, "info", "--output=json", disk], deadline=deadline).stdout)["virtual-size"]
+    if own < size:
+        run([qemu_img, "resize", "-q", disk, str(size)], deadline=deadline)
+    return disk
 
 
 def _base_disk(image_recipe: ImageRecipe, scratch: Path, deadline: Deadline) -> None:

@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
-from numalab.core import paths, state
+from numalab.core import paths, process, state
 from numalab.core.errors import CommandFailed, HostError, InputError
 from numalab.core.process import Deadline
 from numalab.host import image
 from numalab.host.image import FORMAT, Image
+from numalab.model.units import GIB
 from numalab.model.values import jsonable
 
 NAME = "debian12"
@@ -305,3 +306,33 @@ def test_a_recipe_has_no_room_for_a_template(change: dict[str, object]) -> None:
     assert image.ImageRecipe.model_validate(good).description == LURE, "is only shown"
     with pytest.raises(ValueError, match=next(iter(change))):
         image.ImageRecipe.model_validate(good | change)
+
+
+@pytest.mark.parametrize(("own", "size"), [(1 * GIB, 16 * GIB), (32 * GIB, 32 * GIB)])
+def test_a_cloud_image_gets_the_disk_of_the_recipe(
+    own: int,
+    size: int,
+    program: Callable[[str, str], Path],
+    deadline: Deadline,
+    monkeypatch: pytest.MonkeyPatch,
+    lab_state: Path,
+    tmp_path: Path,
+) -> None:
+    """The user's file is not written, and its size stays where it is more."""
+    program("packer", "exit 0")
+    base = tmp_path / "cloud.img"
+    process.run(["qemu-img", "create", "-q", "-f", "qcow2", base, str(own)], deadline=deadline)
+    before = base.read_bytes()
+
+    def leave(_name: str, _recipe: object, disk: Path, scratch: Path, *_: object) -> None:
+        shutil.copy(disk, scratch / "disk.qcow2")
+        for file in (*image.FILES, "root"):
+            if file != "disk.qcow2":
+                (scratch / file).write_bytes(b"x")
+
+    monkeypatch.setattr(image, "_packer", leave)
+    built = image.build("ubuntu2404", accelerator="tcg", deadline=deadline, base=base)
+    info = process.run(["qemu-img", "info", "--output=json", built.file("disk.qcow2")], deadline=deadline)
+    assert json.loads(info.stdout)["virtual-size"] == size
+    assert base.read_bytes() == before
+    assert not (Path(built.directory) / "base.qcow2").exists()
