@@ -43,8 +43,10 @@ def lists(suite: str, scratch: Path, deadline: Deadline) -> list[str]:
 def unpack(package: str, options: list[str], scratch: Path, deadline: Deadline) -> Path:
     """Download a package and unpack it, without installing it; returns the folder. Raises CommandFailed,
     HostError."""
-    # apt drops privileges to a user who cannot write here; as root it warns and goes on.
-    run([need("apt-get", "apt"), *options, "download", "-q", package], deadline=deadline, cwd=scratch)
+    # apt drops privileges to a user who cannot write here; as root it warns and goes on. Where there is no
+    # such package, it would take the name for a pattern: linux-source-6.1 is in linux-source-6.12.
+    exact = ["-o", "APT::Cmd::Pattern-Only=true"]
+    run([need("apt-get", "apt"), *options, *exact, "download", "-q", package], deadline=deadline, cwd=scratch)
     deb = next(scratch.glob("*.deb"), None)
     if deb is None:
         raise CommandFailed(f"apt-get download {package}: left no .deb")

@@ -30,6 +30,9 @@ from numalab.model.values import Value
 USR_SRC = Path("/usr/src")
 """Where Debian's linux-source packages install their tar files."""
 
+RELEASES = {"5.10": "bullseye", "6.1": "bookworm", "6.12": "trixie"}
+"""The Debian release whose kernel a series is, for hosts whose own apt has no package of it."""
+
 
 class Tree(Value):
     """A source as the builder gets it."""
@@ -88,7 +91,8 @@ def _whole(path: Path, deadline: Deadline) -> bool:
 
 
 def _apt(series: str, path: Path, suite: str | None, deadline: Deadline) -> Path:
-    """Download Debian's source package and extract its tar file, to `path`."""
+    """Download Debian's source package and extract its tar file, to `path`. Without `suite` it is the host's
+    apt's, or else the one of the series' release."""
     package, place, file = f"linux-source-{series}", path.parent, path.name
     with state.lock(f"download-{place.name}", deadline):
         if _whole(place / file, deadline):  # another lab.py has made it meanwhile
@@ -97,8 +101,14 @@ def _apt(series: str, path: Path, suite: str | None, deadline: Deadline) -> Path
             note(f"{place / file} is damaged: it is downloaded again")
         with step(f"{package}: downloaded"), state.making(place) as scratch:
             try:
-                options = apt.lists(suite, scratch, deadline) if suite else []
-                tree = apt.unpack(package, options, scratch, deadline)
+                try:
+                    options = apt.lists(suite, scratch, deadline) if suite else []
+                    tree = apt.unpack(package, options, scratch, deadline)
+                except CommandFailed:
+                    if suite or series not in RELEASES:
+                        raise
+                    suite = RELEASES[series]
+                    tree = apt.unpack(package, apt.lists(suite, scratch, deadline), scratch, deadline)
                 (tree / "usr/src" / file).rename(scratch / file)
             except (CommandFailed, FileNotFoundError) as error:
                 raise HostError(

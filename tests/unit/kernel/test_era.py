@@ -528,6 +528,27 @@ def test_a_recipe_names_the_suite_of_its_source(
     assert (f"{apt.MIRROR}/debian-security {suite}-security main" in lines) is secured
 
 
+def test_a_host_without_the_package_takes_its_release(
+    program: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Debian 13 has no linux-source-6.1, and its apt would give linux-source-6.12 for the name."""
+    monkeypatch.setattr(source, "USR_SRC", tmp_path / "none")
+    log = tmp_path / "calls"
+    program(
+        "apt-get",
+        f'echo "$@" >> {log}; case "$*" in *Dir::State=*) case "$*" in *download*) touch linux.deb;; esac;;'
+        " *) echo 'E: Unable to locate package'; exit 100;; esac",
+    )
+    program("dpkg-deb", 'mkdir -p "$3/usr/src" && echo tree > "$3/usr/src/linux-source-6.1.tar.xz"')
+    tree = source.tree(recipe.load("6.1"), Deadline.after(30), fetch=True)
+    assert tree is not None
+    assert tree.series == "6.1"
+    own, update, download = log.read_text().splitlines()
+    assert own == "-o APT::Cmd::Pattern-Only=true download -q linux-source-6.1"
+    assert update.endswith(" update")
+    assert download.endswith(" -o APT::Cmd::Pattern-Only=true download -q linux-source-6.1")
+
+
 def test_a_suite_goes_with_a_source_package_alone(tmp_path: Path) -> None:
     file = tmp_path / "new.yml"
     file.write_text("description: new\nsource: {git: {rev: v7.2}, suite: testing}\nconfig: [base]\n")
