@@ -331,6 +331,17 @@ def temporary() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix=f"{place.name}-", dir=place.parent, ignore_cleanup_errors=True)
 
 
+@contextmanager
+def short(place: Path) -> Iterator[Path]:
+    """A link to a folder for the block, short enough for programs that make sockets in the folder."""
+    link = sockets() / os.urandom(4).hex()
+    link.symlink_to(place)
+    try:
+        yield link
+    finally:
+        link.unlink(missing_ok=True)
+
+
 COMING = ".coming-"
 """How the name of what arrives from another machine begins, beside its place; it outlives its connection."""
 
@@ -341,10 +352,13 @@ def abandoned() -> list[Path]:
     below = ("", "*/", "*/*/")
     made = (path for folders in below for path in directory().glob(f"{folders}.making-*"))
     came = (path for folders in below for path in directory().glob(f"{folders}{COMING}*"))
+    gone = [path for path in made if not _being_made(path)]
+    links = (path for path in sockets().iterdir() if path.is_symlink())
     return sorted(
         [
-            *(path for path in made if not _being_made(path)),
+            *gone,
             *(path for path in came if unchanged(path, DAY)),
+            *(path for path in links if not path.exists() or path.readlink() in gone),
         ]
     )
 

@@ -152,7 +152,7 @@ def playbook(
 ) -> Recap:
     """Run playbooks/NAME on the hosts of `limit`. CommandFailed names the task and its program's error."""
     log.unlink(missing_ok=True)
-    with state.temporary() as scratch:
+    with state.temporary() as scratch, state.short(Path(scratch)) as short:
         about, events = Path(scratch) / "vars.yml", Path(scratch) / "events"
         about.write_text(literals(variables))
         words = [
@@ -172,7 +172,8 @@ def playbook(
             "NUMALAB_EVENTS": str(events),
             # A module that is killed leaves its files here, and not in the user's folders.
             "ANSIBLE_LOCAL_TEMP": scratch,
-            "TMPDIR": scratch,
+            # From 2.21 on, Ansible's own processes speak through a socket there.
+            "TMPDIR": str(short),
         }
         try:
             run(ends_with_us(words), deadline=deadline, log=log, env=env, cwd=paths.ROOT, watch=watch)

@@ -155,7 +155,22 @@ def test_abandoned(lab_state: Path) -> None:
         path.mkdir(parents=True)
     for path in earlier[:2]:  # the third may be another machine's, which is at it
         os.utime(path, (time.time() - 2 * state.DAY,) * 2)
-    assert state.abandoned() == sorted([dead, earlier[1]])
+    links = [state.sockets() / name for name in ("live", "dead", "gone")]
+    for link, place in zip(links, (mine, dead, lab_state / "gone"), strict=True):
+        link.symlink_to(place)
+    assert state.abandoned() == sorted([dead, earlier[1], *links[1:]])
+
+
+def test_a_short_name_of_a_folder(lab_state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With it there is room for the 32 characters that Python's multiprocessing adds for a socket."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "")
+    place = lab_state / ("long-" * 40)
+    place.mkdir()
+    with state.short(place) as short:
+        assert short.samefile(place)
+        assert len(str(short)) + 32 <= 107
+    assert not short.is_symlink()
+    assert place.is_dir()
 
 
 def test_a_process_is_told_from_every_other() -> None:
