@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,17 +15,17 @@ settings.load_profile("lab")
 
 
 @pytest.fixture(autouse=True)
-def lab_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A state directory of the test's own, with a key pair that opens nothing."""
+def lab_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A state directory of the test's own, with a key pair that opens nothing, and one for sockets, whose
+    path is short."""
     place = tmp_path / "state"
     (place / "ssh").mkdir(parents=True)
     (place / "ssh" / "id_ed25519").write_text("private\n")
     (place / "ssh" / "id_ed25519.pub").write_text("public\n")
-    runtime = tmp_path / "runtime"
-    runtime.mkdir()
     monkeypatch.setenv("LAB_STATE", str(place))
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
-    return place
+    with tempfile.TemporaryDirectory() as runtime:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
+        yield place
 
 
 @pytest.fixture

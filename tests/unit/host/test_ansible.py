@@ -189,7 +189,7 @@ def test_nothing_of_a_play_outlives_its_wait(
 def test_a_play_writes_its_temporary_files_into_the_state(tmp_path: Path, lab_state: Path) -> None:
     """So that gc finds those of a play that was killed."""
     tasks = """
-    - ansible.builtin.command: python3 -c 'import tempfile; print(tempfile.gettempdir())'
+    - ansible.builtin.command: python3 -c 'import os, tempfile; print(os.path.realpath(tempfile.gettempdir()))'
       register: told
     - ansible.builtin.copy: {content: "{{ told.stdout }}", dest: "%s/told", mode: "0600"}
 """

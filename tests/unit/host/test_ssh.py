@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from collections.abc import Callable
@@ -89,7 +90,7 @@ def test_argv(ssh: Ssh) -> None:
 
 
 def test_the_control_socket_is_private_and_short(ssh: Ssh, tmp_path: Path) -> None:
-    inside = ssh.control.relative_to(tmp_path / "runtime")
+    inside = ssh.control.relative_to(os.environ["XDG_RUNTIME_DIR"])
     assert len(f"/run/user/4294967295/{inside}") + SSH_SUFFIX <= SOCKET_PATH
     assert ssh.control.parent.stat().st_mode & 0o777 == 0o700
     others = [

@@ -186,7 +186,7 @@ def test_an_id_that_is_no_name(tmp_path: Path, name: str) -> None:
     folder = put(item, tmp_path / "state")
     with pytest.raises(InputError, match="id"):
         html.write([(item.model_copy(update={"id": name}), folder)], [], tmp_path / "out")
-    assert sorted(path.name for path in tmp_path.iterdir() if path.name != "runtime") == ["state"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["state"]
 
 
 def test_two_runs_of_one_id(tmp_path: Path) -> None:
