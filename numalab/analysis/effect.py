@@ -542,7 +542,9 @@ class _Chance:
         # The error as boots would estimate it, over the true one: at the middles of equal parts of its
         # distribution, which leaves a sum over normal distributions of the integral over it.
         parts = (np.arange(PARTS) + 0.5) / PARTS
-        self.least = quantile(1 - alpha / 2, freedom) * np.sqrt(chdtri(freedom, parts) / freedom)
+        self.least = quantile(1 - alpha / 2, freedom) * np.sqrt(
+            np.asarray(chdtri(freedom, parts), dtype=float) / freedom
+        )
 
     def __call__(self, log: float, least: float) -> float:
         """Of an estimate that differs from 0, upwards, and is `least` or more, when the truth is `log`."""
