@@ -55,7 +55,7 @@ class CallbackModule(CallbackBase):
         values = attribute(result, "result")
         # A loop's own message says no more than that items failed.
         items = [item for item in values.get("results") or [] if isinstance(item, dict)]
-        values = next((item for item in items if item.get("failed") or item.get("unreachable")), values)
+        values = next((item for item in items if failed(item)), values)
         texts = {name: str(values.get(name) or "").strip() for name in TEXTS}
         # What was no UTF-8 comes as surrogates, which nobody can print.
         texts = {name: text.encode(errors="replace").decode() for name, text in texts.items()}
@@ -64,6 +64,11 @@ class CallbackModule(CallbackBase):
     def _append(self, event: dict[str, Any]) -> None:
         with Path(self.get_option("path")).open("a", encoding="utf-8") as file:
             file.write(json.dumps(event) + "\n")
+
+
+def failed(item: dict[str, Any]) -> bool:
+    """Whether an item of a loop failed: ansible-core 2.21 and later leave the first two keys out."""
+    return bool(item.get("failed") or item.get("unreachable") or item.get("exception"))
 
 
 def attribute(result: Any, name: str) -> Any:

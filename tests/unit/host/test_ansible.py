@@ -230,7 +230,7 @@ FAILURES = {
         """
     - ansible.builtin.command: "false"
 """,
-        ("ansible.builtin.command: non-zero return code", "non-zero return code"),
+        ("ansible.builtin.command: ", "non-zero return code"),  # with more words from ansible-core 2.21 on
     ),
     "a loop": (
         f"""
@@ -279,7 +279,7 @@ def test_a_failure_names_its_task_and_what_the_program_wrote(name: str, tmp_path
     assert str(caught.value).startswith(f"{tmp_path}/play.yml: {message}")
     assert str(caught.value).endswith(f" (all of it: {tmp_path}/log)")
     assert evidence in caught.value.evidence
-    if name != "no module":
+    if name not in ("no module", "no output"):
         assert caught.value.evidence == evidence
 
 
