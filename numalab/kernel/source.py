@@ -91,8 +91,7 @@ def _whole(path: Path, deadline: Deadline) -> bool:
 
 
 def _apt(series: str, path: Path, suite: str | None, deadline: Deadline) -> Path:
-    """Download Debian's source package and extract its tar file, to `path`. Without `suite` it is the host's
-    apt's, or else the one of the series' release."""
+    """Download Debian's source package and extract its tar file, to `path`."""
     package, place, file = f"linux-source-{series}", path.parent, path.name
     with state.lock(f"download-{place.name}", deadline):
         if _whole(place / file, deadline):  # another lab.py has made it meanwhile
@@ -101,14 +100,7 @@ def _apt(series: str, path: Path, suite: str | None, deadline: Deadline) -> Path
             note(f"{place / file} is damaged: it is downloaded again")
         with step(f"{package}: downloaded"), state.making(place) as scratch:
             try:
-                try:
-                    options = apt.lists(suite, scratch, deadline) if suite else []
-                    tree = apt.unpack(package, options, scratch, deadline)
-                except CommandFailed:
-                    if suite or series not in RELEASES:
-                        raise
-                    suite = RELEASES[series]
-                    tree = apt.unpack(package, apt.lists(suite, scratch, deadline), scratch, deadline)
+                tree = _unpacked(package, series, suite, scratch, deadline)
                 (tree / "usr/src" / file).rename(scratch / file)
             except (CommandFailed, FileNotFoundError) as error:
                 raise HostError(
@@ -120,6 +112,18 @@ def _apt(series: str, path: Path, suite: str | None, deadline: Deadline) -> Path
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
             state.write(scratch / f"{file}.sha256", checksum.sha256(scratch / file) + "\n")
     return place / file
+
+
+def _unpacked(package: str, series: str, suite: str | None, scratch: Path, deadline: Deadline) -> Path:
+    """A folder with the files of the package from `suite`; without one, from the host's apt, or else from the
+    series' release."""
+    if not suite:
+        try:
+            return apt.unpack(package, [], scratch, deadline)
+        except CommandFailed:
+            if not (suite := RELEASES.get(series)):
+                raise
+    return apt.unpack(package, apt.lists(suite, scratch, deadline), scratch, deadline)
 
 
 def _tarball(kernel: Kernel, requested: Tarball, deadline: Deadline, fetch: bool) -> Tree | None:

@@ -536,7 +536,7 @@ def test_a_host_without_the_package_takes_its_release(
     log = tmp_path / "calls"
     program(
         "apt-get",
-        f'echo "$@" >> {log}; case "$*" in *Dir::State=*) case "$*" in *download*) touch linux.deb;; esac;;'
+        f'echo "$@" >> {log}; case "$*" in *Dir::State=*" download "*) touch linux.deb;; *Dir::State=*) ;;'
         " *) echo 'E: Unable to locate package'; exit 100;; esac",
     )
     program("dpkg-deb", 'mkdir -p "$3/usr/src" && echo tree > "$3/usr/src/linux-source-6.1.tar.xz"')
