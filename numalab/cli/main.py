@@ -8,14 +8,16 @@ several commands share (options), printing (terminal).
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 import traceback
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from copy import copy
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -39,6 +41,7 @@ from numalab.cli.options import (
 from numalab.cli.progress import Progress
 from numalab.cli.terminal import as_called, echo, handle_signals, limit, outlive_readers
 from numalab.core.errors import Cancelled, Exit, InputError, LabError
+from numalab.core.log import note
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -141,11 +144,19 @@ def image_build(
         compiling = pool.submit(
             lambda: [kernel_build.build(one, None, limit(kernel_build.BUILD_SECONDS)) for one in kernels]
         )
+        for one, other, rest in ((building, compiling, "kernels"), (compiling, building, "image")):
+            one.add_done_callback(functools.partial(_failed_early, other, rest))
     if not building.exception():
         echo(f"{name} {building.result().id}: {building.result().directory}")
     for built in [] if compiling.exception() else compiling.result():
         echo(f"{built.name} {built.key}: {built.release}: {built.file('bzImage')}")
     fail_with([error for error in (building.exception(), compiling.exception()) if error])
+
+
+def _failed_early(other: Future[Any], rest: str, one: Future[Any]) -> None:
+    """Show at once that `one` failed where `other` still runs."""
+    if (error := one.exception()) and not isinstance(error, Cancelled) and not other.done():
+        note(f"{error} (the {rest} will be finished first)")
 
 
 @images.command("list")

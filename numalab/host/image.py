@@ -9,6 +9,7 @@ overlays (disks), what a running guest needs (guest.provision).
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -16,13 +17,14 @@ import re
 import shutil
 import tarfile
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
 from numalab.core import paths, state
-from numalab.core.errors import CommandFailed, HostError, InputError
+from numalab.core.errors import BootHung, CommandFailed, HostError, InputError
 from numalab.core.log import note, step
 from numalab.core.process import Deadline, ends_with_us, need, run
 from numalab.host import accelerator as host_accelerator
@@ -55,6 +57,8 @@ others out by default, later ones do not."""
 FILES = ("disk.qcow2", "vmlinuz", "initrd.img", "host_key.pub")
 """The files that booting and reaching a guest of the image needs."""
 BUILD_SECONDS = 40 * 60.0
+MOST_HANGS = 1
+"""How often a build whose guest hung under emulation is begun again."""
 
 
 class ImageRecipe(Value):
@@ -252,7 +256,18 @@ def build(
             if with_packer and not (with_packer := bool(packer.program() or packer.fetchable())):
                 note("no Packer can be had on this host: the lab boots the base itself")
             provision = _packer if with_packer else _by_itself
-            provision(name, image_recipe, disk, scratch, which, extra, deadline)
+            for again in range(MOST_HANGS + 1):
+                console = _log(f"console-{name}")
+                boot = [*extra, ["-serial", f"file:{console}"]]
+                watch = functools.partial(base_guest.check_console, console) if which == Accel.TCG else None
+                try:
+                    provision(name, image_recipe, disk, scratch, which, boot, watch, deadline)
+                    break
+                except BootHung as hung:
+                    kept = console.replace(console.with_name(f"hung-{console.name}"))
+                    if again == MOST_HANGS:
+                        raise
+                    note(f"image {name}: {hung} ({kept}); begun again")
             if base:
                 disk.unlink()
             built = Image(
@@ -461,6 +476,7 @@ def _by_itself(
     scratch: Path,
     which: str,
     boot: list[list[str]],
+    watch: Callable[[], None] | None,
     deadline: Deadline,
 ) -> None:
     """What `_packer` does, without Packer."""
@@ -469,7 +485,7 @@ def _by_itself(
             name=name,
             base=disk,
             disk=scratch / "disk.qcow2",
-            boot=[*boot, ["-serial", f"file:{_log(f'console-{name}')}"]],
+            boot=boot,
             accelerator=which,
             cpu="host" if which == Accel.KVM else TCG_MODEL,
             key=state.ssh_key(deadline),
@@ -479,6 +495,7 @@ def _by_itself(
             scratch=scratch,
             log=_log(f"qemu-{name}"),
             deadline=deadline,
+            watch=watch,
         )
 
 
@@ -489,16 +506,18 @@ def _packer(
     scratch: Path,
     which: str,
     boot: list[list[str]],
+    watch: Callable[[], None] | None,
     deadline: Deadline,
 ) -> None:
     """Boot the base under Packer, provision it, and keep the disk."""
     out, program = scratch / "packer", packer.fetch(deadline)
+    shutil.rmtree(out, ignore_errors=True)  # of a boot that hung; Packer takes none that is there
     variables: dict[str, object] = {
         "base": str(disk),
         "out": str(out),
         "accelerator": which,
         "cpu": "host" if which == Accel.KVM else TCG_MODEL,
-        "boot": [*boot, ["-serial", f"file:{_log(f'console-{name}')}"]],
+        "boot": boot,
         "http": str(scratch / "seed") if (scratch / "seed").exists() else "",
         "ssh_key": str(state.ssh_key(deadline)),
         "playbook": str(paths.ROOT / "playbooks" / image_recipe.playbook),
@@ -531,6 +550,7 @@ def _packer(
                 ),
                 deadline=deadline,
                 log=log,
+                watch=watch,
                 env={
                     "PACKER_CACHE_DIR": str(scratch / "cache"),
                     "CHECKPOINT_DISABLE": "1",

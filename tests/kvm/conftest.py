@@ -65,6 +65,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool:
 def _run(pyfuncitem: pytest.Function, outer: Outer) -> None:
     try:
         pyfuncitem.obj(outer)
-    except AssertionError as error:
+    except OuterCrashed:
+        raise  # its message has it
+    except Exception as error:
         error.add_note(f"the machine's console:\n{outer.console[-CONSOLE_END:]}")
         raise

@@ -7,9 +7,12 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from numalab.cli import main
+from numalab.core import log
 from numalab.core.errors import CommandFailed, HostError
 from numalab.host import image
 from numalab.kernel import build as kernel_build
@@ -17,6 +20,7 @@ from numalab.kernel.recipe import Kernel
 from tests.unit.cli.conftest import LabPy
 
 SECONDS = 60.0
+EARLY = "!             {} (the {} will be finished first)"
 
 
 def made(name: str) -> SimpleNamespace:
@@ -62,18 +66,39 @@ def test_image_and_kernels_at_the_same_time(lab_py: LabPy, builds: Callable[...,
     )
 
 
-def test_an_error_of_one_does_not_end_the_other(lab_py: LabPy, builds: Callable[..., None]) -> None:
+def test_an_error_of_one_does_not_end_the_other(
+    lab_py: LabPy, builds: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is shown at once, and again at the end."""
     builds(image_error=HostError("no network"))
+    build_kernel, shown = kernel_build.build, threading.Event()
+
+    def note(what: str) -> None:
+        log.note(what)
+        shown.set()
+
+    def build_until_shown(*words: Any) -> object:
+        built = build_kernel(*words)
+        assert shown.wait(SECONDS)
+        return built
+
+    monkeypatch.setattr(main, "note", note)
+    monkeypatch.setattr(kernel_build, "build", build_until_shown)
     status, out, err = lab_py(*BOTH)
     assert (status, out) == (2, "6.1 k: r: d/bzImage\n6.1-slowscan-before k: r: d/bzImage\n")
-    assert err == "lab.py: error: no network\n"
+    assert err.splitlines() == [
+        EARLY.format("no network", "kernels"),
+        "lab.py: error: no network",
+    ]
 
 
 def test_both_errors_are_told(lab_py: LabPy, builds: Callable[..., None]) -> None:
     builds(HostError("no network"), CommandFailed("make: no compiler"))
     status, out, err = lab_py(*BOTH)
     assert (status, out) == (2, "")
-    assert sorted(err.splitlines()) == ["lab.py: error: make: no compiler", "lab.py: error: no network"]
+    early = [EARLY.format("make: no compiler", "image"), EARLY.format("no network", "kernels")]
+    lines = sorted(line for line in err.splitlines() if line not in early)
+    assert lines == ["lab.py: error: make: no compiler", "lab.py: error: no network"]
 
 
 def test_a_kernel_that_needs_the_image(lab_py: LabPy, builds: Callable[..., None]) -> None:

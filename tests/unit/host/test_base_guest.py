@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from numalab.core.errors import CommandFailed, DeadlinePassed, HostError
+from numalab.core.errors import BootHung, CommandFailed, DeadlinePassed, HostError
 from numalab.core.process import Deadline
 from numalab.host import ansible, base_guest
 
@@ -122,3 +123,29 @@ def test_a_base_that_never_answers(scan: str, tmp_path: Path, played: list[objec
         provision(tmp_path, Deadline.after(3))
     pid = int((tmp_path / "pid").read_text())
     assert not Path(f"/proc/{pid}").exists()
+
+
+def test_a_guest_that_hangs(
+    tmp_path: Path, played: list[object], monkeypatch: pytest.MonkeyPatch, deadline: Deadline
+) -> None:
+    """Is the error, and not what Ansible says of it."""
+    console, gone = tmp_path / "console", threading.Event()
+
+    def watch() -> None:
+        try:
+            base_guest.check_console(console)
+        except BootHung:
+            gone.set()
+            raise
+
+    def play(*_: Any, **__: Any) -> None:
+        console.write_text("INFO: task dpkg:12 blocked for more than 120 seconds.\n")
+        assert not gone.wait(1), "a slow disk is no hang"
+        with console.open("a") as file:
+            file.write("INFO: task dpkg:12 blocked for more than 362 seconds.\n")
+        assert gone.wait(60)
+        raise CommandFailed("unreachable")
+
+    monkeypatch.setattr(ansible, "playbook", play)
+    with pytest.raises(BootHung, match="its task dpkg:12 waits for more than 362 s"):
+        provision(tmp_path, deadline, watch=watch)

@@ -10,14 +10,15 @@ import shutil
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from numalab.core import paths, process, state
-from numalab.core.errors import CommandFailed, HostError, InputError
+from numalab.core.errors import BootHung, CommandFailed, HostError, InputError
 from numalab.core.process import Deadline
-from numalab.host import image
+from numalab.host import accelerator, image
 from numalab.host.image import FORMAT, Image
 from numalab.model.units import GIB
 from numalab.model.values import jsonable
@@ -214,6 +215,40 @@ def packer(_name: str, _what: object, _disk: object, scratch: Path, *_: object) 
         (scratch / name).write_bytes(b"x")
 
 
+@pytest.mark.parametrize("hangs", [1, 2])
+def test_a_build_whose_guest_hung_is_begun_again(
+    hangs: int,
+    program: Callable[[str, str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    deadline: Deadline,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Once, with its console kept; Packer refuses a folder that it left."""
+    begun = state.folder("bases") / "begun"
+    stuck = "[  484.7] INFO: task kworker/u4:1:25 blocked for more than 362 seconds."
+    program("setpriv", 'while [ "$1" != -- ]; do shift; done; shift; exec "$@"')
+    program(
+        "packer",
+        f"""console=$(grep -o 'file:[^"]*' "$4" | cut -d: -f2); scratch=$(dirname "$4"); echo x >> {begun}
+        mkdir "$scratch/packer" || exit 1
+        if [ $(wc -l < {begun}) -le {hangs} ]; then echo '{stuck}' > "$console"; exec sleep 600; fi
+        for file in packer/disk.qcow2 vmlinuz initrd.img host_key.pub root; do echo x > "$scratch/$file"; done""",
+    )
+    monkeypatch.setattr(image, "_base", lambda *_: state.folder("bases"))
+    monkeypatch.setattr(accelerator, "choose", lambda *_: SimpleNamespace(accel=SimpleNamespace(value="tcg")))
+    hung = "the guest hung under emulation: its task kworker/u4:1:25 waits for more than 362 s"
+    if hangs == 1:
+        assert image.build(NAME, accelerator="tcg", deadline=deadline).name == NAME
+    else:
+        with pytest.raises(BootHung, match=hung):
+            image.build(NAME, accelerator="tcg", deadline=deadline)
+    kept = state.folder("logs") / f"hung-console-{NAME}.log"
+    assert kept.read_text() == f"{stuck}\n"
+    assert [record.message for record in caplog.records if "begun again" in record.message] == [
+        f"image {NAME}: {hung} ({kept}); begun again"
+    ]
+
+
 def test_a_build_is_done_once(monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
     built_by: list[Path] = []
 
@@ -274,12 +309,12 @@ def test_packers_ansible_gets_literals(
     program("packer", f'cp "$4" {seen}; mkdir {scratch}/packer; : > {scratch}/packer/disk.qcow2')
     program("setpriv", 'while [ "$1" != -- ]; do shift; done; shift; exec "$@"')
     image_recipe = image.recipe("debian12")
-    image._packer("debian12", image_recipe, tmp_path / "base", scratch, "tcg", [], deadline)
+    image._packer("debian12", image_recipe, tmp_path / "base", scratch, "tcg", [], None, deadline)
     assert json.loads(seen.read_text())["ansible_vars"] == f"@{scratch}/vars.yml"
     variables = (scratch / "vars.yml").read_text()
     assert variables.count("!unsafe") == len(image_recipe.packages) + 1
     with pytest.raises(InputError, match="Packer takes for a template"):
-        image._packer("debian12", image_recipe, tmp_path / "{{ pwd }}", scratch, "tcg", [], deadline)
+        image._packer("debian12", image_recipe, tmp_path / "{{ pwd }}", scratch, "tcg", [], None, deadline)
 
 
 def test_a_recipe_without_a_suite_needs_a_cloud_image(checkout: Path, deadline: Deadline) -> None:
