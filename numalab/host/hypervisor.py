@@ -396,6 +396,7 @@ def _start_daemons(deadline: Deadline) -> None:
     """Start virtlogd, which writes console logs, and libvirtd; where there is none, virtqemud, and for
     storage pools virtstoraged. They stay, as under an init."""
     Path("/run/libvirt").mkdir(exist_ok=True)
+    _make_lock_directory(Path("/var/lock"))
     _kvm_for_qemu()
     for daemon, path in _daemons().items():
         if not path:
@@ -404,6 +405,13 @@ def _start_daemons(deadline: Deadline) -> None:
     until = time.monotonic() + LIBVIRTD_SECONDS
     while not _listens() and time.monotonic() < until:
         deadline.pause(0.1)
+
+
+def _make_lock_directory(path: Path) -> None:
+    """Make the directory in which libvirt locks consoles. In Debian a link, to one that an init makes."""
+    if not (real := path.resolve()).exists():
+        real.mkdir()
+        real.chmod(0o1777)  # as systemd-tmpfiles does, for all programs
 
 
 def _listens() -> bool:

@@ -408,6 +408,17 @@ def test_no_libvirt(monkeypatch: pytest.MonkeyPatch, program: Program, tmp_path:
     assert hypervisor._daemons()["libvirtd"] is None
 
 
+def test_the_lock_directory_is_made_where_no_init_did(tmp_path: Path) -> None:
+    """/var/lock leads to /run/lock, and /run may be empty: `console` had failed on a bare Debian 13."""
+    link, real = tmp_path / "lock", tmp_path / "run-lock"
+    link.symlink_to(real)
+    hypervisor._make_lock_directory(link)
+    assert real.stat().st_mode & 0o7777 == 0o1777
+    real.chmod(0o755)
+    hypervisor._make_lock_directory(link)
+    assert real.stat().st_mode & 0o7777 == 0o755, "one that is there is left alone"
+
+
 def test_a_daemon_that_ended_does_not_run(tmp_path: Path) -> None:
     """Also when its process is a zombie, or its PID another program's by now."""
     pid_file = tmp_path / "d.pid"
