@@ -378,7 +378,7 @@ def use_image(path: Path, deadline: Deadline) -> None:
     """Use an image as `image build` does, from the base disk on."""
     scratch = path.with_name("scratch")
     scratch.mkdir()
-    image._packer("debian12", image.recipe(str(path)), path, scratch, "tcg", [], deadline)
+    image._packer("debian12", image.recipe(str(path)), path, scratch, "tcg", [], None, deadline)
 
 
 USES: dict[type[BaseModel], Callable[[Path, Deadline], None]] = {

@@ -859,9 +859,10 @@ def test_files_that_cannot_be_removed(
 ) -> None:
     made = launch.up(request(), host.real(), deadline)
     monkeypatch.setattr(disks, "drop_pool_disks", lambda _: None)
-    monkeypatch.setattr(shutil, "rmtree", raises(OSError(30, "Read-only file system")))
-    with pytest.raises(HostError, match=f"{made.directory}: cannot be removed: .*Read-only file system"):
-        made.down(deadline)
+    with monkeypatch.context() as patch:  # a fixture's temporary folder is removed by it too
+        patch.setattr(shutil, "rmtree", raises(OSError(30, "Read-only file system")))
+        with pytest.raises(HostError, match=f"{made.directory}: cannot be removed: .*Read-only file system"):
+            made.down(deadline)
 
 
 def test_up_reads_no_recipe(host: FakeHost, deadline: Deadline, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -214,7 +214,7 @@ def test_a_failed_assertion_of_qemu(
         path.write_text(f"{before}2026-11-23 10:00:00.000+0000: starting up libvirt version: 9.0.0\n{log}")
     session = Host("qemu:///session", Connection())
     assert session.failed_assertion(mark(guest("a")), deadline) == line
-    if os.geteuid():
+    if os.geteuid() and log is not None:  # root reads it all the same
         path.chmod(0)
         assert session.failed_assertion(mark(guest("a")), deadline) == ""
 
