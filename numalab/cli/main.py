@@ -13,11 +13,10 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import suppress
 from copy import copy
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -42,6 +41,9 @@ from numalab.cli.progress import Progress
 from numalab.cli.terminal import as_called, echo, handle_signals, limit, outlive_readers
 from numalab.core.errors import Cancelled, Exit, InputError, LabError
 from numalab.core.log import note
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -10,13 +10,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import http.server
-import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from numalab.core.errors import BootHung, DeadlinePassed, HostError, LabError
+from numalab.core.errors import DeadlinePassed, HostError, LabError
 from numalab.core.process import Deadline, Result, ends_with_us, need, run
 from numalab.host import ansible
 from numalab.host.remote import free_port
@@ -29,20 +28,6 @@ HTTP_ADDRESS = "{{ .HTTPIP }}:{{ .HTTPPort }}"
 """Packer's template for the address of the seed's server."""
 POWEROFF_SECONDS = 120.0
 POLL_SECONDS = 2.0
-STUCK_SECONDS = 360
-"""A task that waits so long hangs. The kernel prints longer and longer waits; on a slow host some end."""
-_STUCK = re.compile(r"INFO: (task \S+) blocked for more than (\d+) seconds")
-
-
-def check_console(console: Path) -> None:
-    """Raise BootHung where the guest's kernel says that a task of its waits for more than STUCK_SECONDS.
-
-    An emulated guest can lose a completion of its disk (seen once, on QEMU 10.0.2), and never answer again.
-    """
-    text = console.read_text(errors="replace") if console.exists() else ""
-    for task, seconds in _STUCK.findall(text):
-        if int(seconds) >= STUCK_SECONDS:
-            raise BootHung(f"the guest hung under emulation: its {task} waits for more than {seconds} s")
 
 
 def provision(
@@ -65,8 +50,8 @@ def provision(
     """Copy `base` to `disk` (qcow2), boot it, run playbooks/PLAYBOOK in it and switch it off.
 
     `boot` has further pairs of QEMU arguments; `seed` is the folder that is served to cloud-init;
-    `watch` is called while the guest runs, and may raise BootHung. Raises CommandFailed, HostError,
-    DeadlinePassed.
+    `watch` is called while the guest boots and the playbook runs, and may raise. Raises CommandFailed,
+    HostError, DeadlinePassed.
     """
     qemu_img = need("qemu-img", "qemu-utils")
     run([qemu_img, "convert", "-O", "qcow2", base, disk], deadline=deadline)
@@ -83,8 +68,8 @@ def provision(
             *("-device", "virtio-net,netdev=net"),
             *arguments,
         ]
-        qemu = stack.enter_context(_running(argv, log, watch, deadline))
-        ssh = _reached(name, port, key, scratch, qemu, deadline)
+        qemu = stack.enter_context(_running(argv, log, deadline))
+        ssh = _reached(name, port, key, scratch, qemu, watch, deadline)
         inventory = ansible.write_inventory([ssh], scratch / "inventory.yml")
         ansible.playbook(
             playbook,
@@ -93,6 +78,7 @@ def provision(
             variables=variables,
             deadline=deadline,
             log=log.with_name(f"ansible-{log.name}"),
+            watch=watch,
         )
         ssh.execute("systemctl poweroff", deadline=deadline)
         ssh.disconnect(deadline)
@@ -106,34 +92,35 @@ def provision(
 
 
 @contextlib.contextmanager
-def _running(
-    argv: Sequence[str], log: Path, watch: Callable[[], None] | None, deadline: Deadline
-) -> Iterator[Future[Result]]:
-    """QEMU, while the block runs; it is ended with the block. A BootHung of `watch` is the block's error."""
+def _running(argv: Sequence[str], log: Path, deadline: Deadline) -> Iterator[Future[Result]]:
+    """QEMU, while the block runs; it is ended with the block."""
     cancel = threading.Event()
     with ThreadPoolExecutor(1) as pool:
         # The thread lives as long as QEMU: ends_with_us ends a program with the thread that started it.
-        qemu = pool.submit(
-            run, ends_with_us(argv), deadline=Deadline(deadline.at, cancel), log=log, watch=watch
-        )
+        qemu = pool.submit(run, ends_with_us(argv), deadline=Deadline(deadline.at, cancel), log=log)
         try:
             yield qemu
-        except LabError as error:
-            cancel.set()
-            if isinstance(hung := qemu.exception(), BootHung):
-                raise hung from error
-            raise
         finally:
             cancel.set()
 
 
-def _reached(name: str, port: int, key: Path, scratch: Path, qemu: Future[Result], deadline: Deadline) -> Ssh:
+def _reached(
+    name: str,
+    port: int,
+    key: Path,
+    scratch: Path,
+    qemu: Future[Result],
+    watch: Callable[[], None] | None,
+    deadline: Deadline,
+) -> Ssh:
     """SSH to the guest once it lets the lab's key in. The host key is the one that it shows first."""
     known_hosts = scratch / "known_hosts"
     ssh = Ssh(name, port, key, known_hosts)
     scan = [need("ssh-keyscan", "openssh-client"), "-T", "20", "-t", "ed25519", "-p", str(port), "127.0.0.1"]
     while True:
         deadline.check(f"image {name}: waiting for the base to be reached by SSH")
+        if watch:
+            watch()
         if qemu.done():
             qemu.result()  # raises what QEMU ended with, if it did not end by itself
             raise HostError(f"image {name}: the base switched itself off before it could be reached")

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from numalab.core.errors import KernelOops
+from numalab.core.errors import BootHung, KernelOops
 from numalab.core.process import Deadline
 from numalab.host.remote import HERE
 
@@ -39,6 +39,9 @@ FINDING = re.compile(
     r"[Oo]ut of memory: Kill(ed)? process|invoked oom-killer|oom-kill:"
 )
 """Lines that make a run evidence instead of a data point, as kernels from 3.2 on print them."""
+STUCK = re.compile(r"INFO: (task \S+) blocked for more than (\d+) seconds")
+STUCK_SECONDS = 360
+"""A task that waits so long hangs. The kernel prints longer and longer waits; on a slow host some end."""
 SLOW = re.compile(r"BUG: soft lockup|BUG: workqueue lockup|INFO: rcu_\w+ (self-)?detected")
 """The first lines of the kernel's reports of a lockup or stall."""
 BUSY_SECONDS = 30.0
@@ -56,6 +59,17 @@ def findings(text: str) -> list[str]:
 def warnings(text: str) -> list[str]:
     """All lines that are kept as a run's evidence, whether they make it an error or not."""
     return [line for line in text.splitlines() if FINDING.search(line) or SLOW.search(line)]
+
+
+def check_stuck(log: Path) -> None:
+    """Raise BootHung where the guest's kernel says that a task of its waits for STUCK_SECONDS or more.
+
+    An emulated guest can lose a completion of its disk (seen once, on QEMU 10.0.2), and never answer again.
+    """
+    text = log.read_text(errors="replace") if log.exists() else ""
+    for task, seconds in STUCK.findall(text):
+        if int(seconds) >= STUCK_SECONDS:
+            raise BootHung(f"the guest hung under emulation: its {task} waits for more than {seconds} s")
 
 
 def stale_breakpoint(text: str) -> bool:

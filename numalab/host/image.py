@@ -28,7 +28,7 @@ from numalab.core.errors import BootHung, CommandFailed, HostError, InputError
 from numalab.core.log import note, step
 from numalab.core.process import Deadline, ends_with_us, need, run
 from numalab.host import accelerator as host_accelerator
-from numalab.host import base_guest, packer
+from numalab.host import base_guest, console, packer
 from numalab.host.ansible import ansible, literals
 from numalab.host.domain import CMDLINE, TCG_MODEL
 from numalab.model.catalog import find, load
@@ -257,17 +257,17 @@ def build(
                 note("no Packer can be had on this host: the lab boots the base itself")
             provision = _packer if with_packer else _by_itself
             for again in range(MOST_HANGS + 1):
-                console = _log(f"console-{name}")
-                boot = [*extra, ["-serial", f"file:{console}"]]
-                watch = functools.partial(base_guest.check_console, console) if which == Accel.TCG else None
+                log = _log(f"console-{name}")
+                boot = [*extra, ["-serial", f"file:{log}"]]
+                watch = functools.partial(console.check_stuck, log) if which == Accel.TCG else None
                 try:
                     provision(name, image_recipe, disk, scratch, which, boot, watch, deadline)
                     break
                 except BootHung as hung:
-                    kept = console.replace(console.with_name(f"hung-{console.name}"))
+                    what = f"image {name}: {hung} ({log.replace(log.with_name(f'hung-{log.name}'))})"
                     if again == MOST_HANGS:
-                        raise
-                    note(f"image {name}: {hung} ({kept}); begun again")
+                        raise BootHung(what) from hung
+                    note(f"{what}; begun again")
             if base:
                 disk.unlink()
             built = Image(

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import threading
 import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 
 from numalab.core.errors import BootHung, CommandFailed, DeadlinePassed, HostError
 from numalab.core.process import Deadline
-from numalab.host import ansible, base_guest
+from numalab.host import ansible, base_guest, console
 
 Program = Callable[[str, str], Path]
 
@@ -125,27 +124,30 @@ def test_a_base_that_never_answers(scan: str, tmp_path: Path, played: list[objec
     assert not Path(f"/proc/{pid}").exists()
 
 
+@pytest.mark.parametrize("phase", ["boot", "playbook"])
 def test_a_guest_that_hangs(
-    tmp_path: Path, played: list[object], monkeypatch: pytest.MonkeyPatch, deadline: Deadline
+    phase: str,
+    tmp_path: Path,
+    played: list[object],
+    program: Program,
+    monkeypatch: pytest.MonkeyPatch,
+    deadline: Deadline,
 ) -> None:
-    """Is the error, and not what Ansible says of it."""
-    console, gone = tmp_path / "console", threading.Event()
+    """Is the error, and not what SSH or Ansible say of it."""
+    log = tmp_path / "console"
+    hang = "INFO: task dpkg:12 blocked for more than 362 seconds.\n"
 
-    def watch() -> None:
-        try:
-            base_guest.check_console(console)
-        except BootHung:
-            gone.set()
-            raise
-
-    def play(*_: Any, **__: Any) -> None:
-        console.write_text("INFO: task dpkg:12 blocked for more than 120 seconds.\n")
-        assert not gone.wait(1), "a slow disk is no hang"
-        with console.open("a") as file:
-            file.write("INFO: task dpkg:12 blocked for more than 362 seconds.\n")
-        assert gone.wait(60)
-        raise CommandFailed("unreachable")
+    def play(*_: Any, watch: Callable[[], None], **__: Any) -> None:
+        log.write_text("INFO: task dpkg:12 blocked for more than 120 seconds.\n")
+        watch()  # a slow disk is no hang
+        with log.open("a") as file:
+            file.write(hang)
+        watch()
+        raise AssertionError("not reached")
 
     monkeypatch.setattr(ansible, "playbook", play)
+    if phase == "boot":
+        program("ssh-keyscan", "exit 1")
+        log.write_text(hang)
     with pytest.raises(BootHung, match="its task dpkg:12 waits for more than 362 s"):
-        provision(tmp_path, deadline, watch=watch)
+        provision(tmp_path, deadline, watch=lambda: console.check_stuck(log))
