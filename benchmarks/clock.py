@@ -12,7 +12,7 @@ Runs the case once for each clock and load, or takes stored experiments, and pri
 metric that decides: the mean over the boots, their standard deviation (of the logarithms: 1.0 % is 1.0 %),
 and the least factor that three boots of each kernel can tell from chance. HOST is the most of the host's
 processor time that others took in a measured phase, guests of the same experiment included. --load busy
-runs an endless loop for each of the host's CPUs. With --again each experiment is made a second time with
+runs an endless loop for each of the host's CPUs, and no boot is taken again for it. With --again each experiment is made a second time with
 the same seeds; SAME SEED is then the standard deviation of boots with one seed: 0 if the clock and the seed
 decided everything. Other options go to lab.py run (--side-by-side 1, --vcpus 4). The virtual clock needs QEMU
 8.1 or later (lab.py doctor).
@@ -79,6 +79,11 @@ LAB = (
     " domain.ICOUNT = ('-icount', f'shift={sys.argv.pop(1)},sleep=on'); main()"
 )
 """lab.py with another shift."""
+ONCE = (
+    "from numalab.analysis import verdict; from numalab.cli.main import main;"
+    " verdict.busy = lambda run: ''; main()"
+)
+"""lab.py without a second run of a boot from which others took the processors: here that is on purpose."""
 VERDICTS = (0, 1, 3)
 """Exit statuses of a `run` that came to an answer: holds, does not hold, cannot tell."""
 
@@ -99,10 +104,9 @@ def load(kind: str) -> Iterator[None]:
 
 
 def experiment(
-    case: str, boots: int, clock: str, words: Sequence[str], shift: int | None = None
+    case: str, boots: int, clock: str, words: Sequence[str], lab: Sequence[str] = (str(ROOT / "lab.py"),)
 ) -> list[Run]:
-    """The runs of one experiment with the case."""
-    lab = [ROOT / "lab.py"] if shift is None else [sys.executable, "-c", LAB, str(shift)]
+    """The runs of one experiment with the case; `lab` is the command."""
     done = subprocess.run(
         [*lab, "run", case, "--boots", str(boots), "--clock", clock, *words],
         stdout=subprocess.PIPE,
@@ -223,7 +227,8 @@ def shifts(case: str, boots: int, words: Sequence[str], values: Sequence[int]) -
     table = [SHIFTED]
     for shift in values:
         start = time.monotonic()
-        runs = experiment(case, boots, Clock.VIRTUAL.value, words, shift)
+        lab = [sys.executable, "-c", LAB, str(shift)]
+        runs = experiment(case, boots, Clock.VIRTUAL.value, words, lab)
         seconds = f"{(time.monotonic() - start) / len(runs):.0f}"
         for row in rows(runs, []):
             cells = dict(zip(HEAD, row, strict=True)) | {"CLOCK": str(shift), "SAME SEED": seconds}
@@ -239,11 +244,12 @@ def clocks(
     table = [HEAD]
     for clock in chosen:
         for host in loads:
+            lab = [sys.executable, "-c", ONCE] if host == "busy" else [str(ROOT / "lab.py")]
             with load(host):
-                runs = experiment(case, boots, clock, words)
+                runs = experiment(case, boots, clock, words, lab)
                 place = runs[0].place
                 repeat = ["--seed", str(place.seed), *words] if again and place else []
-                repeated = experiment(case, boots, clock, repeat) if repeat else []
+                repeated = experiment(case, boots, clock, repeat, lab) if repeat else []
             table += rows(runs, repeated)
             print("\n".join(aligned(table, left=6)), flush=True)
             yield [*runs, *repeated]

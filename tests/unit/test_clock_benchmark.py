@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -77,8 +78,8 @@ def test_shifts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     monkeypatch.setenv("LAB_STATE", str(tmp_path))
     given = []
 
-    def experiment(case: str, boots_: int, clock_: str, words: list[str], shift: int) -> list[Run]:
-        given.append((case, boots_, clock_, words, shift))
+    def experiment(case: str, boots_: int, clock_: str, words: list[str], lab: list[str]) -> list[Run]:
+        given.append((case, boots_, clock_, words, shift := int(lab[-1])))
         runs = boots(f"shift{shift}", (BEFORE, AFTER), 3)
         for run in runs:
             (tmp_path / "runs" / run.id).mkdir(parents=True, exist_ok=True)
@@ -101,6 +102,26 @@ def test_another_shift() -> None:
     shown = subprocess.run(words, capture_output=True, text=True, check=True, cwd=clock.ROOT).stdout
     assert shown == "('-icount', 'shift=5,sleep=on') ['-c', 'run']\n"
     assert domain.ICOUNT[1].replace("shift=3", "shift=5") == "shift=5,sleep=on"
+
+
+def test_a_busy_host_is_no_reason_to_boot_again() -> None:
+    """Under a load made on purpose; else it is."""
+    words = [sys.executable, "-c", clock.ONCE.replace("main()", "print(repr(run.verdict.busy(None)))")]
+    words[-1] = "from numalab.experiment import run; " + words[-1]
+    assert subprocess.run(words, capture_output=True, text=True, check=True, cwd=clock.ROOT).stdout == "''\n"
+
+
+def test_each_load_has_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = []
+
+    def experiment(case: str, boots_: int, clock_: str, words: list[str], lab: list[str]) -> list[Run]:
+        given.append(clock.ONCE in lab)
+        return boots(f"load{len(given)}", (BEFORE, AFTER), 3)
+
+    monkeypatch.setattr(clock, "experiment", experiment)
+    monkeypatch.setattr(clock, "load", lambda kind: contextlib.nullcontext())
+    assert len(list(clock.clocks("xfsrepair", 3, [], ["host"], clock.LOADS, False))) == 2
+    assert given == [False, True]
 
 
 def test_too_few_boots() -> None:
