@@ -1,7 +1,7 @@
 # The guest image: a base disk, booted with its own kernel straight from the host, put in order by
 # Ansible. lab.py image build fills in the variables. Debian's Packer 1.6.6 has builder and provisioner
-# built in; later ones get them once by `packer plugins install github.com/hashicorp/qemu` (and .../ansible),
-# so there is no required_plugins block here, which 1.6.6 would refuse.
+# built in; later ones get them once by `packer init images/plugins.pkr.hcl`. There is no required_plugins
+# block here, which 1.6.6 would refuse.
 
 variable "base" { type = string }             # qcow2 or raw disk to start from; never written
 variable "out" { type = string }              # folder that Packer creates for the finished disk

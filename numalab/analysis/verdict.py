@@ -26,7 +26,7 @@ from numalab.analysis.effect import LEAST_BOOTS, LEAST_ON_HOST, too_few
 from numalab.core.errors import InputError
 from numalab.model import order
 from numalab.model.case import Arm, CaseSize, Expectation, Place
-from numalab.model.run import PhaseResult, Run
+from numalab.model.run import SHUFFLED, PhaseResult, Run
 from numalab.model.values import jsonable
 from numalab.model.verdict import Answer, Finding, Grade, Verdict
 from numalab.runs import compatibility
@@ -419,11 +419,15 @@ def _varied(runs: Sequence[Run]) -> str:
     )
     if not seeds:
         return ""
-    rdrand = "what RDRAND gives, and " if all(run.emulated for run in runs) else ""
-    return (
-        f"varied from boot to boot: {rdrand}the start of each measured phase"
-        f" (seed {', '.join(map(str, seeds))})"
+    shuffled = all(run.kernel_facts.get(SHUFFLED) == "Y" for run in runs)
+    parts = (
+        "what RDRAND gives" * all(run.emulated for run in runs),
+        "where the kernel lies (KASLR)" * (len({run.kernel_address for run in runs}) > 1),
+        "the order of free pages" * shuffled,
     )
+    *most, last = [*filter(None, parts), "the start of each measured phase"]
+    words = f"{', '.join(most)}, and {last}" if most else last
+    return f"varied from boot to boot: {words} (seed {', '.join(map(str, seeds))})"
 
 
 def _about_seeds(every: Sequence[Run]) -> list[str]:

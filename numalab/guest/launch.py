@@ -41,7 +41,7 @@ from numalab.guest.start import start
 from numalab.host import accelerator, emulator, image, instructions, qemu_user, ssh
 from numalab.host import disks as host_disks
 from numalab.host import saved as saved_file
-from numalab.host.domain import CMDLINE, VIRTUAL_CMDLINE, restored_xml
+from numalab.host.domain import CMDLINE, SEEDED_CMDLINE, VIRTUAL_CMDLINE, restored_xml
 from numalab.host.hypervisor import Host
 from numalab.host.image import Image
 from numalab.host.remote import Where, free_port, part_prefix
@@ -393,6 +393,7 @@ def compose_boot(
     name or that of the guest whose saved state it begins from."""
     words = [f"root={base.root} rw {CMDLINE} {provision.HOSTNAME}{name}"]
     words += [VIRTUAL_CMDLINE] if clock is Clock.VIRTUAL else []
+    words += [SEEDED_CMDLINE] if request.seed is not None else []
     words += [f"numa=fake={shape.fake}"] if shape.fake else []
     if _init(request, base) is Init.LAB:
         words += [image.INIT_WORD, *([image.ROUTE_WORD] if request.network else [])]

@@ -49,6 +49,9 @@ VIRTUAL_CMDLINE = "initcall_blacklist=trace_eval_init"
 """A word for the virtual clock, where each instruction takes its time: 2.3 s of a boot would go through the
 formats of 1,371 tracepoints (XFS has 561) and replace names of enums by their values. Nobody needs it but
 programs that decode a format by themselves (perf script, trace-cmd)."""
+SEEDED_CMDLINE = "page_alloc.shuffle=1"
+"""A word for a boot with a seed: the kernel shuffles its lists of free pages (CONFIG_SHUFFLE_PAGE_ALLOCATOR,
+since 5.2), so that two boots do not hand out the same pages in the same order."""
 
 # lxml's builder has an attribute for every element name, which stubs cannot type.
 E: Any = _E

@@ -10,21 +10,24 @@ import re
 from collections.abc import Mapping
 
 from numalab.kernel import kconfig
-from numalab.model.run import CONFIGURATION
+from numalab.model.run import CONFIGURATION, SHUFFLED
 from numalab.model.values import Value
 
 VERSION, PREEMPT = "/proc/version", "/sys/kernel/debug/sched/preempt"
 THP = "/sys/kernel/mm/transparent_hugepage"
+SYMBOLS, SHUFFLE = "/proc/kallsyms", "/sys/module/page_alloc/parameters/shuffle"
 STATE = {
     f"{THP}/enabled": "THP",
     f"{THP}/defrag": "THP defrag",
+    SHUFFLE: SHUFFLED,
     "/proc/sys/kernel/numa_balancing": "numa_balancing",
     "/proc/1/comm": "init",
 }
 """File in the guest -> the fact that it has."""
 MARK = "numalab: the configuration follows"
 COMMAND = (
-    f"uname -r; cat /proc/cmdline; grep -sH . {' '.join([VERSION, PREEMPT, *STATE])}; echo '{MARK}';"
+    f"uname -r; cat /proc/cmdline; grep -sH . {' '.join([VERSION, PREEMPT, *STATE])};"
+    f" grep -sHm1 ' [Tt] _text$' {SYMBOLS}; echo '{MARK}';"
     " zcat /proc/config.gz 2>/dev/null || cat /boot/config-$(uname -r) 2>/dev/null || true"
 )
 """One command: each costs an emulated guest a round trip."""
@@ -42,6 +45,8 @@ class RunningKernel(Value):
     """See Run.kernel_facts."""
     config: str
     """The text of its configuration; '' when the guest has none."""
+    address: str
+    """See Run.kernel_address."""
 
 
 def parse(output: str) -> RunningKernel:
@@ -57,7 +62,10 @@ def parse(output: str) -> RunningKernel:
     facts |= {name: _chosen(files[path]) for path, name in STATE.items() if path in files}
     if options:
         facts[CONFIGURATION] = kconfig.digest(options)
-    return RunningKernel(release=release, cmdline=cmdline, facts=facts, config=config)
+    address = files.get(SYMBOLS, "").partition(" ")[0]
+    if not address.strip("0"):  # what a reader without privileges gets
+        address = ""
+    return RunningKernel(release=release, cmdline=cmdline, facts=facts, config=config, address=address)
 
 
 def _of_version(version: str, preempt: str, options: Mapping[str, str]) -> dict[str, str]:

@@ -243,7 +243,12 @@ def _prepare(guest: Guest, folder: Path, deadline: Deadline) -> dict[str, Any]:
     check_release(guest.record, kernel.release)  # a running guest may have been rebooted into another
     if kernel.config:
         (folder / record.KERNEL_CONFIG).write_text(kernel.config)
-    return {"release": kernel.release, "cmdline": kernel.cmdline, "kernel_facts": kernel.facts}
+    return {
+        "release": kernel.release,
+        "cmdline": kernel.cmdline,
+        "kernel_facts": kernel.facts,
+        "kernel_address": kernel.address,
+    }
 
 
 def _phase(

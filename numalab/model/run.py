@@ -15,6 +15,9 @@ CONFIGURATION = "configuration"
 """The key of Run.kernel_facts that has the SHA-256 of the kernel's options (kconfig.in_force); the text is in
 the run's folder."""
 
+SHUFFLED = "free pages shuffled"
+"""The key of Run.kernel_facts that is Y where the kernel shuffled its lists of free pages at boot."""
+
 
 class Memory(Value):
     """What a guest's memory was made of at one moment, in base pages."""
@@ -73,8 +76,11 @@ class Run(Stored):
     release: str
     cmdline: str
     kernel_facts: dict[str, str] = Field(default_factory=dict)
-    """Compiler, linker, preemption model, configuration, THP, NUMA balancing and init, as the guest's kernel
-    tells them; empty in older runs."""
+    """Compiler, linker, preemption model, configuration, THP, NUMA balancing, init and SHUFFLED, as the
+    guest's kernel tells them; empty in older runs."""
+    kernel_address: str = ""
+    """The address of _text in hexadecimal, which KASLR chooses anew in each boot; '' where the guest does not
+    tell, and in older runs."""
     settings: dict[str, str] = Field(default_factory=dict)
     """Sysctls and knobs, set and read back."""
     place: Place | None = None

@@ -662,6 +662,19 @@ def test_what_was_varied_is_said_and_one_seed_twice_is_a_doubt() -> None:
         "varied from boot to boot: what RDRAND gives, and the start of each measured phase (seed 7)"
     )
     assert not [doubt for doubt in judged.doubts if "seed" in doubt]
+    placed = [
+        seeded(run, i).model_copy(
+            update={
+                "kernel_address": f"ffffffff{0x80 + i:x}000000",
+                "kernel_facts": {"free pages shuffled": "Y"},
+            }
+        )
+        for i, run in enumerate(runs)
+    ]
+    assert verdict.verdict(placed).varied == (
+        "varied from boot to boot: what RDRAND gives, where the kernel lies (KASLR), the order of free pages,"
+        " and the start of each measured phase (seed 7)"
+    )
     judged = verdict.verdict([seeded(run, 1) for run in runs])
     assert f"{len(runs) - 2} boots have the seed of another one of their kernel: they are no samples" in (
         judged.doubts

@@ -178,6 +178,14 @@ def test_what_a_boot_on_the_virtual_clock_leaves_out(
     assert ("initcall_blacklist=trace_eval_init" in made.record.spec.boot.cmdline.split()) is left_out
 
 
+@pytest.mark.parametrize("seed", [None, 7])
+def test_a_boot_with_a_seed_shuffles_its_free_pages(
+    host: FakeHost, deadline: Deadline, seed: int | None
+) -> None:
+    made = launch.up(request().model_copy(update={"seed": seed}), host.real(), deadline)
+    assert ("page_alloc.shuffle=1" in made.record.spec.boot.cmdline.split()) is (seed is not None)
+
+
 def test_a_guest_there_boots_what_was_pushed(
     host: FakeHost, deadline: Deadline, monkeypatch: pytest.MonkeyPatch
 ) -> None:

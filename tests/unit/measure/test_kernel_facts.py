@@ -30,20 +30,28 @@ def test_what_a_kernel_tells() -> None:
             " GNU ld (GNU Binutils for Debian) 2.40) #1 SMP Thu Jan  1 00:00:00 UTC 1970",
             f"{THP}/enabled:always [madvise] never",
             f"{THP}/defrag:always defer defer+madvise [madvise] never",
+            "/sys/module/page_alloc/parameters/shuffle:Y",
             "/proc/sys/kernel/numa_balancing:1",
+            "/proc/kallsyms:ffffffff9a000000 T _text",
             config=CONFIG,
         )
     )
     assert (told.release, told.cmdline, told.config) == ("6.1.0", "root=x quiet", CONFIG)
+    assert told.address == "ffffffff9a000000"
     assert told.facts == {
         "compiler": "gcc (Debian 12.2.0-14+deb12u1) 12.2.0",
         "linker": "GNU ld (GNU Binutils for Debian) 2.40",
         "preemption": "voluntary",
         "THP": "madvise",
         "THP defrag": "madvise",
+        "free pages shuffled": "Y",
         "numa_balancing": "1",
         "configuration": kconfig.digest({"CONFIG_NUMA": "y", "CONFIG_PREEMPT_VOLUNTARY": "y"}),
     }
+
+
+def test_a_reader_without_privileges_learns_no_address() -> None:
+    assert kernel_facts.parse(output("x", "/proc/kallsyms:0000000000000000 T _text")).address == ""
 
 
 @pytest.mark.parametrize(
