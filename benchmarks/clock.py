@@ -11,11 +11,11 @@ busy host.
 Runs the case once for each clock and load, or takes stored experiments, and prints for each kernel and each
 metric that decides: the mean over the boots, their standard deviation (of the logarithms: 1.0 % is 1.0 %),
 and the least factor that three boots of each kernel can tell from chance. HOST is the most of the host's
-processor time that others took in a measured phase, guests of the same experiment included. --load busy
-runs an endless loop for each of the host's CPUs, and no boot is taken again for it. With --again each experiment is made a second time with
-the same seeds; SAME SEED is then the standard deviation of boots with one seed: 0 if the clock and the seed
-decided everything. Other options go to lab.py run (--side-by-side 1, --vcpus 4). The virtual clock needs QEMU
-8.1 or later (lab.py doctor).
+processor time that others took in a measured phase, guests of the same experiment included. --load busy runs
+an endless loop for each of the host's CPUs, and no boot is taken again for it. With --again each experiment
+is made a second time with the same seeds; SAME SEED is then the standard deviation of boots with one seed: 0
+if the clock and the seed decided everything. Other options go to lab.py run (--side-by-side 1, --vcpus 4).
+The virtual clock needs QEMU 8.1 or later (lab.py doctor).
 
 --shift N,N… boots on the virtual clock with an instruction of 2**N ns, once for each N, and prints the time
 that a boot took on the host too. No record says which shift a run had, so these runs are removed at the end;
@@ -177,14 +177,17 @@ def kept(experiments: Sequence[Experiment], busy: float | None = None) -> list[t
     """A row for each case, clock, deciding expectation and kernel of experiments in benchmarks/boots.json.
 
     With `busy`, in percent: for those during which others took less of the host, and for the rest; those that
-    did not record it are left out."""
+    did not record it are left out. How many boots a case has by default makes no difference here."""
     newest: dict[tuple[str, Clock], Judged] = {}
     groups: dict[tuple[str, Clock, bool], list[Experiment]] = {}
     for one in sorted(experiments, key=lambda one: one.name, reverse=True):
         if busy is not None and one.others is None:
             continue
+        if not {one.judged.before, one.judged.after} & one.kernels.keys():
+            continue  # the case with kernels of another series
         case = one.judged.case_name, one.clock
-        if one.judged == newest.setdefault(case, one.judged):
+        judged = one.judged.model_copy(update={"boots": 0})
+        if judged == newest.setdefault(case, judged):
             loaded = busy is not None and 100 * (one.others or 0) >= busy
             groups.setdefault((*case, loaded), []).append(one)
     return [
@@ -279,7 +282,12 @@ def main() -> None:
         known = rates.read(rates.BOOTS)
         if unknown := {*options.case} - {one.judged.case_name for one in known}:
             parser.error(f"benchmarks/{rates.BOOTS.name} has no boots of {', '.join(sorted(unknown))}")
-        wanted = [one for one in known if not options.case or one.judged.case_name in options.case]
+        wanted = [
+            one
+            for one in known
+            if (not options.case or one.judged.case_name in options.case)
+            and options.clock in (None, one.clock.value)
+        ]
         print("\n".join(aligned([KEPT, *kept(wanted, options.busy)], left=6)))
         return
     if options.stored:

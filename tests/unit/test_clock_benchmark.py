@@ -45,7 +45,12 @@ def test_boots_with_one_seed() -> None:
 def test_kept_boots() -> None:
     """Pooled over the experiments that were judged as the newest; a name sorts by its time."""
     old, *rest = named("abc")
-    old = old.model_copy(update={"judged": old.judged.model_copy(update={"boots": 9})})
+    (expected,) = old.judged.expect
+    other = old.judged.model_copy(update={"expect": (expected.model_copy(update={"by": 9.0}),)})
+    old = old.model_copy(update={"judged": other})
+    rest[0] = rest[0].model_copy(
+        update={"judged": other.model_copy(update={"expect": (expected,), "boots": 9})}
+    )
     shares = [
         one.model_copy(update={"others": others}) for one, others in zip(rest, (0.5, 0.75), strict=True)
     ]
