@@ -74,6 +74,7 @@ KEPT: tuple[str, ...] = tuple("EXPERIMENTS" if name == "SAME SEED" else name for
 SHIFTED: tuple[str, ...] = tuple(
     {"CLOCK": "SHIFT", "SAME SEED": "SECONDS A BOOT"}.get(name, name) for name in HEAD
 )
+PLAIN = (str(ROOT / "lab.py"),)
 LAB = (
     "import sys; from numalab.host import domain; from numalab.cli.main import main;"
     " domain.ICOUNT = ('-icount', f'shift={sys.argv.pop(1)},sleep=on'); main()"
@@ -104,7 +105,7 @@ def load(kind: str) -> Iterator[None]:
 
 
 def experiment(
-    case: str, boots: int, clock: str, words: Sequence[str], lab: Sequence[str] = (str(ROOT / "lab.py"),)
+    case: str, boots: int, clock: str, words: Sequence[str], lab: Sequence[str] = PLAIN
 ) -> list[Run]:
     """The runs of one experiment with the case; `lab` is the command."""
     done = subprocess.run(
@@ -247,7 +248,7 @@ def clocks(
     table = [HEAD]
     for clock in chosen:
         for host in loads:
-            lab = [sys.executable, "-c", ONCE] if host == "busy" else [str(ROOT / "lab.py")]
+            lab = [sys.executable, "-c", ONCE] if host == "busy" else PLAIN
             with load(host):
                 runs = experiment(case, boots, clock, words, lab)
                 place = runs[0].place

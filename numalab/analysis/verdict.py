@@ -420,9 +420,10 @@ def _varied(runs: Sequence[Run]) -> str:
     if not seeds:
         return ""
     shuffled = all(run.kernel_facts.get(SHUFFLED) == "Y" for run in runs)
+    addresses = {run.kernel_address for run in runs if run.kernel_address}
     parts = (
         "what RDRAND gives" * all(run.emulated for run in runs),
-        "where the kernel lies (KASLR)" * (len({run.kernel_address for run in runs}) > 1),
+        "where the kernel lies (KASLR)" * (len(addresses) > 1),
         "the order of free pages" * shuffled,
     )
     *most, last = [*filter(None, parts), "the start of each measured phase"]

@@ -675,6 +675,8 @@ def test_what_was_varied_is_said_and_one_seed_twice_is_a_doubt() -> None:
         "varied from boot to boot: what RDRAND gives, where the kernel lies (KASLR), the order of free pages,"
         " and the start of each measured phase (seed 7)"
     )
+    older = [run.model_copy(update={"kernel_address": ""}) for run in placed[1:]]
+    assert "KASLR" not in verdict.verdict([placed[0], *older]).varied, "what is not known does not differ"
     judged = verdict.verdict([seeded(run, 1) for run in runs])
     assert f"{len(runs) - 2} boots have the seed of another one of their kernel: they are no samples" in (
         judged.doubts
