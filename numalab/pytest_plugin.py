@@ -74,7 +74,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=[*(clock.value for clock in Clock), "auto"],
         default="auto",
         help="virtual: the guests' clocks count instructions, and the host's load changes nothing (TCG);"
-        " auto: virtual where QEMU can do it and something is measured",
+        " auto: the case's own, else virtual where QEMU can do it and something is measured",
     )
     group.addoption(
         "--lab-pin",

@@ -521,7 +521,7 @@ _SOURCES = (
 """The sources of counters, and the form of their names."""
 _OF_TIME = (counters.PROFILE, counters.RATE)
 """Prefixes of the lab's own numbers that are shares of time, or rates."""
-_TIMED = re.compile(r"(^|[^a-z])seconds?($|[^a-z])")
+_TIMED = re.compile(r"(^|[^a-z])(seconds?|(task|cpu)-clock)($|[^a-z])")
 """A workload's own number is a time or a rate when its name says so: repair_seconds, files_per_second."""
 
 

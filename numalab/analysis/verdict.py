@@ -46,10 +46,6 @@ MOVED = {
     "ecf4054b393eb69b5baf0a5ee002c6e066033ba37605b18ad8ccb09685f68eda": (
         "d8223ef994b8ca9d89fbca0f1776908c143e2614086009b49ca75c0431264fe7"
     ),
-    # xfsrepair.py
-    "20bda70530c975f85c841c15ecc0a07f00a41794641d0a760624704f6b55f1b5": (
-        "652adc7e1c7613b72bb6c8c6b962c4cd5ae81e6bf3f3f924898962254c8e8e55"
-    ),
 }
 """SHA-256 of inputs -> of the same files later. Only their imports changed, when the package got rooms, or
 which phases are marked to prepare disks; so runs with either may be judged together. Remove an entry when its

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -376,22 +377,21 @@ def conduct_all(
             f"--spread {spread}: this machine is one host: with --pool the pool's share the rounds"
         )
     verdicts: list[Verdict] = []
-    errors: list[LabError] = []
+    failed = set[int]()
     for plan, boots in plans:
         try:
             outcome = _conduct(plan, boots, uri)
         except Cancelled:
             raise
-        except LabError as error:
+        except (LabError, OSError, subprocess.SubprocessError) as error:  # a full disk is an OSError
             if len(plans) == 1:
                 raise
             echo(f"case {plan.case_name}, size {plan.size}, {plan.machine.topology}:", err=True)
             show_error(error)
-            errors.append(error)
+            failed.add(error.status if isinstance(error, LabError) else Exit.LAB_ERROR)
             continue
         _show_outcome(outcome.experiment, outcome.verdicts, [run for run, _ in outcome.runs])
         verdicts += outcome.verdicts
-    failed = {error.status for error in errors}
     if Exit.KERNEL_CRASHED in failed:
         raise typer.Exit(Exit.KERNEL_CRASHED)
     raise typer.Exit(Exit.LAB_ERROR if failed else status(tuple(verdicts)))
@@ -505,7 +505,7 @@ def calibrate(
     ] = None,
     boots: Annotated[
         int | None,
-        typer.Option("--boots", metavar="N", min=1, help="fresh boots of each side; default: the case's"),
+        typer.Option("--boots", metavar="N", min=2, help="fresh boots of each side; default: the case's"),
     ] = None,
     size: SizeOption = "quick",
     topology_name: TopologyOption = None,

@@ -39,7 +39,7 @@ ClockOption = Annotated[
         "--clock",
         metavar="host|virtual|auto",
         help="virtual: the guest's clock counts its instructions, and the host's load changes nothing (TCG);"
-        " auto: virtual where QEMU can do it",
+        " auto: the case's own, else virtual where QEMU can do it",
     ),
 ]
 PinOption = Annotated[
@@ -64,7 +64,7 @@ SeedOption = Annotated[
         metavar="N",
         min=0,
         max=2**32 - 1,
-        help="what boots differ by: RDRAND under TCG, the start of phases",
+        help="what boots differ by: RDRAND under TCG, the order of free pages, the start of phases",
     ),
 ]
 ReadyOption = Annotated[
@@ -85,7 +85,12 @@ PreparedDisksOption = Annotated[
 ]
 GuestName = Annotated[str, typer.Argument(metavar="N", help="a guest's name (see list)")]
 SizeOption = Annotated[
-    str, typer.Option("--size", metavar="quick|full", help="quick: two emulated cores; full: the seeds' own")
+    str,
+    typer.Option(
+        "--size",
+        metavar="quick|full",
+        help="quick: small enough for emulation on two cores; full: the seeds' own",
+    ),
 ]
 MemoryOption = Annotated[
     str | None, typer.Option("--memory", metavar="SIZE", help="scale to this total, keeping the shape")
@@ -102,6 +107,8 @@ def open_guest(name: str) -> Guest:
     from numalab.host.hypervisor import connect
 
     record = guests.read(name)
+    if not guests.ours(record):
+        raise HostError(f"guest {name}: {guests.copied(record)}: run lab.py with that as LAB_STATE")
     if node := guests.elsewhere(record):
         raise HostError(
             f"guest {name} is on {node}, and {record.uri} is another libvirt here: run lab.py there"

@@ -56,6 +56,10 @@ class NoRoom(HostError):
     """The host lacks memory for a guest."""
 
 
+class BuildsGone(HostError):
+    """The image or a kernel with which an experiment began is not there any more."""
+
+
 class BadReadyState(HostError):
     """A ready state cannot be saved or restored, or what was restored does not answer."""
 

@@ -24,7 +24,7 @@ from typing import Protocol
 
 from numalab.analysis import calibration, expectation, verdict
 from numalab.core import state
-from numalab.core.errors import DeadlinePassed, InputError, KernelOops, NameTaken
+from numalab.core.errors import BuildsGone, DeadlinePassed, HostError, InputError, KernelOops, NameTaken
 from numalab.core.log import note, step, tell
 from numalab.core.process import POLL_SECONDS, Deadline
 from numalab.experiment import judging
@@ -477,8 +477,7 @@ def one_round(
         pinned, folders = pin_builds(plan, limit(SPARE_SECONDS), given)
     else:
         pinned = plan.model_copy(update={"image_id": settled.image_id, "pinned": settled.pinned})
-        base = image.pinned(plan.image, settled.image_id)
-        folders = launch.folders(base, *settled.pinned.values())
+        folders = launch.folders(_still_there(plan, settled), *settled.pinned.values())
     with state.using(*folders):
         if settled is None:
             ready = _settled(pinned, host, limit(UP_SECONDS))
@@ -510,6 +509,19 @@ def one_round(
         clock=ready.clock,
         side_by_side=ready.side_by_side,
     )
+
+
+def _still_there(plan: Plan, settled: Settled) -> image.Image:
+    """The image that an experiment began with. BuildsGone where it or a kernel has been removed since: gc and
+    kernel prune go by what is current, not by what a night may resume with."""
+    try:
+        base = image.pinned(plan.image, settled.image_id)
+    except HostError as error:
+        raise BuildsGone(str(error)) from error
+    for name, boot in settled.pinned.items():
+        if boot.kernel and not Path(boot.kernel).exists():
+            raise BuildsGone(f"kernel {name}: {boot.kernel} is gone")
+    return base
 
 
 def _conduct(

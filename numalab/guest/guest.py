@@ -319,6 +319,18 @@ class Guest:
         state.write(self.directory / "guest.json", json.dumps(jsonable(self.record), indent=1))
 
 
+def crash(guest: Guest) -> KernelOops | None:
+    """The kernel's crash, if the console shows one by now: a program that an oops killed may end before the
+    next regular look."""
+    try:
+        guest.watch(last=True)
+    except KernelOops as oops:
+        return oops
+    except LabError:
+        pass
+    return None
+
+
 @contextmanager
 def ending(guest: Guest, *, only_on_error: bool = False) -> Iterator[None]:
     """Take the guest down at the end of the block. If the block raised, an error of that is only logged."""
@@ -424,8 +436,27 @@ def made_by_us() -> list[str]:
     return ours
 
 
+def ours(record: GuestRecord) -> bool:
+    """Whether this lab made the guest: a copy of its state directory has the record too."""
+    if record.spec.lab in ("", state.identity()):
+        return True
+    try:  # the same state directory by another path is another lab too
+        return Path(record.spec.directory).samefile(state.folder("guests") / record.spec.name)
+    except OSError:
+        return False
+
+
+def copied(record: GuestRecord) -> str:
+    """Where a guest that is not `ours` belongs, in words."""
+    home = Path(record.spec.directory).parent.parent
+    return f"it is a guest of the lab in {home}, and {state.directory()} is a copy of that"
+
+
 def elsewhere(record: GuestRecord) -> str:
     """The name of the machine that the guest runs on, when that shares our state directory; else ''."""
-    known = maker(record.spec.name)
+    try:
+        known = maker(record.spec.name)
+    except HostError:  # gc names it
+        return ""
     process = known.parsed if known else None
     return known.node if known and process and process.elsewhere and not of_uri(record.uri).ssh else ""

@@ -225,7 +225,7 @@ def _claim(name: str, uri: str) -> Path:
     fresh.mkdir(mode=0o700)
     maker = guests.Maker(process=str(state.this_process()), node=platform.node(), uri=uri)
     try:
-        (fresh / "maker").write_text(json.dumps(jsonable(maker)))
+        state.write(fresh / "maker", json.dumps(jsonable(maker)))
         fresh.rename(place)
     except OSError as error:
         shutil.rmtree(fresh, ignore_errors=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from numalab.core import paths, state
+from numalab.core import checksum, paths, state
 from numalab.core.errors import InputError
 from numalab.core.log import step
 from numalab.core.process import Deadline
@@ -106,7 +106,7 @@ def after_boot(
         if archive:
             release = guest.record.spec.boot.release
             with step("modules installed in the guest", who=guest.name):
-                _play(guest, {"bootloader_release": release, "bootloader_modules": str(archive)}, deadline)
+                _play(guest, {"bootloader_release": release, **_modules(archive)}, deadline)
 
 
 def own_kernel(guest: Guest, kernel: Kernel, deadline: Deadline, *, ssh_port: int | None = None) -> int:
@@ -135,7 +135,7 @@ def _own_kernel(guest: Guest, kernel: Kernel, deadline: Deadline, ssh_port: int 
             {
                 "bootloader_release": boot.release,
                 "bootloader_kernel": boot.kernel,
-                "bootloader_modules": str(archive or ""),
+                **_modules(archive),
                 # GRUB adds the root by itself.
                 "bootloader_cmdline": " ".join(
                     word for word in words if not word.startswith("root=") and word != "rw"
@@ -161,6 +161,13 @@ def _own_kernel(guest: Guest, kernel: Kernel, deadline: Deadline, ssh_port: int 
         guest.reach(deadline)
     guest.verify(deadline)
     return changed
+
+
+def _modules(archive: Path | None) -> dict[str, object]:
+    """The role's variables about a kernel's modules."""
+    if archive is None:
+        return {}
+    return {"bootloader_modules": str(archive), "bootloader_build": checksum.sha256(archive)[:16]}
 
 
 def _play(guest: Guest, variables: dict[str, object], deadline: Deadline) -> ansible.Recap:

@@ -177,30 +177,37 @@ def _make(request: GuestRequest, place: Path, host: Host, deadline: Deadline) ->
     name = guests.fresh_name(f"ready-{place.name[:8]}")
     wanted = request.model_copy(update={"name": name, "kept": False, "ssh_port": None})
     guest = launch.up(wanted, host, deadline)
-    record = guest.record
-    with guests.ending(guest), state.making(place) as scratch:
-        guest.ssh.disconnect(deadline)
-        with step("saved as a ready state", who=name):
-            try:
-                host.save(guest.mark, scratch / MEMORY, deadline)
-            except HostError as error:
-                raise BadReadyState(str(error), evidence=error.evidence) from error
-            disks = tuple(host_disks.keep(disk, scratch) for disk in record.spec.disks)
-            shutil.copy(guest.console_log, scratch)
-            saved = ReadyState(
-                key=place.name,
-                directory=str(place),
-                name=name,
-                image=record.image,
-                image_id=record.image_id,
-                kernel=str(Path(record.spec.boot.kernel or "").resolve()),
-                disks=disks,
-                memory_bytes=(scratch / MEMORY).stat().st_size,
-                machine=state.this_machine(),
-                hypervisor=host.hypervisor(),
-                made=state.stamp(),
-            )
-            (scratch / RECORD).write_text(json.dumps(jsonable(saved), indent=1))
+    try:
+        with guests.ending(guest), state.making(place) as scratch:
+            _save(guest, place, scratch, host, deadline)
+    except BadReadyState:
+        raise
+    except HostError as error:  # libvirt, or a file system, will not have it: the guest boots then
+        raise BadReadyState(str(error), evidence=error.evidence) from error
+
+
+def _save(guest: Guest, place: Path, scratch: Path, host: Host, deadline: Deadline) -> None:
+    """Save a guest's memory, disks and record into the folder that becomes `place`; this stops the guest."""
+    name, record = guest.name, guest.record
+    guest.ssh.disconnect(deadline)
+    with step("saved as a ready state", who=name):
+        host.save(guest.mark, scratch / MEMORY, deadline)
+        disks = tuple(host_disks.keep(disk, scratch) for disk in record.spec.disks)
+        shutil.copy(guest.console_log, scratch)
+        saved = ReadyState(
+            key=place.name,
+            directory=str(place),
+            name=name,
+            image=record.image,
+            image_id=record.image_id,
+            kernel=str(Path(record.spec.boot.kernel or "").resolve()),
+            disks=disks,
+            memory_bytes=(scratch / MEMORY).stat().st_size,
+            machine=state.this_machine(),
+            hypervisor=host.hypervisor(),
+            made=state.stamp(),
+        )
+        (scratch / RECORD).write_text(json.dumps(jsonable(saved), indent=1))
 
 
 def read(place: Path) -> ReadyState:

@@ -24,13 +24,13 @@ from pydantic import TypeAdapter
 from numalab.core import state
 from numalab.core.errors import BootHung, CommandFailed, DeadlinePassed, HostError
 from numalab.core.log import note, step
-from numalab.core.process import Deadline, need
+from numalab.core.process import Deadline, ends_with_us, need
 from numalab.host.domain import ICOUNT, TCG_MODEL
 from numalab.host.machine import USER_HZ, qemu_process
 from numalab.host.remote import HERE, Where
 from numalab.model.values import Accel, Clock, Stored, caveat, jsonable
 
-PROBE_RULE = "by progress"
+PROBE_RULE = "by progress, of a kernel"
 """A part of what a probe is kept under. Change it with the rule by which a boot is called hung."""
 SILENT_SECONDS = 90.0
 """A console that prints nothing for so long is a hang. Debian's kernel, which says nothing while it is
@@ -67,7 +67,8 @@ class Probe(Stored):
 
 
 class ClockProbe(Stored):
-    """Whether QEMU can count instructions with several CPUs, and why not; cached by QEMU version."""
+    """Whether QEMU can count instructions with several CPUs, and why not; cached by QEMU version, and by
+    guest kernel too where that may be why."""
 
     works: bool
     reason: str
@@ -126,16 +127,21 @@ def choose_clock(
 def virtual_clock(kernel: Path, deadline: Deadline, where: Where = HERE) -> ClockProbe:
     """Whether QEMU can count instructions with several CPUs: the cached result of a boot."""
     version = qemu_version(deadline, where)
+    of_qemu = f"{where.ssh} {version} {PROBE_RULE}".strip()
+    of_both = f"{of_qemu} {_digest(kernel)}"
 
-    def probe() -> ClockProbe:
+    def probe() -> tuple[str, ClockProbe]:
         with step("virtual clock: do several CPUs boot under -icount?"):
-            return try_clock(kernel, version, deadline, where)
+            result, by_kernel = try_clock(kernel, version, deadline, where)
+        return of_both if by_kernel else of_qemu, result
 
-    return _cached("clock", ClockProbe, f"{where.ssh} {version} {PROBE_RULE}".strip(), probe, deadline)
+    return _cached("clock", ClockProbe, (of_qemu, of_both), probe, deadline)
 
 
-def try_clock(kernel: Path, version: str, deadline: Deadline, where: Where = HERE) -> ClockProbe:
-    """Boot `kernel` with CLOCK_CPUS CPUs that count instructions."""
+def try_clock(kernel: Path, version: str, deadline: Deadline, where: Where = HERE) -> tuple[ClockProbe, bool]:
+    """Boot `kernel` with CLOCK_CPUS CPUs that count instructions. Returns the result, and whether it may be
+    this kernel's alone: one that ends before user space may panic with any clock, one that hangs hangs by it.
+    """
     words = ["-accel", "tcg", "-cpu", TCG_MODEL, *ICOUNT]
     try:
         seconds = boot(kernel, words, deadline.within(PROBE_SECONDS), where, cpus=CLOCK_CPUS)
@@ -146,41 +152,60 @@ def try_clock(kernel: Path, version: str, deadline: Deadline, where: Where = HER
         why = f"{CLOCK_CPUS} CPUs do not reach user space in {PROBE_SECONDS:.0f} s"
     except CommandFailed as error:
         why = str(error).partition(": exit status ")[2] or str(error)
+        return ClockProbe(
+            works=False,
+            reason=(
+                f"QEMU {version} does not boot {kernel} with {CLOCK_CPUS} CPUs that count instructions: {why}"
+            ),
+        ), True
     else:
-        return ClockProbe(works=True, reason=f"{CLOCK_CPUS} CPUs reached user space in {seconds:.1f} s")
+        return ClockProbe(
+            works=True, reason=f"{CLOCK_CPUS} CPUs reached user space in {seconds:.1f} s"
+        ), False
     return ClockProbe(
         works=False,
         reason=(
             f"QEMU {version} cannot count instructions with several CPUs ({why}): it takes QEMU 8.1 or later "
             "(on Debian 12: make setup QEMU=backports)"
         ),
-    )
+    ), False
 
 
 def _accelerator(kernel: Path, deadline: Deadline, where: Where) -> Probe:
     """The cached result of a boot under KVM."""
-    digest = hashlib.sha256(kernel.read_bytes()).hexdigest()[:16]
     release = where.run(["uname", "-r"], deadline=deadline).stdout.strip()
     how = device(where, deadline)
-    key = f"{where.ssh} {release} {qemu_version(deadline, where)} {digest} {how} {PROBE_RULE}".strip()
+    key = (
+        f"{where.ssh} {release} {qemu_version(deadline, where)} {_digest(kernel)} {how} {PROBE_RULE}".strip()
+    )
 
-    def probe() -> Probe:
+    def probe() -> tuple[str, Probe]:
         with step("accelerator: does a kernel boot under KVM?"):
             accel, reason = try_kvm(kernel, deadline, where)
-        return Probe(accel=accel, reason=reason, key=key)
+        return key, Probe(accel=accel, reason=reason, key=key)
 
-    return _cached("accel", Probe, key, probe, deadline)
+    return _cached("accel", Probe, (key,), probe, deadline)
 
 
-def _cached(name: str, kind: type[S], key: str, probe: Callable[[], S], deadline: Deadline) -> S:
-    """A probe's result from cache/NAME.json, else made; concurrent callers wait for the one that makes it."""
+def _digest(kernel: Path) -> str:
+    return hashlib.sha256(kernel.read_bytes()).hexdigest()[:16]
+
+
+def _cached(
+    name: str, kind: type[S], keys: Sequence[str], probe: Callable[[], tuple[str, S]], deadline: Deadline
+) -> S:
+    """A probe's result from cache/NAME.json by the first of `keys` that it has, else made, and kept by the
+    key that comes with it; concurrent callers wait for the one that makes it."""
     cache = state.folder("cache") / f"{name}.json"
     with state.lock(name, deadline):
         known = _read(cache, kind)
-        if key not in known:
-            known[key] = probe()
-            state.write(cache, json.dumps({each: jsonable(one) for each, one in known.items()}, indent=1))
-    return known[key]
+        for key in keys:
+            if key in known:
+                return known[key]
+        key, result = probe()
+        known[key] = result
+        state.write(cache, json.dumps({each: jsonable(one) for each, one in known.items()}, indent=1))
+    return result
 
 
 def _read(cache: Path, kind: type[S]) -> dict[str, S]:
@@ -292,34 +317,35 @@ def boot(
     The kernel prints all it can, from its first line on; BootHung when it falls silent (Progress).
     """
     progress = Progress(kernel.name, str(uuid.uuid4()), None if where.ssh else Path("/proc"))
-    initrd = state.folder("cache") / "probe.cpio"
-    initrd.write_bytes(probe_cpio())
+    initrd = _initrd()
     there = where.push([kernel, initrd], deadline)
+    words: list[str | Path] = [
+        where.program(*QEMU),
+        "-nodefaults",
+        "-no-user-config",
+        "-no-reboot",
+        "-display",
+        "none",
+        "-serial",
+        "stdio",
+        "-m",
+        "512",
+        "-smp",
+        str(cpus),
+        *accel,
+        "-kernel",
+        there[kernel],
+        "-initrd",
+        there[initrd],
+        "-append",
+        "console=ttyS0 panic=-1 no_timer_check earlyprintk=ttyS0 ignore_loglevel",
+        "-uuid",
+        progress.ident,
+    ]
     try:
         result = where.run(
-            [
-                where.program(*QEMU),
-                "-nodefaults",
-                "-no-user-config",
-                "-no-reboot",
-                "-display",
-                "none",
-                "-serial",
-                "stdio",
-                "-m",
-                "512",
-                "-smp",
-                str(cpus),
-                *accel,
-                "-kernel",
-                there[kernel],
-                "-initrd",
-                there[initrd],
-                "-append",
-                "console=ttyS0 panic=-1 no_timer_check earlyprintk=ttyS0 ignore_loglevel",
-                "-uuid",
-                progress.ident,
-            ],
+            # It has no domain by which gc would find it after a kill -9.
+            words if where.ssh else ends_with_us(words),
             deadline=deadline,
             watch=progress.check,
             out=progress,
@@ -333,6 +359,16 @@ def boot(
             f"{kernel}: the kernel ended before user space: {result.stdout.strip()[-200:] or 'no output'}"
         )
     return result.seconds
+
+
+def _initrd() -> Path:
+    """The probes' initrd, in a file that is never half written: another lab.py's QEMU may be reading it."""
+    path, content = state.folder("cache") / "probe.cpio", probe_cpio()
+    if not path.exists() or path.read_bytes() != content:
+        fresh = state.scratch(path)
+        fresh.write_bytes(content)
+        fresh.replace(path)
+    return path
 
 
 def probe_cpio() -> bytes:

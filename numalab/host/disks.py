@@ -14,7 +14,7 @@ from pathlib import Path
 
 from numalab.core import state
 from numalab.core.errors import HostError, InputError
-from numalab.core.log import note, step
+from numalab.core.log import step
 from numalab.core.process import Deadline, need, run
 from numalab.host.remote import HERE, Where
 from numalab.model.guest import DiskFile, DiskForm
@@ -169,14 +169,12 @@ def _disk_file(disk: Disk, path: Path, image_format: str, where: Where) -> DiskF
     )
 
 
-def _pools() -> tuple[Path, Path]:
-    """The mount points of this machine's pool and of an earlier lab's; the file of each is beside it, with
-    .xfs.
+def _pool_place() -> Path:
+    """The mount point of this machine's pool; its file is beside it, with .xfs.
 
-    Each machine has its own pool: two mounts of one file system would damage it. Earlier labs had one pool
-    for all machines, which is used where it is mounted.
+    Each machine has its own pool: two mounts of one file system would damage it.
     """
-    return state.directory() / f"pool-{state.this_machine()}", state.directory() / "pool"
+    return state.directory() / f"pool-{state.this_machine()}"
 
 
 def _pool_folder(guest: str, deadline: Deadline) -> Path:
@@ -190,19 +188,13 @@ def _pool_folder(guest: str, deadline: Deadline) -> Path:
 def pool(deadline: Deadline) -> Path:
     """The mounted pool, XFS in a sparse file on a loop device. Made and mounted on first use, as root."""
     with state.lock("pool", deadline):
-        for place in _pools():
-            if place.is_mount():
-                return place
-        place, earlier = _pools()
+        place = _pool_place()
+        if place.is_mount():
+            return place
         backing = place.with_suffix(".xfs")
         place.mkdir(exist_ok=True, mode=0o700)
         if os.geteuid() != 0:
             raise HostError("storage pool needs root for its loop mount; qcow2 does not", field="storage")
-        if (old := earlier.with_suffix(".xfs")).exists():
-            note(
-                f"{old}: left alone: an earlier lab made it, and another machine may have it mounted: if none"
-                " has, remove it"
-            )
         with step("storage pool: XFS on a loop device"):
             if not backing.exists():
                 fresh = state.scratch(backing)
@@ -217,18 +209,29 @@ def pool(deadline: Deadline) -> Path:
 
 
 def drop_pool_disks(guest: str) -> None:
-    """Remove a guest's files in the pool."""
-    for place in _pools():
-        shutil.rmtree(place / guest, ignore_errors=True)
+    """Remove a guest's files in the pool, if that is mounted; else `sweep_pool` does."""
+    shutil.rmtree(_pool_place() / guest, ignore_errors=True)
 
 
-def release_pool(deadline: Deadline) -> bool:
-    """Unmount and remove this machine's empty pools; returns whether there was one."""
-    released = False
+def sweep_pool(deadline: Deadline) -> list[str]:
+    """Remove the disks of guests that are gone from this machine's pool, and a pool that is then empty;
+    returns a line for each.
+
+    After a reboot the pool is mounted first: guests that the reboot ended have left their disks in it.
+    """
+    place, removed = _pool_place(), list[str]()
+    backing = place.with_suffix(".xfs")
     with state.lock("pool", deadline):
-        for place in _pools():
-            if place.is_mount() and not any(place.iterdir()):
-                run(["umount", place], deadline=deadline)
-                place.with_suffix(".xfs").unlink(missing_ok=True)
-                released = True
-    return released
+        if os.geteuid() != 0 or not backing.exists():
+            return []
+        pool(deadline)
+        for folder in sorted(place.iterdir()):
+            # A guest's name is claimed before its folder in the pool is made.
+            if not (state.folder("guests") / folder.name).exists():
+                shutil.rmtree(folder, ignore_errors=True)
+                removed.append(f"disks of {folder.name} in the storage pool: their guest is gone")
+        if not any(place.iterdir()):
+            run(["umount", place], deadline=deadline)
+            backing.unlink(missing_ok=True)
+            removed.append("storage pool: empty")
+    return removed

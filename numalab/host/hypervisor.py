@@ -386,7 +386,7 @@ def connect(uri: str | None, deadline: Deadline) -> Host:
                 continue
             hint = (
                 "usermod -aG libvirt YOU, or use qemu:///session"
-                if "denied" in str(error)
+                if "denied" in str(error) and not of_uri(uri).ssh
                 else "lab.py doctor tells more"
             )
             raise HostError(f"libvirt at {uri}: {error}: {hint}") from error

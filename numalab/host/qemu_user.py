@@ -31,12 +31,13 @@ from numalab.model.guest import GuestSpec
 NAMES = ("libvirt-qemu", "qemu")
 """The user that libvirt's packages create for QEMU: Debian's, Fedora's."""
 OPENED = ("images", "kernels", "guests", "ready", "disks", "pool", "emulator")
-"""Folders of the state directory in which QEMU reads or writes files, or has a program. pool-MACHINE counts
-as pool."""
+"""Folders of the state directory in which QEMU reads or writes files, or has a program. pool-MACHINE, the
+storage pool, counts as pool."""
 CLOSED = (
     "bases",
     "builds",
     "cache",
+    "calibration",
     "configs",
     "containers",
     "downloads",
@@ -45,11 +46,12 @@ CLOSED = (
     "jobs",
     "locks",
     "logs",
+    "programs",
     "runs",
     "sources",
     "ssh",
+    "tools",
     "lab-id",
-    "pool.xfs",
 )
 """All other folders. They may be readable, since the state directory itself was closed."""
 

@@ -8,6 +8,7 @@ commands on a hypervisor (remote), what a lost guest means (guest).
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 import shlex
 import socket
@@ -164,7 +165,8 @@ class Ssh:
         out: IO[bytes] | None = None,
         err: IO[bytes] | None = None,
     ) -> Result:
-        limit = max(1.0, deadline.remaining()) * self.pace
+        # Rounded up: a command that ends before the deadline with 124 has ended so by itself.
+        limit = math.ceil(10 * max(1.0, deadline.remaining()) * self.pace) / 10
         words = f"exec timeout -k 5 {limit:.1f} sh -c {shlex.quote(command)}"
         result = run(
             self.argv("-T", self.host, words),

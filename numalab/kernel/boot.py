@@ -66,9 +66,10 @@ def _files(kernel: Kernel, image: Image, build: str) -> Boot:
     plan = make_plan(kernel, image, Deadline.after(60), fetch=False)
     built = existing(plan) if plan else None
     if built is None:
+        of_image = f" --image {image.name}" if kernel.needs_image else ""
         raise HostError(
             f"kernel {kernel.build_name} is not built, or what it is made of changed: lab.py kernel build"
-            f" {name}"
+            f" {name}{of_image}"
         )
     return Boot(name=name, kernel=str(built.file("bzImage")), release=built.release)
 

@@ -233,6 +233,7 @@ def build(kernel: Kernel, image: Image | None, deadline: Deadline, *, on: Builde
     with (
         state.lock(f"kernel-{plan.tree.id}{suffix}", deadline),
         state.lock(f"kernel-{plan.name}-{plan.key}", deadline),
+        state.using(*_container(plan, machine)),
     ):
         if ready := existing(plan):
             return ready
@@ -242,6 +243,14 @@ def build(kernel: Kernel, image: Image | None, deadline: Deadline, *, on: Builde
             with step(f"kernel {kernel.build_name}: built on {machine.host}"):
                 _play(plan, "build", scratch / "result.tar", deadline, modules=modules)
             return _keep(plan, scratch, time.monotonic() - begin)
+
+
+def _container(plan: BuildPlan, machine: Builder) -> list[Path]:
+    """The folder of the plan's container, where this machine has it: kernel prune leaves it meanwhile."""
+    if not plan.tools.container or not machine.local:
+        return []
+    place = state.folder("containers") / plan.tools.container
+    return [place] if place.exists() else []
 
 
 def _versions(tools: Tools) -> str:

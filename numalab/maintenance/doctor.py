@@ -152,9 +152,12 @@ def _disk() -> Iterator[Fact]:
 
 
 def _accel(accel: str, deadline: Deadline) -> Iterator[Fact]:
-    guest_image = None
-    with contextlib.suppress(LabError):
+    try:
         guest_image = image.existing("debian12", deadline)
+    except LabError as error:
+        yield Fact("image", str(error), False, "no guest starts", "what it names")
+        yield Fact("accelerator", "not probed: that takes the image's kernel")
+        return
     if guest_image is None:
         yield Fact("image", "debian12 is not built", False, "no guest starts", "lab.py image build debian12")
         yield Fact("accelerator", "not probed: that takes the image's kernel")

@@ -11,12 +11,12 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 from numalab.core import state
-from numalab.core.errors import DeadlinePassed, HostError, LabError
+from numalab.core.errors import CommandFailed, DeadlinePassed, HostError, LabError
 from numalab.core.log import note
 from numalab.core.process import Deadline
 from numalab.guest import guest as guests
@@ -24,6 +24,9 @@ from numalab.guest import prepared, ready
 from numalab.host import disks, image
 from numalab.host.domain import Mark, mark
 from numalab.host.hypervisor import Host
+
+RUN = re.compile(r"\d{8}T\d{6}-")
+"""How the name of a run's folder begins: state.stamp()."""
 
 
 def collect(host: Host, deadline: Deadline) -> list[str]:
@@ -34,11 +37,13 @@ def collect(host: Host, deadline: Deadline) -> list[str]:
     removed, busy = list[str](), set[str]()
     for name in guests.names():
         with _held(name, busy) as held:
-            removed += _guest(name, host, deadline) if held else []
+            removed += _tried(f"guest {name}", partial(_guest, name, host, deadline)) if held else []
     for stray in host.marks():
         if stray.lab == state.identity():
             with _held(stray.name, busy) as held:
-                removed += _domain(stray, host, deadline) if held else []
+                removed += (
+                    _tried(f"domain of {stray.name}", partial(_domain, stray, host, deadline)) if held else []
+                )
     for path in [*state.abandoned(), *_claims()]:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
@@ -57,9 +62,17 @@ def collect(host: Host, deadline: Deadline) -> list[str]:
     removed += [f"program {path.name}: its image is gone" for path in _unused_programs()]
     removed += [f"run {path.name}: its measurement did not end" for path in _broken_runs()]
     removed += [f"half-made {path} on {host.where.ssh}" for path in host.where.sweep(deadline)]
-    if disks.release_pool(deadline):
-        removed.append("storage pool: empty")
+    removed += _tried("storage pool", partial(disks.sweep_pool, deadline))
     return removed
+
+
+def _tried(what: str, collected: Callable[[], list[str]]) -> list[str]:
+    """What was removed; nothing, with a warning, where libvirt or a file system refuses: others may go."""
+    try:
+        return collected()
+    except (HostError, CommandFailed) as error:
+        note(f"{what}: left alone: {error}")
+        return []
 
 
 @contextlib.contextmanager
@@ -87,6 +100,9 @@ def _guest(name: str, host: Host, deadline: Deadline) -> list[str]:
         record = guests.read(name) if (place / "guest.json").exists() else None
     except LabError as error:
         note(f"guest {name}: left alone: {error}")
+        return []
+    if record and not guests.ours(record):
+        note(f"guest {name}: left alone: {guests.copied(record)}; if there is none, remove {place}")
         return []
     process = maker.parsed if maker else None
     if maker and process and process.elsewhere:
@@ -216,10 +232,15 @@ def _unused_programs() -> list[Path]:
 
 
 def _broken_runs() -> list[Path]:
-    """Remove and return day-old run folders without a run.json, left by killed labs before 2026-11."""
+    """Remove and return day-old run folders without a run.json, left by killed labs before 2026-11.
+
+    Other folders there are a person's own: one in which runs were put away, say.
+    """
     gone = []
     for place in state.folder("runs").iterdir():
-        if place.name.startswith(".") or not place.is_dir() or (place / "run.json").exists():
+        if not RUN.match(place.name) or place.is_symlink() or not place.is_dir():
+            continue
+        if next(place.rglob("run.json"), None):
             continue
         if state.unchanged(place, state.DAY):
             shutil.rmtree(place, ignore_errors=True)

@@ -21,7 +21,7 @@ from numalab.core.log import note
 from numalab.core.process import Deadline, run
 from numalab.guest import guest
 from numalab.host.image import Image
-from numalab.kernel import build, era, recipe, toolchain
+from numalab.kernel import build, era, recipe, source, toolchain
 from numalab.kernel.recipe import Source
 from numalab.model import catalog
 from numalab.model.guest import GuestRecord
@@ -98,6 +98,8 @@ def remove(path: Path) -> bool:
                 held.enter_context(
                     state.lock(f"kernel-{_source(path)}{suffix}", Deadline.after(LOCK_SECONDS))
                 )
+            if path.suffix == ".lock" and path.with_suffix("").exists():
+                return False  # it goes with its folder, which is in use
             if not path.is_dir():
                 path.unlink(missing_ok=True)
                 return True
@@ -157,6 +159,10 @@ def _kept(image: Image | None, deadline: Deadline) -> Kept:
         if plan is None:
             kept.names.add(name)
             kept.beginnings += (_beginning(kernel.recipe.source),)
+            with contextlib.suppress(LabError):  # testing has moved on: its package is not to be had again
+                if tree := source.tree(kernel, deadline, fetch=False):
+                    kept.sources.add(tree.id)
+                    kept.downloads |= {Path(tree.tarball).name, Path(tree.tarball).parent.name}
             continue
         kept.kernels.add(f"{plan.name}-{plan.key}")
         for number in _layouts(plan.name):

@@ -22,7 +22,7 @@ from typing import Any
 from pydantic import Field
 
 from numalab.core import checksum, state
-from numalab.core.errors import InputError
+from numalab.core.errors import CommandFailed, GuestError, InputError
 from numalab.core.log import step
 from numalab.core.process import Deadline
 from numalab.guest import guest as guests
@@ -173,7 +173,12 @@ def _make(
     guest = launch.up(request.model_copy(update={"name": name}), host, deadline.within(UP_SECONDS))
     with guests.ending(guest), state.making(place) as scratch:
         began = time.monotonic()
-        _prepare(guest, work, todo, deadline)
+        try:
+            _prepare(guest, work, todo, deadline)
+        except (GuestError, CommandFailed) as error:
+            if oops := guests.crash(guest):
+                raise oops from error
+            raise
         seconds = time.monotonic() - began
         guest.watch(last=True)  # an oops in the last moment
         guest.ssh.disconnect(deadline)

@@ -15,6 +15,7 @@ import importlib.util
 import json
 import os
 import random
+import re
 import secrets
 import shutil
 from collections.abc import Mapping
@@ -25,10 +26,10 @@ from typing import Any, Protocol
 from pydantic import Field, ValidationError
 
 from numalab.core import paths, state
-from numalab.core.errors import GuestError, HostError, InputError, LabError
+from numalab.core.errors import CommandFailed, GuestError, HostError, InputError, LabError
 from numalab.core.log import note, step
 from numalab.core.process import KEEP_BYTES, Deadline
-from numalab.guest.guest import Guest, check_release
+from numalab.guest.guest import Guest, check_release, crash
 from numalab.host import accelerator, console, machine, ssh
 from numalab.host.domain import INSTRUCTION_FILES
 from numalab.measure import call_paths, kernel_facts, programs
@@ -37,6 +38,7 @@ from numalab.model.case import Place
 from numalab.model.run import INSTRUCTIONS, PhaseResult, Run
 from numalab.model.values import Clock, Phase, SizeClass, Value, check_name, first_line, jsonable
 from numalab.runs import counters, record
+from numalab.runs.compatibility import HEADER
 
 INSIDE = "/run/numalab-inside.py"
 AGENT_INPUT, WORKLOAD_INPUT = "inside.py", "workload.py"
@@ -134,9 +136,7 @@ def run(
     params = parameters(module, size, options.params)
     prepared = guest.record.prepared.phases if options.prepared and guest.record.prepared else ()
     result = Run(
-        id=f"{state.stamp()}-{workload}-{guest.record.spec.topology_name}-{guest.record.spec.boot.name}-{os.getpid()}-{secrets.token_hex(4)}".replace(
-            "/", "_"
-        ),
+        id=_run_id(workload, guest),
         workload=workload,
         size=size,
         params=jsonable(params),
@@ -181,6 +181,8 @@ def run(
                 )
         except BaseException as broke:  # Ctrl-C too: an interrupted run is evidence, but no result
             error = broke
+            if isinstance(broke, (GuestError, CommandFailed)):
+                error = crash(guest) or broke
         result = result.model_copy(
             update={"error": "" if error is None else str(error) or type(error).__name__}
         )
@@ -203,6 +205,13 @@ def run(
     return result, state.folder("runs") / result.id
 
 
+def _run_id(workload: str, guest: Guest) -> str:
+    """A new run's id, which names a folder. That of a topology or kernel given as a path is its path."""
+    spec = guest.record.spec
+    words = (state.stamp(), workload, spec.topology_name, spec.boot.name, os.getpid(), secrets.token_hex(4))
+    return re.sub(r"[^A-Za-z0-9._-]", "_", "-".join(map(str, words)))
+
+
 def _keep_console(guest: Guest, target: Path) -> tuple[str, ...]:
     """Copy the console log; returns the lines that are evidence."""
     seen: list[str] = []
@@ -221,12 +230,14 @@ def give_files(guest: Guest, module: ModuleType, params: Value, deadline: Deadli
 
 
 def input_hashes(workload: str) -> dict[str, str]:
-    """The workload's files, and those that every workload uses -> SHA-256."""
+    """The workload's files, those that every workload uses, and what its C programs share -> SHA-256."""
     own = {
         path.name: path
         for path in sorted(paths.find(f"{paths.WORKLOADS}/{workload}.py").parent.glob(f"{workload}.*"))
     }
     shared = {AGENT_INPUT: paths.AGENT, WORKLOAD_INPUT: paths.WORKLOAD_MODULE}
+    if any(HEADER.encode() in path.read_bytes() for path in own.values()):
+        shared[HEADER] = paths.find(f"{paths.WORKLOADS}/{HEADER}")
     return {
         name: hashlib.sha256(path.read_bytes()).hexdigest()
         for name, path in {**own, **shared}.items()

@@ -9,6 +9,7 @@ before its first round is sent. A journal's last line may be half, after a power
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -118,7 +119,9 @@ class Night:
             whole = size == 0 or os.pread(handle, 1, size - 1) == b"\n"
             if not whole:  # a line that a power cut halved
                 os.ftruncate(handle, _end_of_last_line(handle, size))
-            os.write(handle, f"{text}\n".encode())
+            data = f"{text}\n".encode()
+            if os.write(handle, data) < len(data):  # no error: the disk had room for a part
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._journal))
             os.fsync(handle)
         finally:
             os.close(handle)

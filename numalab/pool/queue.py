@@ -50,6 +50,8 @@ class Cause(StrEnum):
     """The host's worker died. Three times in a row, without a round between, sets it aside too."""
     STOPPED = "stopped"
     """The user ended it."""
+    GONE = "builds gone"
+    """The image or a kernel that the attempt began with is gone from its host: begun again with others."""
 
 
 @dataclass(frozen=True)
@@ -413,9 +415,18 @@ class Queue:
                         self._supplied.add(ticket)
             case Tick():
                 self._tick(now)
-        self._assign(now)
+        if not any(self._may_go_on(action) for action in self._actions):
+            self._assign(now)
         actions, self._actions = self._actions, []
         return actions
+
+    def _may_go_on(self, action: Action) -> bool:
+        """Whether the caller may answer with MoreRounds, which go before another order on that host. If not,
+        the next Tick assigns."""
+        if not isinstance(action, Finished):
+            return False
+        wanted = self._wanted[action.order]
+        return wanted.done < wanted.order.looks[-1]
 
     def _host_up(self, facts: Host, now: float) -> None:
         known = self._hosts.get(facts.name)
@@ -474,6 +485,8 @@ class Queue:
             self._give_up(wanted, text, cause)
         elif cause is Cause.LAB and not host.facts.fits(wanted.order):  # no fault of the host's
             self._leave(host, wanted, f"{ticket.host} no longer offers what it needs")
+        elif cause is Cause.GONE:
+            self._leave(host, wanted, f"{ticket.host}: {text}")
         elif cause is not Cause.STOPPED:
             self._blame(host, wanted, text)
 

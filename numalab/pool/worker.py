@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from numalab.core import log, state
-from numalab.core.errors import Cancelled, HostError, InputError, KernelOops, LabError
+from numalab.core.errors import BuildsGone, Cancelled, HostError, InputError, KernelOops, LabError
 from numalab.core.process import Deadline
 from numalab.experiment import run as experiment
 from numalab.host.hypervisor import connect
@@ -75,6 +75,8 @@ def perform_with(text: str, checkout: str, measured: Measure) -> dict[str, Any]:
         return _failed(Cause.STOPPED, error)
     except InputError as error:
         return _failed(Cause.INPUT, error)
+    except BuildsGone as error:
+        return _failed(Cause.GONE, error)
     except LabError as error:
         return _failed(Cause.LAB, error)
     except OSError as error:

@@ -218,10 +218,11 @@ def _outputs(by_heading: Columns) -> list[tuple[str, str]]:
 
 
 def _sort(output: str) -> Kind:
-    """The kind of a workload's own number, by its name: a time, a count, or a RATIO (files_per_second)."""
+    """The kind of a workload's own number, by its name: a TIME in seconds, a RATIO (files_per_second), or a
+    COUNT of anything else: the lab's rates and perf's milliseconds are times to metrics, and no seconds."""
     if re.search(r"per[_-]second", output):
         return Kind.RATIO
-    return metrics.kind(f"output:{output}")
+    return Kind.TIME if re.search(r"(^|[^a-z])seconds?($|[^a-z])", output) else Kind.COUNT
 
 
 def _series(by_heading: Columns, metric: str, phase: str) -> list[list[float]]:

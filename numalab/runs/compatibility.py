@@ -20,7 +20,9 @@ HOST = ("machine", "machine id", "cpu", "microcode", "cpus")
 """Facts that identify a run's host. Its load and its versions may change between two boots."""
 COUNTS = "counts"
 """What the profiles of a run count: instructions, cycles, ticks of a clock."""
-LATER = ("machine id", "microcode", COUNTS)
+HEADER = "lab.h"
+"""What the C programs of workloads share, among the inputs of a run."""
+LATER = ("machine id", "microcode", COUNTS, HEADER)
 """Facts that some runs lack, older ones or those without a profile: compared only between runs that have
 them."""
 SHORT = 8

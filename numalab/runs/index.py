@@ -125,9 +125,11 @@ def _experiment(word: str, size: str | None, topology: str | None) -> list[Entry
     name = Path(word).name.removesuffix(".yml")
     if every := find(case=name, size=size, topology=topology):
         return [entry for entry in every if entry.experiment == every[-1].experiment]
-    selection = "".join(f", {what} {text}" for what, text in (("size", size), ("topology", topology)) if text)
+    wanted = [(what, text) for what, text in (("size", size), ("topology", topology)) if text]
     if name in catalog.names("testcases"):
-        raise InputError(f"there is no run of case {name}{selection}: lab.py run {name}")
+        selection = "".join(f", {what} {text}" for what, text in wanted)
+        options = "".join(f" --{what} {text}" for what, text in wanted)
+        raise InputError(f"there is no run of case {name}{selection}: lab.py run {name}{options}")
     raise InputError(f"{word}: is no run, no experiment and no case: lab.py runs shows what there is")
 
 

@@ -5,9 +5,10 @@ specification, The NAS Parallel Benchmarks, RNR-94-007, and checked against its 
 LAB_NPB names a tarball of NPB 3.x, its OpenMP programs are built in the guest and run instead. A result that does not
 verify fails its phase.
 
-`data` is the file system on the disk `data` that the programs lie on and run in, as they did in the seed, whose root
-file system it was. Their shared dirty pages were those of libraries and files; `mapped` is ours: it puts our programs'
-arrays in a file there, mapped MAP_SHARED, so that they are dirty file pages themselves.
+`data` is the file system on the disk `data` that the programs lie on and run in. nodirty's seed has them "backed by
+btrfs, the default root filesystem for some distributions", and by XFS; it does not say which of their pages were dirty
+(libraries and files, we think). `mapped` is ours: it puts our programs' arrays in a file there, mapped MAP_SHARED, so that
+they are dirty file pages themselves.
 """
 
 from __future__ import annotations

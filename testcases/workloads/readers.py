@@ -1,6 +1,6 @@
 """Sequential readers side by side, of more than memory: allocation and reclaim at full speed.
 
-Source: fairzone-lkml-2014.txt (its totals are of tiobench, which reads like this); issue 4's recipe, tried by hand.
+Source: fairzone-lkml-2014.txt, which does not say what was run; reading is issue 4's recipe, tried by hand.
 The disk is sparse and read as it is: zeroes, which cost the host nothing.
 """
 

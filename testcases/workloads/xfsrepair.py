@@ -89,7 +89,7 @@ PARAMS = {
     SizeClass.QUICK: Params(
         bhash=256, subdirs=100, files=1000, loops=5, mmtests_files=2500, mmtests_loops=10, fsmark_seconds=300, repair_seconds=600
     ),
-    # The seeds': -D 10000 -n 100000 -L 32, 25.6 million inodes; 20 minutes and 4 to 18 a repair on Dave Chinner's machine.
+    # The seeds': -D 10000 -n 100000 -L 32, 25.6 million inodes; a few minutes and 4 to 18 a repair on Dave Chinner's machine.
     # -n 125000 -L 100, 50 million; 20 minutes and 8 on Mel Gorman's.
     SizeClass.FULL: Params(
         subdirs=10000, files=100000, loops=32, mmtests_files=125000, mmtests_loops=100, fsmark_seconds=4 * 3600, repair_seconds=4 * 3600

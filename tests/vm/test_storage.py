@@ -80,6 +80,5 @@ def test_raw_disk_on_the_pool_has_the_seeds_extent_size(
         assert "[1048576]" in run(["xfs_io", "-c", "extsize", disk.path], deadline=deadline).stdout
         assert disks.largest_file(pool(lab_py)) > 500 * TIB
     finally:
-        disks.drop_pool_disks("two")
         folder.rmdir()
-        disks.release_pool(deadline)
+        disks.sweep_pool(deadline)

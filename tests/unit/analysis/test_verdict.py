@@ -774,6 +774,17 @@ def test_unlike_runs_are_refused(changes: dict[str, Any], words: str) -> None:
     assert any(words in doubt for doubt in told(runs, force=True))
 
 
+def test_runs_of_before_the_shared_header_was_recorded() -> None:
+    """They may be judged with later ones, unless those differ in it."""
+    runs = experiment(MANY, FEW)
+    own = dict(runs[0].inputs)
+    runs[1] = runs[1].model_copy(update={"inputs": {**own, "lab.h": "1"}})
+    assert verdict.verdict(runs).answer is Answer.HOLDS
+    runs[2] = runs[2].model_copy(update={"inputs": {**own, "lab.h": "2"}})
+    with pytest.raises(InputError, match=r"inputs: lab\.h=1"):
+        verdict.verdict(runs)
+
+
 def test_another_image_is_refused() -> None:
     runs = experiment(MANY, FEW)
     runs[0] = runs[0].model_copy(update={"guest": runs[0].guest.model_copy(update={"image_id": "j"})})

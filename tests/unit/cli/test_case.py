@@ -154,6 +154,10 @@ def test_an_error_ends_its_case_only(
     assert "its kernel says: BUG" in err
     errors = iter([GuestError("phase touch: exit status 1"), None])
     assert lab_py("run", case, case)[0] == 2
+    full = OSError(28, "No space left on device", "guest.json")
+    errors = iter([KernelOops("its kernel says: BUG"), full, None])
+    code, out, err = lab_py("run", case, case, case)
+    assert (code, out.count("HOLDS"), "No space left on device" in err) == (4, 1, True)
     errors = iter([Cancelled("boot: cancelled"), None])
     assert lab_py("run", case, case)[:2] == (130, "")
 

@@ -170,7 +170,7 @@ def test_mixed_accelerators_are_refused_or_forced(six: list[Run], capsys: pytest
         (["threads"], "there is no run of case threads: lab.py run threads"),
         (
             ["xfsrepair", "--size", "full"],
-            "there is no run of case xfsrepair, size full: lab.py run xfsrepair",
+            "there is no run of case xfsrepair, size full: lab.py run xfsrepair --size full",
         ),
         (
             ["xfsrepair", "--baseline", "5.10"],

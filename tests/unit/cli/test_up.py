@@ -3,13 +3,19 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from numalab.cli import guest as guest_commands
-from numalab.core.errors import InputError
+from numalab.cli import options
+from numalab.core import state
+from numalab.core.errors import HostError, InputError
 from numalab.guest.launch import GuestRequest
+from numalab.model.values import jsonable
+from tests.unit.makers import record
 
 
 def requests(
@@ -22,6 +28,20 @@ def requests(
 
 def summaries(guest_requests: list[GuestRequest]) -> list[tuple[str, str, str]]:
     return [(request.name, request.topology_name, request.kernel.name) for request in guest_requests]
+
+
+def test_a_copied_state_directory_does_not_end_the_originals_guests(
+    lab_state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (state.folder("guests", "g") / "guest.json").write_text(json.dumps(jsonable(record("g"))))
+    copy = lab_state.with_name("copy")
+    shutil.copytree(lab_state, copy)
+    monkeypatch.setenv("LAB_STATE", str(copy))
+    with pytest.raises(
+        HostError,
+        match=f"^guest g: it is a guest of the lab in {lab_state}, and {copy} is a copy of that: run lab.py with",
+    ):
+        options.open_guest("g")
 
 
 def test_one_guest_for_each_kernel(lab_state: Path) -> None:

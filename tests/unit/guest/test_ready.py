@@ -276,11 +276,16 @@ def test_one_of_no_use_for_a_guest_that_is_compared_with_others(
     assert ready.up(request(name="two"), saving.real(), deadline, or_boot=False).record.ready_state
 
 
+@pytest.mark.parametrize("refused", ["libvirt", "file system"])
 def test_a_save_that_fails_leaves_a_fresh_boot_and_nothing_else(
-    saving: SavingHost, deadline: Deadline, monkeypatch: pytest.MonkeyPatch
+    refused: str, saving: SavingHost, deadline: Deadline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """libvirt will not have it; or its file cannot be read by us, or has no room."""
+
     def refuse(*_: object) -> None:
-        raise HostError("libvirt does not save the guest: State blocked")
+        if refused == "libvirt":
+            raise HostError("libvirt does not save the guest: State blocked")
+        raise PermissionError(13, "Permission denied", "memory")
 
     monkeypatch.setattr(saving, "save", refuse)
     guest = ready.up(request(name="one"), saving.real(), deadline)

@@ -353,6 +353,24 @@ def test_a_qemu_without_icount(kernel: Path, program: Program, deadline: Deadlin
     assert "icount is not supported" in probe.reason
 
 
+def test_a_kernel_that_panics_is_no_fault_of_qemus(
+    kernel: Path, program: Program, tmp_path: Path, deadline: Deadline
+) -> None:
+    """What one kernel does is remembered of that one; what QEMU can do, of all."""
+    qemu = program("qemu-system-x86_64", f"{VERSION}echo tried >> $0.log; echo 'Kernel panic'")
+    probe = accelerator.virtual_clock(kernel, deadline)
+    assert not probe.works
+    assert f"does not boot {kernel} with 8 CPUs that count instructions" in probe.reason
+    assert accelerator.virtual_clock(kernel, deadline) == probe
+    assert tries(qemu) == 1
+    qemu = program("qemu-system-x86_64", WORKS)
+    for content in ("another", "a third"):
+        other = tmp_path / content
+        other.write_text(content)
+        assert accelerator.virtual_clock(other, deadline).works
+    assert tries(qemu) == 2, "one panicked, and one worked for all others"
+
+
 def test_kvm_has_the_hosts_clock_only(kernel: Path, program: Program, deadline: Deadline) -> None:
     qemu = program("qemu-system-x86_64", FAILS)
     with pytest.raises(HostError, match=r"^clock virtual: KVM has the host's clock only"):

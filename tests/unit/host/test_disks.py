@@ -151,18 +151,6 @@ def test_room(free: int, enough: bool, tmp_path: Path, monkeypatch: pytest.Monke
             disks.check_room(tmp_path)
 
 
-def test_a_guest_drops_its_own_pool_disks_only(monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
-    """`up` names a second guest of a topology NAME-2, so one guest's name may be a prefix of another's."""
-    monkeypatch.setattr(disks, "pool", lambda _: state.folder("pool"))
-    made = {
-        guest: Path(disks.create(disk("1G"), state.folder("guests", guest), DiskForm.POOL, deadline).path)
-        for guest in ("a", "a-2", "ab")
-    }
-    assert all(path.is_relative_to(state.folder("pool")) for path in made.values())
-    disks.drop_pool_disks("a")
-    assert [guest for guest, path in made.items() if path.exists()] == ["a-2", "ab"]
-
-
 OWN = "pool-OWN"
 
 
@@ -185,54 +173,74 @@ def unmounted() -> list[str]:
     return [Path(line).name for line in log.read_text().splitlines()] if log.exists() else []
 
 
-def test_each_machine_has_a_pool_of_its_own(
-    mounted: set[str], deadline: Deadline, caplog: pytest.LogCaptureFixture
-) -> None:
-    """One state directory on two machines: an earlier lab's pool may be mounted on the other."""
-    earlier = state.directory() / "pool.xfs"
-    earlier.write_text("of another machine")
+def in_pool(guest: str, deadline: Deadline) -> Path:
+    """A guest's disk in the pool."""
+    return Path(disks.create(disk("1G"), state.folder("guests", guest), DiskForm.POOL, deadline).path)
+
+
+def test_a_guest_drops_its_own_pool_disks_only(mounted: set[str], deadline: Deadline) -> None:
+    """`up` names a second guest of a topology NAME-2, so one guest's name may be a prefix of another's."""
+    made = {guest: in_pool(guest, deadline) for guest in ("a", "a-2", "ab")}
+    assert all(path.is_relative_to(state.folder(OWN)) for path in made.values())
+    disks.drop_pool_disks("a")
+    assert [guest for guest, path in made.items() if path.exists()] == ["a-2", "ab"]
+
+
+@pytest.mark.parametrize("name", ["local", "nights", "begun"])
+def test_the_dask_pools_folder_is_no_guests(name: str, mounted: set[str], deadline: Deadline) -> None:
+    """LAB_STATE/pool: a local worker's state directory, the nights, and what was begun. Guests may be called so."""
+    theirs = state.folder("pool", name)
+    in_pool(name, deadline)
+    disks.drop_pool_disks(name)
+    disks.sweep_pool(deadline)
+    assert theirs.is_dir()
+
+
+def test_a_machine_mounts_its_own_pool(mounted: set[str], deadline: Deadline) -> None:
+    """One state directory on two machines: another machine may have mounted its own."""
+    other = state.directory() / "pool-abcdef.xfs"
+    other.write_text("of another machine")
     assert disks.pool(deadline) == state.directory() / OWN
     assert (state.directory() / f"{OWN}.xfs.mounted").exists()
-    assert not (state.directory() / "pool.xfs.mounted").exists(), "mounted twice"
-    assert f"{earlier}: left alone: " in caplog.text
     mounted.add(OWN)
-    assert disks.release_pool(deadline)
-    assert (earlier.read_text(), unmounted()) == ("of another machine", [OWN])
+    assert disks.sweep_pool(deadline) == ["storage pool: empty"]
+    assert (other.read_text(), unmounted()) == ("of another machine", [OWN])
     assert not (state.directory() / f"{OWN}.xfs").exists()
 
 
-def test_the_pool_of_an_earlier_lab_is_used_where_it_is_mounted(
-    mounted: set[str], deadline: Deadline
-) -> None:
-    state.folder("pool")
-    (state.directory() / "pool.xfs").touch()
-    mounted.add("pool")
-    made = Path(disks.create(disk("1G"), state.folder("guests", "a"), DiskForm.POOL, deadline).path)
-    assert made == state.directory() / "pool/a/data.raw"
-    assert not disks.release_pool(deadline), "a guest's disk is in it"
-    disks.drop_pool_disks("a")
-    assert disks.release_pool(deadline)
-    assert unmounted() == ["pool"]
-    assert not (state.directory() / "pool.xfs").exists()
+def test_what_guests_left_in_the_pool_goes(mounted: set[str], deadline: Deadline) -> None:
+    """After a reboot the pool is not mounted, and the guests that it ended drop nothing."""
+    gone, there = in_pool("gone", deadline), in_pool("there", deadline)
+    (state.folder("guests") / "gone").rmdir()
+    (state.directory() / f"{OWN}.xfs.mounted").unlink()
+    assert disks.sweep_pool(deadline) == ["disks of gone in the storage pool: their guest is gone"]
+    assert (state.directory() / f"{OWN}.xfs.mounted").exists(), "it was mounted"
+    assert (gone.exists(), there.exists(), unmounted()) == (False, True, [])
+    (state.folder("guests") / "there").rmdir()
+    assert disks.sweep_pool(deadline) == [
+        "disks of there in the storage pool: their guest is gone",
+        "storage pool: empty",
+    ]
+    assert disks.sweep_pool(deadline) == []
 
 
-def test_a_pool_is_not_released_while_a_disk_is_made(
-    mounted: set[str], monkeypatch: pytest.MonkeyPatch, deadline: Deadline
-) -> None:
+def test_a_pool_is_not_released_while_a_disk_is_made(mounted: set[str], deadline: Deadline) -> None:
     """The pool is empty until the guest's folder is made in it."""
-    mounted.add(OWN)
-    state.folder(OWN)
+    disks.pool(deadline)
     with held("pool"):
         with pytest.raises(DeadlinePassed):
-            disks.release_pool(Deadline.after(0.3))
-        monkeypatch.setattr(disks, "pool", lambda _: state.folder(OWN))
+            disks.sweep_pool(Deadline.after(0.3))
         with pytest.raises(DeadlinePassed):
             disks.create(disk("1G"), state.folder("guests", "a"), DiskForm.POOL, Deadline.after(0.3))
     assert (unmounted(), list(state.folder(OWN).iterdir())) == ([], [])
 
 
-def test_a_pool_that_is_not_mounted_is_not_released(deadline: Deadline) -> None:
-    for name in ("pool", f"pool-{state.this_machine()}"):
-        (state.directory() / f"{name}.xfs").touch()
-        assert disks.release_pool(deadline) is False
-        assert (state.directory() / f"{name}.xfs").exists()
+def test_without_root_no_pool_is_mounted(
+    mounted: set[str], monkeypatch: pytest.MonkeyPatch, deadline: Deadline
+) -> None:
+    in_pool("gone", deadline)
+    (state.folder("guests") / "gone").rmdir()
+    (state.directory() / f"{OWN}.xfs.mounted").unlink()
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert disks.sweep_pool(deadline) == []
+    assert not (state.directory() / f"{OWN}.xfs.mounted").exists()

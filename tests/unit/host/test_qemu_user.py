@@ -84,8 +84,8 @@ def files() -> list[Path]:
 def test_libvirts_user_is_taken(given: Given, deadline: Deadline) -> None:
     disk, kernel = files()
     state.folder("runs").chmod(0o755)
-    (state.directory() / "pool.xfs").touch()
-    (state.directory() / "pool.xfs").chmod(0o644)
+    (state.directory() / "lab-id").touch()
+    (state.directory() / "lab-id").chmod(0o644)
     chosen = qemu_user.let_in(RootHost().real(), [disk, kernel], deadline)
     assert (chosen.owner, chosen.name, chosen.avoidable) == (OTHER, "libvirt-qemu", False)
     for folder in (
@@ -101,7 +101,7 @@ def test_libvirts_user_is_taken(given: Given, deadline: Deadline) -> None:
         None,
         "700",
     ), "nothing else is opened, and what stood open is closed"
-    assert given.mode(state.directory() / "pool.xfs") == (None, "600")
+    assert given.mode(state.directory() / "lab-id") == (None, "600")
     assert state.directory() not in given, "whether that is open is the person's choice"
 
 

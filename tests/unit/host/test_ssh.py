@@ -123,6 +123,17 @@ def test_the_guests_timeout_ended_it(status: int, ssh: Ssh, program: Program) ->
         ssh.execute("sleep 9", deadline=Deadline.after(0))
 
 
+@pytest.mark.parametrize("left", [4.849, 4.81, 1.0])
+def test_the_guests_timeout_is_no_shorter_than_the_deadline(
+    left: float, ssh: Ssh, program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its 124 would come while there is time left, and pass for the command's own."""
+    program("ssh", 'for word; do last=$word; done; echo "$last"')
+    monkeypatch.setattr(Deadline, "remaining", lambda _: left)
+    words = ssh.execute("x", deadline=Deadline.after(60)).stdout.split()
+    assert left <= float(words[words.index("5") + 1]) < left + 0.1
+
+
 def test_ssh_is_lost(ssh: Ssh, program: Program, deadline: Deadline) -> None:
     program("ssh", "echo 'Connection reset' >&2; exit 255")
     with pytest.raises(GuestLost, match="guest g: SSH is lost: Connection reset"):

@@ -692,7 +692,15 @@ def test_prune(lab_state: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         mine = now.model_copy(update={"name": kernel.name, "patches": pads})
         return mine if source.debian_source == "6.1" else None
 
+    def tree(kernel: recipe.Kernel, *_: object, **__: object) -> source.Tree | None:
+        """Of sources here only 7.2's package can be told without a builder's tools."""
+        if kernel.recipe.source.debian_source != "7.2":
+            return None
+        tarball = lab_state / "downloads" / "linux-source-7.2-testing" / "linux-source-7.2.tar.xz"
+        return source.Tree(id=f"debian-7.2-{'7' * 16}", tarball=str(tarball), series="7.2")
+
     monkeypatch.setattr(kernel_build, "make_plan", plan)
+    monkeypatch.setattr(source, "tree", tree)
     monkeypatch.setattr(guest, "names", lambda: ["g"])
     monkeypatch.setattr(
         guest,
@@ -729,6 +737,7 @@ def test_prune(lab_state: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         f"sources/debian-5.10-{'4' * 16}",
         f"containers/{kernel_era.container('bullseye').id('bullseye')}",
         f"downloads/git-{commit}{'5' * 24}-{'6' * 16}.tar",
+        "downloads/linux-source-7.2-testing",
         "kernels/.making-1-x",
     ]
     goes = [
@@ -756,6 +765,34 @@ def test_prune(lab_state: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert all(prune.remove(path) for path in paths)
     assert all((lab_state / name).exists() for name in stays)
     assert not any((lab_state / name).exists() for name in goes)
+
+
+def test_prune_leaves_a_container_in_which_something_is_built(
+    lab_state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(toolchain, "builders", lambda: (Builder("localhost", local=True),))
+    tools = Tools(compiler=GCC9, binutils=BINUTILS, container="bullseye-0")
+    plan = BuildPlan(
+        name="3.16",
+        tree=source.Tree(id=f"git-{'a' * 16}", tarball="/usr/src/x", series="3.16"),
+        config="",
+        distribution="",
+        patches=(),
+        tools=tools,
+    )
+    here, there = Builder("localhost", local=True), Builder("farm", local=False)
+    assert kernel_build._container(plan, here) == [], "the role makes it"
+    place, lock = state.folder("containers", "bullseye-0"), state.folder("containers") / "bullseye-0.lock"
+    lock.touch()
+    assert kernel_build._container(plan, there) == []
+    assert kernel_build._container(plan, here) == [place]
+    with state.using(place):
+        assert not prune.remove(place)
+        assert not prune.remove(lock), "container.sh locks it"
+        assert place.exists()
+        assert lock.exists()
+    assert prune.remove(place)
+    assert prune.remove(lock)
 
 
 def test_prune_leaves_what_is_in_use(lab_state: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -130,6 +131,15 @@ def test_nothing_else_is_touched(lab_state: Path, tmp_path: Path, deadline: Dead
     for path in kept:
         path.mkdir(parents=True)
     (state.folder("pool", "up-2") / "500TB.raw").touch()
+    put_away = state.folder("runs", "2015-03")
+    (put_away / "20150307T152000-a").mkdir()
+    (put_away / "20150307T152000-a" / "run.json").touch()
+    by_date = state.folder("runs", "20150307T000000-all")
+    (put_away / "20150307T152000-a").rename(by_date / "20150307T152000-a")
+    (state.folder("runs") / "lost+found").mkdir()
+    for path in (*state.folder("runs").iterdir(), by_date / "20150307T152000-a"):
+        os.utime(path, (time.time() - 2 * state.DAY,) * 2)
+    kept += [put_away, by_date / "20150307T152000-a" / "run.json", state.folder("runs") / "lost+found"]
     (state.folder("runs") / "20150307T152000-xfsrepair").mkdir()
     names, domains = guest.names(), dict(host.domains)
     assert gc.collect(host.real(), deadline) == []
@@ -178,8 +188,55 @@ def test_a_guest_whose_maker_cannot_be_read_stays(
     assert gc.collect(host.real(), deadline) == []
     assert (host.names, place.exists()) == (["g"], True)
     assert f"guest g: left alone: {place / 'maker'}: not a guest's maker: " in caplog.text
-    with pytest.raises(HostError):
-        guest.elsewhere(record("g"))
+    assert guest.elsewhere(record("g")) == "", "the other guests are listed and ended all the same"
+
+
+def test_a_copys_guests_are_the_originals(
+    lab_state: Path, monkeypatch: pytest.MonkeyPatch, deadline: Deadline, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`cp -a` of a state directory while a guest is up; the copy's record names the original's domain."""
+    host = FakeHost()
+    put("g", host=host, ready=False)
+    copy = lab_state.with_name("copy")
+    shutil.copytree(lab_state, copy)
+    monkeypatch.setenv("LAB_STATE", str(copy))
+    assert gc.collect(host.real(), deadline) == []
+    assert (host.names, (copy / "guests" / "g").exists()) == (["g"], True)
+    assert (
+        f"guest g: left alone: it is a guest of the lab in {lab_state}, and {copy} is a copy of that; if there is"
+        f" none, remove {copy / 'guests' / 'g'}" in caplog.text
+    )
+
+
+def test_the_same_state_directory_by_another_path(
+    lab_state: Path, monkeypatch: pytest.MonkeyPatch, deadline: Deadline
+) -> None:
+    host = FakeHost()
+    put("g", host=host)
+    link = lab_state.with_name("link")
+    link.symlink_to(lab_state)
+    monkeypatch.setenv("LAB_STATE", str(link))
+    assert guest.ours(guest.read("g"))
+
+
+@pytest.mark.parametrize("stray", [False, True])
+def test_what_cannot_be_ended_stops_nothing_else(
+    stray: bool, monkeypatch: pytest.MonkeyPatch, deadline: Deadline, caplog: pytest.LogCaptureFixture
+) -> None:
+    host = FakeHost()
+    if stray:
+        host.add(Mark(uuid="u", name="a", directory=str(state.folder("guests") / "a"), lab=state.identity()))
+    else:
+        put("a", ready=False, host=host)
+    put("b", ready=False, written=False)
+
+    def stuck(*_: object, **__: object) -> None:
+        raise HostError("libvirt: Failed to terminate process 7 with SIGKILL: Device or resource busy")
+
+    monkeypatch.setattr(FakeHost, "stop", stuck)
+    assert gc.collect(host.real(), deadline) == ["guest b: its up did not end"]
+    what = "domain of a" if stray else "guest a"
+    assert f"{what}: left alone: libvirt: Failed to terminate process 7" in caplog.text
 
 
 def test_a_guest_of_an_earlier_lab(deadline: Deadline, caplog: pytest.LogCaptureFixture) -> None:

@@ -395,6 +395,13 @@ def test_the_kernel_of_a_run_is_recorded(deadline: Deadline) -> None:
     assert record.read(folder) == run
 
 
+def test_what_c_programs_share_is_an_input() -> None:
+    """nas through its own header."""
+    for workload in ("threads", "nas"):
+        assert "lab.h" in runner.input_hashes(workload)
+    assert "lab.h" not in runner.input_hashes("xfsrepair")
+
+
 def test_a_file_that_moves_keeps_its_name_in_the_inputs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -785,18 +792,27 @@ def test_a_kernel_that_complains_makes_no_result(mine: FakeGuest, line: str) -> 
     assert len(found.phases) == 2, "the evidence is whole"
 
 
-def test_an_oops_in_the_last_moment_is_a_crash(deadline: Deadline) -> None:
-    """The program ends before the next look at the console."""
+@pytest.mark.parametrize("status", [0, 137])
+def test_an_oops_in_the_last_moment_is_a_crash(status: int, deadline: Deadline) -> None:
+    """The program ends before the next look at the console; by the oops, where that was in its system call."""
 
     def oops(_: Any) -> str:
         with guest.console_log.open("a") as log:
             log.write("[ 9.0] Oops: 0000 [#1] SMP")
-        return json.dumps(TOLD)
+        return json.dumps(TOLD | {"status": status})
 
     guest = FakeGuest(oops)
     with pytest.raises(KernelOops, match=r"Oops: 0000"):
         runner.run(guest.real(), "xfsrepair", SizeClass.QUICK, deadline)
     assert "Oops: 0000" in record.read(only_run()).error
+
+
+def test_a_kernel_given_as_a_path_gives_a_run_a_name_for_a_folder(mine: FakeGuest) -> None:
+    spec = mine.record.spec
+    boot = spec.boot.model_copy(update={"name": "/srv/linux nächste/a+b.yml"})
+    mine.record = mine.record.model_copy(update={"spec": spec.model_copy(update={"boot": boot})})
+    run, _ = ran(mine)
+    assert "-_srv_linux_n_chste_a_b.yml-" in run.id
 
 
 def test_what_the_kernel_said_before_is_not_of_this_run(mine: FakeGuest) -> None:

@@ -285,6 +285,37 @@ def test_more_rounds_stay_on_the_host() -> None:
     assert (second.host, second.attempt, second.number) == (first.host, 0, 1)
 
 
+@pytest.mark.parametrize("more", [True, False])
+def test_no_other_experiment_begins_between_two_looks(more: bool) -> None:
+    """Else its host would be bound to it, while others may be idle."""
+    orders = [order(number, 1).model_copy(update={"looks": (1, 2)}) for number in range(2)]
+    night = Queue(orders, 0, patience=PATIENCE, nobody=PATIENCE)
+    night.handle(queue.HostUp(host("h0")), 0)
+    (first,) = night.running
+    assert night.handle(queue.RoundDone(first), 1) == [queue.Finished(first.order, 0)]
+    if more:
+        night.handle(queue.MoreRounds(first.order, 2), 1)
+        (second,) = night.running
+        assert (second.order, second.number) == (first.order, 1)
+        night.handle(queue.RoundDone(second), 2)
+    else:
+        night.handle(queue.Tick(), 2)
+    (other,) = night.running
+    assert other.order != first.order
+
+
+def test_builds_that_are_gone_are_no_fault_of_the_hosts() -> None:
+    """A night that is resumed after a new image: its half-done experiments begin again, and no host is set aside."""
+    world = World(1, 2, 1)
+    for attempt in range(3):
+        world.done(world.submitted[-1])
+        world.fail(world.submitted[-1], Cause.GONE)
+        assert world.submitted[-1].attempt == attempt + 1
+    world.done(world.submitted[-1])
+    world.done(world.submitted[-1])
+    assert (world.aside, world.ended) == ([], {"00000-fake": 3})
+
+
 def test_wrong_input_is_told_from_a_lab_error() -> None:
     world = World(1, 2, 1)
     (ticket,) = world.queue.running

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import io
+import os
 import shutil
 import tarfile
 from pathlib import Path
@@ -144,6 +145,16 @@ def test_a_halved_last_line_of_the_journal_is_ignored() -> None:
     journal.write_text("garbage\n" + journal.read_text())
     with pytest.raises(InputError, match="line 1"):
         list(Night(night.name).lines())
+
+
+def test_a_journal_without_room_for_a_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """write(2) returns what there was room for, and no error."""
+    night = nights.make([fakes.order(0, 1)])
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda handle, data: write(handle, data[:7]))
+    with pytest.raises(OSError, match=f"No space left on device: '.*{night.name}"):
+        night.add(Void(order="00000-fake", number=0, why="lost"))
+    assert list(Night(night.name).lines()) == []
 
 
 def test_there_is_no_such_night() -> None:

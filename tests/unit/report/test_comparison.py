@@ -162,6 +162,7 @@ def test_rates_by_hand() -> None:
 def test_what_workloads_tell_is_sorted_by_name() -> None:
     """Less of a time is better, more of a rate; other numbers have no known direction, and no gain."""
     told = {"seconds": 3.5, "files_per_second": 100.0, "passes": 7.0, "hit_ratio": 54.35}
+    told |= {"per_10_s.migrate.mm_migrate_pages": 418.3, "task-clock": 10692.76}
     found = comparison.columns(
         [run("a", phase("p", output=told)), run("b", phase("p", output={**told, "passes": 8.0}), boot=1)]
     )
@@ -172,6 +173,8 @@ def test_what_workloads_tell_is_sorted_by_name() -> None:
     assert [line.split() for line in text(block).splitlines()[1:]] == [
         ["passes-p", "7", "8"],
         ["hit_ratio-p", "54.35", "54.35"],
+        ["per_10_s.migrate.mm_migrate_pages-p", "418.3", "418.3"],
+        ["task-clock-p", "1.069e+04", "1.069e+04"],
     ]
 
 

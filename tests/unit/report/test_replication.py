@@ -135,6 +135,13 @@ def test_levels() -> None:
     assert replication.levels(found) == "99 %; emulated: 95 %"
 
 
+def test_a_row_without_an_interval_has_no_level() -> None:
+    """One that was 0 in all boots, last."""
+    of = tuple(row.model_copy(update={"confidence": 0.99}) for row in rows().values())
+    empty = of[0].model_copy(update={"confidence": 0.95, "ratio": None, "low": None, "high": None})
+    assert replication.levels((*of, empty)) == "99 %"
+
+
 def test_emulated_times_are_no_evidence_and_counters_are() -> None:
     found = rows(Accel.TCG)
     assert found["system"].agreement is Agreement.EMULATED

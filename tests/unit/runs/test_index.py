@@ -233,8 +233,8 @@ def test_choose(four: list[Run], tmp_path: Path) -> None:
     [
         ("nobody", r"nobody: is no run, no experiment and no case: lab\.py runs shows what there is"),
         ("../../etc", r"\.\./\.\./etc: is no run"),
-        ("autonuma", r"there is no run of case autonuma, size full: lab\.py run autonuma"),
-        ("xfsrepair", r"there is no run of case xfsrepair, size full: lab\.py run xfsrepair"),
+        ("autonuma", r"there is no run of case autonuma, size full: lab\.py run autonuma --size full$"),
+        ("xfsrepair", r"there is no run of case xfsrepair, size full: lab\.py run xfsrepair --size full$"),
     ],
 )
 def test_choose_says_what_is_not_there(word: str, said: str, four: list[Run]) -> None:
