@@ -216,14 +216,20 @@ def _like(first: Machine, name: str) -> Machine:
 
 
 def check_plan(plan: Plan) -> None:
-    """InputError when the workload, a metric or a phase of the plan is not there, or a time has no `cost`."""
+    """InputError when the workload, a metric or a phase of the plan is not there, or a time that decides has
+    no `cost`."""
     for expectation in plan.case.expect:
         if not metrics.known(expectation.metric):
             raise InputError(f"case {plan.case_name}: there is no metric {expectation.metric}")
-        if (metrics.kind(expectation.metric) is metrics.Kind.TIME) != (expectation.cost is not None):
+        timed = metrics.kind(expectation.metric) is metrics.Kind.TIME
+        if expectation.cost is None and timed and expectation.decides:
             raise InputError(
-                f"case {plan.case_name}: {expectation.metric}: cost: says what a time is spent on: each time"
-                " needs it, and nothing else has it"
+                f"case {plan.case_name}: {expectation.metric}: cost: is missing: a time that decides needs it"
+            )
+        if expectation.cost and not timed:
+            raise InputError(
+                f"case {plan.case_name}: {expectation.metric}: cost: says what a time is spent on, and"
+                " this is none"
             )
         if not any(
             phase.measured and fnmatchcase(phase.name, expectation.phase) for phase in workload_phases(plan)

@@ -149,13 +149,13 @@ def _judged(row: Beside, ours: Finding) -> Beside:
 
 
 def levels(rows: Sequence[Beside]) -> str:
-    """The levels of the rows' intervals: '95 %', or '99.8 %; emulated: 95 %'."""
+    """The levels of the rows' intervals: '95 %', or '99.8, emulated 95 %'."""
     # A row without an effect has no interval, and no level.
     having = [row for row in rows if row.low is not None or row.high is not None] or rows
     of = {row.agreement is Agreement.EMULATED: percent(row.confidence) for row in having}
     if len(set(of.values())) == 1:
         return next(iter(of.values()))
-    return f"{of[False]}; emulated: {of[True]}"
+    return f"{of[False].removesuffix(' %')}, emulated {of[True]}"
 
 
 def grouped(rows: Sequence[Beside]) -> dict[tuple[str, str, str], list[Beside]]:

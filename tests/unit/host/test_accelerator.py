@@ -179,6 +179,7 @@ def test_a_lack_is_not_kept(
     """Without busybox nothing is known about KVM; once it is installed, the probe runs."""
     program("qemu-system-x86_64", WORKS)
     program("uname", "echo 6.1")
+    program("setpriv", 'shift 3; exec "$@"')
     (tmp_path / "bin" / "busybox").unlink()
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     with contextlib.suppress(HostError):

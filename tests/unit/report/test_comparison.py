@@ -173,8 +173,8 @@ def test_what_workloads_tell_is_sorted_by_name() -> None:
     assert [line.split() for line in text(block).splitlines()[1:]] == [
         ["passes-p", "7", "8"],
         ["hit_ratio-p", "54.35", "54.35"],
-        ["per_10_s.migrate.mm_migrate_pages-p", "418.3", "418.3"],
-        ["task-clock-p", "1.069e+04", "1.069e+04"],
+        ["per_10_s.migrate.mm_migrate_pages-p", "418.30", "418.30"],
+        ["task-clock-p", "10692.76", "10692.76"],
     ]
 
 

@@ -127,12 +127,12 @@ def test_rows_are_judged_together() -> None:
 
 
 def test_levels() -> None:
-    assert replication.levels(tuple(rows().values())) == "95 %"
+    assert replication.levels(tuple(rows().values())) == "96.7 %"
     found = tuple(
         row.model_copy(update={"confidence": 0.95 if row.agreement is Agreement.EMULATED else 0.99})
         for row in rows(Accel.TCG).values()
     )
-    assert replication.levels(found) == "99 %; emulated: 95 %"
+    assert replication.levels(found) == "99, emulated 95 %"
 
 
 def test_a_row_without_an_interval_has_no_level() -> None:
@@ -203,7 +203,7 @@ def test_text() -> None:
         "published: Mel Gorman, 2015-03-07 (reference/slowscan-xfsrepair.yml)",
         "           4.0.0-rc1 vanilla -> 4.0.0-rc1 slowscan-v2",
         "here:      6.1-slowscan-before -> 6.1",
-        "                        published      here  interval (95 %)",
+        "                        published      here  interval (96.7 %)",
     ]
     (line,) = (line for line in lines if line.startswith("Amean syst-xfsrepair"))
     assert line.split()[:4] == ["Amean", "syst-xfsrepair", "-45.83%", "-40.00%"]
