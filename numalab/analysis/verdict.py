@@ -47,9 +47,8 @@ MOVED = {
         "d8223ef994b8ca9d89fbca0f1776908c143e2614086009b49ca75c0431264fe7"
     ),
 }
-"""SHA-256 of inputs -> of the same files later. Only their imports changed, when the package got rooms, or
-which phases are marked to prepare disks; so runs with either may be judged together. Remove an entry when its
-file changes again."""
+"""SHA-256 of inputs -> of the same files later. Only their imports changed, when the package got rooms;
+so runs with either may be judged together. Remove an entry when its file changes again."""
 
 Sides = Mapping[Arm, Sequence[Run]]
 

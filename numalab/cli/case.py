@@ -386,9 +386,10 @@ def conduct_all(
         except (LabError, OSError, subprocess.SubprocessError) as error:  # a full disk is an OSError
             if len(plans) == 1:
                 raise
-            echo(f"case {plan.case_name}, size {plan.size}, {plan.machine.topology}:", err=True)
-            show_error(error)
             failed.add(error.status if isinstance(error, LabError) else Exit.LAB_ERROR)
+            with suppress(OSError):  # standard error may be a file on that disk
+                echo(f"case {plan.case_name}, size {plan.size}, {plan.machine.topology}:", err=True)
+                show_error(error)
             continue
         _show_outcome(outcome.experiment, outcome.verdicts, [run for run, _ in outcome.runs])
         verdicts += outcome.verdicts

@@ -276,13 +276,16 @@ def list_guests() -> None:
     for name in guests.names():
         try:
             record = guests.read(name)
+            node = guests.elsewhere(record)
         except InputError:
             rows.append((name, "unfinished", *[""] * 7))
             continue
         except HostError:  # `status` shows the reason
             rows.append((name, "unreadable", *[""] * 7))
             continue
-        if node := guests.elsewhere(record):
+        if not guests.ours(record):
+            life = "another lab's"
+        elif node:
             life = f"on {node}"
         else:
             if record.uri not in running:

@@ -39,7 +39,7 @@ ClockOption = Annotated[
         "--clock",
         metavar="host|virtual|auto",
         help="virtual: the guest's clock counts its instructions, and the host's load changes nothing (TCG);"
-        " auto: the case's own, else virtual where QEMU can do it",
+        " auto: a case's own, else virtual where QEMU can do it",
     ),
 ]
 PinOption = Annotated[
@@ -108,7 +108,10 @@ def open_guest(name: str) -> Guest:
 
     record = guests.read(name)
     if not guests.ours(record):
-        raise HostError(f"guest {name}: {guests.copied(record)}: run lab.py with that as LAB_STATE")
+        raise HostError(
+            f"guest {name}: {guests.copied(record)}: run lab.py with that as LAB_STATE, or, if it is no more,"
+            " lab.py gc says what to remove"
+        )
     if node := guests.elsewhere(record):
         raise HostError(
             f"guest {name} is on {node}, and {record.uri} is another libvirt here: run lab.py there"
@@ -182,9 +185,10 @@ def inventory() -> Path:
     for name in guests.names():
         try:
             record = guests.read(name)
+            here = guests.ours(record) and not guests.elsewhere(record)
         except LabError:
             continue
-        if record.ready and not guests.elsewhere(record):
+        if record.ready and here:
             ready.append(guests.ssh_to(record))
     return ansible.write_inventory(ready)
 

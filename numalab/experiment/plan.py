@@ -224,7 +224,8 @@ def check_plan(plan: Plan) -> None:
         timed = metrics.kind(expectation.metric) is metrics.Kind.TIME
         if expectation.cost is None and timed and expectation.decides:
             raise InputError(
-                f"case {plan.case_name}: {expectation.metric}: cost: is missing: a time that decides needs it"
+                f"case {plan.case_name}: {expectation.metric}: cost: is missing: say what this time is spent"
+                " on: work, locality or waiting"
             )
         if expectation.cost and not timed:
             raise InputError(

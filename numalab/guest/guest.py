@@ -449,14 +449,12 @@ def ours(record: GuestRecord) -> bool:
 def copied(record: GuestRecord) -> str:
     """Where a guest that is not `ours` belongs, in words."""
     home = Path(record.spec.directory).parent.parent
-    return f"it is a guest of the lab in {home}, and {state.directory()} is a copy of that"
+    return f"it is a guest of the lab in {home}, of which {state.directory()} is a copy, or was moved"
 
 
 def elsewhere(record: GuestRecord) -> str:
-    """The name of the machine that the guest runs on, when that shares our state directory; else ''."""
-    try:
-        known = maker(record.spec.name)
-    except HostError:  # gc names it
-        return ""
+    """The name of the machine that the guest runs on, when that shares our state directory; else ''.
+    HostError when that cannot be read: the guest may run there."""
+    known = maker(record.spec.name)
     process = known.parsed if known else None
     return known.node if known and process and process.elsewhere and not of_uri(record.uri).ssh else ""

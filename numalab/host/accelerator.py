@@ -135,7 +135,7 @@ def virtual_clock(kernel: Path, deadline: Deadline, where: Where = HERE) -> Cloc
             result, by_kernel = try_clock(kernel, version, deadline, where)
         return of_both if by_kernel else of_qemu, result
 
-    return _cached("clock", ClockProbe, (of_qemu, of_both), probe, deadline)
+    return _cached("clock", ClockProbe, (of_both, of_qemu), probe, deadline)
 
 
 def try_clock(kernel: Path, version: str, deadline: Deadline, where: Where = HERE) -> tuple[ClockProbe, bool]:
@@ -151,13 +151,11 @@ def try_clock(kernel: Path, version: str, deadline: Deadline, where: Where = HER
         deadline.check("probing the virtual clock")
         why = f"{CLOCK_CPUS} CPUs do not reach user space in {PROBE_SECONDS:.0f} s"
     except CommandFailed as error:
-        why = str(error).partition(": exit status ")[2] or str(error)
-        return ClockProbe(
-            works=False,
-            reason=(
-                f"QEMU {version} does not boot {kernel} with {CLOCK_CPUS} CPUs that count instructions: {why}"
-            ),
-        ), True
+        why = str(error).partition(": exit status ")[2]
+        if not why:  # QEMU itself ended well
+            return ClockProbe(
+                works=False, reason=f"with {CLOCK_CPUS} CPUs that count instructions {error}"
+            ), True
     else:
         return ClockProbe(
             works=True, reason=f"{CLOCK_CPUS} CPUs reached user space in {seconds:.1f} s"

@@ -13,8 +13,8 @@ import tempfile
 from pathlib import Path
 
 from numalab.core import state
-from numalab.core.errors import HostError, InputError
-from numalab.core.log import step
+from numalab.core.errors import CommandFailed, HostError, InputError
+from numalab.core.log import note, step
 from numalab.core.process import Deadline, need, run
 from numalab.host.remote import HERE, Where
 from numalab.model.guest import DiskFile, DiskForm
@@ -25,6 +25,8 @@ QCOW2_MOST = 2048 * TIB
 """With 64 KiB clusters and the largest L1 table, 32 MiB (QEMU's docs/interop/qcow2.txt, block/qcow2.h)."""
 POOL_SIZE = 2 * TIB
 """The pool's own file is sparse too; XFS on it holds files of up to 8 EiB."""
+LOCK = "storage-pool"
+"""Held by whoever mounts, fills or unmounts the pool; "pool" is that of the Dask pool."""
 ROOM = 2048 * MIB
 """Free host space that a guest needs at its start: overlays grow as the guest writes."""
 
@@ -179,7 +181,7 @@ def _pool_place() -> Path:
 
 def _pool_folder(guest: str, deadline: Deadline) -> Path:
     """A guest's folder in the pool, made under the lock: an empty pool may be released."""
-    with state.lock("pool", deadline):
+    with state.lock(LOCK, deadline):
         place = pool(deadline) / guest
         place.mkdir(exist_ok=True)
     return place
@@ -187,7 +189,7 @@ def _pool_folder(guest: str, deadline: Deadline) -> Path:
 
 def pool(deadline: Deadline) -> Path:
     """The mounted pool, XFS in a sparse file on a loop device. Made and mounted on first use, as root."""
-    with state.lock("pool", deadline):
+    with state.lock(LOCK, deadline):
         place = _pool_place()
         if place.is_mount():
             return place
@@ -221,17 +223,22 @@ def sweep_pool(deadline: Deadline) -> list[str]:
     """
     place, removed = _pool_place(), list[str]()
     backing = place.with_suffix(".xfs")
-    with state.lock("pool", deadline):
-        if os.geteuid() != 0 or not backing.exists():
-            return []
+    if os.geteuid() != 0 or not backing.exists():
+        return []
+    with state.lock(LOCK, deadline):
         pool(deadline)
         for folder in sorted(place.iterdir()):
             # A guest's name is claimed before its folder in the pool is made.
             if not (state.folder("guests") / folder.name).exists():
                 shutil.rmtree(folder, ignore_errors=True)
-                removed.append(f"disks of {folder.name} in the storage pool: their guest is gone")
+                if not folder.exists():
+                    removed.append(f"disks of {folder.name} in the storage pool: their guest is gone")
         if not any(place.iterdir()):
-            run(["umount", place], deadline=deadline)
+            try:
+                run(["umount", place], deadline=deadline)
+            except CommandFailed as error:  # what was removed is said all the same
+                note(f"storage pool: left alone: {error}")
+                return removed
             backing.unlink(missing_ok=True)
             removed.append("storage pool: empty")
     return removed

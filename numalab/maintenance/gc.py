@@ -70,7 +70,7 @@ def _tried(what: str, collected: Callable[[], list[str]]) -> list[str]:
     """What was removed; nothing, with a warning, where libvirt or a file system refuses: others may go."""
     try:
         return collected()
-    except (HostError, CommandFailed) as error:
+    except (HostError, CommandFailed, OSError) as error:
         note(f"{what}: left alone: {error}")
         return []
 
@@ -102,7 +102,7 @@ def _guest(name: str, host: Host, deadline: Deadline) -> list[str]:
         note(f"guest {name}: left alone: {error}")
         return []
     if record and not guests.ours(record):
-        note(f"guest {name}: left alone: {guests.copied(record)}; if there is none, remove {place}")
+        note(f"guest {name}: left alone: {guests.copied(record)}: if it is no more, remove {place}")
         return []
     process = maker.parsed if maker else None
     if maker and process and process.elsewhere:

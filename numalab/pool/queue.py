@@ -485,6 +485,8 @@ class Queue:
             self._give_up(wanted, text, cause)
         elif cause is Cause.LAB and not host.facts.fits(wanted.order):  # no fault of the host's
             self._leave(host, wanted, f"{ticket.host} no longer offers what it needs")
+        elif cause is Cause.GONE and wanted.order.part:  # the other parts have had these builds
+            self._give_up(wanted, text)
         elif cause is Cause.GONE:
             self._leave(host, wanted, f"{ticket.host}: {text}")
         elif cause is not Cause.STOPPED:

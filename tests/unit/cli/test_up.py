@@ -34,14 +34,16 @@ def test_a_copied_state_directory_does_not_end_the_originals_guests(
     lab_state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (state.folder("guests", "g") / "guest.json").write_text(json.dumps(jsonable(record("g"))))
+    assert "2222" in options.inventory().read_text()
     copy = lab_state.with_name("copy")
     shutil.copytree(lab_state, copy)
     monkeypatch.setenv("LAB_STATE", str(copy))
     with pytest.raises(
         HostError,
-        match=f"^guest g: it is a guest of the lab in {lab_state}, and {copy} is a copy of that: run lab.py with",
+        match=f"^guest g: it is a guest of the lab in {lab_state}, of which {copy} is a copy, or was moved: run lab.py",
     ):
         options.open_guest("g")
+    assert "2222" not in options.inventory().read_text()
 
 
 def test_one_guest_for_each_kernel(lab_state: Path) -> None:

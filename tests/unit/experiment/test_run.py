@@ -592,7 +592,12 @@ def test_what_was_chosen_is_checked(case: Path, words: dict[str, Any], message: 
     [
         ("workload: remote", "workload: distant", "there is no workload distant: there are .*remote"),
         ("numa_pte_updates", "numa.updates", r"case mine: there is no metric numa\.updates"),
-        ("numa_pte_updates", "elapsed", r"case mine: elapsed: cost: is missing: a time that decides"),
+        ("numa_pte_updates", "elapsed", r"case mine: elapsed: cost: is missing: say what this time"),
+        (
+            "by: 2",
+            "by: 2, cost: work",
+            r"case mine: numa_pte_updates: cost: says what a time is spent on, and",
+        ),
         ("phase: touch", "phase: tuch", "case mine: remote has no measured phase tuch in size quick"),
         ("phase: touch", "phase: compile-*", "no measured phase compile-"),
         ("mib: 64", "mib: 0", "remote: quick parameter mib: .*greater than or equal to 1"),

@@ -227,7 +227,7 @@ def test_what_guests_left_in_the_pool_goes(mounted: set[str], deadline: Deadline
 def test_a_pool_is_not_released_while_a_disk_is_made(mounted: set[str], deadline: Deadline) -> None:
     """The pool is empty until the guest's folder is made in it."""
     disks.pool(deadline)
-    with held("pool"):
+    with held("storage-pool"):
         with pytest.raises(DeadlinePassed):
             disks.sweep_pool(Deadline.after(0.3))
         with pytest.raises(DeadlinePassed):

@@ -441,7 +441,7 @@ def test_a_host_whose_kvm_turns_out_not_to_work_is_left_and_not_set_aside(when: 
     assert [(one.host, one.attempt) for one in night.running] == [("h1", 1)]
 
 
-@pytest.mark.parametrize("cause", [Cause.CRASH, Cause.INPUT])
+@pytest.mark.parametrize("cause", [Cause.CRASH, Cause.INPUT, Cause.GONE])
 def test_a_part_that_fails_ends_the_others(cause: Cause) -> None:
     """What runs of them comes to its end, and nothing follows it; what has not begun does not begin."""
     night = spread_over(3, 12, "h0", "h1")
