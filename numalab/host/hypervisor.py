@@ -367,6 +367,7 @@ def answer(uri: str, call: Callable[[], T], deadline: Deadline, *, seconds: floa
 def connect(uri: str | None, deadline: Deadline) -> Host:
     """Open a connection. Starts libvirt's daemons where root has no init that does so. Raises HostError."""
     uri = uri or default_uri()
+    there = of_uri(uri).ssh  # InputError for a transport that carries no files
     ours_to_start = uri == "qemu:///system" and os.geteuid() == 0 and not Path("/run/systemd/system").exists()
     if ours_to_start and not _listens():
         _start_daemons(deadline)
@@ -386,7 +387,7 @@ def connect(uri: str | None, deadline: Deadline) -> Host:
                 continue
             hint = (
                 "usermod -aG libvirt YOU, or use qemu:///session"
-                if "denied" in str(error) and not of_uri(uri).ssh
+                if "denied" in str(error) and not there
                 else "lab.py doctor tells more"
             )
             raise HostError(f"libvirt at {uri}: {error}: {hint}") from error
@@ -401,10 +402,22 @@ def _start_daemons(deadline: Deadline) -> None:
     for daemon, path in _daemons().items():
         if not path:
             raise HostError(f"{daemon} is not installed: {packages.mend('libvirt-daemon-system')}")
-        _start_daemon(path, Path(f"/run/{daemon}.pid"), deadline)
+        pid_file = Path(f"/run/{daemon}.pid")
+        if daemon in ("libvirtd", "virtqemud") and not _runs(daemon, pid_file):
+            _forget_unstarted(Path("/run/libvirt/qemu"))
+        _start_daemon(path, pid_file, deadline)
     until = time.monotonic() + LIBVIRTD_SECONDS
     while not _listens() and time.monotonic() < until:
         deadline.pause(0.1)
+
+
+def _forget_unstarted(folder: Path) -> None:
+    """Remove libvirt's state of guests that it was killed while starting, before they had a QEMU. A libvirt
+    (9.0) that finds it again waits for that QEMU for ever, and nobody can end such a guest."""
+    for path in folder.glob("numalab-*.xml"):
+        with contextlib.suppress(OSError):
+            if re.search(r"<domstatus [^>]*\bpid='0'", path.read_text(errors="replace")):
+                path.unlink()
 
 
 def _make_lock_directory(path: Path) -> None:

@@ -336,7 +336,7 @@ def test_chaos(labs: list[Lab], seed: int, rounds: int, capsys: pytest.CaptureFi
                     flush=True,
                 )
             assert mended.returncode == 0, f"{line}: {mended.stderr}"
-            assert not wrong, f"{line}: {wrong}\n{said}"
+            assert not wrong, f"{line}: {wrong}\n{said}\ngc: {mended.stderr}"
             assert other.fingerprint() == before, f"{line}: the other lab is not as it was\n{said}"
             # Python's own exit statuses, before lab.py handles signals.
             early = [-signal.SIGINT, -signal.SIGTERM, -signal.SIGHUP]

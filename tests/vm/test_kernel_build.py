@@ -12,7 +12,7 @@ import tarfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -359,9 +359,10 @@ def _another_lab(lab: Callable[..., kernel_build.Built], place: Path, patch: str
 
 def _waiting_for(lock: Path) -> int:
     """How many flock(1) processes wait for this file."""
-    commands = [
-        path.read_bytes().split(b"\0") for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()
-    ]
+    commands = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it has ended
+            commands.append(path.read_bytes().split(b"\0"))
     return sum(words[0].endswith(b"flock") and str(lock).encode() in words for words in commands)
 
 

@@ -102,4 +102,5 @@ def test_unreachable_hypervisor(lab_py: Command) -> None:
 def test_transport_that_carries_no_files(lab_py: Command) -> None:
     result = lab_py("up", "--topology", "uma-2g", "--connect", "qemu+tcp://127.0.0.1:1/system")
     assert result.returncode == 2
+    assert "guests' disks are made over SSH: use qemu+ssh://127.0.0.1:1/system" in result.stderr
     assert not lab_py.left()

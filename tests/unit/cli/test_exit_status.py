@@ -3,16 +3,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import typer
 
+from numalab.cli import case as case_commands
 from numalab.cli import guest as guest_commands
 from numalab.cli import main, measure, options
 from numalab.core import paths
@@ -28,11 +31,15 @@ from numalab.core.errors import (
     LabError,
 )
 from numalab.core.process import Result
+from numalab.maintenance import doctor
+from numalab.pool import cluster, driver, night
+from numalab.pool.queue import Cause
 from tests.unit.cli.conftest import LabPy
 from tests.unit.experiment.test_run import CASE, CLEAR, NOISE
 from tests.unit.experiment.test_run import Lab as FakeLab
 from tests.unit.experiment.test_run import lab as fake_lab
 from tests.unit.makers import FORWARDS
+from tests.unit.pool import fakes
 
 __all__ = ["CASE", "fake_lab"]  # what fixtures take: of the module, and one itself
 BEFORE, AFTER = CLEAR
@@ -247,3 +254,53 @@ def test_a_signal_while_lab_py_loads(kind: signal.Signals) -> None:
         child.send_signal(kind)
         _, err = child.communicate(timeout=60)
     assert (child.returncode, err) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(DeadlinePassed("exec: the time limit passed"), 124), (GuestLost("SSH is lost"), 125)],
+)
+def test_exec_json_of_a_failure(
+    lab_py: LabPy, monkeypatch: pytest.MonkeyPatch, error: LabError, status: int
+) -> None:
+    """A time limit is an outcome of the command, and JSON; what the lab failed to do is neither."""
+
+    def execute(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(guest_commands, "reach", lambda _: SimpleNamespace(execute=execute))
+    code, out, _ = lab_py("exec", "g", "--json", "--", "true")
+    assert code == status
+    assert ([told["status"], told["timed_out"]] if out and (told := json.loads(out)) else out) == (
+        [None, True] if status == 124 else ""
+    )
+
+
+@pytest.mark.parametrize("needed", [True, False])
+def test_doctor(lab_py: LabPy, monkeypatch: pytest.MonkeyPatch, needed: bool) -> None:
+    lack = doctor.Fact("libvirt", "gone", False, "no guest starts", "install it", needed)
+    monkeypatch.setattr(doctor, "examine", lambda *_: [lack])
+    code, out, _ = lab_py("doctor")
+    assert (code, "LACK  libvirt" in out) == (2 if needed else 0, True)
+
+
+@pytest.mark.parametrize(
+    ("causes", "status"),
+    [
+        ((None, Cause.CRASH), 4),
+        ((Cause.LAB, Cause.CRASH), 4),
+        ((None, Cause.LAB), 2),
+        ((Cause.INPUT,), 2),
+    ],
+)
+def test_a_night(monkeypatch: pytest.MonkeyPatch, causes: tuple[Cause | None, ...], status: int) -> None:
+    """A pool's experiments end as those of this machine do: a crash first, then what the lab failed to do."""
+    results = [driver.Result(fakes.order(number, 1), cause=cause) for number, cause in enumerate(causes)]
+    client = SimpleNamespace(dashboard_link="", close=lambda **_: None)
+    monkeypatch.setattr(cluster, "connect", lambda: client)
+    monkeypatch.setattr(night, "make", lambda _: SimpleNamespace(name="n", orders=[]))
+    monkeypatch.setattr(driver, "Driver", lambda *_, **__: SimpleNamespace(run=lambda _: results))
+    monkeypatch.setattr(case_commands, "on_signals", lambda *_: lambda: None)
+    with pytest.raises(typer.Exit) as done:
+        case_commands._night(None, [])
+    assert done.value.exit_code == status

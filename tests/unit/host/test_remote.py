@@ -16,9 +16,10 @@ from numalab.core import process as core_process
 from numalab.core import state
 from numalab.core.errors import Cancelled, CommandFailed, DeadlinePassed, HostError, InputError
 from numalab.core.process import Deadline
-from numalab.guest import launch
+from numalab.guest import guest, launch
 from numalab.host import remote
 from numalab.host.remote import HERE, Where, of_uri
+from tests.unit.makers import FakeHost
 
 Program = Callable[[str, str], Path]
 THERE = Where("me@there:2022")
@@ -291,6 +292,20 @@ def claimed(tmp_path: Path) -> Path:
     place.mkdir(parents=True)
     (place / "maker").write_text('{"process": "aaaaaa.bbbbbb.1.2"}')
     return place
+
+
+@pytest.mark.parametrize("mark", ["ours", "another's", ""])
+def test_only_a_folder_with_our_mark_is_removed_there(
+    mark: str, other: Path, tmp_path: Path, deadline: Deadline
+) -> None:
+    """Another lab may have a guest of this name at this path, and one without a mark is nobody's we know."""
+    place, there, host = claimed(tmp_path), other / "guests/g", FakeHost()
+    there.mkdir(parents=True)
+    if mark:
+        (there / "lab").write_text(f"{state.identity() if mark == 'ours' else mark}\n")
+    host.where = THERE
+    guest.remove(place, host.real(), deadline)
+    assert (place.exists(), there.exists()) == (False, mark != "ours")
 
 
 def test_claim_of_a_folder_that_both_machines_share(other: Path, tmp_path: Path, deadline: Deadline) -> None:

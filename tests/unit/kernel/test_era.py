@@ -20,7 +20,7 @@ from numalab.core.errors import CommandFailed, DeadlinePassed, GuestError, HostE
 from numalab.core.process import Deadline, Result
 from numalab.guest import guest
 from numalab.guest.guest import Guest
-from numalab.host import ansible, apt, console, ssh
+from numalab.host import ansible, apt, console, image, ssh
 from numalab.host.image import Image
 from numalab.kernel import boot as kernel_boot
 from numalab.kernel import build as kernel_build
@@ -765,6 +765,19 @@ def test_prune(lab_state: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert all(prune.remove(path) for path in paths)
     assert all((lab_state / name).exists() for name in stays)
     assert not any((lab_state / name).exists() for name in goes)
+
+
+@pytest.mark.parametrize("really", [False, True])
+def test_prune_removes_what_it_lists_only_when_told_to(
+    really: bool, lab_state: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = state.folder("kernels", f"gone-{'0' * 16}")
+    monkeypatch.setattr(image, "existing", lambda *_: None)
+    monkeypatch.setattr(prune, "candidates", lambda *_: [gone])
+    kernel_commands.prune_kernels(really)
+    out = capsys.readouterr().out
+    assert (gone.exists(), f"kernels/{gone.name}" in out) == (not really, True)
+    assert ("removed" if really else "kernel prune --remove") in out
 
 
 def test_prune_leaves_a_container_in_which_something_is_built(
