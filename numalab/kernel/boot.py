@@ -82,11 +82,6 @@ def modules(kernel: Kernel, boot: Boot, scratch: Path) -> Path | None:
         return beside if boot.kernel and beside.is_file() else None
     if not prebuilt.modules:
         return None
-    if not boot.release:
-        raise InputError(
-            f"{kernel.file}: source.prebuilt.modules: {boot.kernel} does not say of which release it is:"
-            " modules go with a bzImage"
-        )
     path = Path(prebuilt.modules).expanduser()
     if not path.exists():
         raise InputError(f"{kernel.file}: source.prebuilt.modules: there is no {path}")

@@ -60,3 +60,14 @@ def test_without_another_a_missing_sysctl_is_an_error() -> None:
 def test_the_replacement_must_be_there() -> None:
     with pytest.raises(CommandFailed, match=r"has no sysctl vm\.nor_this_one"):
         apply(sysctls={"vm.no_such_setting": "1"}, instead={"vm.no_such_setting": {"vm.nor_this_one": "1"}})
+
+
+def test_modules_are_known_by_their_build(tmp_path: Path) -> None:
+    """A kernel that is built anew from other patches has the same release."""
+    archive = tmp_path / "modules.tar"
+    builds = set()
+    for content in ("one", "two"):
+        archive.write_text(content)
+        builds.add(provision._modules(archive)["bootloader_build"])
+    assert len(builds) == 2
+    assert provision._modules(None) == {}
