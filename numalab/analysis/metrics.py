@@ -480,7 +480,8 @@ def describe(metric: str) -> Metric:
         )
     source, name = parts
     if source == "output":
-        sort = Kind.TIME if _TIMED.search(name) or name.startswith(_OF_TIME) else Kind.COUNT
+        timed = SECONDS.search(name) or _CLOCKS.search(name) or name.startswith(_OF_TIME)
+        sort = Kind.TIME if timed else Kind.COUNT
         return _metric("", sort, "reported by the workload", lambda sums: sums.output.get(name))
     unit, sort = ("ms", Kind.TIME) if source == counters.KSWAPD else ("", Kind.COUNT)
     return _metric(unit, sort, f"counter of {source}", lambda sums: sums.counters.get(source, {}).get(name))
@@ -521,8 +522,10 @@ _SOURCES = (
 """The sources of counters, and the form of their names."""
 _OF_TIME = (counters.PROFILE, counters.RATE)
 """Prefixes of the lab's own numbers that are shares of time, or rates."""
-_TIMED = re.compile(r"(^|[^a-z])(seconds?|(task|cpu)-clock)($|[^a-z])")
+SECONDS = re.compile(r"(^|[^a-z])seconds?($|[^a-z])")
 """A workload's own number is a time or a rate when its name says so: repair_seconds, files_per_second."""
+_CLOCKS = re.compile(r"(^|[^a-z])(task|cpu)-clock($|[^a-z])")
+"""perf's times, which are in milliseconds."""
 
 
 def _counter_of(metric: str) -> tuple[str, str] | None:

@@ -180,8 +180,6 @@ def _make(request: GuestRequest, place: Path, host: Host, deadline: Deadline) ->
     try:
         with guests.ending(guest), state.making(place) as scratch:
             _save(guest, place, scratch, host, deadline)
-    except BadReadyState:
-        raise
     except HostError as error:  # libvirt, or a file system, will not have it: the guest boots then
         raise BadReadyState(str(error), evidence=error.evidence) from error
 

@@ -9,7 +9,6 @@ its console stays silent, not when it is late. Not here: what else a host may la
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import os
@@ -21,7 +20,7 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 
-from numalab.core import state
+from numalab.core import checksum, state
 from numalab.core.errors import BootHung, CommandFailed, DeadlinePassed, HostError
 from numalab.core.log import note, step
 from numalab.core.process import Deadline, ends_with_us, need
@@ -128,7 +127,7 @@ def virtual_clock(kernel: Path, deadline: Deadline, where: Where = HERE) -> Cloc
     """Whether QEMU can count instructions with several CPUs: the cached result of a boot."""
     version = qemu_version(deadline, where)
     of_qemu = f"{where.ssh} {version} {PROBE_RULE}".strip()
-    of_both = f"{of_qemu} {_digest(kernel)}"
+    of_both = f"{of_qemu} {checksum.sha256(kernel)[:16]}"
 
     def probe() -> tuple[str, ClockProbe]:
         with step("virtual clock: do several CPUs boot under -icount?"):
@@ -173,9 +172,8 @@ def _accelerator(kernel: Path, deadline: Deadline, where: Where) -> Probe:
     """The cached result of a boot under KVM."""
     release = where.run(["uname", "-r"], deadline=deadline).stdout.strip()
     how = device(where, deadline)
-    key = (
-        f"{where.ssh} {release} {qemu_version(deadline, where)} {_digest(kernel)} {how} {PROBE_RULE}".strip()
-    )
+    digest = checksum.sha256(kernel)[:16]
+    key = f"{where.ssh} {release} {qemu_version(deadline, where)} {digest} {how} {PROBE_RULE}".strip()
 
     def probe() -> tuple[str, Probe]:
         with step("accelerator: does a kernel boot under KVM?"):
@@ -183,10 +181,6 @@ def _accelerator(kernel: Path, deadline: Deadline, where: Where) -> Probe:
         return key, Probe(accel=accel, reason=reason, key=key)
 
     return _cached("accel", Probe, (key,), probe, deadline)
-
-
-def _digest(kernel: Path) -> str:
-    return hashlib.sha256(kernel.read_bytes()).hexdigest()[:16]
 
 
 def _cached(

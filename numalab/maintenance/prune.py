@@ -23,6 +23,7 @@ from numalab.guest import guest
 from numalab.host.image import Image
 from numalab.kernel import build, era, recipe, source, toolchain
 from numalab.kernel.recipe import Source
+from numalab.kernel.source import Tree
 from numalab.model import catalog
 from numalab.model.guest import GuestRecord
 
@@ -48,6 +49,11 @@ class Kept:
     def source(self, name: str) -> bool:
         """Whether a source is kept, by its id."""
         return name in self.sources or name.startswith(self.beginnings)
+
+    def keep(self, tree: Tree) -> None:
+        """Keep a source, and what was downloaded for it."""
+        self.sources.add(tree.id)
+        self.downloads |= {Path(tree.tarball).name, Path(tree.tarball).parent.name}
 
 
 def candidates(image: Image | None, deadline: Deadline) -> list[Path]:
@@ -161,8 +167,7 @@ def _kept(image: Image | None, deadline: Deadline) -> Kept:
             kept.beginnings += (_beginning(kernel.recipe.source),)
             with contextlib.suppress(LabError):  # testing has moved on: its package is not to be had again
                 if tree := source.tree(kernel, deadline, fetch=False):
-                    kept.sources.add(tree.id)
-                    kept.downloads |= {Path(tree.tarball).name, Path(tree.tarball).parent.name}
+                    kept.keep(tree)
             continue
         kept.kernels.add(f"{plan.name}-{plan.key}")
         for number in _layouts(plan.name):
@@ -174,8 +179,7 @@ def _kept(image: Image | None, deadline: Deadline) -> Kept:
                 if other:
                     kept.kernels.add(f"{other.name}-{other.key}")
         kept.builds.add(plan.build)
-        kept.sources.add(plan.tree.id)
-        kept.downloads |= {Path(plan.tree.tarball).name, Path(plan.tree.tarball).parent.name}
+        kept.keep(plan.tree)
     return kept
 
 

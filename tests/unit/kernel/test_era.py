@@ -673,16 +673,21 @@ def built(place: Path, number: int) -> None:
     (place / "manifest.json").write_text(known.model_dump_json())
 
 
-def test_prune(lab_state: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What a recipe leads to stays, and so does what it may lead to when its source is not available."""
-    now = BuildPlan(
-        name="6.1",
-        tree=source.Tree(id=f"debian-6.1-{'a' * 16}", tarball="/usr/src/x", series="6.1"),
+def plan_of(name: str, tree: str, tools: Tools) -> BuildPlan:
+    """A kernel without patches, of the series of its name, from the source with the id `tree`."""
+    return BuildPlan(
+        name=name,
+        tree=source.Tree(id=tree, tarball="/usr/src/x", series=name),
         config="",
         distribution="",
         patches=(),
-        tools=Tools(compiler="gcc", binutils=BINUTILS),
+        tools=tools,
     )
+
+
+def test_prune(lab_state: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What a recipe leads to stays, and so does what it may lead to when its source is not available."""
+    now = plan_of("6.1", f"debian-6.1-{'a' * 16}", Tools(compiler="gcc", binutils=BINUTILS))
 
     def plan(kernel: recipe.Kernel, *_: object, **__: object) -> BuildPlan | None:
         source = kernel.recipe.source
@@ -785,14 +790,7 @@ def test_prune_leaves_a_container_in_which_something_is_built(
 ) -> None:
     monkeypatch.setattr(toolchain, "builders", lambda: (Builder("localhost", local=True),))
     tools = Tools(compiler=GCC9, binutils=BINUTILS, container="bullseye-0")
-    plan = BuildPlan(
-        name="3.16",
-        tree=source.Tree(id=f"git-{'a' * 16}", tarball="/usr/src/x", series="3.16"),
-        config="",
-        distribution="",
-        patches=(),
-        tools=tools,
-    )
+    plan = plan_of("3.16", f"git-{'a' * 16}", tools)
     here, there = Builder("localhost", local=True), Builder("farm", local=False)
     assert kernel_build._container(plan, here) == [], "the role makes it"
     place, lock = state.folder("containers", "bullseye-0"), state.folder("containers") / "bullseye-0.lock"
