@@ -45,7 +45,7 @@ FORMAT = 2
 and the tools by itself, since format 2."""
 BUILD_SECONDS = 6 * 3600.0
 """A lean kernel takes 7 minutes on two cores, a distribution's configuration hours."""
-SCRIPTS = ("unpack.sh", "configure.sh", "restore.sh", "variant.sh")
+SCRIPTS = ("unpack.sh", "configure.sh", "olddefconfig.sh", "restore.sh", "variant.sh")
 """The role's scripts that affect the kernel. container.sh is part of the container's id instead."""
 BUILD_HOST = "numalab"
 TIMESTAMP = "Thu Jan  1 00:00:00 UTC 1970"

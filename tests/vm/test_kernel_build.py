@@ -34,6 +34,8 @@ PATCHLEVEL = 1
 allnoconfig:
 	grep -v LOST $(KCONFIG_ALLCONFIG) > $(O)/.config
 olddefconfig:
+	@! grep bad mm/Kconfig >&2
+	sed s/^/CONFIG_/ mm/Kconfig >> $(O)/.config
 $(O)/a.o: mm/a.c
 	@echo '  CC a'; while grep -q sleep mm/a.c; do sleep 0.1; done
 	@if grep -q broken mm/a.c; then echo 'mm/a.c:1:1: error: broken' >&2; exit 1; fi
@@ -60,7 +62,13 @@ struct.pack_into("<H", head, 0x20E, 0x100)
 parts = [sys.argv[1].encode() + b" #1\\0", *(pathlib.Path(name).read_bytes() for name in sys.argv[2:])]
 sys.stdout.buffer.write(head + b"".join(parts))
 """
-TREE = {"Makefile": MAKEFILE, "head.py": HEAD, "mm/a.c": "one\ntwo\nthree\n", "mm/b.c": "b\n"}
+TREE = {
+    "Makefile": MAKEFILE,
+    "head.py": HEAD,
+    "mm/a.c": "one\ntwo\nthree\n",
+    "mm/b.c": "b\n",
+    "mm/Kconfig": "",
+}
 HEADER = "Subject: s\nSet: {0}\nMirrors: nothing\nMoves: pgfault up\n\n"
 
 
@@ -76,6 +84,8 @@ PATCHES = {
     "broken": change("two", "broken"),
     "hangs": change("two", "sleep"),
     "fills": change("two", "fills"),
+    "option": "--- a/mm/Kconfig\n+++ b/mm/Kconfig\n@@ -0,0 +1 @@\n+NEW=y\n",
+    "bad-option": "--- a/mm/Kconfig\n+++ b/mm/Kconfig\n@@ -0,0 +1 @@\n+bad syntax\n",
 }
 
 
@@ -198,6 +208,16 @@ def test_an_option_that_does_not_survive(lab: Callable[..., kernel_build.Built])
         InputError, match=r"did not survive olddefconfig: CONFIG_LOST \(requested y, got n\)$"
     ):
         lab("bad", config="[lean, lost]")
+
+
+def test_a_patch_with_an_option(lab: Callable[..., kernel_build.Built]) -> None:
+    """The option has its default before anything is compiled, and only in this variant."""
+    lab("stock")
+    assert lab("with", "option").file("config").read_text().split() == ["CONFIG_A=y", "CONFIG_NEW=y"]
+    assert lab("without", "more").file("config").read_text().split() == ["CONFIG_A=y"]
+    with pytest.raises(CommandFailed, match="bad syntax"):
+        lab("bad", "bad-option")
+    assert tree() == TREE
 
 
 def test_a_compiler_error(lab: Callable[..., kernel_build.Built]) -> None:
@@ -383,11 +403,14 @@ def test_configured_after_a_kill(lab: Callable[..., kernel_build.Built], tmp_pat
     (journal / "files").mkdir(parents=True)
     (journal / "files/Makefile").write_text(MAKEFILE)
     (journal / "touched").write_text("Makefile\n")
+    half_removed = place.with_name(f"{place.name}.applied.done")
+    half_removed.mkdir()
     (place / "Makefile").write_text(
         MAKEFILE.replace("grep -v LOST $(KCONFIG_ALLCONFIG)", "(echo CONFIG_ODD=y; cat $(KCONFIG_ALLCONFIG))")
     )
     assert "ODD" not in lab("with", config="[lean, m]").file("config").read_text()
     assert not journal.exists()
+    assert not half_removed.exists()
 
 
 def _in_tree(program: str) -> list[int]:

@@ -19,11 +19,7 @@ if [ "$kind" = fragments ]; then
 else
     cp "$job/all.config" .config
 fi
-target=olddefconfig
-if [ -e "$source/scripts/kconfig/Makefile" ] && ! grep -q olddefconfig "$source/scripts/kconfig/Makefile"; then
-    target=oldnoconfig # its name until 3.6; what it does not know stays off
-fi
-make -s -C "$source" O="$PWD" "${words[@]}" "$target" >>configure.log 2>&1 || { cat configure.log >&2; exit 1; }
+bash "$job/olddefconfig.sh" "$source" "${words[@]}"
 cp .config configured.new
 sync configured.new
 mv configured.new configured

@@ -6,7 +6,7 @@
 # before the journal goes: a power cut must not leave an empty file in the tree. The caller holds the source's lock.
 set -euo pipefail
 source=$1 journal=$1.applied
-rm -rf "$journal.new"
+rm -rf "$journal.new" "$journal.done"
 [ -d "$journal" ] || exit 0
 while IFS= read -r file; do
     if [ -e "$journal/files/$file" ]; then
@@ -17,4 +17,6 @@ while IFS= read -r file; do
         (cd "$source" && rmdir -p --ignore-fail-on-non-empty "$(dirname "$file")" 2>/dev/null) || true
     fi
 done <"$journal/touched"
-rm -rf "$journal"
+# First by name: a journal that is half removed would have originals removed as files that a patch had added.
+mv -T "$journal" "$journal.done"
+rm -rf "$journal.done"

@@ -41,7 +41,8 @@ done <"$job/order"
 cmp -s .config configured || cp configured .config
 mapfile -t arguments <"$job/arguments"
 if grep -q Kconfig "$job/touched"; then
-    make -s -C "$source" O="$PWD" "${arguments[@]}" olddefconfig >build.log 2>&1
+    mapfile -t words <"$job/make"
+    bash "$job/olddefconfig.sh" "$source" "${words[@]}"
 fi
 touch busy
 make -C "$source" O="$PWD" -j"$(nproc)" "${arguments[@]}" >build.log 2>&1 || {
