@@ -549,12 +549,16 @@ def calibrate(
 
 def repro(
     case: CaseName,
-    kernel: Annotated[str, typer.Option("--kernel", metavar="before|after|K")] = "before",
+    kernel: Annotated[
+        str, typer.Option("--kernel", metavar="before|after|K", help="the case's, or a name in kernels/")
+    ] = "before",
     size: SizeOption = "quick",
     topology_name: TopologyOption = None,
     memory: MemoryOption = None,
     vcpus: VcpusOption = None,
-    name: Annotated[str | None, typer.Option("--name", "-n", metavar="N")] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", "-n", metavar="N", help="the guest's; default: repro-CASE")
+    ] = None,
     enter: Annotated[bool, typer.Option("--shell/--no-shell", help="end in a shell in the guest")] = True,
     accelerator: AccelOption = "auto",
     clock: ClockOption = "auto",
@@ -611,7 +615,9 @@ def repro(
 
 def watch(
     name: GuestName,
-    every: Annotated[float, typer.Option("--every", metavar="SECONDS", min=0.1)] = 2.0,
+    every: Annotated[
+        float, typer.Option("--every", metavar="SECONDS", min=0.1, help="between two looks")
+    ] = 2.0,
     count: Annotated[
         int, typer.Option("--count", metavar="N", min=0, help="looks, then end; 0: until Ctrl-C")
     ] = 0,

@@ -104,7 +104,7 @@ def up(
             help="how data disks are kept; pool: XFS on a loop device (root)",
         ),
     ] = "auto",
-    image_name: Annotated[str, typer.Option("--image", metavar="I")] = "debian12",
+    image_name: Annotated[str, typer.Option("--image", metavar="I", help="name in images/")] = "debian12",
     ssh_port: Annotated[
         int | None, typer.Option("--ssh-port", metavar="P", help="loopback port for SSH; default: a free one")
     ] = None,
@@ -471,20 +471,28 @@ def open_console(
     os.execvp(words[0], words)
 
 
-def put(name: GuestName, source: Path, target: str) -> None:
+def put(
+    name: GuestName,
+    source: Annotated[Path, typer.Argument(metavar="SOURCE", help="on this host")],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="in the guest")],
+) -> None:
     """Copy a file or folder into a guest."""
     if not source.exists():
         raise InputError(f"{source}: there is no such file")
     reach(name).ssh.copy(source=str(source), target=f"guest:{target}", deadline=limit(COMMAND_SECONDS))
 
 
-def get(name: GuestName, source: str, target: Path) -> None:
+def get(
+    name: GuestName,
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="in the guest")],
+    target: Annotated[Path, typer.Argument(metavar="TARGET", help="on this host")],
+) -> None:
     """Copy a file or folder out of a guest."""
     reach(name).ssh.copy(source=f"guest:{source}", target=str(target), deadline=limit(COMMAND_SECONDS))
 
 
 def down(
-    names: Annotated[list[str] | None, typer.Argument(metavar="N...")] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="N...", help="guests (see list)")] = None,
     everything: Annotated[bool, typer.Option("--all", help="all of the lab's guests")] = False,
 ) -> None:
     """End guests and remove all that they had."""

@@ -75,7 +75,7 @@ def list_kernels() -> None:
 
 @app.command("show")
 def show(
-    name: Annotated[str, typer.Argument(metavar="K")],
+    name: Annotated[str, typer.Argument(metavar="K", help="name in kernels/ (see list)")],
     image_name: ImageOption = "debian12",
     source_tree: SourceOption = None,
 ) -> None:
@@ -105,7 +105,7 @@ def show(
 
 @app.command("build")
 def build(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="in kernels/ (see list)")],
     image_name: ImageOption = "debian12",
     source_tree: SourceOption = None,
     only_configure: Annotated[
@@ -132,8 +132,10 @@ def build(
 
 @app.command("import")
 def import_kernel(
-    name: Annotated[str, typer.Argument(metavar="NAME")],
-    bzimage: Annotated[Path, typer.Argument(metavar="BZIMAGE")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="what it is to be called")],
+    bzimage: Annotated[
+        Path, typer.Argument(metavar="BZIMAGE", help="such as arch/x86/boot/bzImage of a tree")
+    ],
     modules: Annotated[
         Path | None,
         typer.Option("--modules", metavar="DIR", help="its /lib/modules/RELEASE, a folder or a tar"),

@@ -104,7 +104,7 @@ def examine(accelerator: AccelOption = "auto", uri: Uri = None) -> None:
 
 @images.command("build")
 def image_build(
-    name: Annotated[str, typer.Argument(metavar="NAME")] = "debian12",
+    name: Annotated[str, typer.Argument(metavar="NAME", help="in images/")] = "debian12",
     base: Annotated[
         Path | None,
         typer.Option(

@@ -49,9 +49,11 @@ def measure(
         str | None,
         typer.Option("--on", metavar="N", help="a guest that is up; otherwise a fresh one, gone afterwards"),
     ] = None,
-    topology_name: Annotated[str, typer.Option("--topology", "-t", metavar="T")] = "4socket",
+    topology_name: Annotated[
+        str, typer.Option("--topology", "-t", metavar="T", help="name in topologies/, or a path")
+    ] = "4socket",
     size: SizeOption = "quick",
-    kernel_name: Annotated[str, typer.Option("--kernel", metavar="K")] = "debian",
+    kernel_name: Annotated[str, typer.Option("--kernel", metavar="K", help="name in kernels/")] = "debian",
     memory: MemoryOption = None,
     vcpus: VcpusOption = None,
     accelerator: AccelOption = "auto",

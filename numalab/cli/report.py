@@ -188,15 +188,17 @@ def plain(
 
 
 def runs(
-    case: Annotated[str | None, typer.Option("--case", metavar="CASE")] = None,
-    kernel: Annotated[str | None, typer.Option("--kernel", metavar="K")] = None,
+    case: Annotated[str | None, typer.Option("--case", metavar="CASE", help="only this case's")] = None,
+    kernel: Annotated[str | None, typer.Option("--kernel", metavar="K", help="only this kernel's")] = None,
     since: Annotated[
         str | None,
         typer.Option(
             "--since", metavar="WHEN", help="2026-11-21, 20261121T1430 (UTC), or an age: 90m, 12h, 7d, 2w"
         ),
     ] = None,
-    experiment_name: Annotated[str | None, typer.Option("--experiment", metavar="E")] = None,
+    experiment_name: Annotated[
+        str | None, typer.Option("--experiment", metavar="E", help="only this experiment's")
+    ] = None,
     add: Annotated[
         list[Path] | None, typer.Option("--add", metavar="FOLDER", help="copy a run from another machine in")
     ] = None,

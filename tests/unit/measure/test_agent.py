@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -155,9 +156,8 @@ def test_samples() -> None:
     done = ran({"command": "sleep 1; echo said >&2", "sample": 0.2})
     samples = [json.loads(line) for line in done.stderr.splitlines()]
     times = [sample["t"] for sample in samples]
-    assert 2 <= len(samples) <= 6
-    assert times == sorted(times)
-    assert times[0] >= 0.2
+    assert len(samples) >= 2
+    assert all(later - earlier > 0.19 for earlier, later in pairwise([0, *times])), "none sooner than set"
     assert set(samples[0]) == {
         "t",
         "vmstat",
