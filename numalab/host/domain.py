@@ -32,7 +32,7 @@ TCG_MODEL = "Nehalem"
 """The fastest to boot under TCG of those measured (6.3 s; qemu64 7.6 s, max 8.3 s); it has x2APIC."""
 ICOUNT = ("-icount", "shift=3,sleep=on")
 """QEMU's words for the virtual clock, which libvirt (as of 12) does not know. An instruction takes 2**3 ns
-(others: docs/machines.md). While all CPUs are idle, the clock runs as the host's does, for SSH."""
+(others: docs/clock.md). While all CPUs are idle, the clock runs as the host's does, for SSH."""
 WITHOUT_BACKENDS = {"q35": "pc-q35-5.0", "pc": "pc-i440fx-5.0"}
 """QEMU's last machine types with -numa node,mem=. For later ones libvirt writes a memory backend for each
 node, of size 0 for an empty one, which QEMU refuses (see emulator)."""
