@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from ruamel.yaml import YAML
 
 from numalab.cli.main import app
 from numalab.core.paths import ROOT
+from tests.unit.makers import pytest_argv
 
 SPDX = "# SPDX-License-Identifier: GPL-2.0-only"
 LATER = "# SPDX-License-Identifier: GPL-2.0-or-later"
@@ -135,3 +137,19 @@ def test_a_report_of_a_bug_has_doctor_and_a_run() -> None:
     assert "./lab.py --version\n" in template
     assert "./lab.py doctor\n" in template
     assert "tar -C ~/.local/state/numalab/runs -czf" in template
+
+
+def test_a_group_of_tests_has_one_worker(tmp_path: Path) -> None:
+    """`make vm` relies on it: else a worker waits for what the other one builds."""
+    tests = f"""
+import os, pathlib, pytest
+pytestmark = pytest.mark.xdist_group("together")
+
+@pytest.mark.parametrize("name", ["one", "two"])
+def test_mine(name):
+    pathlib.Path({str(tmp_path)!r}, name).write_text(os.environ["PYTEST_XDIST_WORKER"])
+"""
+    argv = pytest_argv(tmp_path, tests, "-n", "2", "--dist", "loadgroup")
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert (tmp_path / "one").read_text() == (tmp_path / "two").read_text()
