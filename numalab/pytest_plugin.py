@@ -73,8 +73,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--lab-clock",
         choices=[*(clock.value for clock in Clock), "auto"],
         default="auto",
-        help="virtual: the guests' clocks count instructions, and the host's load changes nothing (TCG);"
-        " auto: the case's own, else virtual where QEMU can do it and something is measured",
+        help="virtual: the guests' clocks count instructions: the host's load changes only the speed of"
+        " disks (TCG); auto: the case's own, else virtual where QEMU can do it and something is measured",
     )
     group.addoption(
         "--lab-pin",

@@ -38,8 +38,8 @@ ClockOption = Annotated[
     typer.Option(
         "--clock",
         metavar="host|virtual|auto",
-        help="virtual: the guest's clock counts its instructions, and the host's load changes nothing (TCG);"
-        " auto: a case's own, else virtual where QEMU can do it",
+        help="virtual: the guest's clock counts its instructions: the host's load changes only the speed"
+        " of disks (TCG); auto: a case's own, else virtual where QEMU can do it",
     ),
 ]
 PinOption = Annotated[

@@ -108,7 +108,8 @@ class Clock(StrEnum):
 
     HOST = "host"
     VIRTUAL = "virtual"
-    """The instructions that its CPUs executed (QEMU's -icount), so that the host's load changes nothing."""
+    """The instructions that its CPUs executed (QEMU's -icount), so that the host's load changes
+    only the speed of disks."""
 
 
 def accel_label(accel: str, clock: str) -> str:

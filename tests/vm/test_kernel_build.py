@@ -46,6 +46,7 @@ $(O)/b.o: mm/b.c
 	@echo '  CC b'
 	cp mm/b.c $@
 bzImage: $(O)/a.o $(O)/b.o
+	@for option in $$(cat mm/Kconfig); do grep -qx CONFIG_$$option $(O)/.config || exit 1; done
 	mkdir -p $(O)/arch/x86/boot
 	touch $(O)/System.map
 	python3 head.py "6.1.0$(LOCALVERSION) ($(KBUILD_BUILD_USER)@$(KBUILD_BUILD_HOST))" $(O)/a.o $(O)/b.o $(wildcard mm/*.h) > $(O)/arch/x86/boot/bzImage
