@@ -74,7 +74,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=[*(clock.value for clock in Clock), "auto"],
         default="auto",
         help="virtual: the guests' clocks count instructions: the host's load changes only the speed of"
-        " disks (TCG); auto: the case's own, else virtual where QEMU can do it and something is measured",
+        " disks without mibs_per_second (TCG); auto: the case's own, else virtual where QEMU can do it and"
+        " something is measured",
     )
     group.addoption(
         "--lab-pin",

@@ -39,7 +39,7 @@ ClockOption = Annotated[
         "--clock",
         metavar="host|virtual|auto",
         help="virtual: the guest's clock counts its instructions: the host's load changes only the speed"
-        " of disks (TCG); auto: a case's own, else virtual where QEMU can do it",
+        " of disks without mibs_per_second (TCG); auto: a case's own, else virtual where QEMU can do it",
     ),
 ]
 PinOption = Annotated[

@@ -35,7 +35,7 @@ from numalab.core.errors import (
 from numalab.core.log import note, step
 from numalab.core.process import Deadline
 from numalab.guest import guest as guests
-from numalab.guest import provision
+from numalab.guest import provision, slow_disks
 from numalab.guest.guest import Guest
 from numalab.guest.start import start
 from numalab.host import accelerator, emulator, image, instructions, qemu_user, ssh
@@ -285,6 +285,7 @@ def _make(
     shape = kernel_boot.fitted(request.kernel, request.shape)
     probe = request.probe or accelerator.choose(request.accel, Path(boot.kernel or ""), deadline, where)
     clock = accelerator.choose_clock(request.clock, probe.accel, Path(boot.kernel or ""), deadline, where)
+    slow_disks.check(shape.disks, clock)
     program = emulator.program(host, shape, deadline)
     counter = instructions.plugin(host, deadline) if request.profiled and clock is Clock.VIRTUAL else ""
     paths = (boot.kernel, boot.initrd, program.path if program else None)
@@ -308,7 +309,7 @@ def _make(
         clock=clock,
         seed=request.seed,
         boot=compose_boot(request, saved.name if saved else request.name, shape, base, boot, there, clock),
-        disks=_make_disks(request, root, shape.disks, place, where, deadline),
+        disks=slow_disks.timed(_make_disks(request, root, shape.disks, place, where, deadline), clock),
         ssh_port=request.ssh_port or free_port(where),
         directory=str(place),
         lab=state.identity(),

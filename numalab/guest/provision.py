@@ -20,6 +20,7 @@ from numalab.core.process import Deadline
 from numalab.guest import guest as guests
 from numalab.guest.guest import Guest
 from numalab.guest.settings import KNOBS
+from numalab.guest.slow_disks import slow_down
 from numalab.guest.start import start
 from numalab.host import ansible, image, ssh
 from numalab.kernel import boot as kernel_boot
@@ -96,8 +97,8 @@ def tune(guest: Guest, order: Order, deadline: Deadline) -> ansible.Recap:
 def after_boot(
     guest: Guest, kernel: Kernel, boot: BootWay, deadline: Deadline, *, ssh_port: int | None = None
 ) -> None:
-    """Give a guest that is up what its kernel needs inside: its modules, if it has any, and with GRUB the
-    kernel itself."""
+    """Give a guest that is up what its kernel needs inside: its modules, if it has any, with GRUB the kernel
+    itself, and the speed of its disks."""
     if boot is BootWay.GRUB:
         own_kernel(guest, kernel, deadline, ssh_port=ssh_port)
         return
@@ -107,6 +108,7 @@ def after_boot(
             release = guest.record.spec.boot.release
             with step("modules installed in the guest", who=guest.name):
                 _play(guest, {"bootloader_release": release, **_modules(archive)}, deadline)
+    slow_down(guest, deadline)
 
 
 def own_kernel(guest: Guest, kernel: Kernel, deadline: Deadline, *, ssh_port: int | None = None) -> int:
@@ -160,6 +162,7 @@ def _own_kernel(guest: Guest, kernel: Kernel, deadline: Deadline, ssh_port: int 
         start(guest, deadline, ssh_port=ssh_port)
         guest.reach(deadline)
     guest.verify(deadline)
+    slow_down(guest, deadline)
     return changed
 
 

@@ -267,9 +267,7 @@ def _devices(spec: GuestSpec) -> Element:
     devices = E.devices(
         *((E.emulator(spec.emulator.path),) if spec.emulator else ()),
         *(_disk(index, disk) for index, disk in enumerate(spec.disks)),
-        E.controller(
-            type="usb", model="qemu-xhci" if any(disk.bus is Bus.USB for disk in spec.disks) else "none"
-        ),
+        E.controller(type="usb", model=_usb_controller(spec.disks)),
         E.controller(type="virtio-serial", index="0"),
         # ttyS0 is the kernel's alone and read-only; the interactive console and getty are on hvc0.
         E.serial(E.source(**log), E.target(port="0"), type="file"),
@@ -301,6 +299,14 @@ def _without_root_ports(devices: Element) -> None:
         device.append(E.address(type="pci", domain="0x0000", bus="0x00", slot=f"{slot:#04x}", function="0x0"))
 
 
+def _usb_controller(disks: tuple[DiskFile, ...]) -> str:
+    """EHCI holds back a stick whose speed is by the guest's clock (guest.slow_disks)."""
+    sticks = [disk for disk in disks if disk.bus is Bus.USB]
+    if not sticks:
+        return "none"
+    return "ehci" if any(disk.speed_clock is Clock.VIRTUAL for disk in sticks) else "qemu-xhci"
+
+
 def _disk(index: int, disk: DiskFile) -> Element:
     driver = {"name": "qemu", "type": disk.format, "discard": "unmap"}
     driver["cache"] = "none" if disk.direct else "writeback"
@@ -310,7 +316,7 @@ def _disk(index: int, disk: DiskFile) -> Element:
         E.source(file=disk.path),
         E.target(dev=f"{'sd' if usb else 'vd'}{chr(ord('a') + index)}", bus=disk.bus.value),
     ]
-    if disk.mibs_per_second:
+    if disk.mibs_per_second and disk.speed_clock is Clock.HOST:
         parts.append(E.iotune(E.total_bytes_sec(str(disk.mibs_per_second * MIB))))
     return E.disk(*parts, E.serial(disk.serial), type="file", device="disk")
 

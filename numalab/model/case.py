@@ -141,7 +141,7 @@ class Case(Value):
     """Counted in each phase: system:event, as in migrate:mm_migrate_pages."""
     clock: Clock | None = None
     """The clock of boots for which nobody names one; None: virtual where an emulated guest can have it. The
-    host's where a disk's speed matters, which QEMU limits by that clock."""
+    host's where something of the host's decides, such as a disk without a speed of its own."""
     sizes: dict[SizeClass, CaseSize]
     expect: Annotated[tuple[Expectation, ...], Field(min_length=1)]
     notes: str = ""

@@ -39,6 +39,8 @@ class DiskFile(Value):
     """cache=none: the host's file system supports O_DIRECT."""
     bus: Bus = Bus.VIRTIO
     mibs_per_second: int | None = None
+    speed_clock: Clock = Clock.HOST
+    """The clock by which its speed is kept: QEMU's throttling knows the host's alone (guest.slow_disks)."""
 
 
 class BootWay(StrEnum):

@@ -54,7 +54,7 @@ class Disk(Value):
     size: Annotated[Size, Field(ge=MIB)]
     bus: Bus = Bus.VIRTIO
     mibs_per_second: Annotated[int, Field(ge=1)] | None = None
-    """Bandwidth of reads and writes together; None does not limit it."""
+    """Bandwidth; None does not limit it. Who holds the disk back: guest.slow_disks."""
 
 
 class Topology(Value):

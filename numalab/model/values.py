@@ -108,8 +108,8 @@ class Clock(StrEnum):
 
     HOST = "host"
     VIRTUAL = "virtual"
-    """The instructions that its CPUs executed (QEMU's -icount), so that the host's load changes
-    only the speed of disks."""
+    """The instructions that its CPUs executed (QEMU's -icount), so that the host's load changes only the
+    speed of disks that have none of their own (Disk.mibs_per_second)."""
 
 
 def accel_label(accel: str, clock: str) -> str:

@@ -50,6 +50,9 @@ def traits(run: Run) -> Traits:
         "clock": {"": spec.clock.value},
         "beginning": {"": "ready state" if run.guest.ready_state else "boot"},
         "prepared disks": {"": " ".join(run.prepared) or "none"},
+        "clock of slow disks": {
+            disk.serial: disk.speed_clock.value for disk in spec.disks if disk.mibs_per_second
+        },
         "huge pages": {"": spec.huge_page and show_size(spec.huge_page)},
         "topology": shape(spec.topology),
         "settings": run.settings,

@@ -19,7 +19,7 @@ from numalab.host.remote import HERE as THIS_MACHINE
 from numalab.model import catalog
 from numalab.model.guest import Boot, DiskFile, GuestRecord, GuestSpec
 from numalab.model.run import Run
-from numalab.model.topology import Topology
+from numalab.model.topology import Disk, Topology
 from numalab.model.units import GIB
 from numalab.model.values import Accel, Clock
 
@@ -39,6 +39,18 @@ def recorded(name: str) -> str:
     return (RECORDED / name).read_text()
 
 
+def disk_file(disk: Disk, directory: str = "/lab/guests/golden") -> DiskFile:
+    """The raw file of a data disk."""
+    return DiskFile(
+        path=f"{directory}/{disk.name}.raw",
+        format="raw",
+        serial=disk.name,
+        direct=False,
+        bus=disk.bus,
+        mibs_per_second=disk.mibs_per_second,
+    )
+
+
 def spec(
     topology: str | Topology = "4socket",
     *,
@@ -51,17 +63,7 @@ def spec(
     """A guest's specification, the same every time."""
     shape = catalog.topology(topology) if isinstance(topology, str) else topology
     root = DiskFile(path=f"{directory}/root.qcow2", format="qcow2", serial="root", direct=True)
-    data = [
-        DiskFile(
-            path=f"{directory}/{disk.name}.raw",
-            format="raw",
-            serial=disk.name,
-            direct=False,
-            bus=disk.bus,
-            mibs_per_second=disk.mibs_per_second,
-        )
-        for disk in shape.disks
-    ]
+    data = [disk_file(disk, directory) for disk in shape.disks]
     return GuestSpec(
         name=name,
         uuid="6e756d61-6c61-4b00-8000-0000000000ff",

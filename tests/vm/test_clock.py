@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The virtual clock: what runs beside a guest changes none of its counts, nor does counting its instructions."""
+"""The virtual clock: what runs beside a guest changes none of its counts, nor does counting its instructions, nor is a
+slow disk any faster."""
 
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,7 @@ from numalab.model.run import Run
 from numalab.model.values import Clock, SizeClass
 from numalab.pytest_plugin import Lab
 from numalab.runs import profile, record
+from tests.vm.conftest import Command
 
 METRICS = ("numa_pte_updates", "numa_hint_faults", "system")
 INSTRUCTION_SECONDS = 8e-9
@@ -28,15 +31,25 @@ SPREAD = math.log(1.15)
 them apart by a factor of 3."""
 
 
+SLOW = """
+description: a slow stick and a slow disk
+vcpus: 2
+memory: 512MiB
+disks: [{name: stick, size: 1GiB, bus: usb, mibs_per_second: 12}, {name: data, size: 1GiB, mibs_per_second: 30}]
+"""
+WRITE = "(while :; do :; done) & dd if=/dev/zero of=$(echo /dev/disk/by-id/{link}) bs=1M count=32 oflag=direct 2>&1; kill $!"
+"""While all CPUs of a guest are idle, its clock is the host's; so one is busy."""
+FASTER = 1.25
+"""A stick's speed is that of its requests (guest.slow_disks): 14 % above what its name says when this was written."""
+SLOWER = {"virtio": 1.25, "usb": 12.0}
+"""A stick waits for the guest's busy CPU between its requests: then it did 3 MiB/s."""
+
+
 @pytest.mark.minutes(20)
 def test_company_changes_no_count(lab: Lab, deadline: Deadline) -> None:
     """One boot alone, whose instructions QEMU counts; then one with the same seed that it does not, beside a busy
     loop for each of the host's CPUs."""
-    kernel = image.require("debian12", deadline).file("vmlinuz")
-    probe = accelerator.virtual_clock(kernel, deadline, lab.host.where)
-    if tuple(map(int, accelerator.qemu_version(deadline).split(".")[:2])) < (8, 1):
-        pytest.skip(probe.reason)
-    assert probe.works, probe.reason
+    require_clock(lab, deadline)
     alone, folder = boot(lab, deadline, profile_hz=1)
     with load("busy"):
         beside, _ = boot(lab, deadline)
@@ -47,6 +60,36 @@ def test_company_changes_no_count(lab: Lab, deadline: Deadline) -> None:
         assert other
         assert abs(math.log(one / other)) < SPREAD, f"{metric}: {one} alone, {other} beside busy loops"
     check_profile(alone, folder)
+
+
+def test_company_changes_no_disks_speed(
+    lab_py: Command, lab: Lab, deadline: Deadline, tmp_path: Path
+) -> None:
+    """QEMU holds disks back by the host's clock: to this guest, whose clock a busy host slows down, they would be
+    two or three times as fast."""
+    require_clock(lab, deadline)
+    shape = tmp_path / "slow.yml"
+    shape.write_text(SLOW)
+    made = lab_py("up", "-t", str(shape), "--name", "slow", "--kernel", "6.1", "--clock", "virtual")
+    assert made.returncode == 0, made.stderr
+    for kind in ("idle", "busy"):
+        with load(kind), load(kind), load(kind):
+            for bus, link, mibs in (("virtio", "virtio-data", 30), ("usb", "usb-*_stick-*", 12)):
+                written = lab_py("exec", "slow", "--", "sh", "-c", WRITE.format(link=link))
+                assert written.returncode == 0, written.stdout
+                copied = re.search(r"copied, ([0-9.]+) s", written.stdout)
+                assert copied, written.stdout
+                speed = 32 / float(copied[1])
+                assert mibs / SLOWER[bus] < speed < mibs * FASTER, f"{kind}: {bus} {speed} MiB/s, not {mibs}"
+
+
+def require_clock(lab: Lab, deadline: Deadline) -> None:
+    """Skip where QEMU is too old for the virtual clock; fail where it should have it."""
+    kernel = image.require("debian12", deadline).file("vmlinuz")
+    probe = accelerator.virtual_clock(kernel, deadline, lab.host.where)
+    if tuple(map(int, accelerator.qemu_version(deadline).split(".")[:2])) < (8, 1):
+        pytest.skip(probe.reason)
+    assert probe.works, probe.reason
 
 
 def check_profile(run: Run, folder: Path) -> None:

@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 from lxml import etree
 
+from numalab.guest.slow_disks import timed
 from numalab.host.domain import LAB, Mark, domain_xml, has_huge_pages, mark, pinned_cpus, read_mark
 from numalab.model import catalog
 from numalab.model.binding import Binding
@@ -26,6 +27,9 @@ CASES = {
 }
 STICK = Disk.model_validate({"name": "stick", "size": "16GiB", "bus": "usb", "mibs_per_second": 12})
 CASES["stick-tcg"] = spec(catalog.topology("uma-2g").model_copy(update={"disks": (STICK,)}))
+CASES["stickvirtual-tcg"] = CASES["stick-tcg"].model_copy(
+    update={"clock": Clock.VIRTUAL, "disks": timed(CASES["stick-tcg"].disks, Clock.VIRTUAL)}
+)
 CASES["virtual-tcg"] = spec("4socket").model_copy(update={"clock": Clock.VIRTUAL})
 CASES["seeded-tcg"] = CASES["virtual-tcg"].model_copy(update={"seed": 4711})
 PARTS = Binding(nodes=(0, 1, 0, 1), vcpus=tuple(range(0, 64, 4)), emulator=(1, 2, 3, 65))

@@ -7,12 +7,13 @@ from itertools import permutations
 
 import pytest
 
+from numalab.guest.slow_disks import timed
 from numalab.model import topology
 from numalab.model.catalog import topology as shape
-from numalab.model.guest import Boot
+from numalab.model.guest import Boot, DiskFile
 from numalab.model.run import PhaseResult, Run
 from numalab.model.units import GIB
-from numalab.model.values import Accel, Phase, SizeClass
+from numalab.model.values import Accel, Clock, Phase, SizeClass
 from numalab.runs import compatibility
 from tests.unit.makers import record_of, spec
 
@@ -69,6 +70,18 @@ def test_other_kernels_and_loads_are_the_same_machine() -> None:
 )
 def test_what_differs_is_named(other: Run, line: str) -> None:
     assert compatibility.differences([run(), run(), other]) == (line,)
+
+
+def test_a_slow_disk_by_another_clock_is_another_disk() -> None:
+    """As an earlier lab had it on the virtual clock: held back by QEMU, by the host's."""
+    slow = DiskFile(path="d.raw", format="raw", serial="data", direct=False, mibs_per_second=30)
+    old, new = (
+        run(guest=record_of(spec().model_copy(update={"disks": disks})))
+        for disks in ((slow,), timed((slow,), Clock.VIRTUAL))
+    )
+    assert compatibility.differences([old, new, new]) == (
+        "clock of slow disks: data=host (1 run), data=virtual (2 runs)",
+    )
 
 
 def test_a_topology_is_its_shape_not_its_name() -> None:
