@@ -39,7 +39,7 @@ def check(disks: Sequence[Disk], clock: Clock) -> None:
         if clock is Clock.VIRTUAL and disk.bus is Bus.USB and speed and speed not in USB_MIBS:
             raise InputError(
                 f"disk {disk.name}: mibs_per_second of a USB disk is {USB_MIBS.start} to {USB_MIBS.stop - 1}"
-                f" on the virtual clock, not {speed}: choose another speed, or --clock host",
+                f" on the virtual clock, not {speed}: choose another speed, or the host's clock",
                 field="mibs_per_second",
             )
 
