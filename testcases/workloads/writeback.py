@@ -8,7 +8,7 @@ takes the part of the seed's small zone: since 4.8 reclaim's lists and the dirty
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -43,6 +43,8 @@ class Params(Value):
     filesystem: FileSystem = FileSystem.NTFS
     mib: Annotated[int, Field(ge=1)]
     repeats: Annotated[int, Field(ge=1)]
+    block_kib: Literal[4, 8, 16, 32, 64, 128, 256, 512, 1024] = 32
+    """dd's bs; the seed's is 32k. Where a file system has folios of several pages, those of a file are as long as its writes."""
     small_node: bool = False
     big_writes: bool = False
     """ntfs-3g's option of that name: requests of 128 KiB to the FUSE daemon where its default, and the seed's, is a page. Emulation
@@ -62,7 +64,7 @@ def phases(params: Params) -> tuple[Phase, ...]:
     where = ON_SMALLEST_NODE if params.small_node else ""
     device = f"/dev/disk/by-id/usb-*_{params.disk}-*" if params.bus is Bus.USB else f"/dev/disk/by-id/virtio-{params.disk}"
     kind = "ntfs-3g" if params.filesystem is FileSystem.NTFS else params.filesystem
-    copy = f"dd if=/dev/zero of={MOUNT}/zeroes bs=32k count={params.mib * 32}"
+    copy = f"dd if=/dev/zero of={MOUNT}/zeroes bs={params.block_kib}k count={params.mib * 1024 // params.block_kib}"
     options = " -o big_writes" if params.big_writes else ""
     counted = f"perf stat -r {params.repeats} -x ';' -o {COUNTS} -e {EVENTS} {where}{copy}"
     # perf 6.1 now and then returns 0 for a command that failed (2 of 60 times here), so the result is looked at.

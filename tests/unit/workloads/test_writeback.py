@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What is told of perf stat's counts: means, their spread over the runs, and which are scaled."""
+"""What dd writes; and what is told of perf stat's counts: means, their spread over the runs, and which are scaled."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import subprocess
 import pytest
 
 from numalab.measure import runner
+from numalab.model.values import SizeClass
 from numalab.runs import counters
 
 SIX = """# started on Mon Nov 23 12:35:47 2026
@@ -45,3 +46,13 @@ def test_counts(text: str, told: dict[str, float]) -> None:
     words = ["awk", "-F", ";", runner.load("writeback").TELL]
     done = subprocess.run(words, input=text, capture_output=True, text=True, timeout=60, check=True)
     assert counters.workload_numbers(done.stdout) == told
+
+
+@pytest.mark.parametrize(
+    ("block", "written"), [({}, "bs=32k count=98304"), ({"block_kib": 4}, "bs=4k count=786432")]
+)
+def test_dd_writes_as_much_in_blocks_of_any_size(block: dict[str, int], written: str) -> None:
+    module = runner.load("writeback")
+    params = runner.parameters(module, SizeClass.QUICK, {"mib": 3072, **block})
+    (dd,) = (phase for phase in module.phases(params) if phase.measured)
+    assert f"/zeroes {written} && " in dd.command
