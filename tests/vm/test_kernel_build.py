@@ -124,7 +124,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
             f" [{', '.join(apply)}]\n"
         )
         (tmp_path / "kernels" / f"{name}.yml").write_text(text)
-        return kernel_build.build(recipe.load(name), None, Deadline.after(120, cancel))
+        return kernel_build.build(recipe.load(name), None, Deadline.after(600, cancel))
 
     return build
 
