@@ -41,8 +41,6 @@ WRITE = "(while :; do :; done) & dd if=/dev/zero of=$(echo /dev/disk/by-id/{link
 """While all CPUs of a guest are idle, its clock is the host's; so one is busy."""
 FASTER = 1.25
 """A stick's speed is that of its requests (guest.slow_disks): 14 % above what its name says when this was written."""
-SLOWER = {"virtio": 1.25, "usb": 12.0}
-"""A stick waits for the guest's busy CPU between its requests: then it did 3 MiB/s."""
 
 
 @pytest.mark.minutes(20)
@@ -62,11 +60,9 @@ def test_company_changes_no_count(lab: Lab, deadline: Deadline) -> None:
     check_profile(alone, folder)
 
 
-def test_company_changes_no_disks_speed(
-    lab_py: Command, lab: Lab, deadline: Deadline, tmp_path: Path
-) -> None:
+def test_company_makes_no_disk_faster(lab_py: Command, lab: Lab, deadline: Deadline, tmp_path: Path) -> None:
     """QEMU holds disks back by the host's clock: to this guest, whose clock a busy host slows down, they would be
-    two or three times as fast."""
+    two or three times as fast. A host whose own disk is busy may make them slower."""
     require_clock(lab, deadline)
     shape = tmp_path / "slow.yml"
     shape.write_text(SLOW)
@@ -80,7 +76,7 @@ def test_company_changes_no_disks_speed(
                 copied = re.search(r"copied, ([0-9.]+) s", written.stdout)
                 assert copied, written.stdout
                 speed = 32 / float(copied[1])
-                assert mibs / SLOWER[bus] < speed < mibs * FASTER, f"{kind}: {bus} {speed} MiB/s, not {mibs}"
+                assert speed < mibs * FASTER, f"{kind}: {bus} {speed} MiB/s, not {mibs}"
 
 
 def require_clock(lab: Lab, deadline: Deadline) -> None:
