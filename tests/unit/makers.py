@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -111,6 +112,26 @@ def record(
         update={"lab": state.identity(), "uuid": f"uuid of {name}"}
     )
     return record_of(made, ready=ready, uri=uri, image_id=image_id)
+
+
+@dataclass(frozen=True)
+class Written(Deadline):
+    """A deadline that passes once a file has so many words, and after a minute anyway. A test of a time limit that waits
+    for a fixed time has nothing to end where a busy host did not come to it."""
+
+    path: Path = Path()
+    words: int = 1
+
+    @classmethod
+    def to(cls, path: Path, words: int = 1) -> Written:
+        """The deadline for a file."""
+        return cls(time.monotonic() + 60, path=path, words=words)
+
+    def remaining(self) -> float:
+        """See Deadline."""
+        text = self.path.read_text() if self.path.exists() else ""
+        written = text.endswith("\n") and len(text.split()) >= self.words
+        return 0.0 if written else super().remaining()
 
 
 class FakeShell:

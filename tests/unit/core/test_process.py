@@ -21,6 +21,7 @@ from numalab.core import process
 from numalab.core.errors import Cancelled, CommandFailed, DeadlinePassed, HostError
 from numalab.core.process import Deadline, need, run
 from numalab.core.state import alive
+from tests.unit.makers import Written
 
 FAMILY = "echo $$ >> pids; sh -c 'echo $$ >> pids; exec sleep 1000' & wait"
 """A shell with a child; both write their ids."""
@@ -265,7 +266,7 @@ def test_cancel_ends_all(tmp_path: Path, deadline: Deadline) -> None:
 
 def test_the_deadline_ends_all(tmp_path: Path) -> None:
     with pytest.raises(DeadlinePassed, match=r"sh -c .*: the time limit passed"):
-        run(["sh", "-c", FAMILY], deadline=Deadline.after(1), cwd=tmp_path)
+        run(["sh", "-c", FAMILY], deadline=Written.to(tmp_path / "pids", words=2), cwd=tmp_path)
     assert gone(tmp_path)
 
 

@@ -13,6 +13,7 @@ import pytest
 from numalab.core.errors import BootHung, CommandFailed, DeadlinePassed, HostError
 from numalab.core.process import Deadline
 from numalab.host import ansible, base_guest, console
+from tests.unit.makers import Written
 
 Program = Callable[[str, str], Path]
 
@@ -119,7 +120,7 @@ def test_a_base_that_never_answers(scan: str, tmp_path: Path, played: list[objec
     program("qemu-system-x86_64", f"echo $$ > {tmp_path}/pid; exec sleep 600")
     program("ssh-keyscan", f"until test -s {tmp_path}/pid; do sleep 0.2; done; {scan}")
     with pytest.raises(DeadlinePassed, match="waiting for the base to be reached by SSH"):
-        provision(tmp_path, Deadline.after(3))
+        provision(tmp_path, Written.to(tmp_path / "pid"))
     pid = int((tmp_path / "pid").read_text())
     assert not Path(f"/proc/{pid}").exists()
 

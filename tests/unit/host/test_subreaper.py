@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from numalab.core.errors import DeadlinePassed
-from numalab.core.process import Deadline, run
+from numalab.core.process import run
 from numalab.host import subreaper
+from tests.unit.makers import Written
 
 
 def start(script: str) -> subprocess.CompletedProcess[str]:
@@ -47,7 +48,7 @@ def test_a_command_that_does_not_end_goes_with_its_caller(tmp_path: Path) -> Non
     pids = tmp_path / "pids"
     command = [sys.executable, "-IS", subreaper.__file__, "sh", "-c", f"echo $$ $PPID > {pids}; sleep 60"]
     with pytest.raises(DeadlinePassed):
-        run(command, deadline=Deadline.after(2), check=False)
+        run(command, deadline=Written.to(pids, words=2), check=False)
     for pid in pids.read_text().split():
         wait_until(int(pid), "Z", "gone")
 
