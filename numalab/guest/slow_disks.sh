@@ -19,7 +19,9 @@ for word in "$@"; do
     block=/sys/block/${device#/dev/}
     case $kind in
     request_kib)
-        echo "$number" >"$block/queue/max_sectors_kb" || fail "$(uname -r) refuses requests of $number KiB"
+        limit=$block/queue/max_sectors_kb
+        { echo "$number" >"$limit" && grep -qxF "$number" "$limit"; } ||
+            fail "$(uname -r) refuses requests of $number KiB"
         ;;
     bytes_per_second)
         place=$(hierarchy)
