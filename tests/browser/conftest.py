@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,14 +20,53 @@ CHROMIUM, DRIVER = "/usr/bin/chromium", "/usr/bin/chromedriver"
 """From Debian's packages chromium and chromium-driver."""
 
 
+def started() -> webdriver.Chrome:
+    """A headless Chromium that logs its console and its requests."""
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    # Chromium's sandbox does not work for root, which CI is. Hidden windows must be drawn too.
+    frames = ("--disable-backgrounding-occluded-windows", "--disable-renderer-backgrounding")
+    for argument in ("--headless=new", "--no-sandbox", "--hide-scrollbars", *frames):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    driver.set_script_timeout(300)  # axe takes a minute beside other work
+    return driver
+
+
+class Browser:
+    """A headless Chromium, started on first use."""
+
+    def __init__(self) -> None:
+        self._driver: webdriver.Chrome | None = None
+
+    @property
+    def driver(self) -> webdriver.Chrome:
+        if self._driver is None:
+            self._driver = started()
+        return self._driver
+
+    def quit(self) -> None:
+        """End Chromium; the next use starts another."""
+        if self._driver is not None:
+            self._driver.quit()
+            self._driver = None
+
+
 class Page:
     """A report in the browser."""
 
-    def __init__(self, driver: webdriver.Chrome, report: Path) -> None:
-        self.driver, self.report = driver, report
+    def __init__(self, browser: Browser, report: Path) -> None:
+        self.browser, self.report = browser, report
+        self._load = self.show
+
+    @property
+    def driver(self) -> webdriver.Chrome:
+        return self.browser.driver
 
     def show(self, *, scheme: str = "light", width: int = 1280, phone: bool = False) -> None:
         """Load the page in a window of this size."""
+        self._load = functools.partial(self.show, scheme=scheme, width=width, phone=phone)
         self.cdp(
             "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=phone
         )
@@ -36,13 +76,17 @@ class Page:
     def draw(self) -> None:
         """Scroll through the whole page, as a reader would, until every plot has been drawn.
 
-        Rarely, headless Chromium draws no frame at all until its window is brought to the front again.
+        Rarely, headless Chromium draws no frame at all until its window is brought to the front again, and
+        more rarely never again: then another Chromium loads the page.
         """
-        for _ in range(5):
-            if self._scroll():
-                return
-            self.cdp("Page.bringToFront")
-        pytest.fail("Chromium draws no frame")
+        for _ in range(3):
+            for _ in range(2):
+                if self._scroll():
+                    return
+                self.cdp("Page.bringToFront")
+            self.browser.quit()
+            self._load()
+        pytest.fail("Chromium draws no frame, nor do two others")
 
     def _scroll(self) -> bool:
         """Whether a frame came after each step, on a page that may be slow to draw its plots."""
@@ -84,18 +128,10 @@ class Page:
 
 
 @pytest.fixture(scope="session")
-def driver() -> Iterator[webdriver.Chrome]:
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    # Chromium's sandbox does not work for root, which CI is. Hidden windows must be drawn too.
-    frames = ("--disable-backgrounding-occluded-windows", "--disable-renderer-backgrounding")
-    for argument in ("--headless=new", "--no-sandbox", "--hide-scrollbars", *frames):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    browser = webdriver.Chrome(options=options, service=Service(DRIVER))
-    browser.set_script_timeout(300)  # axe takes a minute beside other work
-    yield browser
-    browser.quit()
+def browser() -> Iterator[Browser]:
+    found = Browser()
+    yield found
+    found.quit()
 
 
 @pytest.fixture(scope="session")
@@ -107,15 +143,16 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def page(driver: webdriver.Chrome, report: Path) -> Page:
+def page(browser: Browser, report: Path) -> Page:
     """A tab of the test's own: one that has printed may draw no frame of the page that it loads next."""
+    driver = browser.driver
     used = driver.current_window_handle
     driver.switch_to.new_window("tab")
     fresh = driver.current_window_handle
     driver.switch_to.window(used)
     driver.close()
     driver.switch_to.window(fresh)
-    found = Page(driver, report)
+    found = Page(browser, report)
     found.requests()
     found.complaints()
     return found
