@@ -37,20 +37,14 @@ def started() -> webdriver.Chrome:
 class Browser:
     """A headless Chromium, started on first use."""
 
-    def __init__(self) -> None:
-        self._driver: webdriver.Chrome | None = None
-
-    @property
+    @functools.cached_property
     def driver(self) -> webdriver.Chrome:
-        if self._driver is None:
-            self._driver = started()
-        return self._driver
+        return started()
 
     def quit(self) -> None:
         """End Chromium; the next use starts another."""
-        if self._driver is not None:
-            self._driver.quit()
-            self._driver = None
+        if driver := vars(self).pop("driver", None):
+            driver.quit()
 
 
 class Page:
@@ -79,13 +73,14 @@ class Page:
         Rarely, headless Chromium draws no frame at all until its window is brought to the front again, and
         more rarely never again: then another Chromium loads the page.
         """
-        for _ in range(3):
+        for others in range(3):
+            if others:
+                self.browser.quit()
+                self._load()
             for _ in range(2):
                 if self._scroll():
                     return
                 self.cdp("Page.bringToFront")
-            self.browser.quit()
-            self._load()
         pytest.fail("Chromium draws no frame, nor do two others")
 
     def _scroll(self) -> bool:
