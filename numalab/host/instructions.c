@@ -19,8 +19,9 @@
  * A block of instructions that a fault ends is counted as a whole. With -icount one thread runs all vCPUs, so
  * nothing here is locked.
  *
- * The declarations are of QEMU's plugin API, version 3 (QEMU 9.1), and of GLib, which QEMU has loaded: Debian
- * packages no header of the former.
+ * The declarations are of QEMU's plugin API and of GLib, which QEMU has loaded: Debian packages no header of the former.
+ * API is the version of the former: 3 (since QEMU 9.1), or 7 (QEMU 11.1, which takes no older one), where each callback
+ * has data of its own and none the plugin's id.
  */
 #include <inttypes.h>
 #include <stdbool.h>
@@ -47,10 +48,15 @@ typedef struct {
 } qemu_info_t;
 enum { CB_NO_REGS, CB_R_REGS };
 enum { MEM_W = 2 };
-typedef void (*tb_trans_cb)(qemu_plugin_id_t, struct qemu_plugin_tb *);
 typedef void (*exec_cb)(unsigned int, void *);
 typedef void (*mem_cb)(unsigned int, uint32_t, uint64_t, void *);
-void qemu_plugin_register_vcpu_tb_trans_cb(qemu_plugin_id_t, tb_trans_cb);
+#if API < 7
+void qemu_plugin_register_vcpu_init_cb(qemu_plugin_id_t, void (*)(qemu_plugin_id_t, unsigned int));
+void qemu_plugin_register_vcpu_tb_trans_cb(qemu_plugin_id_t, void (*)(qemu_plugin_id_t, struct qemu_plugin_tb *));
+#else
+void qemu_plugin_register_vcpu_init_cb(qemu_plugin_id_t, void (*)(unsigned int, void *), void *);
+void qemu_plugin_register_vcpu_tb_trans_cb(qemu_plugin_id_t, void (*)(struct qemu_plugin_tb *, void *), void *);
+#endif
 void qemu_plugin_register_vcpu_tb_exec_cb(struct qemu_plugin_tb *, exec_cb, int, void *);
 void qemu_plugin_register_vcpu_insn_exec_cb(struct qemu_plugin_insn *, exec_cb, int, void *);
 void qemu_plugin_register_vcpu_mem_cb(struct qemu_plugin_insn *, mem_cb, int, int, void *);
@@ -69,14 +75,13 @@ typedef struct {
 	char *data;
 	unsigned int len;
 } array;
-void qemu_plugin_register_vcpu_init_cb(qemu_plugin_id_t, void (*)(qemu_plugin_id_t, unsigned int));
 array *qemu_plugin_get_registers(void);
 int qemu_plugin_read_register(void *, array *);
 unsigned int g_array_get_element_size(array *);
 array *g_array_free(array *, int);
 array *g_byte_array_new(void);
 array *g_byte_array_set_size(array *, unsigned int);
-EXPORT int qemu_plugin_version = 3;
+EXPORT int qemu_plugin_version = API;
 
 #define MARK 0x6e6c6200u /* and 1 or 2; as in measure.agent */
 #define KERNEL (1ull << 63)
@@ -353,7 +358,7 @@ static void executed(unsigned int cpu, void *data)
 	nodes[node_of(code, last_above)].count += code->length;
 }
 
-static void find_stack_pointer(qemu_plugin_id_t id, unsigned int cpu)
+static void find_stack_pointer(void)
 {
 	array *all = qemu_plugin_get_registers();
 	unsigned int size = g_array_get_element_size(all);
@@ -447,7 +452,7 @@ static bool is_call(const uint8_t *bytes, size_t size)
 	return *bytes == 0xe8 || (*bytes == 0xff && size > 1 && (bytes[1] & 0x38) == 0x10);
 }
 
-static void translated(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
+static void instrument(struct qemu_plugin_tb *tb)
 {
 	size_t length = qemu_plugin_tb_n_insns(tb);
 	uint64_t start = qemu_plugin_insn_vaddr(qemu_plugin_tb_get_insn(tb, 0));
@@ -476,6 +481,28 @@ static void translated(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
 	}
 }
 
+#if API < 7
+static void cpu_begins(qemu_plugin_id_t id, unsigned int cpu)
+{
+	find_stack_pointer();
+}
+
+static void translated(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
+{
+	instrument(tb);
+}
+#else
+static void cpu_begins(unsigned int cpu, void *data)
+{
+	find_stack_pointer();
+}
+
+static void translated(struct qemu_plugin_tb *tb, void *data)
+{
+	instrument(tb);
+}
+#endif
+
 EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t *info, int argc, char **argv)
 {
 	for (int each = 0; each < argc; each++) {
@@ -489,7 +516,12 @@ EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t *info, int
 		return 1;
 	}
 	value = g_byte_array_new();
-	qemu_plugin_register_vcpu_init_cb(id, find_stack_pointer);
+#if API < 7
+	qemu_plugin_register_vcpu_init_cb(id, cpu_begins);
 	qemu_plugin_register_vcpu_tb_trans_cb(id, translated);
+#else
+	qemu_plugin_register_vcpu_init_cb(id, cpu_begins, NULL);
+	qemu_plugin_register_vcpu_tb_trans_cb(id, translated, NULL);
+#endif
 	return 0;
 }

@@ -2,9 +2,9 @@
 """Exact profiles of guests on the virtual clock: QEMU counts the instructions of each call path of the
 kernel.
 
-instructions.c is the plugin of QEMU that counts; it is compiled here once and tried with the QEMU that would
-load it. Not here: the words that load it (domain), saying when to count (measure.agent), what it reads and
-writes (measure.call_paths).
+instructions.c is the plugin of QEMU that counts; it is compiled here once for each version of QEMU's plugin
+API and tried with the QEMU that would load it. Not here: the words that load it (domain), saying when to
+count (measure.agent), what it reads and writes (measure.call_paths).
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from numalab.host.domain import plugin_option
 from numalab.host.hypervisor import Host
 
 COMPILE = ("-O2", "-fPIC", "-fvisibility=hidden", "-shared")
+APIS = (7, 3)
+"""Versions of QEMU's plugin API for which instructions.c can be compiled, newest first. QEMU 10.0 takes 3,
+and 11.1 takes 7 only."""
 TRY_SECONDS = 20.0
 
 
@@ -41,24 +44,32 @@ def _plugin(host: Host, deadline: Deadline) -> Path:
         raise HostError(f"{' and '.join(can.confined_by)} does not let QEMU load programs")
     if not (compiler := shutil.which("cc") or shutil.which("gcc")):
         raise HostError("there is no C compiler here")
-    # By its content; QEMU checks the version of its interface when it loads it.
-    key = hashlib.sha256(paths.INSTRUCTIONS.read_bytes() + " ".join(COMPILE).encode()).hexdigest()[:16]
-    path = state.folder("emulator") / f"instructions-{key}.so"
+    refusals = []
+    for api in APIS:
+        try:
+            return _loaded(can.emulator, compiler, api, deadline)
+        except CommandFailed as error:
+            refusals.append((error.evidence.strip() or str(error)).splitlines()[-1])
+    raise HostError(f"{paths.label(paths.INSTRUCTIONS)}: {'; '.join(dict.fromkeys(refusals))}")
+
+
+def _loaded(emulator: str, compiler: str, api: int, deadline: Deadline) -> Path:
+    """The plugin for this version of the API, which that QEMU has loaded."""
+    words = (*COMPILE, f"-DAPI={api}")
+    key = hashlib.sha256(paths.INSTRUCTIONS.read_bytes() + " ".join(words).encode()).hexdigest()[:16]
+    path = state.folder("emulator") / f"instructions-{api}-{key}.so"
     try:
         if not path.exists():
             part = state.scratch(path)
-            run([compiler, *COMPILE, "-o", part, paths.INSTRUCTIONS], deadline=deadline)
+            run([compiler, *words, "-o", part, paths.INSTRUCTIONS], deadline=deadline)
             part.rename(path)
-        words = [can.emulator, "-machine", "none", "-accel", "tcg", "-display", "none", "-monitor", "stdio"]
+        bare = (emulator, "-machine", "none", "-accel", "tcg", "-display", "none", "-monitor", "stdio")
         run(
-            [*words, "-plugin", plugin_option(str(path), "/dev")],
+            [*bare, "-plugin", plugin_option(str(path), "/dev")],
             deadline=deadline.within(TRY_SECONDS),
             input=b"quit\n",
         )
     except DeadlinePassed as error:
         deadline.check("trying QEMU's plugin")
-        raise HostError(f"{can.emulator} did not load it in {TRY_SECONDS:.0f} s") from error
-    except CommandFailed as error:
-        last = (error.evidence.strip() or str(error)).splitlines()[-1]
-        raise HostError(f"{paths.label(paths.INSTRUCTIONS)}: {last}") from error
+        raise HostError(f"{emulator} did not load it in {TRY_SECONDS:.0f} s") from error
     return path

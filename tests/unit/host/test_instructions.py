@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""QEMU's plugin: compiled once, and where it is not to be had."""
+"""QEMU's plugin: compiled once for each interface of QEMU's, and where it is not to be had."""
 
 from __future__ import annotations
 
+import ctypes
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -74,3 +76,24 @@ def test_compiled_once(lab_state: Path, deadline: Deadline) -> None:
     assert Path(instructions.plugin(host, deadline)) == first
     assert first.stat().st_mtime_ns == made
     assert first.is_relative_to(lab_state / "emulator")
+
+
+@pytest.mark.usefixtures("lab_state")
+@pytest.mark.parametrize(("newest", "loaded"), [(7, 7), (6, 3)])
+def test_the_newest_interface_that_qemu_has(
+    deadline: Deadline, program: Callable[[str, str], Path], newest: int, loaded: int
+) -> None:
+    """QEMU refuses a plugin of an interface newer than its own, and one that it has no longer."""
+    refuses = f'case "$*" in *instructions-{loaded}-*) ;; *) echo "supports {newest}" >&2; exit 1;; esac'
+    path = Path(instructions.plugin(Qemu(str(program("qemu", refuses))).real(), deadline))
+    symbols = ctypes.CDLL(str(path), mode=os.RTLD_LAZY)
+    assert ctypes.c_int.in_dll(symbols, "qemu_plugin_version").value == loaded
+
+
+@pytest.mark.usefixtures("lab_state")
+def test_each_refusal_is_shown(
+    deadline: Deadline, program: Callable[[str, str], Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    refuses = 'case "$*" in *instructions-7-*) echo "only up to 2";; *) echo "at least 9";; esac >&2; exit 1'
+    assert instructions.plugin(Qemu(str(program("qemu", refuses))).real(), deadline) == ""
+    assert "only up to 2; at least 9" in caplog.text
