@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from pathlib import Path
 
 from numalab.core import state
@@ -33,7 +34,7 @@ def sha256(path: Path) -> str:
         return str(known[str(path)][-1])
     with path.open("rb") as handle:
         digest = hashlib.file_digest(handle, "sha256").hexdigest()
-    here = {name: entry for name, entry in known.items() if Path(name).exists()}
+    here = {name: entry for name, entry in known.items() if os.path.exists(name)}  # noqa: PTH110 - False where Path.exists() raises
     state.write(memory, json.dumps({"format": FORMAT, "files": {**here, str(path): [*stamp, digest]}}))
     return digest
 

@@ -32,7 +32,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,9 +49,9 @@ def directory() -> Path:
     """LAB_STATE, or numalab under XDG_STATE_HOME; created (0700) when absent."""
     text = os.environ.get("LAB_STATE") or f"{os.environ.get('XDG_STATE_HOME') or '~/.local/state'}/numalab"
     path = Path(text).expanduser().absolute()
-    if odd := re.search(r"[\s%\"'\\]", str(path)):
+    if odd := re.search(r"[\s%\"'\\&;|<>()$`*?\[\]{}#,]", str(path)):
         raise HostError(
-            f"state directory {str(path)!r}: has {odd[0]!r} in it, which ssh's options cannot carry: set"
+            f"state directory {str(path)!r}: has {odd[0]!r} in it, which not all commands can carry: set"
             " LAB_STATE to another"
         )
     try:
@@ -349,18 +349,37 @@ COMING = ".coming-"
 def abandoned() -> list[Path]:
     """Scratch folders and files whose maker is gone, and what was to arrive and has not changed for a day."""
     # Not **: kernel trees are below, with a hundred thousand files.
-    below = ("", "*/", "*/*/")
-    made = (path for folders in below for path in directory().glob(f"{folders}.making-*"))
-    came = (path for folders in below for path in directory().glob(f"{folders}{COMING}*"))
-    gone = [path for path in made if not _being_made(path)]
-    links = (path for path in sockets().iterdir() if path.is_symlink())
+    paths = list(_entries(directory(), 2))
+    gone = [path for path in paths if path.name.startswith(".making-") and not _being_made(path)]
     return sorted(
         [
             *gone,
-            *(path for path in came if unchanged(path, DAY)),
-            *(path for path in links if not path.exists() or path.readlink() in gone),
+            *(path for path in paths if path.name.startswith(COMING) and unchanged(path, DAY)),
+            *(path for path in sockets().iterdir() if _leads_nowhere(path, gone)),
         ]
     )
+
+
+def _entries(place: Path, below: int) -> Iterator[Path]:
+    """What is in a folder, and in folders so many levels below. Another lab.py may remove or rename each of
+    them meanwhile (Path.glob then raises)."""
+    try:
+        with os.scandir(place) as listed:
+            entries = list(listed)
+    except OSError:
+        return
+    for entry in entries:
+        yield place / entry.name
+        if below and entry.is_dir():
+            yield from _entries(place / entry.name, below - 1)
+
+
+def _leads_nowhere(link: Path, gone: Collection[Path]) -> bool:
+    """Whether it is a link to nothing, or to a scratch folder whose maker is gone."""
+    try:
+        return link.is_symlink() and (not link.exists() or link.readlink() in gone)
+    except OSError:  # removed meanwhile
+        return False
 
 
 def _being_made(path: Path) -> bool:

@@ -91,6 +91,11 @@ def _place(guest: Guest, pin: str | None, deadline: Deadline) -> None:
             if pin != binding.AUTO:
                 raise InputError(f"pin {pin}: {error}", field="pin") from error
             note(f"its vCPUs and memory are not bound to the host's: {error}", who=guest.name)
+    elif spec.binding and (lost := guest.host.pinned_cpus(deadline) & {*spec.binding.vcpus}):
+        numbers = ", ".join(map(str, sorted(lost)))
+        raise HostError(
+            f"its CPUs of the host were bound to another guest while it was down ({numbers}): up again"
+        )
     if not spec.huge_page:
         admit(spec.topology, guest.host, deadline)
         return

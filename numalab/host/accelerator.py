@@ -9,9 +9,11 @@ its console stays silent, not when it is late. Not here: what else a host may la
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
+import signal
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -53,6 +55,12 @@ CLOCK_CPUS = 8
 """QEMU 7.2 stays where Linux starts the other CPUs, "x86: Booting SMP configuration"; since 8.1 the CPUs
 share the budget of instructions between two events."""
 WORD = "numalab: user space"
+PASSING = (os.strerror(errno.ENOMEM), os.strerror(errno.EBUSY), f"{-signal.SIGKILL}: ")
+"""Parts of a reason that may be gone soon: memory is short (QEMU says so, or the kernel killed it), or
+another hypervisor has KVM. Such a result is not kept."""
+
+INTERPRETER = b"/ld-"
+"""In the first page of a program that is linked dynamically: a part of its interpreter's path."""
 
 S = TypeVar("S", bound=Stored)
 
@@ -132,7 +140,7 @@ def virtual_clock(kernel: Path, deadline: Deadline, where: Where = HERE) -> Cloc
     def probe() -> tuple[str, ClockProbe]:
         with step("virtual clock: do several CPUs boot under -icount?"):
             result, by_kernel = try_clock(kernel, version, deadline, where)
-        return of_both if by_kernel else of_qemu, result
+        return "" if passing(result.reason) else of_both if by_kernel else of_qemu, result
 
     return _cached("clock", ClockProbe, (of_both, of_qemu), probe, deadline)
 
@@ -168,6 +176,11 @@ def try_clock(kernel: Path, version: str, deadline: Deadline, where: Where = HER
     ), False
 
 
+def passing(reason: str) -> bool:
+    """Whether a probe's result may be another one soon."""
+    return any(word in reason for word in PASSING)
+
+
 def _accelerator(kernel: Path, deadline: Deadline, where: Where) -> Probe:
     """The cached result of a boot under KVM."""
     release = where.run(["uname", "-r"], deadline=deadline).stdout.strip()
@@ -178,7 +191,7 @@ def _accelerator(kernel: Path, deadline: Deadline, where: Where) -> Probe:
     def probe() -> tuple[str, Probe]:
         with step("accelerator: does a kernel boot under KVM?"):
             accel, reason = try_kvm(kernel, deadline, where)
-        return key, Probe(accel=accel, reason=reason, key=key)
+        return "" if passing(reason) else key, Probe(accel=accel, reason=reason, key=key)
 
     return _cached("accel", Probe, (key,), probe, deadline)
 
@@ -187,7 +200,7 @@ def _cached(
     name: str, kind: type[S], keys: Sequence[str], probe: Callable[[], tuple[str, S]], deadline: Deadline
 ) -> S:
     """A probe's result from cache/NAME.json by the first of `keys` that it has, else made, and kept by the
-    key that comes with it; concurrent callers wait for the one that makes it."""
+    key that comes with it, unless that is empty; concurrent callers wait for the one that makes it."""
     cache = state.folder("cache") / f"{name}.json"
     with state.lock(name, deadline):
         known = _read(cache, kind)
@@ -195,6 +208,8 @@ def _cached(
             if key in known:
                 return known[key]
         key, result = probe()
+        if not key:
+            return result
         known[key] = result
         state.write(cache, json.dumps({each: jsonable(one) for each, one in known.items()}, indent=1))
     return result
@@ -365,7 +380,12 @@ def _initrd() -> Path:
 
 def probe_cpio() -> bytes:
     """An initramfs (cpio newc; see the kernel's early-userspace/buffer-format) that prints WORD and ends."""
-    busybox = Path(need("busybox", "busybox-static")).read_bytes()
+    program = Path(need("busybox", "busybox-static"))
+    busybox = program.read_bytes()
+    if INTERPRETER in busybox[:4096]:
+        raise HostError(
+            f"{program}: needs shared libraries, which the probe's guest lacks: install busybox-static"
+        )
     script = (
         f"#!/bin/busybox sh\n/bin/busybox echo '{WORD}' > /dev/console\n/bin/busybox reboot -f\n".encode()
     )

@@ -149,7 +149,9 @@ def make_plan(
             raise HostError(
                 f"kernel {kernel.name} takes its configuration from image {image.name}: {error}"
             ) from error
-    patches = _patches(kernel, tree, deadline)
+    patches = _patches(kernel, tree, deadline, fetch=fetch)
+    if patches is None:
+        return None
     if kernel.era and (header := kernel_era.shim(kernel.era, tools.compiler)):
         patches.append(header)
     if kernel.layout:
@@ -166,12 +168,16 @@ def make_plan(
     )
 
 
-def _patches(kernel: Kernel, tree: Tree, deadline: Deadline) -> list[Patch]:
-    """A recipe's patches, in the order of recipe.patch_items."""
+def _patches(kernel: Kernel, tree: Tree, deadline: Deadline, *, fetch: bool) -> list[Patch] | None:
+    """A recipe's patches, in the order of recipe.patch_items. None (only without `fetch`) when a commit is
+    not here yet."""
     patches = []
     for reverse, item in patch_items(kernel.recipe):
         if tree.git and is_commit(item):
-            patches.append(source.commit_patch(tree, item, kernel, deadline, reverse=reverse))
+            patch = source.commit_patch(tree, item, kernel, deadline, reverse=reverse, fetch=fetch)
+            if patch is None:
+                return None
+            patches.append(patch)
         else:
             patches += patch_set(item, tree.series, kernel, reverse=reverse)
     return patches

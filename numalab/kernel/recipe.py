@@ -202,8 +202,17 @@ def fragments(kernel: Kernel) -> str:
             raise InputError(
                 f"{kernel.file}: config: there is no kernels/config/{fragment}.config: there are {known}"
             )
-        texts.append(path.read_text())
+        texts.append(_text(path))
     return "\n".join(texts)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{paths.label(path)}: is not UTF-8 at byte {error.start}: iconv(1) converts it"
+        ) from error
 
 
 def patch_items(recipe: KernelRecipe) -> list[tuple[bool, str]]:
@@ -240,7 +249,7 @@ def patch_set(set_name: str, series: str | None, kernel: Kernel, *, reverse: boo
     """A set's patches for the builder, sorted by name; in reverse order with `reverse`."""
     patches = []
     for path in patch_files(set_name, series, kernel):
-        text, label = path.read_text(), paths.label(path)
+        text, label = _text(path), paths.label(path)
         if patch.header(text, label).set != set_name:
             raise InputError(f"{label}: header: Set: is not the folder's name, {set_name}")
         patches.append(Patch(label=label, text=text, reverse=reverse))

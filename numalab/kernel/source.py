@@ -9,6 +9,7 @@ from files (patch).
 from __future__ import annotations
 
 import hashlib
+import http.client
 import os
 import re
 import shutil
@@ -151,6 +152,7 @@ def _tarball(kernel: Kernel, requested: Tarball, deadline: Deadline, fetch: bool
 
 def _download(url: str, sha256: str, path: Path, deadline: Deadline) -> None:
     """Fetch a file whose checksum is known; it gets its name once it is complete and correct."""
+    received = 0
     part = state.scratch(path)
     digest = hashlib.sha256()
     try:
@@ -163,13 +165,17 @@ def _download(url: str, sha256: str, path: Path, deadline: Deadline) -> None:
                 deadline.check(f"downloading {url}")
                 digest.update(block)
                 out.write(block)
+                received += len(block)
+            size = stream.headers.get("Content-Length", "")
+        if size.isdecimal() and received < int(size):
+            raise HostError(f"{url}: the connection ended after {received} of {size} bytes")
         if digest.hexdigest() != sha256:
             raise InputError(f"{url}: has checksum {digest.hexdigest()}, not {sha256}: nothing of it is used")
         state.sync(part)
         part.rename(path)
         state.sync(path.parent)
-    except (urllib.error.URLError, TimeoutError) as error:
-        raise HostError(f"{url}: {getattr(error, 'reason', error)}") from error
+    except (urllib.error.URLError, TimeoutError, ConnectionError, http.client.HTTPException) as error:
+        raise HostError(f"{url}: {getattr(error, 'reason', '') or error or type(error).__name__}") from error
     finally:
         part.unlink(missing_ok=True)
 
@@ -223,6 +229,8 @@ def _git(kernel: Kernel, requested: Git, deadline: Deadline, fetch: bool) -> Tre
     elif not repository.is_dir():
         return None
     commit = _commit(repository, requested.rev, deadline)
+    if commit is None and not fetch and _is_mirror(repository):
+        return None  # a fetch may bring it
     if commit is None:
         raise InputError(f"{kernel.file}: source.git.rev: {where} has no commit {requested.rev}")
     if requested.commit and not commit.startswith(requested.commit):
@@ -284,8 +292,20 @@ def _mirror(url: str, place: Path, rev: str, deadline: Deadline) -> None:
         if not place.is_dir():
             with step(f"{url}: cloned"), state.making(place) as scratch:
                 run([need("git", "git"), "clone", "-q", "--bare", "--", url, scratch], deadline=deadline)
-        elif _commit(place, rev, deadline) is None:
-            git(place, ["fetch", "-q", "--tags", "origin", "+refs/heads/*:refs/heads/*"], deadline)
+        else:
+            _fetch(place, rev, deadline)
+
+
+def _fetch(mirror: Path, rev: str, deadline: Deadline) -> None:
+    """Fetch what is new, for a revision that the clone lacks."""
+    if _commit(mirror, rev, deadline) is None:
+        with step(f"{rev}: fetched"):
+            git(mirror, ["fetch", "-q", "--tags", "origin", "+refs/heads/*:refs/heads/*"], deadline)
+
+
+def _is_mirror(repository: Path) -> bool:
+    """Whether it is a clone of the lab's, of a URL."""
+    return repository.parent == state.folder("git")
 
 
 def git(
@@ -312,11 +332,20 @@ def _commit(repository: Path, rev: str, deadline: Deadline) -> str | None:
     return result.stdout.strip() or None
 
 
-def commit_patch(source: Tree, commit: str, kernel: Kernel, deadline: Deadline, *, reverse: bool) -> Patch:
-    """An upstream commit of a git source as a patch."""
-    full = (
-        _commit(Path(source.git or ""), commit, deadline) if source.git and COMMIT.fullmatch(commit) else None
-    )
+def commit_patch(
+    source: Tree, commit: str, kernel: Kernel, deadline: Deadline, *, reverse: bool, fetch: bool
+) -> Patch | None:
+    """An upstream commit of a git source as a patch. None (only without `fetch`) when it is not here yet."""
+    full = None
+    if source.git and COMMIT.fullmatch(commit):
+        repository = Path(source.git)
+        full = _commit(repository, commit, deadline)
+        if full is None and _is_mirror(repository):
+            if not fetch:
+                return None
+            with state.lock(f"git-{repository.name}", deadline):
+                _fetch(repository, commit, deadline)
+            full = _commit(repository, commit, deadline)
     if full is None:
         raise InputError(
             f"{kernel.file}: {'revert' if reverse else 'apply'}: {source.git} has no commit {commit}"
@@ -332,6 +361,10 @@ def commit_patch(source: Tree, commit: str, kernel: Kernel, deadline: Deadline, 
         f"{full}^",
         full,
     ]
-    return Patch(
-        label=f"commit {commit}", text=git(source.git or "", words, deadline).stdout, reverse=reverse
-    )
+    text = git(source.git or "", words, deadline).stdout
+    if "\ufffd" in text:
+        raise InputError(
+            f"{kernel.file}: commit {commit}: has lines that are not UTF-8: make a"
+            " patch set of it without them"
+        )
+    return Patch(label=f"commit {commit}", text=text, reverse=reverse)

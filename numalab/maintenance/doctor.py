@@ -170,7 +170,7 @@ def _accel(accel: str, deadline: Deadline) -> Iterator[Fact]:
             f"{probe.accel}: {probe.reason}",
             probe.accel == "kvm" or accel == "tcg",
             "emulation: times mean nothing, and everything takes longer",
-            "a host with working KVM",
+            f"a host with working KVM; after a change to this one: rm {state.directory()}/cache/accel.json",
         )
     except LabError as error:
         yield Fact("accelerator", str(error), False, "no guest starts as asked", "--accel auto", needed=True)

@@ -240,7 +240,10 @@ def _broken_runs() -> list[Path]:
     for place in state.folder("runs").iterdir():
         if not RUN.match(place.name) or place.is_symlink() or not place.is_dir():
             continue
-        if next(place.rglob("run.json"), None):
+        try:
+            if next(place.rglob("run.json"), None):
+                continue
+        except OSError:  # it was put away or completed meanwhile
             continue
         if state.unchanged(place, state.DAY):
             shutil.rmtree(place, ignore_errors=True)

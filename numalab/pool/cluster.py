@@ -285,7 +285,10 @@ def target(inventory: Path, name: str, variables: dict[str, Any]) -> Target:
         # A worker that used this state directory would bring its runs home to themselves.
         place = value("lab_state") or str(state.folder("pool", "local"))
         return Target(name=name, directory=value("lab_directory") or _checkout(), state=place)
-    words = shlex.split(value("ansible_ssh_common_args"))
+    try:
+        words = shlex.split(value("ansible_ssh_common_args"))
+    except ValueError as error:
+        raise InputError(f"{inventory}: host {name}: ansible_ssh_common_args: {error}") from error
     for option, key in (("-p", "ansible_port"), ("-i", "ansible_ssh_private_key_file")):
         words += [option, value(key)] if value(key) else []
     user = f"{value('ansible_user')}@" if value("ansible_user") else ""

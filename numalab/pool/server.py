@@ -62,9 +62,10 @@ class _Server:
     """The connections, and pool.json, which is written at each change."""
 
     def __init__(self, order: Order, say: Callable[[str], None]) -> None:
-        self.order, self.say = order, say
+        self.order, self._log = order, say
         self.connections = {one.name: Connection(name=one.name) for one in order.targets}
         self.address = self.dashboard = ""
+        self.behind = False
         self.ending = asyncio.Event()
 
     async def run(self, cancel: threading.Event) -> None:
@@ -85,11 +86,18 @@ class _Server:
         keepers = [asyncio.create_task(self._keep(one)) for one in self.order.targets]
         while not cancel.is_set():  # set by a signal, in another thread
             await asyncio.sleep(0.2)
+            if self.behind:
+                self._try_to_write()
         self.ending.set()
         await asyncio.gather(*keepers, return_exceptions=True)
         await scheduler.close()
         for name in cluster.FILES:
             (state.folder("pool") / name).unlink(missing_ok=True)
+
+    def say(self, line: str) -> None:
+        """A line for the log; none where that cannot be written: connections matter more."""
+        with contextlib.suppress(OSError):
+            self._log(line)
 
     def _write(self) -> None:
         pool = Pool(
@@ -102,11 +110,22 @@ class _Server:
         )
         state.write(cluster.record(), pool.model_dump_json(indent=1))
 
+    def _try_to_write(self) -> None:
+        """Write pool.json, or do it later: a full disk ends no connection."""
+        try:
+            self._write()
+        except OSError as error:
+            if not self.behind:
+                self.say(f"{cluster.record()}: {error.strerror}: tried again until it is written")
+            self.behind = True
+        else:
+            self.behind = False
+
     def _set(self, name: str, **changes: object) -> None:
         before = self.connections[name]
         self.connections[name] = after = before.model_copy(update=changes)
         if after != before:
-            self._write()
+            self._try_to_write()
         if after.state is not before.state or after.why != before.why:
             self.say(f"{name}: {after.state}{f': {after.why}' if after.why else ''}")
 

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,3 +48,22 @@ def test_a_memory_of_another_format_is_made_anew(number: int | None, lab_state: 
     memory.write_text(json.dumps(entries if number is None else {"format": number, "files": entries}))
     assert checksum.sha256(path) == digest(b"one")
     assert json.loads(memory.read_text()) == known
+
+
+def test_a_file_that_cannot_be_looked_at_any_more(
+    lab_state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a home directory that was closed meanwhile, say: other files' checksums are made all the same."""
+    paths = [tmp_path / "closed", tmp_path / "file"]
+    for path in paths:
+        path.write_bytes(path.name.encode())
+    checksum.sha256(paths[0])
+    stat = os.stat
+
+    def closed(path: Any, **words: Any) -> Any:
+        if str(path) == str(paths[0]):
+            raise PermissionError(13, "Permission denied")
+        return stat(path, **words)
+
+    monkeypatch.setattr(os, "stat", closed)
+    assert checksum.sha256(paths[1]) == digest(b"file")

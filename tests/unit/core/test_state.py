@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,6 +67,15 @@ def test_one_that_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("LAB_STATE", str(tmp_path / "file" / "state"))
     with pytest.raises(HostError, match="set LAB_STATE to one that can be written"):
         state.directory()
+
+
+@pytest.mark.parametrize("odd", [" ", "&", ";", "$", ",", "#", "(", "*"])
+def test_one_that_a_command_cannot_carry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, odd: str) -> None:
+    """A builder's folders are made by a shell, and QEMU's options have commas between them."""
+    monkeypatch.setenv("LAB_STATE", str(tmp_path / f"a{odd}b"))
+    with pytest.raises(HostError, match="set LAB_STATE to another"):
+        state.directory()
+    assert not (tmp_path / f"a{odd}b").exists()
 
 
 def test_folder(lab_state: Path) -> None:
@@ -159,6 +169,23 @@ def test_abandoned(lab_state: Path) -> None:
     for link, place in zip(links, (mine, dead, lab_state / "gone"), strict=True):
         link.symlink_to(place)
     assert state.abandoned() == sorted([dead, earlier[1], *links[1:]])
+
+
+def test_what_goes_while_we_look(lab_state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another lab.py renames and removes folders all the time."""
+    scratch = f".making-{replace(state.this_process(), pid=dead_pid())}-7-x"
+    for name in ("a", "b"):
+        (lab_state / "runs" / name / scratch).mkdir(parents=True)
+    scandir = os.scandir
+
+    def late(place: Path) -> Any:
+        if place == lab_state / "runs/a":
+            shutil.rmtree(place)
+        return scandir(place)
+
+    monkeypatch.setattr(os, "scandir", late)
+    (state.sockets() / "socket").touch()
+    assert state.abandoned() == [lab_state / "runs/b" / scratch]
 
 
 def test_a_short_name_of_a_folder(lab_state: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -274,6 +274,20 @@ def test_a_guest_that_cannot_be_bound(
     assert (guest.names(), host.domains) == ([], {})
 
 
+def test_cpus_that_another_guest_has_taken(
+    host: FakeHost, deadline: Deadline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it was down, as for a restart by GRUB."""
+    monkeypatch.setattr(machine, "host_nodes", lambda *_: nodes(6))
+    made = launch.up(request().model_copy(update={"pin": "0=5,1=4,2=2,3=1"}), host.real(), deadline)
+    host.pinned = {2, 8, 20}
+    with pytest.raises(HostError, match=r"bound to another guest while it was down \(2, 8\)"):
+        start.start(made, deadline)
+    host.pinned = {20}
+    host.domains.clear()
+    start.start(made, deadline)
+
+
 @pytest.mark.parametrize(("count", "bound"), [(4, True), (3, False)])
 def test_under_kvm_auto_binds_where_the_host_suffices(
     host: FakeHost, deadline: Deadline, monkeypatch: pytest.MonkeyPatch, count: int, bound: bool

@@ -188,6 +188,33 @@ def test_a_lack_is_not_kept(
 
 
 @pytest.mark.parametrize(
+    "script",
+    [
+        f"{VERSION}echo 'cannot set up guest memory: Cannot allocate memory' >&2; exit 1",
+        f"{VERSION}echo 'ioctl(KVM_CREATE_VM) failed: 16 Device or resource busy' >&2; exit 1",
+        f"{VERSION}kill -9 $$",
+    ],
+)
+def test_what_passes_is_not_kept(script: str, kernel: Path, program: Program, deadline: Deadline) -> None:
+    program("qemu-system-x86_64", script)
+    assert accelerator.choose("auto", kernel, deadline).accel is Accel.TCG
+    assert not accelerator.virtual_clock(kernel, deadline).works
+    program("qemu-system-x86_64", WORKS)
+    assert accelerator.choose("auto", kernel, deadline).accel is Accel.KVM
+    assert accelerator.virtual_clock(kernel, deadline).works
+
+
+def test_a_busybox_with_shared_libraries(
+    kernel: Path, program: Program, tmp_path: Path, deadline: Deadline
+) -> None:
+    """The kernel would panic for want of them, with any accelerator."""
+    program("qemu-system-x86_64", WORKS)
+    (tmp_path / "bin/busybox").write_bytes(Path(sys.executable).read_bytes()[:8192])
+    with pytest.raises(HostError, match="install busybox-static"):
+        accelerator.choose("auto", kernel, deadline)
+
+
+@pytest.mark.parametrize(
     ("device", "reason"),
     [("none", "there is no /dev/kvm"), ("closed", "/dev/kvm may not be opened: join the group kvm")],
 )

@@ -8,7 +8,9 @@ import hashlib
 import lzma
 import re
 import shutil
+import socket
 import subprocess
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -611,6 +613,71 @@ def test_a_truncated_tarball_is_downloaded_again(
     assert source.tree(kernel, Deadline.after(60), fetch=False) is None
     assert source.tree(kernel, Deadline.after(60), fetch=True) == whole
     assert "is damaged: it is downloaded again" in caplog.text
+
+
+def commit(place: Path, name: str, content: bytes) -> str:
+    """The id of a new commit that adds this file."""
+    (place / name).write_bytes(content)
+    for words in (["add", "-A"], ["-c", "user.name=x", "-c", "user.email=x@x", "commit", "-qm", name]):
+        subprocess.run(["git", "-C", place, *words], check=True)
+    return source.git(place, ["rev-parse", "HEAD"], Deadline.after(60)).stdout.strip()
+
+
+def test_what_a_url_has_got_since(linux: Path, lab_state: Path) -> None:
+    """A tag or a commit that the clone lacks is fetched, and without `fetch` is not here yet."""
+    url, deadline = linux.as_uri(), Deadline.after(60)
+    first = from_source(git=recipe.Git(url=url, rev="v3.19"))
+    assert source.tree(first, deadline, fetch=True)
+    fix = commit(linux, "fix", b"fix\n")
+    subprocess.run(["git", "-C", linux, "tag", "v3.19.1"], check=True)
+    later = from_source(git=recipe.Git(url=url, rev="v3.19.1"))
+    tree = source.tree(first, deadline, fetch=False)
+    assert tree
+    assert source.commit_patch(tree, fix, first, deadline, reverse=False, fetch=False) is None
+    assert source.tree(later, deadline, fetch=False) is None
+    patch = source.commit_patch(tree, fix, first, deadline, reverse=False, fetch=True)
+    assert patch
+    assert "+fix" in patch.text
+    assert source.tree(later, deadline, fetch=True)
+    with pytest.raises(InputError, match="has no commit v9"):
+        source.tree(from_source(git=recipe.Git(url=url, rev="v9")), deadline, fetch=True)
+
+
+def test_a_commit_that_is_not_utf8(linux: Path, lab_state: Path) -> None:
+    old = commit(linux, "old", b"/* J\xf6rg */\n")
+    kernel = from_source(git=recipe.Git(url=str(linux), rev="v3.19"))
+    tree = source.tree(kernel, Deadline.after(60), fetch=True)
+    assert tree
+    with pytest.raises(InputError, match=f"commit {old}: has lines that are not UTF-8"):
+        source.commit_patch(tree, old, kernel, Deadline.after(60), reverse=False, fetch=True)
+
+
+@pytest.mark.parametrize(
+    ("answer", "line"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf", "the connection ended after 4 of 9 bytes"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n9\r\nhalf", "IncompleteRead"),
+        (b"", "closed connection without response"),
+        (b"HTTP/1.1 404 Not Found\r\n\r\n", "Not Found"),
+    ],
+)
+def test_a_download_that_breaks_off(lab_state: Path, answer: bytes, line: str) -> None:
+    """It is no wrong checksum: the pool tries it again."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with server.accept()[0] as connection:
+                connection.recv(1000)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/linux.tar"
+        kernel = from_source(tarball=recipe.Tarball(url=url, sha256="0" * 64))
+        with pytest.raises(HostError, match=f"{url}: .*{line}"):
+            source.tree(kernel, Deadline.after(60), fetch=True)
+        thread.join()
+    assert not list((lab_state / "downloads").iterdir())
 
 
 @pytest.mark.parametrize("damage", [b"", b"\0" * 20, b"\xff\xfe"])

@@ -161,6 +161,24 @@ def test_names_that_lead_nowhere(kernels: Callable[..., Path]) -> None:
         recipe.patch_set("more", "6.1", kernel)
 
 
+@pytest.mark.parametrize("file", ["config/lean.config", "patches/set/6.1/1.patch"])
+def test_a_file_that_is_not_utf8(kernels: Callable[..., Path], file: str) -> None:
+    files = {
+        "k.yml": 'description: k\nsource: {debian-source: "6.1"}\nconfig: [lean]\napply: [set]\n',
+        "config/lean.config": "",
+        "patches/set/6.1/1.patch": GOOD,
+    }
+    (kernels(**files) / "kernels" / file).write_bytes(b"# J\xf6rg\n")
+    kernel = recipe.load("k")
+
+    def read() -> None:
+        recipe.fragments(kernel)
+        recipe.patch_set("set", "6.1", kernel)
+
+    with pytest.raises(InputError, match=rf"{Path(file).name}: is not UTF-8 at byte 3"):
+        read()
+
+
 def test_header() -> None:
     header = kernel_patch.header(GOOD, "a.patch")
     assert (header.subject, header.set, header.mirrors) == ("mm: do less", "less", "0123456789ab (undoes it)")

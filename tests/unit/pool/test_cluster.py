@@ -104,6 +104,8 @@ def test_variables_of_a_host(lab_state: Path) -> None:
         cluster.target(HERE, "far", {"lab_state": "{{ home }}/x"})
     with pytest.raises(InputError, match="begins with -"):
         cluster.target(HERE, "far", {"ansible_host": "-oProxyCommand=x"})
+    with pytest.raises(InputError, match=r"host far: ansible_ssh_common_args: No closing quotation"):
+        cluster.target(HERE, "far", {"ansible_ssh_common_args": "-i /home/o'neil/key"})
 
 
 def test_hosts_of_an_inventory(tmp_path: Path) -> None:
@@ -390,6 +392,23 @@ def test_connections(program: Program, monkeypatch: pytest.MonkeyPatch, tmp_path
         assert not answers(pool.address, another(tmp_path))
         assert answers(pool.address, (pool.certificate, pool.key))
     assert not process.lives
+
+
+def test_a_full_disk_ends_no_connection(
+    program: Program, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program("ssh", FAR)
+    monkeypatch.setenv("FAR_GREETING", str(tmp_path / "greeting"))
+    write, full = state.write, [OSError(28, "No space left on device")] * 3
+
+    def sometimes(path: Path, text: str) -> None:
+        if path == cluster.record() and cluster.read() and full:
+            raise full.pop()
+        write(path, text)
+
+    monkeypatch.setattr(state, "write", sometimes)
+    with serving([Target(name="far", ssh=("far",))], monkeypatch):
+        wait_for(lambda now: not full and now.connections[0].state is State.UP)
 
 
 def test_a_port_that_is_taken(program: Program, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
