@@ -82,7 +82,7 @@ LAB = (
 """lab.py with another shift."""
 ONCE = (
     "from numalab.analysis import verdict; from numalab.cli.main import main;"
-    " verdict.busy = lambda run: ''; main()"
+    " verdict.busy = lambda *_: ''; main()"
 )
 """lab.py without a second run of a boot from which others took the processors: here that is on purpose."""
 VERDICTS = (0, 1, 3)

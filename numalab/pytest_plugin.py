@@ -86,13 +86,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--lab-huge-pages",
-        type=_usage(parse_size),
+        type=_usage(_page),
         metavar="SIZE",
         help="memory of guests of cases from huge pages of the host: 2M, 1G",
     )
     group.addoption(
         "--lab-builds",
-        type=int,
+        type=_usage(_builds),
         metavar="N",
         default=1,
         help="builds of each kernel that differ in layout only, as of lab.py run",
@@ -161,6 +161,19 @@ def _usage(parse: Callable[[str], Any]) -> Callable[[str], Any]:
             raise argparse.ArgumentTypeError(str(error)) from error
 
     return parsed
+
+
+def _page(text: str) -> int:
+    size = parse_size(text)
+    if not size:
+        raise ValueError(f"{text!r}: must be more than nothing")
+    return size
+
+
+def _builds(text: str) -> int:
+    if not (text.isdecimal() and int(text) > 0):
+        raise ValueError(f"{text!r} is no number of builds: 1 or more")
+    return int(text)
 
 
 def _boots(text: str) -> int | str:

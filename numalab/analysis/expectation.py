@@ -408,14 +408,18 @@ def _effect_text(observed: Effect, expected: Expectation, alpha: float, *, odds:
     )
 
 
+def boots_range(fewest: int, most: int) -> str:
+    """Finding.boots_range in words."""
+    needed = f"{fewest} to {most}" if fewest < most else str(most)
+    return needed + " or more" * (most == effect.MOST_BOOTS)
+
+
 def _outlook(observed: Effect, expected: Expectation, numbers: Mapping[str, Any]) -> str:
     """In words, `detectable` and `boots_range` of a finding that cannot be told."""
     power = f"{100 * effect.POWER:.0f} %"
     text = f"so many boots that scatter so hold in {power} at a true factor of {numbers['detectable']:.3g}"
     if numbers["boots_range"] is None:
         return text
-    fewest, most = numbers["boots_range"]
-    needed = f"{fewest} to {most}" if fewest < most else str(most)
-    needed += " or more" * (most == effect.MOST_BOOTS)
+    needed = boots_range(*numbers["boots_range"])
     outcome = "hold" if _towards(observed, expected) >= math.log(expected.asked) else "deny it"
     return f"{text}; if the effect is as estimated, {needed} of each kernel {outcome} in {power}"

@@ -25,7 +25,7 @@ from numalab.analysis.calibration import Calibration, inside
 from numalab.analysis.effect import LEAST_BOOTS, LEAST_ON_HOST, too_few
 from numalab.core.errors import InputError
 from numalab.model import order
-from numalab.model.case import Arm, CaseSize, Expectation, Place
+from numalab.model.case import Arm, Case, CaseSize, Expectation, Place
 from numalab.model.run import SHUFFLED, PhaseResult, Run
 from numalab.model.values import jsonable
 from numalab.model.verdict import Answer, Finding, Grade, Verdict
@@ -91,8 +91,8 @@ def verdict(
         topology=spec.topology_name,
         accel=spec.accel.value,
         clock=spec.clock,
-        before=(named[Arm.BEFORE] or [place.case.before])[0],
-        after=(named[Arm.AFTER] or [place.case.after])[0],
+        before=_name(named, Arm.BEFORE, place.case),
+        after=_name(named, Arm.AFTER, place.case),
         boots=(len(sides[Arm.BEFORE]), len(sides[Arm.AFTER])),
         answer=(answer := overall(findings)),
         grade=_grade(answer, findings),
@@ -339,16 +339,29 @@ def _measured(expected: Expectation, sides: Sides) -> expectation.MeasuredExpect
     )
 
 
-def busy(run: Run) -> str:
+UNKNOWN = "a kernel without a run"
+"""The name of a kernel that no run tells: an experiment ended before its first boot."""
+
+
+def _name(named: Mapping[Arm, Sequence[str]], arm: Arm, case: Case) -> str:
+    """The kernel of an arm. One that has no run yet is the case's own where the other arm's is."""
+    own = {Arm.BEFORE: case.before, Arm.AFTER: case.after}
+    if named[arm]:
+        return named[arm][0]
+    return own[arm] if all(names[0] == own[other] for other, names in named.items() if names) else UNKNOWN
+
+
+def busy(run: Run, release: str) -> str:
     """Why a boot should be taken again: other programs took more than KEPT of the processor time that its
-    guest asked for in a phase that decides. '' for no reason, and where that is not known.
+    guest asked for in a phase that decides on this release, the kernel's "after" ('': on any). '' for no
+    reason, and where that is not known.
 
     It looks at nothing that the guest counted. But what the host does for the guest outside of QEMU, such as
     writing back its disks, is work of other programs too.
     """
     if run.virtual or run.error or run.place is None:
         return ""
-    phases = [expected.phase for expected in expectation.deciding(run.place.case, run.release, [run])]
+    phases = [expected.phase for expected in expectation.deciding(run.place.case, release, [run])]
     deciding = [
         one
         for one in run.measured

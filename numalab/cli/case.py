@@ -197,6 +197,7 @@ def run(
         typer.Option(
             "--profile",
             metavar="HZ",
+            min=0,
             help="take call graphs. On the virtual clock QEMU counts instructions instead, which costs a"
             " phase nothing; else sampling costs time, so judge no times by such a run",
         ),
@@ -479,7 +480,7 @@ def verdict(
     for group in hosts:
         if len(hosts) > 1:
             echo(f"hypervisor {compatibility.hypervisor(group)}:")
-            if {run.place.arm for run in group if run.place} != set(Arm):
+            if {run.place.arm for run in group if run.place and not run.error} != set(Arm):
                 echo("  no verdict: it has boots of one side only")
                 continue
         judged = judging.verdicts(group, force=force)

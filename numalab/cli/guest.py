@@ -106,7 +106,10 @@ def up(
     ] = "auto",
     image_name: Annotated[str, typer.Option("--image", metavar="I", help="name in images/")] = "debian12",
     ssh_port: Annotated[
-        int | None, typer.Option("--ssh-port", metavar="P", help="loopback port for SSH; default: a free one")
+        int | None,
+        typer.Option(
+            "--ssh-port", metavar="P", min=1, max=65535, help="loopback port for SSH; default: a free one"
+        ),
     ] = None,
     network: Annotated[
         bool,

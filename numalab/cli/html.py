@@ -65,12 +65,14 @@ def verdicts(runs: Sequence[Run], *, force: bool) -> list[Verdict]:
     for run in runs:
         if run.place:
             experiments.setdefault(run.place.experiment, []).append(run)
-    both = [
-        members
-        for whole in experiments.values()
-        for members in ([whole] if force else compatibility.by_hypervisor(whole))
-        if {run.place.arm for run in members if run.place} == set(Arm)
-    ]
+    both = []
+    for whole in experiments.values():
+        hosts = [whole] if force else compatibility.by_hypervisor(whole)
+        for members in hosts:
+            # On one of several hypervisors broken boots alone are no side.
+            counted = [run for run in members if not (run.error and len(hosts) > 1)]
+            if {run.place.arm for run in counted if run.place} == set(Arm):
+                both.append(members)
     return [
         judging.among_others(one, members)
         for members in both

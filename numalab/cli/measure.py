@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 
 def measure(
+    context: typer.Context,
     workload: Annotated[str, typer.Argument(metavar="WORKLOAD", help="name in testcases/workloads/")],
     on: Annotated[
         str | None,
@@ -78,8 +79,8 @@ def measure(
 
     which = SizeClass(one_of(SizeClass, "--size", size))
     runner.check(workload, which)
-    if on and (ready or prepared_disks):
-        raise InputError(f"{'--ready' if ready else '--prepared-disks'}: guest {on} is up already")
+    if on and (idle := _given(context)):
+        raise InputError(f"{', '.join(idle)}: guest {on} is up already, and is what it is")
     if ready and prepared_disks:  # before hours of preparing
         raise InputError("--ready: not with --prepared-disks: a state has its own disks")
     if on:
@@ -104,6 +105,19 @@ def measure(
         )
     echo(text.summary(result))
     echo(f"all of it: {folder}")
+
+
+def _given(context: typer.Context) -> list[str]:
+    """The options on the command line that are about the machine."""
+    about_run = ("workload", "on", "size")
+    return [
+        option.opts[0]
+        for option in context.command.params
+        if option.name not in about_run
+        and option.name
+        and (source := context.get_parameter_source(option.name)) is not None
+        and source.name == "COMMANDLINE"
+    ]
 
 
 def _measure_in(

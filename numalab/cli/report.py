@@ -17,6 +17,7 @@ import typer
 
 from numalab.cli.terminal import echo
 from numalab.core.errors import InputError
+from numalab.core.log import note
 
 if TYPE_CHECKING:
     from numalab.model.run import Run
@@ -84,13 +85,20 @@ def compare(
         raise InputError(
             "compare: which runs? Give runs, an experiment or a case; lab.py runs shows what there is"
         )
+    if form is Format.CSV and with_published:
+        raise InputError("--published: not with --format csv, which has the runs' values alone")
     runs = [record.summary(folder) for folder in run_index.choose(words, size=size, topology=topology)]
     # Runs of several hypervisors are set side by side on each by itself, unless all are forced together.
     hosts = [runs] if force else compatibility.by_hypervisor(runs)
     names = [compatibility.hypervisor(group) if len(hosts) > 1 else "" for group in hosts]
     forced = [unlike(group, force=force) for group in hosts]
+    comparison.check_baseline(hosts, baseline)
     documents = []
     for group, name, different in zip(hosts, names, forced, strict=True):
+        if len(hosts) > 1 and all(run.error for run in group):
+            for line in notes(group, different):
+                note(f"hypervisor {name}: {line}")
+            continue
         columns = comparison.columns(group, baseline)
         references = mirrored(group) if with_published else {}
         beside = replication.beside(references, columns, comparison.before(columns))
@@ -112,9 +120,11 @@ def compare(
                 export.comparison(columns, runs=group, forced=different, published=beside, verdicts=judged)
             )
             documents.append(json.dumps({"hypervisor": name, **compared} if name else compared, indent=1))
+    if not documents and form is not Format.CSV:
+        raise InputError(f"nothing to compare: all {len(runs)} runs broke")
     if form is Format.CSV:
         echo(export.to_csv(hosts, names), nl=False)
-    elif form is Format.JSON and len(hosts) > 1:
+    elif form is Format.JSON and len(documents) > 1:
         echo(f"[{', '.join(documents)}]")
     else:
         echo(

@@ -36,7 +36,7 @@ from numalab.measure import call_paths, kernel_facts, programs
 from numalab.model import catalog, verification
 from numalab.model.case import Place
 from numalab.model.run import INSTRUCTIONS, PhaseResult, Run
-from numalab.model.values import Clock, Phase, SizeClass, Value, check_name, first_line, jsonable
+from numalab.model.values import MOST_NAME, Clock, Phase, SizeClass, Value, check_name, first_line, jsonable
 from numalab.runs import counters, record
 from numalab.runs.compatibility import HEADER
 
@@ -206,9 +206,12 @@ def run(
 
 
 def _run_id(workload: str, guest: Guest) -> str:
-    """A new run's id, which names a folder. That of a topology or kernel given as a path is its path."""
+    """A new run's id, which names a folder. A topology or kernel given as a path goes by its file's name."""
     spec = guest.record.spec
-    words = (state.stamp(), workload, spec.topology_name, spec.boot.name, os.getpid(), secrets.token_hex(4))
+    short = [
+        Path(name).name.removesuffix(".yml")[:MOST_NAME] for name in (spec.topology_name, spec.boot.name)
+    ]
+    words = (state.stamp(), workload, *short, os.getpid(), secrets.token_hex(4))
     return re.sub(r"[^A-Za-z0-9._-]", "_", "-".join(map(str, words)))
 
 

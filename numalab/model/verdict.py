@@ -14,8 +14,8 @@ expectations."""
 
 
 def percent(confidence: float) -> str:
-    """A level of confidence in words: 95 %, 98.3 %."""
-    return f"{100 * confidence:.3g} %"
+    """A level of confidence in words: 95 %, 98.3 %, 99.981 %; the error has two digits."""
+    return f"{100 - float(f'{100 * (1 - confidence):.2g}'):.10g} %"
 
 
 class Answer(StrEnum):

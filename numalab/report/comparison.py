@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from enum import StrEnum
 from typing import TypeVar
@@ -74,7 +74,7 @@ def columns(runs: Sequence[Run], baseline: str | None = None) -> Columns:
     """Unbroken runs by kernel: "before" first, then in boot order. A kernel in both arms (A against A) gets a
     column for each.
 
-    `baseline` is put first. InputError when it is no column, or when there is no run.
+    `baseline` is put first where it is a column (check_baseline). InputError when there is no run.
     """
     whole = sorted(
         (run for run in runs if not run.error),
@@ -95,14 +95,20 @@ def columns(runs: Sequence[Run], baseline: str | None = None) -> Columns:
         by_heading.setdefault(
             f"{name}-{run.place.arm}" if run.place and len(arms[name]) > 1 else name, []
         ).append(run)
-    if baseline is not None:
-        if baseline not in by_heading:
-            raise InputError(
-                f"baseline {baseline}: there is no run of it; there are {', '.join(by_heading)}",
-                field="baseline",
-            )
+    if baseline in by_heading:
         by_heading = {baseline: by_heading[baseline], **by_heading}
     return {name: tuple(boots) for name, boots in by_heading.items()}
+
+
+def check_baseline(groups: Iterable[Sequence[Run]], baseline: str | None) -> None:
+    """InputError when it is a column of none of these groups of runs, each of which is compared by itself."""
+    known = dict.fromkeys(
+        name for runs in groups if any(not run.error for run in runs) for name in columns(runs)
+    )
+    if baseline is not None and known and baseline not in known:
+        raise InputError(
+            f"baseline {baseline}: there is no run of it; there are {', '.join(known)}", field="baseline"
+        )
 
 
 def before(by_heading: Columns) -> str:

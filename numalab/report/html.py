@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from plotly.offline import get_plotlyjs
 
+from numalab.analysis import expectation
 from numalab.core import paths, state
 from numalab.core.errors import InputError
 from numalab.kernel import patch as kernel_patch
@@ -196,6 +198,7 @@ def environment() -> Environment:
         "expected_change": sections.expected_change,
         "deciding": sections.deciding,
         "middle": middle,
+        "boots_range": lambda both: expectation.boots_range(*both),
     }
     return env
 
@@ -209,9 +212,16 @@ def render(page_sections: Sequence[Section], made: str) -> str:
     )
 
 
-def middle(values: Sequence[float]) -> float | None:
-    """The mean of the boots' values; None without any."""
-    return charts.mean(values).mean if values else None
+def middle(values: Sequence[float], odds: bool = False) -> float | None:
+    """The mean of the boots' values that goes with a finding's ratio: the geometric one, of percentages by
+    their odds; the arithmetic one where those are not finite. None without values."""
+    if not values:
+        return None
+    parts = [value / (100 - value) if value < 100 else 0.0 for value in values] if odds else values
+    if min(parts) <= 0:
+        return charts.mean(values).mean
+    mean = statistics.geometric_mean(parts)
+    return 100 * mean / (1 + mean) if odds else mean
 
 
 def static(name: str) -> str:

@@ -120,7 +120,7 @@ def every_metric(boots: MeasuredBoots, expected: Iterable[tuple[str, str]], *, t
         (JUDGED, [(name, (pattern,)) for name, pattern in expected])
     ]
     wanted += [(title, [(name, ran) for name in names]) for title, names in _groups(boots)]
-    groups, absent, zero = [], [], []
+    groups, absent, zero = [], list[tuple[str, tuple[str, ...]]](), []
     drawn: set[tuple[str, tuple[str, ...]]] = set()
     for title, members in wanted:
         plots = []
@@ -128,7 +128,7 @@ def every_metric(boots: MeasuredBoots, expected: Iterable[tuple[str, str]], *, t
             values = {pattern: _values(boots, name, pattern) for pattern in patterns}
             every = [value for by in values.values() for points in by.values() for _, value in points]
             if not every:
-                absent.append(name)
+                absent.append((name, patterns))
             elif not any(every) and title != JUDGED:
                 zero.append(name)
             elif (name, patterns) not in drawn:
@@ -144,7 +144,13 @@ def every_metric(boots: MeasuredBoots, expected: Iterable[tuple[str, str]], *, t
                 )
         groups.append(_group(title, plots))
     return Gallery(
-        groups=[group for group in groups if group.plots], absent=unique(absent), zero=unique(zero)
+        groups=[group for group in groups if group.plots],
+        # A judged one may be drawn for other phases than its own.
+        absent=unique(
+            name if name not in {one for one, _ in drawn} else f"{name} ({', '.join(patterns)})"
+            for name, patterns in absent
+        ),
+        zero=unique(zero),
     )
 
 

@@ -107,9 +107,11 @@ def build(boots: Sequence[MeasuredBoot], verdicts: Sequence[Verdict], known: Kno
     by_id = {boot.run.id: boot for boot in boots}
     runs = [boot.run for boot in boots]
     several = known.apart and len(compatibility.by_hypervisor(runs)) > 1
+    groups = together(runs, apart=known.apart)
+    comparison.check_baseline(groups, known.baseline)
     return [
         _section(f"s{index}", [by_id[run.id] for run in group], verdicts, known, several=several)
-        for index, group in enumerate(together(runs, apart=known.apart), 1)
+        for index, group in enumerate(groups, 1)
     ]
 
 

@@ -17,7 +17,7 @@ from numalab.model.case import Arm, Case, CaseSize, Cost, Direction, Expectation
 from numalab.model.run import Memory, PhaseResult, Run
 from numalab.model.topology import Topology
 from numalab.model.values import Accel, Clock, Phase, SizeClass
-from numalab.model.verdict import Answer, Grade
+from numalab.model.verdict import Answer, Grade, percent
 from numalab.report import text
 from tests.unit.makers import BOOT, on_virtual_clock, record_of, spec
 
@@ -287,7 +287,35 @@ def test_when_a_boot_is_taken_again(share: float | None, phase: int, virtual: bo
     phases.append(other)
     phases[phase] = phases[phase].model_copy(update={"host_kept": share})
     run = run.model_copy(update={"phases": tuple(phases)})
-    assert verdict.busy(on_virtual_clock(run) if virtual else run) == expected
+    assert verdict.busy(on_virtual_clock(run) if virtual else run, "") == expected
+    old = case(FALLING.model_copy(update={"releases": "3.*"}))
+    assert run.place
+    elsewhere = run.model_copy(update={"place": run.place.model_copy(update={"case": old})})
+    assert verdict.busy(elsewhere, "6.1.0") == "", "it decides nothing on the kernel after"
+
+
+@pytest.mark.parametrize(("kernel", "name"), [("6.1", "6.1-x-before"), ("6.12", "a kernel without a run")])
+def test_an_experiment_that_ended_before_its_first_boot_before(kernel: str, name: str) -> None:
+    """The case's kernel goes with the case's; with another one after, nobody knows which was to come."""
+    run = experiment((), FEW[:1])[0]
+    named = run.guest.spec.boot.model_copy(update={"name": kernel})
+    spec = run.guest.spec.model_copy(update={"boot": named})
+    judged = verdict.verdict([run.model_copy(update={"guest": run.guest.model_copy(update={"spec": spec})})])
+    assert (judged.before, judged.after) == (name, kernel)
+
+
+@pytest.mark.parametrize(
+    ("error", "level"),
+    [
+        (0.05, "95 %"),
+        (0.05 / 3, "98.3 %"),
+        (0.001125 / 6, "99.981 %"),
+        (0.00703 / 44, "99.984 %"),
+        (1e-7, "99.99999 %"),
+    ],
+)
+def test_no_interval_is_certain(error: float, level: str) -> None:
+    assert percent(1 - error) == level
 
 
 def test_a_host_that_spoils_times_is_a_doubt_about_times() -> None:

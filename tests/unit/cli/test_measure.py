@@ -106,11 +106,21 @@ def test_on_prepared_disks(lab_py: LabPy, lab: Lab) -> None:
     assert lab.options == runner.Options(prepared=True)
 
 
-@pytest.mark.parametrize("word", ["--ready", "--prepared-disks"])
-def test_a_guest_that_is_up_has_begun(lab_py: LabPy, lab: Lab, word: str) -> None:
-    code, _, err = lab_py("measure", "xfsrepair", "--on", "g", word)
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--ready"],
+        ["--prepared-disks"],
+        ["--kernel", "6.12"],
+        ["--memory", "4G"],
+        ["--seed", "5"],
+        ["-t", "tiers"],
+    ],
+)
+def test_a_guest_that_is_up_has_begun(lab_py: LabPy, lab: Lab, words: list[str]) -> None:
+    code, _, err = lab_py("measure", "xfsrepair", "--on", "g", *words)
     assert code == 2
-    assert f"error: {word}: guest g is up already" in err
+    assert f"error: {words[0].replace('-t', '--topology')}: guest g is up already" in err
 
 
 def test_a_state_has_its_own_disks(lab_py: LabPy, lab: Lab) -> None:

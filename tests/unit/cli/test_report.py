@@ -318,3 +318,58 @@ def test_a_report_has_a_section_for_each_hypervisor(
     page = (tmp_path / "out" / "index.html").read_text()
     assert page.count('<section class="case"') == 2
     assert BIG in page
+
+
+def broken_elsewhere(six: list[Run]) -> None:
+    """One broken run of each kernel on another machine."""
+    for number, one in enumerate((six[0], six[1])):
+        keep(
+            one.model_copy(
+                update={"id": f"broken-{number}", "host": {"machine": "other"}, "error": "guest lost"}
+            )
+        )
+
+
+def test_broken_runs_of_another_hypervisor_judge_nothing(
+    six: list[Run], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(record, "read", record.summary)  # these runs have no raw snapshots
+    broken_elsewhere(six)
+    status, out, _ = lab(capsys, "verdict", "e1")
+    assert status == 0
+    assert "hypervisor other, tcg:\n  no verdict: it has boots of one side only" in out
+    status, out, err = lab(capsys, "compare", "e1")
+    assert status == 0
+    assert "hypervisor vm, EPYC, tcg\n" in out
+    assert "hypervisor other, tcg: not counted: broken-0: guest lost" in err
+    monkeypatch.undo()
+
+
+def test_all_runs_on_all_hypervisors_broke(six: list[Run], capsys: pytest.CaptureFixture[str]) -> None:
+    broken_elsewhere(six)
+    for one in six:
+        shutil.rmtree(state.folder("runs") / one.id)
+    keep(six[0].model_copy(update={"error": "guest lost"}))
+    status, out, err = lab(capsys, "compare", "e1")
+    assert (status, out) == (2, "")
+    assert "nothing to compare: all 3 runs broke" in err
+
+
+def test_a_csv_has_no_published_values(six: list[Run], capsys: pytest.CaptureFixture[str]) -> None:
+    message = bad(capsys, "compare", "e1", "--published", "--format", "csv")
+    assert message.startswith("--published: not with --format csv")
+
+
+def test_a_baseline_that_some_sections_have(
+    six: list[Run], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Each of several cases has its own kernel "before"."""
+    other = boot("6.1-nodirty-before", Arm.BEFORE, 7, 4000)
+    assert other.place
+    place = other.place.model_copy(update={"experiment": "e3", "case_name": "another"})
+    keep(other.model_copy(update={"place": place}))
+    out = tmp_path / "out"
+    good(capsys, "report", "e1", "e3", "--html", str(out), "--baseline", BEFORE)
+    assert (out / "index.html").exists()
+    message = bad(capsys, "report", "e1", "e3", "--html", str(out), "--baseline", "5.10")
+    assert message == f"--baseline 5.10: there is no run of it; there are {BEFORE}, 6.1, 6.1-nodirty-before"

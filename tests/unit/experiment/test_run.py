@@ -1009,6 +1009,20 @@ def test_thresholds_inside_the_spread_are_refused(plan: Plan, lab: Lab) -> None:
     conduct(plan.model_copy(update={"kernels": (plan.kernels[1],) * 2}), 3)
 
 
+def test_expectations_go_by_the_release_after(plan: Plan) -> None:
+    """Whichever arm boots first; by none where several kernels "after" differ in it."""
+    before, after = plan.kernels
+    third = after.model_copy(update={"name": "third"})
+    files = {
+        kernel.build_name: BootFiles(name=kernel.name, release=release)
+        for kernel, release in ((before, "3.19.0"), (after, "4.0.0"), (third, "4.1.0"))
+    }
+    assert plan.judged_release == "", "nothing is built yet"
+    built = plan.model_copy(update={"pinned": files})
+    assert built.judged_release == "4.0.0"
+    assert built.model_copy(update={"kernels": (before, after, third)}).judged_release == ""
+
+
 def test_thresholds_outside_the_spread_are_not(plan: Plan, lab: Lab) -> None:
     calibrated(lab, plan, [98_000, 98_100, 98_500])
     lab.values = CLEAR

@@ -809,10 +809,10 @@ def test_an_oops_in_the_last_moment_is_a_crash(status: int, deadline: Deadline) 
 
 def test_a_kernel_given_as_a_path_gives_a_run_a_name_for_a_folder(mine: FakeGuest) -> None:
     spec = mine.record.spec
-    boot = spec.boot.model_copy(update={"name": "/srv/linux nächste/a+b.yml"})
+    boot = spec.boot.model_copy(update={"name": f"/srv/linux nächste/{'a' * 150}/a+b.yml"})
     mine.record = mine.record.model_copy(update={"spec": spec.model_copy(update={"boot": boot})})
     run, _ = ran(mine)
-    assert "-_srv_linux_n_chste_a_b.yml-" in run.id
+    assert f"-{spec.topology_name}-a_b-" in run.id
 
 
 def test_what_the_kernel_said_before_is_not_of_this_run(mine: FakeGuest) -> None:

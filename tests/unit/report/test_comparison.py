@@ -100,7 +100,15 @@ def test_an_unknown_baseline_names_those_there_are() -> None:
         InputError,
         match=r"^baseline 5\.10: there is no run of it; there are 4\.0\.0-rc1-vanilla, .*, 3\.19\.0-vanilla$",
     ):
-        comparison.columns(seed_runs(), "5.10")
+        comparison.check_baseline([seed_runs()], "5.10")
+
+
+def test_a_baseline_of_one_of_several_groups() -> None:
+    """The others are as without one."""
+    runs = seed_runs()
+    groups = [[run for run in runs if run.kernel == kernel] for kernel in KERNELS]
+    comparison.check_baseline(groups, KERNELS[0])
+    assert comparison.columns(groups[1], KERNELS[0]) == comparison.columns(groups[1])
 
 
 # Gains.

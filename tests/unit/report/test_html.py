@@ -246,6 +246,21 @@ def test_counts_begin_with_the_phase(tmp_path: Path) -> None:
     assert cells[-1] == ["12.1", "500"]
 
 
+@pytest.mark.parametrize(
+    ("values", "odds", "mean"),
+    [
+        ((3.0, 2.0, 20000.0), False, 49.32),
+        ((50.0, 90.0), True, 75.0),
+        ((0.0, 4.0), False, 2.0),
+        ((100.0, 50.0), True, 75.0),
+        ((), False, None),
+    ],
+)
+def test_means_beside_a_ratio(values: Sequence[float], odds: bool, mean: float | None) -> None:
+    """Their ratio is the finding's, as far as there are geometric ones."""
+    assert html.middle(values, odds) == (mean if mean is None else pytest.approx(mean, rel=1e-4))
+
+
 def test_an_empty_report(tmp_path: Path) -> None:
     assert "0 runs" in html.write([], [], tmp_path / "out").read_text()
 

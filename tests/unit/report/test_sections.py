@@ -154,6 +154,14 @@ def test_absent_is_told_apart_from_zero() -> None:
     assert not {"NUMA pages migrated", "nr_vmscan_write"} & set(titles(section))
 
 
+def test_a_judged_one_that_is_drawn_for_another_phase() -> None:
+    """It is not "not measured": its own phase did not run."""
+    (section,) = build(boot(run("6.1", TOUCH, of=case("numa_pte_updates", phase="dd"))))
+    assert "NUMA base PTE updates" in titles(section)
+    assert "numa_pte_updates (dd)" in section.metrics.absent
+    assert "numa_pte_updates" not in section.metrics.absent
+
+
 def test_zero_is_drawn_where_it_is_judged() -> None:
     (section,) = build(boot(run("6.1", TOUCH, of=case("numa_pages_migrated"))))
     assert titles(section)[0] == "NUMA pages migrated"
