@@ -298,7 +298,8 @@ def _boot(name: str, rounds: int) -> int:
 def _gathered() -> list[Experiment]:
     """What is kept and what is stored here, which is kept too."""
     found = merged(read(BOOTS) if BOOTS.exists() else [], list(error_rates.experiments(stored())))
-    BOOTS.write_text(text(found))
+    state.write(BOOTS, text(found))
+    BOOTS.chmod(0o644)
     return found
 
 

@@ -78,3 +78,12 @@ def mkfs_xfs(options: str) -> str:
 def mkfs(filesystem: str) -> str:
     """What makes btrfs, ntfs or xfs of the disk that follows; nothing is discarded on one that was never written."""
     return {"btrfs": "mkfs.btrfs -q -f -K", "ntfs": "mkfs.ntfs -q -Q -F", "xfs": f"{mkfs_xfs('')} -q -K"}[filesystem]
+
+
+def mounted(filesystem: str, device: str, folder: str, *, mount: str = "mount") -> str:
+    """What makes a fresh file system on a disk and mounts it, in a guest too where an earlier run left one mounted.
+    `mount` is the command up to the disk."""
+    return (
+        f"{{ ! mountpoint -q {folder} || umount {folder}; }} && {mkfs(filesystem)} {device} && mkdir -p {folder} && "
+        f"{mount} {device} {folder}"
+    )

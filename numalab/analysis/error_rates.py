@@ -129,7 +129,7 @@ def deciding(runs: Sequence[Run]) -> tuple[Expectation, ...]:
         if run.place and run.place.arm is Arm.AFTER and kernel in (run.kernel, None)
     ]
     release = releases[0] if releases else ""
-    return expectation.deciding(places[0].case, release, runs) if places else ()
+    return expectation.deciding(places[0].case, {release}, runs) if places else ()
 
 
 def experiments(runs: Iterable[Run]) -> Iterator[Experiment]:

@@ -36,7 +36,7 @@ Not here: which runs count, and the answer of a case (verdict).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
 from typing import Any
@@ -85,14 +85,14 @@ def alone(
     return together([with_values(expectation, before, after, kind)], alpha)[0]
 
 
-def deciding(case: Case, release: str, runs: Sequence[Run]) -> tuple[Expectation, ...]:
-    """The case's expectations that decide for these runs: on this release ('': any), and by what is evidence
-    on their accelerator and clock."""
+def deciding(case: Case, releases: Collection[str], runs: Sequence[Run]) -> tuple[Expectation, ...]:
+    """The case's expectations that decide for these runs: on one of these releases ('': any), and by what is
+    evidence on their accelerator and clock."""
     return tuple(
         expected
         for expected in case.expect
         if expected.decides
-        and (not release or expected.applies(release))
+        and any(not release or expected.applies(release) for release in releases)
         and not metrics.no_evidence(expected.metric, expected.cost, runs)
     )
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import pairwise
 
@@ -351,17 +351,17 @@ def _name(named: Mapping[Arm, Sequence[str]], arm: Arm, case: Case) -> str:
     return own[arm] if all(names[0] == own[other] for other, names in named.items() if names) else UNKNOWN
 
 
-def busy(run: Run, release: str) -> str:
+def busy(run: Run, releases: Collection[str]) -> str:
     """Why a boot should be taken again: other programs took more than KEPT of the processor time that its
-    guest asked for in a phase that decides on this release, the kernel's "after" ('': on any). '' for no
-    reason, and where that is not known.
+    guest asked for in a phase that decides on one of these releases, of the kernels "after" ('': any). ''
+    for no reason, and where that is not known.
 
     It looks at nothing that the guest counted. But what the host does for the guest outside of QEMU, such as
     writing back its disks, is work of other programs too.
     """
     if run.virtual or run.error or run.place is None:
         return ""
-    phases = [expected.phase for expected in expectation.deciding(run.place.case, release, [run])]
+    phases = [expected.phase for expected in expectation.deciding(run.place.case, releases, [run])]
     deciding = [
         one
         for one in run.measured
@@ -539,7 +539,7 @@ def _about_thresholds(run: Run, sides: Sides, known: Calibration | None) -> list
     assert run.place is not None
     fewest = min(map(len, sides.values()))
     release, runs = _judged_by(sides)
-    deciding = expectation.deciding(run.place.case, release, runs)
+    deciding = expectation.deciding(run.place.case, {release}, runs)
     if known is None:
         return ["not calibrated on this machine: how far A is from A is not known (lab.py calibrate)"]
     return [

@@ -469,7 +469,6 @@ def verdict(
 ) -> None:
     """Judge stored runs again. Runs of several hypervisors are judged on each by itself."""
     from numalab.experiment import judging
-    from numalab.model.case import Arm
     from numalab.report import text as report_text
     from numalab.runs import compatibility, record
     from numalab.runs import index as run_index
@@ -480,8 +479,11 @@ def verdict(
     for group in hosts:
         if len(hosts) > 1:
             echo(f"hypervisor {compatibility.hypervisor(group)}:")
-            if {run.place.arm for run in group if run.place and not run.error} != set(Arm):
-                echo("  no verdict: it has boots of one side only")
+            if not judging.both_sides(group, several=True):
+                echo("  no verdict: not both sides have a boot that counts")
+                for run in group:
+                    if run.error:
+                        echo(f"  not counted: {run.id}: {run.error}")
                 continue
         judged = judging.verdicts(group, force=force)
         verdicts += judged
@@ -490,7 +492,8 @@ def verdict(
     if not verdicts:
         raise InputError(
             'there is no run of a kernel "after" among these: a verdict needs both sides of an experiment'
-            + " on one hypervisor" * (len(hosts) > 1)
+            if len(hosts) == 1
+            else "no hypervisor has both sides of an experiment: a verdict needs boots of both that count"
         )
     for name in dict.fromkeys(run.place.experiment for run in chosen if run.place):
         own = [run for run in chosen if run.place and run.place.experiment == name]

@@ -58,7 +58,6 @@ def verdicts(runs: Sequence[Run], *, force: bool) -> list[Verdict]:
     """The verdicts of each experiment that has runs of both arms, in order; other experiments have none. On
     each hypervisor by itself, unless they are forced together."""
     from numalab.experiment import judging
-    from numalab.model.case import Arm
     from numalab.runs import compatibility
 
     experiments: dict[str, list[Run]] = {}
@@ -68,11 +67,7 @@ def verdicts(runs: Sequence[Run], *, force: bool) -> list[Verdict]:
     both = []
     for whole in experiments.values():
         hosts = [whole] if force else compatibility.by_hypervisor(whole)
-        for members in hosts:
-            # On one of several hypervisors broken boots alone are no side.
-            counted = [run for run in members if not (run.error and len(hosts) > 1)]
-            if {run.place.arm for run in counted if run.place} == set(Arm):
-                both.append(members)
+        both += [members for members in hosts if judging.both_sides(members, several=len(hosts) > 1)]
     return [
         judging.among_others(one, members)
         for members in both

@@ -108,7 +108,7 @@ def compare(
         if form is Format.TEXT:
             documents.append(plain(columns, above, beside, references))
             continue
-        judged, doubts = verdicts(group, force=force)
+        judged, doubts = verdicts(group, force=force, several=len(hosts) > 1)
         if form is Format.MAIL:
             documents.append(
                 mail.compose(
@@ -120,11 +120,11 @@ def compare(
                 export.comparison(columns, runs=group, forced=different, published=beside, verdicts=judged)
             )
             documents.append(json.dumps({"hypervisor": name, **compared} if name else compared, indent=1))
-    if not documents and form is not Format.CSV:
+    if all(run.error for run in runs):
         raise InputError(f"nothing to compare: all {len(runs)} runs broke")
     if form is Format.CSV:
         echo(export.to_csv(hosts, names), nl=False)
-    elif form is Format.JSON and len(documents) > 1:
+    elif form is Format.JSON and len(hosts) > 1:
         echo(f"[{', '.join(documents)}]")
     else:
         echo(
@@ -163,13 +163,12 @@ def mirrored(runs: Sequence[Run]) -> dict[str, Published]:
     return {name: reference.load(name) for name in names}
 
 
-def verdicts(runs: Sequence[Run], *, force: bool) -> tuple[tuple[Verdict, ...], list[str]]:
-    """The verdicts of a case when its runs have both arms, and otherwise why there is none."""
+def verdicts(runs: Sequence[Run], *, force: bool, several: bool) -> tuple[tuple[Verdict, ...], list[str]]:
+    """The verdicts of a case when its runs have both arms, and otherwise why there is none. `several`: they
+    are those on one of several hypervisors."""
     from numalab.experiment import judging
-    from numalab.model.case import Arm
 
-    arms = {run.place.arm if run.place else None for run in runs}
-    if arms != set(Arm):
+    if not all(run.place for run in runs) or not judging.both_sides(runs, several=several):
         return (), []
     try:
         judged = judging.verdicts(runs, force=force)

@@ -370,7 +370,11 @@ def _entries(place: Path, below: int) -> Iterator[Path]:
         return
     for entry in entries:
         yield place / entry.name
-        if below and entry.is_dir():
+        try:
+            folder = below and entry.is_dir()
+        except OSError:  # a link to itself, say
+            continue
+        if folder:
             yield from _entries(place / entry.name, below - 1)
 
 

@@ -72,6 +72,11 @@ def _doubted(judged: Verdict, doubts: Sequence[str]) -> Verdict:
     return judged.model_copy(update={"doubts": (*judged.doubts, *doubts)})
 
 
+def both_sides(runs: Sequence[Run], *, several: bool) -> bool:
+    """Whether runs have both arms. On one of several hypervisors broken runs alone are no side."""
+    return {run.place.arm for run in runs if run.place and not (run.error and several)} == set(Arm)
+
+
 def among_others(judged: Verdict, runs: Sequence[Run]) -> Verdict:
     """The verdict, with a doubt when there are more experiments of the same case, machine and kernels, and
     one when no other of them denies the effect as well by boots: experiments from the same ready states share

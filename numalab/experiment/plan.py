@@ -84,16 +84,12 @@ class Plan(Value):
         return kernel.model_copy(update={"layout": 1 + turn % self.builds}) if self.builds > 1 else kernel
 
     @property
-    def judged_release(self) -> str:
-        """The release by which expectations apply, that of the kernels "after"; '' where they have several,
-        and before they are built."""
-        after = {
-            self.laid_out(kernel, turn).build_name
-            for turn in range(self.builds)
-            for kernel in self.kernels[1:]
-        }
-        releases = {self.pinned[name].release if name in self.pinned else "" for name in after}
-        return releases.pop() if len(releases) == 1 else ""
+    def judged_releases(self) -> set[str]:
+        """The releases by which expectations apply, those of the kernels "after"; '' for one that is not
+        known."""
+        turns = range(self.builds)
+        after = {self.laid_out(kernel, turn).build_name for kernel in self.kernels[1:] for turn in turns}
+        return {self.pinned[name].release if name in self.pinned else "" for name in after} or {""}
 
     @property
     def all_builds(self) -> tuple[Kernel, ...]:

@@ -151,7 +151,7 @@ def _measure(
     much processor time is taken again, once: its first run is kept with an error, and does not count."""
     with _own_cpus(plan, host, stop), _crash_of(boot.place.arm, boot.kernel):
         run, folder = _take(plan, host, boot, began(boot), stop)
-        if not (busy := verdict.busy(run, plan.judged_release)):
+        if not (busy := verdict.busy(run, plan.judged_releases)):
             return run, folder
         note(f"{boot.name}: {busy}: the boot is taken again, once (run {run.id} does not count)")
         record.write(run.model_copy(update={"error": f"taken again: {busy}"}), folder)
@@ -559,7 +559,7 @@ def _conduct(
 def _refuse(plan: Plan, run: Run, boots: int) -> None:
     """InputError when a threshold of the case is within one kernel's spread, for so many boots."""
     known = calibration.load(calibration.site(run))
-    deciding = expectation.deciding(plan.case, plan.judged_release, [run])
+    deciding = expectation.deciding(plan.case, plan.judged_releases, [run])
     refused = calibration.inside(deciding, boots, known) if known and len(set(plan.kernels)) > 1 else ()
     if refused:
         reasons = "; ".join(

@@ -94,7 +94,8 @@ def _place(guest: Guest, pin: str | None, deadline: Deadline) -> None:
     elif spec.binding and (lost := guest.host.pinned_cpus(deadline) & {*spec.binding.vcpus}):
         numbers = ", ".join(map(str, sorted(lost)))
         raise HostError(
-            f"its CPUs of the host were bound to another guest while it was down ({numbers}): up again"
+            f"its CPUs of the host were bound to another guest while it was down ({numbers}): lab.py down"
+            f" {guest.name}, and bring it up anew"
         )
     if not spec.huge_page:
         admit(spec.topology, guest.host, deadline)

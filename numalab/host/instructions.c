@@ -342,6 +342,7 @@ static void executed(unsigned int cpu, void *data)
 {
 	struct code *code = data;
 	uint64_t address;
+	uint32_t node;
 
 	if (!counting)
 		return;
@@ -355,7 +356,8 @@ static void executed(unsigned int cpu, void *data)
 			last_above = top(last);
 		}
 	}
-	nodes[node_of(code, last_above)].count += code->length;
+	node = node_of(code, last_above); /* which may move `nodes` */
+	nodes[node].count += code->length;
 }
 
 static void find_stack_pointer(void)

@@ -81,11 +81,11 @@ def succeed(
 
 
 TURNED_AWAY = re.compile(
-    r"kex_exchange_identification|Connection (closed|reset) by|timed out during banner exchange|"
+    r"kex_exchange_identification|Connection (closed|reset) by|timed out|read from master failed|"
     r"SSH is lost: the connection ended$"
 )
-"""ssh's errors for a server that closes the connection before authentication, or is too busy to greet; it
-says nothing where keep-alives were not answered."""
+"""ssh's errors for a server that closes the connection before authentication, or is too busy to answer; it
+says nothing where an open session's keep-alives were not answered."""
 
 
 @dataclass(frozen=True)

@@ -175,7 +175,8 @@ def _download(url: str, sha256: str, path: Path, deadline: Deadline) -> None:
         part.rename(path)
         state.sync(path.parent)
     except (urllib.error.URLError, TimeoutError, ConnectionError, http.client.HTTPException) as error:
-        raise HostError(f"{url}: {getattr(error, 'reason', '') or error or type(error).__name__}") from error
+        why = getattr(error, "reason", "") or str(error) or type(error).__name__
+        raise HostError(f"{url}: {why}") from error
     finally:
         part.unlink(missing_ok=True)
 

@@ -253,9 +253,9 @@ def measured(about: dict[str, Any], trace: Tracepoints) -> dict[str, object]:
 
         def end(_signal: int, _frame: object) -> None:
             nonlocal timed_out
-            timed_out = True
             with contextlib.suppress(ProcessLookupError):  # it ended in this very moment
                 os.killpg(child.pid, signal.SIGKILL)
+                timed_out = True
 
         signal.signal(signal.SIGALRM, end)
         signal.signal(signal.SIGTERM, end)  # of the timeout(1) around us: the whole run's limit

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -197,7 +198,7 @@ def environment() -> Environment:
         "show": table.show,
         "expected_change": sections.expected_change,
         "deciding": sections.deciding,
-        "middle": middle,
+        "means": lambda finding: means(finding.before, finding.after, finding.odds),
         "boots_range": lambda both: expectation.boots_range(*both),
     }
     return env
@@ -212,16 +213,15 @@ def render(page_sections: Sequence[Section], made: str) -> str:
     )
 
 
-def middle(values: Sequence[float], odds: bool = False) -> float | None:
-    """The mean of the boots' values that goes with a finding's ratio: the geometric one, of percentages by
-    their odds; the arithmetic one where those are not finite. None without values."""
-    if not values:
-        return None
-    parts = [value / (100 - value) if value < 100 else 0.0 for value in values] if odds else values
-    if min(parts) <= 0:
-        return charts.mean(values).mean
-    mean = statistics.geometric_mean(parts)
-    return 100 * mean / (1 + mean) if odds else mean
+def means(before: Sequence[float], after: Sequence[float], odds: bool) -> tuple[float | None, ...]:
+    """The means of the boots' values that go with a finding's ratio: geometric ones, of percentages by their
+    odds; arithmetic ones where not all values have one. None for a side without values."""
+    most = 100.0 if odds else math.inf
+    if not all(0 < value < most for value in (*before, *after)):
+        return tuple(charts.mean(side).mean if side else None for side in (before, after))
+    parts = [[value / (100 - value) for value in side] if odds else side for side in (before, after)]
+    of_parts = [statistics.geometric_mean(side) if side else None for side in parts]
+    return tuple(mean if mean is None or not odds else 100 * mean / (1 + mean) for mean in of_parts)
 
 
 def static(name: str) -> str:

@@ -147,7 +147,7 @@ def every_metric(boots: MeasuredBoots, expected: Iterable[tuple[str, str]], *, t
         groups=[group for group in groups if group.plots],
         # A judged one may be drawn for other phases than its own.
         absent=unique(
-            name if name not in {one for one, _ in drawn} else f"{name} ({', '.join(patterns)})"
+            name if name not in {*zero, *(one for one, _ in drawn)} else f"{name} ({', '.join(patterns)})"
             for name, patterns in absent
         ),
         zero=unique(zero),

@@ -13,7 +13,7 @@ from typing import Annotated
 from pydantic import Field
 
 from numalab.model import Phase, SizeClass, Value
-from numalab.workload import compile_c, mkfs
+from numalab.workload import compile_c, mounted
 
 SOURCE = Path(__file__).with_suffix(".c")
 DISK = "/dev/disk/by-id/virtio-data"
@@ -43,7 +43,7 @@ PARAMS = {
 
 def phases(params: Params) -> tuple[Phase, ...]:
     """Compile; a fresh file system on the disk `data`; touch."""
-    make = f"{mkfs(params.filesystem)} {DISK} && mkdir -p {MOUNT} && mount {DISK} {MOUNT}"
+    make = mounted(params.filesystem, DISK, MOUNT)
     command = f"/root/dirtymap {MOUNT}/shared {params.mib} {params.seconds}"
     return (
         compile_c(SOURCE, "/root/dirtymap", "-pthread"),

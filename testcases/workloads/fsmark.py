@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import Field
 
 from numalab.model import Phase, SizeClass, Value
-from numalab.workload import ON_SMALLEST_NODE, mkfs
+from numalab.workload import ON_SMALLEST_NODE, mounted
 
 DISK = "/dev/disk/by-id/virtio-scratch"
 MOUNT = "/mnt/scratch"
@@ -36,7 +36,7 @@ PARAMS = {
 
 def phases(params: Params) -> tuple[Phase, ...]:
     """A fresh file system, then fs_mark."""
-    make = f"{mkfs('xfs')} {DISK} && mkdir -p {MOUNT} && mount {DISK} {MOUNT}"
+    make = mounted("xfs", DISK, MOUNT)
     where = ON_SMALLEST_NODE if params.small_node else ""
     mark = (
         f"cd {MOUNT} && {where}fs_mark -d fsmark-one -d fsmark-two -D 100 -N 150 -n {params.files} -L {params.loops} -t 1 -S 0 -s {FILE_MIB << 20}"

@@ -22,7 +22,7 @@ from pydantic import Field
 
 from numalab.core.errors import InputError
 from numalab.model import Phase, SizeClass, Value
-from numalab.workload import compile_c, mkfs, user_tarball
+from numalab.workload import compile_c, mounted, user_tarball
 
 VARIABLE = "LAB_NPB"
 DISK = "/dev/disk/by-id/virtio-data"
@@ -126,9 +126,12 @@ def phases(params: Params) -> tuple[Phase, ...]:
         raise InputError("nas: mapped is for our own programs, and needs data: btrfs or xfs")
     make = f"mkdir -p {FOLDER}"
     if params.data is not Data.ROOT:
-        make = f"{mkfs(params.data)} {DISK} && {make} && mount {DISK} {FOLDER}"
+        make = mounted(params.data, DISK, FOLDER)
     steps = [Phase(name="mkfs", command=make, limit_seconds=300, measured=False)]
     steps += [_unpack()] if params.tarball else []
+    if params.tarball and not params.huge:  # ours see to it themselves
+        base_pages = "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"
+        steps.append(Phase(name="base-pages", command=base_pages, limit_seconds=60, measured=False))
     for program in programs:
         steps.append(_built(program, params.nas_class) if params.tarball else _compiled(program))
     for program in programs:

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from numalab.model import Bus, Phase, SizeClass, Value
-from numalab.workload import ON_SMALLEST_NODE, mkfs
+from numalab.workload import ON_SMALLEST_NODE, mounted
 
 MOUNT = "/mnt/slow"
 COUNTS = "/root/perf.csv"
@@ -70,7 +70,7 @@ def phases(params: Params) -> tuple[Phase, ...]:
     # perf 6.1 now and then returns 0 for a command that failed (2 of 60 times here), so the result is looked at.
     whole = f"[ $(stat -c %s {MOUNT}/zeroes) -eq {params.mib << 20} ]"
     told = f"awk -F ';' '{TELL}' {COUNTS}"
-    fresh = f"set -- {device} && {mkfs(params.filesystem)} $1 && mkdir -p {MOUNT} && {where}mount -t {kind}{options} $1 {MOUNT}"
+    fresh = f"set -- {device} && {mounted(params.filesystem, '$1', MOUNT, mount=f'{where}mount -t {kind}{options}')}"
     return (
         Phase(name="mkfs", command=fresh, limit_seconds=300, measured=False),
         Phase(name="dd", command=f"{counted} && {whole} && {told}", limit_seconds=params.seconds),

@@ -111,7 +111,7 @@ def test_another_shift() -> None:
 
 def test_a_busy_host_is_no_reason_to_boot_again() -> None:
     """Under a load made on purpose; else it is."""
-    words = [sys.executable, "-c", clock.ONCE.replace("main()", "print(repr(run.verdict.busy(None)))")]
+    words = [sys.executable, "-c", clock.ONCE.replace("main()", "print(repr(run.verdict.busy(None, set())))")]
     words[-1] = "from numalab.experiment import run; " + words[-1]
     assert subprocess.run(words, capture_output=True, text=True, check=True, cwd=clock.ROOT).stdout == "''\n"
 

@@ -304,10 +304,10 @@ def test_a_verdict_on_each_hypervisor(
     keep(lone)
     status, out, _ = lab(capsys, "verdict", *(one.id for one in six), "lone")
     assert status == 0
-    assert "hypervisor third, tcg:\n  no verdict: it has boots of one side only" in out
+    assert "hypervisor third, tcg:\n  no verdict: not both sides have a boot that counts" in out
     assert "judged: experiment e1, begun 20261121T120000 on vm, third\n" in out
     status, _, err = lab(capsys, "verdict", "lone", six[1].id)
-    assert (status, "needs both sides of an experiment on one hypervisor" in err) == (2, True)
+    assert (status, "a verdict needs boots of both that count" in err) == (2, True)
 
 
 def test_a_report_has_a_section_for_each_hypervisor(
@@ -337,7 +337,7 @@ def test_broken_runs_of_another_hypervisor_judge_nothing(
     broken_elsewhere(six)
     status, out, _ = lab(capsys, "verdict", "e1")
     assert status == 0
-    assert "hypervisor other, tcg:\n  no verdict: it has boots of one side only" in out
+    assert "hypervisor other, tcg:\n  no verdict: not both sides have a boot that counts" in out
     status, out, err = lab(capsys, "compare", "e1")
     assert status == 0
     assert "hypervisor vm, EPYC, tcg\n" in out

@@ -106,8 +106,12 @@ def test_without_os_release(tmp_path: Path) -> None:
 
 
 def test_missing_packages(program: Callable[[str, str], Path], deadline: Deadline) -> None:
-    """By dpkg's database here; a package that was removed and left its configuration is missing."""
-    program("dpkg-query", "case $4 in there) echo installed;; removed) echo config-files;; *) exit 1;; esac")
+    """By dpkg's database here; a package that was removed and left its configuration is missing,
+    and one that is there for two architectures is not."""
+    program(
+        "dpkg-query",
+        "case $4 in there) echo installed;; twice) echo installed; echo installed;; removed) echo config-files;; *) exit 1;; esac",
+    )
     script = ROLE / "files/missing.sh"
-    result = run(["sh", script], input=b"there\nremoved\nnever\n", deadline=deadline)
+    result = run(["sh", script], input=b"there\nremoved\ntwice\nnever\n", deadline=deadline)
     assert result.stdout.split() == ["removed", "never"]

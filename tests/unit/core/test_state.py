@@ -185,6 +185,7 @@ def test_what_goes_while_we_look(lab_state: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(os, "scandir", late)
     (state.sockets() / "socket").touch()
+    (lab_state / "runs/loop").symlink_to("loop")
     assert state.abandoned() == [lab_state / "runs/b" / scratch]
 
 

@@ -639,7 +639,7 @@ def test_watch(host: FakeHost, deadline: Deadline) -> None:
 
 
 def test_a_guest_that_a_full_disk_paused(host: FakeHost, deadline: Deadline) -> None:
-    """Not reported as lost SSH, which would follow 20 s later. An earlier oops takes precedence."""
+    """Not reported as lost SSH, which would follow a minute later. An earlier oops takes precedence."""
     made = launch.up(request(), host.real(), deadline)
     host.full = "/lab/guests/g/root.qcow2"
     with pytest.raises(

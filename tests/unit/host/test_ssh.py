@@ -240,6 +240,8 @@ def test_wait_is_for_the_greeting(greeting: bytes, answers: bool, tmp_path: Path
         ("kex_exchange_identification: Connection closed by remote host", True),
         ("Connection reset by 127.0.0.1 port 2222", True),
         ("Connection timed out during banner exchange", True),
+        ("Connection to 127.0.0.1 port 2222 timed out", True),
+        ("mux_client_request_session: read from master failed: Broken pipe", True),
         ("", True),
         ("root@127.0.0.1: Permission denied (publickey).", False),
     ],

@@ -247,18 +247,21 @@ def test_counts_begin_with_the_phase(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "odds", "mean"),
+    ("before", "after", "odds", "means"),
     [
-        ((3.0, 2.0, 20000.0), False, 49.32),
-        ((50.0, 90.0), True, 75.0),
-        ((0.0, 4.0), False, 2.0),
-        ((100.0, 50.0), True, 75.0),
-        ((), False, None),
+        ((3.0, 2.0, 20000.0), (900.0, 1100.0), False, (49.32, 994.99)),
+        ((50.0, 90.0), (50.0,), True, (75.0, 50.0)),
+        ((3.0, 2.0, 20000.0), (0.0, 4.0), False, (6668.33, 2.0)),
+        ((100.0, 50.0), (50.0, 90.0), True, (75.0, 70.0)),
+        ((), (4.0,), False, (None, 4.0)),
     ],
 )
-def test_means_beside_a_ratio(values: Sequence[float], odds: bool, mean: float | None) -> None:
-    """Their ratio is the finding's, as far as there are geometric ones."""
-    assert html.middle(values, odds) == (mean if mean is None else pytest.approx(mean, rel=1e-4))
+def test_means_beside_a_ratio(
+    before: Sequence[float], after: Sequence[float], odds: bool, means: tuple[float | None, ...]
+) -> None:
+    """Their ratio is the finding's, as far as there are geometric ones; both sides have the same kind."""
+    expected = tuple(mean if mean is None else pytest.approx(mean, rel=1e-4) for mean in means)
+    assert html.means(before, after, odds) == expected
 
 
 def test_an_empty_report(tmp_path: Path) -> None:

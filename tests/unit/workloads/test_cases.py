@@ -4,9 +4,13 @@
 from __future__ import annotations
 
 import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from numalab import workload
 from numalab.analysis import metrics
 from numalab.core import paths
 from numalab.experiment.plan import make_plan, scaled_topology, workload_phases
@@ -136,3 +140,28 @@ def test_a_time_of_numa01_never_decides() -> None:
     """It is adverse on four nodes: slowscan-lkml-2015.txt, Mel Gorman, March 7, 5:37 p.m."""
     judged = [one for one in catalog.case("autonuma").expect if one.decides and one.metric == "elapsed"]
     assert not [one for one in judged if one.phase in ("*", "numa*", "numa01")]
+
+
+def test_a_file_system_is_made_anew_where_one_is_mounted(
+    program: Callable[[str, str], Path], tmp_path: Path
+) -> None:
+    """By an earlier run in the same guest; one that is in use stays, and is an error."""
+    said = tmp_path / "said"
+    for name in ("mountpoint", "umount", "mkfs.xfs", "mount"):
+        program(name, f'echo "{name} $*" >>{said}; [ ! -e {tmp_path}/{name}-fails ]')
+    command = ["sh", "-c", workload.mounted("xfs", "/dev/x", f"{tmp_path}/m", mount="mount -t xfs")]
+    made = ["mkfs.xfs -f -q -K /dev/x", f"mount -t xfs /dev/x {tmp_path}/m"]
+    for fails, status, words in (
+        ("", 0, ["mountpoint", "umount"]),
+        ("mountpoint", 0, ["mountpoint"]),
+        ("umount", 1, ["mountpoint", "umount"]),
+    ):
+        said.unlink(missing_ok=True)
+        for name in ("mountpoint", "umount"):
+            (tmp_path / f"{name}-fails").unlink(missing_ok=True)
+        if fails:
+            (tmp_path / f"{fails}-fails").touch()
+        assert subprocess.run(command, check=False).returncode == status
+        lines = said.read_text().splitlines()
+        assert [line.split()[0] for line in lines[: len(words)]] == words
+        assert lines[len(words) :] == ([] if status else made)

@@ -139,6 +139,8 @@ def test_what_is_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     theirs = load(monkeypatch, tarball)
     assert theirs.files(theirs.PARAMS[SizeClass.QUICK]) == {"/root/npb.tar": tarball}
     assert asked(theirs, programs=None)[-8:] == ["bt", "cg", "ep", "is", "lu", "mg", "sp", "ua"]
+    assert "base-pages" in asked(theirs, programs=("bt",))
+    assert "base-pages" not in asked(theirs, programs=("bt",), huge=True)
     gone = load(monkeypatch, tmp_path / "gone")
     with pytest.raises(InputError, match="there is no such file"):
         gone.files(gone.PARAMS[SizeClass.QUICK])
@@ -201,7 +203,7 @@ def test_a_users_npb(
     """Its words decide, and its Makefile has our make.def; 3.3.1 needs what -fallow-invalid-boz allows."""
     program("gfortran", "exit 1")
     module = load(monkeypatch, npb(tmp_path, says))
-    params = runner.parameters(module, SizeClass.QUICK, {"programs": ("bt",), "nas_class": "S"})
+    params = runner.parameters(module, SizeClass.QUICK, {"programs": ("bt",), "nas_class": "S", "huge": True})
     script = "".join(f"({phase.command}\n) || exit\n" for phase in module.phases(params)).replace(
         "/root/", f"{tmp_path}/"
     )
