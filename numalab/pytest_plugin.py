@@ -32,7 +32,7 @@ from numalab.model.binding import parse_pin
 from numalab.model.case import Case
 from numalab.model.run import Run
 from numalab.model.topology import Topology
-from numalab.model.units import GIB, parse_size
+from numalab.model.units import GIB, parse_nonzero_size, parse_size
 from numalab.model.values import Clock, SizeClass
 from numalab.model.verdict import Answer
 from numalab.report import text as report_text
@@ -86,7 +86,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--lab-huge-pages",
-        type=_usage(_page),
+        type=_usage(parse_nonzero_size),
         metavar="SIZE",
         help="memory of guests of cases from huge pages of the host: 2M, 1G",
     )
@@ -161,13 +161,6 @@ def _usage(parse: Callable[[str], Any]) -> Callable[[str], Any]:
             raise argparse.ArgumentTypeError(str(error)) from error
 
     return parsed
-
-
-def _page(text: str) -> int:
-    size = parse_size(text)
-    if not size:
-        raise ValueError(f"{text!r}: must be more than nothing")
-    return size
 
 
 def _builds(text: str) -> int:

@@ -168,13 +168,10 @@ def pin_word(text: str) -> str:
 
 def size_option(option: str, text: str | None) -> int | None:
     """The size in an option, in bytes and not 0; None when the option is not given."""
-    from numalab.model.units import parse_size
+    from numalab.model.units import parse_nonzero_size
 
     try:
-        size = None if text is None else parse_size(text)
-        if size == 0:
-            raise ValueError(f"{text!r}: must be more than nothing")
-        return size
+        return None if text is None else parse_nonzero_size(text)
     except ValueError as error:
         raise InputError(f"{option}: {error}") from error
 

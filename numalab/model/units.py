@@ -22,6 +22,14 @@ def parse_size(text: object) -> int:
     raise ValueError(f"{text!r} is not a size: write a number and a binary unit, such as 512MiB, 4G or 500T")
 
 
+def parse_nonzero_size(text: object) -> int:
+    """As parse_size; ValueError for a size of nothing."""
+    size = parse_size(text)
+    if not size:
+        raise ValueError(f"{text!r}: must be more than nothing")
+    return size
+
+
 def show_size(size: int) -> str:
     """Bytes -> the shortest exact text: 3584MiB, 500TiB."""
     unit, scale = next(

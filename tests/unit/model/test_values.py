@@ -13,7 +13,17 @@ from numalab.model import catalog
 from numalab.model.guest import GuestSpec
 from numalab.model.run import Run
 from numalab.model.topology import Topology
-from numalab.model.units import GIB, KIB, MIB, TIB, parse_cpus, parse_size, show_cpus, show_size
+from numalab.model.units import (
+    GIB,
+    KIB,
+    MIB,
+    TIB,
+    parse_cpus,
+    parse_nonzero_size,
+    parse_size,
+    show_cpus,
+    show_size,
+)
 from numalab.model.values import check_name, jsonable
 from tests.unit.makers import record_of, spec
 
@@ -51,6 +61,14 @@ def test_sizes_need_a_binary_unit(text: object) -> None:
 @given(st.integers(0, 1 << 60))
 def test_sizes_come_back(size: int) -> None:
     assert parse_size(show_size(size)) == size
+
+
+def test_a_size_of_nothing() -> None:
+    """An option's: huge pages of 0 bytes once ended in a traceback."""
+    assert parse_size("0M") == 0
+    assert parse_nonzero_size("2M") == 2 * MIB
+    with pytest.raises(ValueError, match="'0M': must be more than nothing"):
+        parse_nonzero_size("0M")
 
 
 @pytest.mark.parametrize(
