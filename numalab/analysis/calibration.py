@@ -14,7 +14,7 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from statistics import mean
+from statistics import fmean
 from typing import Any
 
 from pydantic import Field
@@ -211,20 +211,10 @@ def spread(groups: Sequence[Sequence[float]], expected: Expectation) -> Spread |
         metric=expected.metric,
         phase=expected.phase,
         boots=free + 1,
-        mean=mean(values),
-        sd=math.sqrt(sum(map(_squares, logs)) / free),
+        mean=fmean(values),
+        sd=math.sqrt(sum(map(effect.squares, logs)) / free),
         odds=share,
     )
-
-
-def _squares(logs: Sequence[float]) -> float:
-    """The sum of their squared differences from their mean.
-
-    The variances of `statistics` round the last digit otherwise: a calibration made again would then differ
-    from a stored one.
-    """
-    centre = mean(logs)
-    return sum((log - centre) ** 2 for log in logs)
 
 
 def inside(

@@ -8,8 +8,9 @@ here: the rules that a value must meet, which its class has.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML
@@ -54,16 +55,25 @@ def find(folder: str, name: str) -> Path:
 def load(kind: type[M], path: Path) -> M:
     """Parse and validate one YAML file. Raises InputError with file, line, key and reason."""
     try:
-        data = YAML().load(path.read_text())
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: {error}") from error
+    return cast(M, _parsed(kind, path, text))
+
+
+@cache
+def _parsed(kind: type[BaseModel], path: Path, text: str) -> BaseModel:
+    """The value in a file's text. Kept, since many commands load a file more than once, and ruamel.yaml takes
+    10 ms and more for one."""
+    try:
+        data = YAML().load(text)
     except MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise InputError(f"{path}:{line}: not YAML: {error.problem}") from error
     except ReaderError as error:
         raise InputError(
-            f"{path}:{path.read_text()[: error.position].count(chr(10)) + 1}: not YAML: {error.reason}"
+            f"{path}:{text[: error.position].count(chr(10)) + 1}: not YAML: {error.reason}"
         ) from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: {error}") from error
     except (YAMLError, ValueError) as error:  # such as an impossible date
         raise InputError(f"{path}:1: not YAML: {str(error).splitlines()[0]}") from error
     if not isinstance(data, dict):
