@@ -272,17 +272,11 @@ class Guest:
             )
         return rows
 
-    def reach(self, deadline: Deadline, *, listens: bool = False) -> None:
-        """Wait until a command runs over SSH, then check the kernel. GuestError when it is another.
-
-        `listens`: the guest's sshd runs already, since the guest is not booting.
-        """
+    def reach(self, deadline: Deadline) -> None:
+        """Wait until a command runs over SSH, then check the kernel. GuestError when it is another."""
         self._console.grew, self._booting = time.monotonic(), True
         try:
-            if listens:
-                self.ssh.connect(deadline)
-            else:
-                self.ssh.wait(deadline)
+            self.ssh.wait(deadline)
         except DeadlinePassed as error:
             if not any(piece.strip() for piece in self.console_pieces()):
                 raise GuestError(console.silence(self.name, self.host.cpu_seconds(self.mark))) from error

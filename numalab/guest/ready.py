@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from numalab.core import checksum, state
+from numalab.core import checksum, paths, state
 from numalab.core.errors import BadReadyState, HostError, InputError
 from numalab.core.log import note, step
 from numalab.core.process import Deadline
@@ -25,7 +25,7 @@ from numalab.guest import guest as guests
 from numalab.guest import kept, launch
 from numalab.guest.guest import Guest
 from numalab.guest.launch import GuestRequest
-from numalab.host import accelerator, machine, qemu_user
+from numalab.host import accelerator, machine, qemu_user, ssh
 from numalab.host import disks as host_disks
 from numalab.host.domain import domain_xml
 from numalab.host.hypervisor import Host
@@ -35,7 +35,7 @@ from numalab.model import binding
 from numalab.model.guest import Boot, BootWay, DiskFile, DiskForm, GuestSpec, ReadyState
 from numalab.model.values import Accel, Clock, first_line, jsonable
 
-FORMAT = 1
+FORMAT = 2
 """Incremented when this module, or renewed.py, makes another state of the same guest."""
 MEMORY, RECORD = "memory", "state.json"
 OLDEST = (5, 10)
@@ -187,6 +187,8 @@ def _make(request: GuestRequest, place: Path, host: Host, deadline: Deadline) ->
 def _save(guest: Guest, place: Path, scratch: Path, host: Host, deadline: Deadline) -> None:
     """Save a guest's memory, disks and record into the folder that becomes `place`; this stops the guest."""
     name, record = guest.name, guest.record
+    # -S: site would take longer to import than all the rest.
+    ssh.succeed(guest, "exec python3 -I -S -", deadline=deadline, input=paths.RENEWED.read_bytes())
     guest.ssh.disconnect(deadline)
     with step("saved as a ready state", who=name):
         host.save(guest.mark, scratch / MEMORY, deadline)

@@ -184,12 +184,16 @@ class Ssh:
         if result.status in TIMED_OUT and not deadline.remaining():
             raise DeadlinePassed(f"guest {self.guest}: {command[:200]}: the time limit passed")
         if result.status == SSH_FAILED and not self.connected(deadline):
-            if self.watch:
-                self.watch()
             # With `tell`, standard error is the command's, and has been passed on already.
-            message = "" if tell else result.stderr[-EVIDENCE_BYTES:].strip()
-            raise GuestLost(f"guest {self.guest}: SSH is lost: {message or 'the connection ended'}")
+            raise self._lost("" if tell else result.stderr)
         return result
+
+    def _lost(self, message: str) -> GuestLost:
+        """The error for a connection that is lost, by ssh's message. Raises what `watch` knows better."""
+        if self.watch:
+            self.watch()
+        message = message[-EVIDENCE_BYTES:].strip()
+        return GuestLost(f"guest {self.guest}: SSH is lost: {message or 'the connection ended'}")
 
     def connected(self, deadline: Deadline) -> bool:
         """Whether the shared connection exists."""
@@ -239,7 +243,7 @@ class Ssh:
             self.wait(deadline)
 
     def wait(self, deadline: Deadline) -> None:
-        """Wait until a command runs. QEMU accepts a connection at once and holds it, so first wait for sshd's
+        """Wait until SSH connects. QEMU accepts a connection at once and holds it, so first wait for sshd's
         greeting.
 
         Later tries get more time each: on a busy host an emulated sshd needs seconds to greet.
@@ -257,14 +261,22 @@ class Ssh:
 
     def _connects(self, deadline: Deadline) -> bool:
         """Make the shared connection; False when sshd, just started, refuses it or does not answer:
-        MaxStartups may be used up by connections that were held until it listened (seen under load)."""
-        try:
-            self.execute("true", deadline=deadline)
-        except GuestLost as error:
-            if not TURNED_AWAY.search(str(error)):
-                raise
-            return False
-        return True
+        MaxStartups may be used up by connections that were held until it listened (seen under load). No
+        command runs, since each costs an emulated guest a third of a second."""
+        if self.connected(deadline):
+            return True
+        result = run(
+            self.argv("-fN", self.host),
+            deadline=deadline.grace(GRACE_SECONDS),
+            check=False,
+            watch=self.watch,
+        )
+        if not result.status:
+            return True
+        lost = self._lost(result.stderr)
+        if not TURNED_AWAY.search(str(lost)):
+            raise lost
+        return False
 
     def _greets(self, deadline: Deadline, patience: float) -> bool:
         """Whether an SSH server at the other end sends its greeting."""

@@ -7,13 +7,14 @@ import json
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from numalab.core import state
 from numalab.core.errors import BadReadyState, HostError, InputError
-from numalab.core.process import Deadline
-from numalab.guest import ready
+from numalab.core.process import Deadline, Result
+from numalab.guest import ready, renewed
 from numalab.guest.guest import Guest
 from numalab.guest.launch import GuestRequest
 from numalab.host import disks, image, saved, ssh
@@ -164,6 +165,8 @@ class SavingHost(FakeHost):
         self.saved: list[str] = []
         self.restored: list[str] = []
         self.breaks = False
+        self.answer = renewed.DONE
+        """Of the process that waits in a restored guest."""
 
     def save(self, guest: Mark, path: Path, deadline: Deadline) -> None:
         write(path, (Path(guest.directory) / "domain.xml").read_bytes())
@@ -192,8 +195,16 @@ def saving(host: FakeHost, monkeypatch: pytest.MonkeyPatch) -> SavingHost:
         target.touch()
         return DiskFile(path=str(target), format="qcow2", serial="root", direct=False)
 
+    fake, there = ssh.Ssh.execute, SavingHost()
+
+    def execute(self: ssh.Ssh, command: str, **options: Any) -> Result:
+        if renewed.REQUEST in command:
+            return Result((command,), 0, there.answer, "", 0.0)
+        return fake(self, command, **options)
+
+    monkeypatch.setattr(ssh.Ssh, "execute", execute)
     monkeypatch.setattr(disks, "overlay", over)
-    return SavingHost()
+    return there
 
 
 def test_made_once_and_by_its_inputs(saving: SavingHost, deadline: Deadline) -> None:
@@ -239,7 +250,7 @@ def test_another_state_for_another_guest(
     assert len(saving.saved) == len(ready.places()) == 2
 
 
-@pytest.mark.parametrize("how", ["refused", "truncated", "another format"])
+@pytest.mark.parametrize("how", ["refused", "truncated", "another format", "not renewed"])
 def test_one_of_no_use_is_thrown_away_and_the_guest_boots(
     saving: SavingHost, deadline: Deadline, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
@@ -250,6 +261,8 @@ def test_one_of_no_use_is_thrown_away_and_the_guest_boots(
         saving.breaks = True
     elif how == "truncated":
         memory.write_bytes(memory.read_bytes()[:-1])
+    elif how == "not renewed":
+        saving.answer = "[Errno 1] Operation not permitted"
     else:
         memory.write_bytes(bytes(memory.stat().st_size))
     guest = ready.up(request(name="two"), saving.real(), deadline)

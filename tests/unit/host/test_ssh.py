@@ -252,7 +252,7 @@ def test_wait_when_sshd_turns_the_first_away(
     tries = tmp_path / "tries"
     program(
         "ssh",
-        f'echo "$*" >> {tries}; grep -c "sh -c" {tries} | grep -q 1 || case "$*" in *"sh -c"*) exit 0;; esac;'
+        f'echo "$*" >> {tries}; grep -c -- -fN {tries} | grep -q 1 || case "$*" in *-fN*) exit 0;; esac;'
         f' echo "{message}" >&2; exit 255',
     )
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -267,10 +267,19 @@ def test_wait_when_sshd_turns_the_first_away(
         threading.Thread(target=greet, daemon=True).start()
         if again:
             waiting.wait(deadline)
-            assert tries.read_text().count("sh -c") == 2
+            assert tries.read_text().count("-fN") == 2
         else:
             with pytest.raises(GuestLost, match="Permission denied"):
                 waiting.wait(deadline)
+
+
+def test_a_connection_is_made_once(ssh: Ssh, program: Program, tmp_path: Path, deadline: Deadline) -> None:
+    """A second ssh -fN would be a client of the first and stay."""
+    tries = tmp_path / "tries"
+    program("ssh", f'echo "$*" >> {tries}')
+    ssh.connect(deadline)
+    assert "-O check" in tries.read_text()
+    assert "-fN" not in tries.read_text()
 
 
 def test_wait_ends_with_the_watch(tmp_path: Path, deadline: Deadline) -> None:
