@@ -263,7 +263,7 @@ class Ssh:
         """Make the shared connection; False when sshd, just started, refuses it or does not answer:
         MaxStartups may be used up by connections that were held until it listened (seen under load). No
         command runs, since each costs an emulated guest a third of a second."""
-        if self.connected(deadline):
+        if self.control.exists() and self.connected(deadline):
             return True
         result = run(
             self.argv("-fN", self.host),
