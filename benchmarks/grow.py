@@ -107,7 +107,7 @@ def slope(values: Mapping[int, float]) -> float | None:
 
 
 def exponents(costs: Mapping[int, Cost]) -> tuple[dict[str, float | None], dict[str, float | None]]:
-    """Of each column, over all sizes and over the two largest."""
+    """Each column's exponent, over all sizes and over the two largest."""
     whole, last = dict[str, float | None](), dict[str, float | None]()
     for field in COLUMNS:
         values = {
@@ -131,8 +131,8 @@ def rows(what: str, growth: Growth) -> list[tuple[str, ...]]:
     for name, costs in growth.items():
         for size, cost in sorted(costs.items()):
             table.append((name, f"{size:,}", *(shown(getattr(cost, field)) for field in COLUMNS)))
-        for label, found in zip(("exponent", "last"), exponents(costs), strict=True):
-            table.append((name, label, *(power(found[field]) for field in COLUMNS)))
+        for label, powers in zip(("exponent", "last"), exponents(costs), strict=True):
+            table.append((name, label, *(power(powers[field]) for field in COLUMNS)))
     return table
 
 

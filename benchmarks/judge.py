@@ -252,8 +252,8 @@ def show_planted(tries: int) -> None:
     print("\nthe same with before passed off as after: does not hold, % (held, %)")
     for row in KNOWN:
         before = like(row, row.before)
-        found = [rates(row.wish(), row.kind, before, before, boots, tries) for boots in BOOTS]
-        shown = "".join(f"{rate[Answer.DOES_NOT_HOLD]:7.1f} ({rate[Answer.HOLDS]:.1f})" for rate in found)
+        of_boots = [rates(row.wish(), row.kind, before, before, boots, tries) for boots in BOOTS]
+        shown = "".join(f"{rate[Answer.DOES_NOT_HOLD]:7.1f} ({rate[Answer.HOLDS]:.1f})" for rate in of_boots)
         print(f"{row.name:18} {row.metric:31}{row.by:6g}{shown}", flush=True)
 
 
@@ -268,12 +268,12 @@ def show_misses(tries: int) -> None:
     print(f"({50 * expectation.ALPHA:.3g} are allowed where {100 * expectation.MISSES:g} % of boots miss)")
     print(f"{'boots of each kernel':28}" + "".join(f"{boots:>7}" for boots in MISSING_BOOTS))
     for share in (0.01, 0.05, expectation.MISSES, 0.3, 0.5, 0.9, 1.0):
-        found = [
+        shares = [
             rates(TO_NOTHING, COUNT, MANY, missing(share), boots, tries)[Answer.DOES_NOT_HOLD]
             for boots in MISSING_BOOTS
         ]
         name = f"{100 * share:g} % of boots miss"
-        print(f"{name:28}" + "".join(f"{rate:7.1f}" for rate in found), flush=True)
+        print(f"{name:28}" + "".join(f"{rate:7.1f}" for rate in shares), flush=True)
 
 
 def show_drift(tries: int) -> None:
@@ -351,7 +351,7 @@ ON_HOSTS: dict[str, tuple[Kind, Callable[[np.random.Generator, npt.NDArray[np.fl
 }
 
 VISIBLE = tuple(ON_HOSTS)[:3]
-"""Those whose scatter is small enough to see an effect of 1.6."""
+"""The cases whose scatter is small enough to see an effect of 1.6."""
 
 
 def show_hosts(tries: int) -> None:
@@ -421,8 +421,8 @@ def two_boots(tries: int) -> float:
     """Effects claimed from two boots of each kernel without a change, in percent: why LEAST_BOOTS is 3."""
     rng, draw, held = np.random.default_rng(6), UNCHANGED["two modes, even"][1], 0
     for _ in range(tries):
-        found = effect.compare(draw(rng, 2), draw(rng, 2), counts=False)
-        held += found.log < 0 and effect.p_distance(found, found.log) <= expectation.ALPHA
+        compared = effect.compare(draw(rng, 2), draw(rng, 2), counts=False)
+        held += compared.log < 0 and effect.p_distance(compared, compared.log) <= expectation.ALPHA
     return 100 * held / tries
 
 

@@ -36,7 +36,7 @@ from tests.unit.pool import fakes
 from tests.unit.pool.fakes import Pool
 
 ROUNDS = 10
-"""Of one experiment."""
+"""The rounds of one experiment."""
 IDLE_SECONDS = 20.0
 PATIENCE_SECONDS = 5.0
 """How long an experiment waits for its host. A killed one is replaced at once."""

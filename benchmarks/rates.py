@@ -129,13 +129,13 @@ def merged(kept: Sequence[Experiment], here: Sequence[Experiment]) -> list[Exper
     return list({one.name: one for one in (*kept, *here)}.values())
 
 
-def by_case(found: Sequence[Trials]) -> list[str]:
+def by_case(trials: Sequence[Trials]) -> list[str]:
     """A row for each case, clock and number of boots."""
     rows = [["CASE", "CLOCK", "BOOTS", *(str(cell) for truth in Truth for cell in (truth.name, "TRIALS"))]]
-    for case, clock, boots in sorted({_case(one) for one in found}):
+    for case, clock, boots in sorted({_case(one) for one in trials}):
         row = [case, clock, str(boots)]
         for truth in Truth:
-            part = [one for one in found if one.truth is truth and _case(one) == (case, clock, boots)]
+            part = [one for one in trials if one.truth is truth and _case(one) == (case, clock, boots)]
             row += [_answers(part), _number(part)] if part else ["-", "-"]
         rows.append(row)
     return aligned(rows, left=2)
@@ -155,19 +155,19 @@ def _number(part: Sequence[Trials]) -> str:
     return f"{sum(one.disjoint for one in part)} / {sum(one.number for one in part)}"
 
 
-def _shares(found: Sequence[Trials], answer: Answer | None) -> list[tuple[float, int]]:
-    """Of each group of experiments, the share with this answer (None: with a difference) and its weight."""
+def _shares(trials: Sequence[Trials], answer: Answer | None) -> list[tuple[float, int]]:
+    """The share with this answer (None: with a difference) in each group of experiments, and its weight."""
     return [
         ((one.differing if answer is None else one.answers[answer]) / one.number, one.disjoint)
-        for one in found
+        for one in trials
     ]
 
 
-def rates(found: Sequence[Trials]) -> list[str]:
+def rates(trials: Sequence[Trials]) -> list[str]:
     """A row for each truth and each answer that is wrong or says nothing."""
     rows = [["TRUTH", "BOOTS OF", "ANSWER", "GROUPS", "TRIALS", "RATE", "95 %", "AT MOST"]]
     for pooled in (False, True):
-        apart = [one for one in found if one.pooled is pooled]
+        apart = [one for one in trials if one.pooled is pooled]
         parts: list[tuple[str, list[Trials], dict[str, Answer | None]]] = [
             (
                 truth,
@@ -196,12 +196,12 @@ def rates(found: Sequence[Trials]) -> list[str]:
     return aligned(rows, left=3)
 
 
-def conclusion(found: Sequence[Trials]) -> list[str]:
+def conclusion(trials: Sequence[Trials]) -> list[str]:
     """Whether the goal is shown, for each of the two ways to be wrong."""
     lines = []
     for name, answer, part in (
-        ("denied", Answer.DOES_NOT_HOLD, [one for one in found if one.truth is Truth.EFFECT]),
-        ("claimed of equal kernels", Answer.HOLDS, [one for one in found if one.truth is not Truth.EFFECT]),
+        ("denied", Answer.DOES_NOT_HOLD, [one for one in trials if one.truth is Truth.EFFECT]),
+        ("claimed of equal kernels", Answer.HOLDS, [one for one in trials if one.truth is not Truth.EFFECT]),
     ):
         if part:
             most = error_rates.rate(_shares(part, answer)).most
@@ -217,13 +217,13 @@ def conclusion(found: Sequence[Trials]) -> list[str]:
     return lines
 
 
-def tables(found: Sequence[Experiment]) -> list[str]:
+def tables(experiments: Sequence[Experiment]) -> list[str]:
     """All that is printed."""
-    boots = sum(len(side) for one in found for side in one.kernels.values())
-    clocks = Counter(one.clock.value for one in found)
+    boots = sum(len(side) for one in experiments for side in one.kernels.values())
+    clocks = Counter(one.clock.value for one in experiments)
     on = ", ".join(f"{number} on the {clock} clock" for clock, number in sorted(clocks.items()))
-    lines = [f"{len(found)} experiments ({on}), {boots} boots" if found else "no experiment"]
-    judged = list(error_rates.trials(found))
+    lines = [f"{len(experiments)} experiments ({on}), {boots} boots" if experiments else "no experiment"]
+    judged = list(error_rates.trials(experiments))
     if not judged:
         return lines
     return [
@@ -241,7 +241,7 @@ def tables(found: Sequence[Experiment]) -> list[str]:
 
 
 def claims(judged: Sequence[Trials]) -> Counter[str]:
-    """By case, the trials of equal kernels that share no boot."""
+    """Count each case's trials of equal kernels that share no boot."""
     counts: Counter[str] = Counter()
     for one in judged:
         if one.truth is not Truth.EFFECT:
@@ -276,16 +276,16 @@ def collect(
     sizes = {name: catalog.case(name).sizes.get(SizeClass.QUICK) for name in catalog.names("testcases")}
     rounds = {name: 2 * size.boots for name, size in sizes.items() if size}
     costs = {name: size.minutes * size.boots for name, size in sizes.items() if size}
-    end, failed, found, tried = now() + seconds, 0, gather(), Counter[str]()
-    while now() < end and not shown(judged := list(error_rates.trials(found))):
+    end, failed, experiments, tried = now() + seconds, 0, gather(), Counter[str]()
+    while now() < end and not shown(judged := list(error_rates.trials(experiments))):
         name = next_case(claims(judged) + tried, costs)
         status = boot(name, rounds[name])
         failed = 0 if status in VERDICTS else failed + 1
         if failed == MOST_FAILED:
             raise InputError(f"{failed} experiments in a row came to no verdict, the last one of {name}")
         tried[name] += status not in VERDICTS  # one that breaks does not keep the others waiting
-        found = gather()
-    return found
+        experiments = gather()
+    return experiments
 
 
 def _boot(name: str, rounds: int) -> int:
@@ -297,10 +297,10 @@ def _boot(name: str, rounds: int) -> int:
 
 def _gathered() -> list[Experiment]:
     """What is kept and what is stored here, which is kept too."""
-    found = merged(read(BOOTS) if BOOTS.exists() else [], list(error_rates.experiments(stored())))
-    state.write(BOOTS, text(found))
+    experiments = merged(read(BOOTS) if BOOTS.exists() else [], list(error_rates.experiments(stored())))
+    state.write(BOOTS, text(experiments))
     BOOTS.chmod(0o644)
-    return found
+    return experiments
 
 
 def main() -> int:
@@ -318,16 +318,18 @@ def main() -> int:
     options = parser.parse_args()
     try:
         if options.collect:
-            found = collect(3600 * options.collect)
+            experiments = collect(3600 * options.collect)
         elif options.save:
-            found = _gathered()
+            experiments = _gathered()
         else:
-            found = read(BOOTS) if BOOTS.exists() else []
+            experiments = read(BOOTS) if BOOTS.exists() else []
             if options.stored:
-                found = merged(found, list(error_rates.experiments(stored())))
+                experiments = merged(experiments, list(error_rates.experiments(stored())))
         if options.busy is not None:
-            found = [one for one in found if one.others is not None and 100 * one.others >= options.busy]
-        print("\n".join(tables(found)))
+            experiments = [
+                one for one in experiments if one.others is not None and 100 * one.others >= options.busy
+            ]
+        print("\n".join(tables(experiments)))
     except LabError as error:
         sys.exit(f"error: {error}")
     return 0

@@ -106,7 +106,7 @@ INIT = re.compile(rb"^\[ *(\d+\.\d+)\] Run \S+ as init process", re.MULTILINE)
 ENDS = (("start", "libvirt's create"), ("boot", "ssh"), ("restored from a ready state", "ssh"))
 """lab.py's lines that end a stage."""
 HUNG = "begun again"
-"""In the warning of an `up` whose first boot hung under emulation."""
+"""Words in the warning of an `up` whose first boot hung under emulation."""
 COMMANDS = ("--help", "--version", "runs", "list")
 """Commands of lab.py that a person waits for, and that start nothing."""
 POLL_SECONDS = 0.02
@@ -126,8 +126,8 @@ Round = dict[str, float]
 
 def init_stamp(console: bytes) -> float | None:
     """The time stamp of the kernel's first "Run … as init process"; None when it is not there (yet)."""
-    found = INIT.search(console)
-    return float(found[1]) if found else None
+    match = INIT.search(console)
+    return float(match[1]) if match else None
 
 
 def stages(begin: float, ends: Mapping[str, float]) -> Round:
@@ -367,13 +367,13 @@ def grow(asked: argparse.Namespace) -> None:
 
     about = f"{datetime.date.today()}, {os.cpu_count()} CPUs; load {os.getloadavg()[0]:.2f} at the start"
     print(about, flush=True)
-    found, tables = {}, []
+    growths, tables = {}, []
     for what, grown, table in growth.measure(asked.grow, asked.least, asked.most):
-        found[what] = grown
+        growths[what] = grown
         tables.append(table)
         print("", *aligned(table), sep="\n", flush=True)
     if asked.plot:
-        growth.plot(found, asked.plot)
+        growth.plot(growths, asked.plot)
     if asked.table:
         asked.table.write_text("\n".join([f"{about}\n", *map(markdown, tables)]))
 

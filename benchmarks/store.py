@@ -41,7 +41,7 @@ KERNELS = {Arm.BEFORE: "6.1-slowscan-before", Arm.AFTER: "6.1"}
 
 def templates() -> list[str]:
     """A run.json of each arm, with capitals for the parts that differ between runs."""
-    found = []
+    texts = []
     for arm, kernel in KERNELS.items():
         vmstat = {
             name: int(value)
@@ -58,8 +58,8 @@ def templates() -> list[str]:
         one = run(
             kernel, *phases, arm=arm, experiment="EXPERIMENT", case_name="CASE", id="ID", started="STARTED"
         )
-        found.append(json.dumps(jsonable(one), indent=1))
-    return found
+        texts.append(json.dumps(jsonable(one), indent=1))
+    return texts
 
 
 def make(runs: Path, count: int) -> None:
@@ -84,9 +84,9 @@ def make(runs: Path, count: int) -> None:
 def timed(what: str, call: Callable[[], object]) -> float:
     """Call it, print its time, and return that in seconds."""
     begin, cpu = time.monotonic(), time.process_time()
-    found = call()
+    answer = call()
     seconds = time.monotonic() - begin
-    print(f"{what:45} {seconds:8.3f} s {time.process_time() - cpu:8.3f} s   {found}", flush=True)
+    print(f"{what:45} {seconds:8.3f} s {time.process_time() - cpu:8.3f} s   {answer}", flush=True)
     return seconds
 
 

@@ -488,8 +488,8 @@ def boots_range(
         return (fewest, fewest) if distance - max(least, 0.0) > NO_SPREAD else None
     freedom = effect.freedom
     ends = [freedom / float(chdtri(freedom, part)) for part in ((1 - POWER) / 2, (1 + POWER) / 2)]
-    found = [_boots_needed(effect, distance, alpha, least, times) for times in ends]
-    return None if found[0] is None or found[1] is None else (found[0], found[1])
+    boots = [_boots_needed(effect, distance, alpha, least, times) for times in ends]
+    return None if boots[0] is None or boots[1] is None else (boots[0], boots[1])
 
 
 def _boots_needed(effect: Effect, distance: float, alpha: float, least: float, times: float) -> int | None:
@@ -508,8 +508,8 @@ def least_boots(hosts: int) -> int:
 
 
 def too_few(hosts: Mapping[str, tuple[int, int]]) -> tuple[dict[str, tuple[int, int]], int]:
-    """Of hosts that are blocks, with their boots before and after: those that have too few of a kernel; else
-    the least boots of each kernel, where all together have fewer (0: they have enough)."""
+    """Which hosts have too few boots of a kernel (the hosts are blocks; name -> boots before and after). If
+    none has: the least boots of each kernel, where all together have fewer (0: they have enough)."""
     thin = {name: boots for name, boots in hosts.items() if min(boots) < LEAST_ON_HOST}
     least = least_boots(len(hosts))
     fewest = min(sum(side) for side in zip(*hosts.values(), strict=True)) if hosts else least
@@ -555,7 +555,7 @@ class _Chance:
         )
 
     def __call__(self, log: float, least: float) -> float:
-        """Of an estimate that differs from 0, upwards, and is `least` or more, when the truth is `log`."""
+        """The chance of an estimate that differs upwards from 0, by `least` or more, where `log` is true."""
         if self.error <= NO_SPREAD:
             return float(log >= max(least, 0.0))
         import numpy as np

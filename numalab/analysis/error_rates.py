@@ -50,16 +50,16 @@ class Judged(Value):
     before: str
     after: str
     boots: int
-    """Of each kernel, by default."""
+    """How many of each kernel, by default."""
     expect: tuple[Expectation, ...]
-    """Those that decide on this accelerator, clock and release."""
+    """The expectations that decide on this accelerator, clock and release."""
 
 
 class Boot(Value):
     """A boot's values, one for each expectation; None where it has none."""
 
     number: int
-    """In the experiment, from 0."""
+    """Its number in the experiment, from 0."""
     values: tuple[float | None, ...]
 
 
@@ -103,7 +103,7 @@ class Trials:
     experiments: tuple[str, ...]
     answers: Counter[Answer]
     differing: int
-    """In how many some metric that decides was seen to differ between the sides, in whatever direction."""
+    """The trials in which a deciding metric was seen to differ between the sides, in whatever direction."""
     disjoint: int
     """How many trials there are that share no boot."""
 
@@ -142,8 +142,8 @@ def experiments(runs: Iterable[Run]) -> Iterator[Experiment]:
         if run.place and not run.error:
             groups[run.place.experiment].append(run)
     for _, group in sorted(groups.items()):
-        if found := _experiment(sorted(group, key=lambda run: (run.place.boot if run.place else 0, run.id))):
-            yield found
+        if one := _experiment(sorted(group, key=lambda run: (run.place.boot if run.place else 0, run.id))):
+            yield one
 
 
 def _experiment(runs: Sequence[Run]) -> Experiment | None:
@@ -213,7 +213,7 @@ def checksum(data: object) -> str:
 def findings(
     judged: Judged, before: Sequence[Boot], after: Sequence[Boot], *, pooled: bool = False
 ) -> list[Finding]:
-    """What is found when these boots pass for those of the case's kernels: as verdict.verdict finds it.
+    """The findings if these boots were those of the case's kernels: as verdict.verdict finds it.
 
     `pooled`: the boots are of several experiments, so that their numbers are no order.
     """
@@ -234,9 +234,9 @@ def findings(
     return expectation.together(measured, outlook=False)
 
 
-def differ(found: Iterable[Finding]) -> bool:
+def differ(results: Iterable[Finding]) -> bool:
     """Whether a change of any size is claimed."""
-    return any(finding.q is not None and finding.q <= 1 - CONFIDENCE for finding in found)
+    return any(finding.q is not None and finding.q <= 1 - CONFIDENCE for finding in results)
 
 
 def halves(boots: Sequence[Boot]) -> tuple[list[Boot], list[Boot]]:
@@ -274,11 +274,11 @@ def pairs(
     return [(draw.sample(before, size), draw.sample(after, size)) for _ in range(MOST_TRIALS)]
 
 
-def unlike_seeds(found: Iterable[Experiment]) -> list[Experiment]:
-    """Without those that repeat another's boots on a virtual clock, seed for seed: they are no samples."""
+def unlike_seeds(all_experiments: Iterable[Experiment]) -> list[Experiment]:
+    """The experiments without those that repeat another's boots on a virtual clock, seed for seed."""
     seen: set[tuple[str, int]] = set()
     kept = []
-    for one in found:
+    for one in all_experiments:
         if one.clock is Clock.VIRTUAL and one.seed is not None:
             if (one.like, one.seed) in seen:
                 continue
@@ -287,7 +287,7 @@ def unlike_seeds(found: Iterable[Experiment]) -> list[Experiment]:
     return kept
 
 
-def pools(found: Iterable[Experiment]) -> list[list[Experiment]]:
+def pools(all_experiments: Iterable[Experiment]) -> list[list[Experiment]]:
     """Experiments, or groups of like ones, that have twice the default boots of each of their kernels.
 
     Each is in one group at most, with those next to it in time. Of experiments that are enough by themselves
@@ -295,7 +295,7 @@ def pools(found: Iterable[Experiment]) -> list[list[Experiment]]:
     """
     alone: list[Experiment] = []
     kinds: dict[str, list[Experiment]] = defaultdict(list)
-    for one in sorted(found, key=lambda one: one.name):
+    for one in sorted(all_experiments, key=lambda one: one.name):
         (alone if _enough([one]) else kinds[one.like]).append(one)
     groups = [[one] for one in alone]
     for kind in kinds.values():
@@ -319,16 +319,16 @@ def _enough(group: Sequence[Experiment]) -> bool:
     )
 
 
-def trials(found: Sequence[Experiment]) -> Iterator[Trials]:
+def trials(all_experiments: Sequence[Experiment]) -> Iterator[Trials]:
     """All trials in these experiments."""
-    found = unlike_seeds(found)
-    for one in found:
+    all_experiments = unlike_seeds(all_experiments)
+    for one in all_experiments:
         judged = one.judged
         before, after = (one.kernels.get(kernel, ()) for kernel in (judged.before, judged.after))
         disjoint = min(len(before), len(after)) // judged.boots
         if disjoint and judged.before != judged.after:
             yield _trials([one], Truth.EFFECT, pairs(before, after, judged.boots), disjoint)
-    for group in pools(found):
+    for group in pools(all_experiments):
         judged = group[0].judged
         for kernel in group[0].kernels:
             boots = [boot for one in group for boot in one.kernels[kernel]]
@@ -350,7 +350,7 @@ def _trials(
         clock=group[0].clock,
         truth=truth,
         experiments=tuple(one.name for one in group),
-        answers=Counter(verdict.overall(found) for found in every),
+        answers=Counter(verdict.overall(each) for each in every),
         differing=sum(map(differ, every)),
         disjoint=disjoint,
     )

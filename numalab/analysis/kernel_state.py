@@ -57,8 +57,8 @@ def _huge_pages(sides: Mapping[Arm, Sequence[Run]]) -> list[str]:
 
 def _shares(side: Sequence[Run], phase: str) -> list[float]:
     """The share of anonymous memory in huge pages, of each boot that had enough of it in a phase."""
-    found = [one.memory for run in side for one in run.measured if one.phase.name == phase]
-    return [one.huge / one.anonymous for one in found if one and one.anonymous >= LEAST_ANONYMOUS]
+    memories = [one.memory for run in side for one in run.measured if one.phase.name == phase]
+    return [one.huge / one.anonymous for one in memories if one and one.anonymous >= LEAST_ANONYMOUS]
 
 
 def _range(shares: Sequence[float]) -> str:

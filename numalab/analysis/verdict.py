@@ -254,22 +254,22 @@ def hosts(runs: Sequence[Run]) -> dict[str, tuple[int, int]]:
 
 def spread(runs: Sequence[Run]) -> str:
     """Over which hosts an experiment was spread, in words; '' for one that was not."""
-    found = hosts(runs)
-    if not found:
+    blocks = hosts(runs)
+    if not blocks:
         return ""
-    boots = ", ".join(f"{name} {before} and {after}" for name, (before, after) in found.items())
+    boots = ", ".join(f"{name} {before} and {after}" for name, (before, after) in blocks.items())
     return (
-        f"spread over {len(found)} host{'s' * (len(found) > 1)}, each a block: boots on {boots}; the effect"
+        f"spread over {len(blocks)} host{'s' * (len(blocks) > 1)}, each a block: boots on {boots}; the effect"
         " is that within hosts"
     )
 
 
 def _by_build(runs: Iterable[Run]) -> dict[int, list[Run]]:
     """The runs of each of a kernel's builds, by its number; of one build, all under 0."""
-    found: dict[int, list[Run]] = {}
+    of_build: dict[int, list[Run]] = {}
     for run in runs:
-        found.setdefault(run.place.build if run.place else 0, []).append(run)
-    return found
+        of_build.setdefault(run.place.build if run.place else 0, []).append(run)
+    return of_build
 
 
 def builds(runs: Sequence[Run]) -> tuple[int, int]:
@@ -316,7 +316,7 @@ def _judged_by(sides: Sides) -> tuple[str, list[Run]]:
 
 def _measured(expected: Expectation, sides: Sides) -> expectation.MeasuredExpectation:
     """An expectation with the values of the boots that have one."""
-    found = metrics.placed(sides[Arm.BEFORE], sides[Arm.AFTER], expected.metric, expected.phase)
+    values = metrics.placed(sides[Arm.BEFORE], sides[Arm.AFTER], expected.metric, expected.phase)
     kind = metrics.kind(expected.metric)
     release, runs = _judged_by(sides)
     unfit = metrics.no_evidence(expected.metric, expected.cost, runs)
@@ -327,15 +327,15 @@ def _measured(expected: Expectation, sides: Sides) -> expectation.MeasuredExpect
     )
     return expectation.with_values(
         expected,
-        found.before,
-        found.after,
+        values.before,
+        values.after,
         kind,
         obstacle=unfit,
         silent="emulated" if unfit else foreign,
         label="instruction time" if metrics.instruction_time(expected.metric, runs) and not unfit else "",
-        positions=found.positions,
-        hosts=found.hosts,
-        whole=found.whole,
+        positions=values.positions,
+        hosts=values.hosts,
+        whole=values.whole,
     )
 
 

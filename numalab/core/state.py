@@ -87,7 +87,7 @@ class Process:
     """The machine's boot, 6 hexadecimal digits."""
     pid: int
     started: int
-    """In clock ticks since boot."""
+    """When it was started, in clock ticks since boot."""
 
     def __str__(self) -> str:
         return f"{self.machine}.{self.boot}.{self.pid}.{self.started}"

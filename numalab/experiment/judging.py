@@ -57,15 +57,15 @@ def _configurations(runs: Sequence[Run]) -> dict[str, dict[str, str]]:
             folders.setdefault(digest, []).append(state.folder("runs") / run.id)
     if len(folders) < 2:
         return {}
-    found: dict[str, dict[str, str]] = {}
+    options_of: dict[str, dict[str, str]] = {}
     for digest, places in folders.items():
         for place in places:
             with suppress(OSError):  # a run that was given by a path, or whose folder is gone
                 options = kconfig.in_force((place / record.KERNEL_CONFIG).read_text(errors="replace"))
                 if kconfig.digest(options) == digest:
-                    found[digest] = options
+                    options_of[digest] = options
                     break
-    return found
+    return options_of
 
 
 def _doubted(judged: Verdict, doubts: Sequence[str]) -> Verdict:

@@ -51,7 +51,7 @@ class Plan(Value):
     clock: Clock | None = None
     """None: virtual where an emulated guest can have it."""
     seed: Seed | None = None
-    """From which each boot's seed is made; None: a random one is drawn before the first boot."""
+    """Each boot's seed is made from it; None: a random one is drawn before the first boot."""
     side_by_side: Annotated[int, Field(ge=1)] | None = None
     """Guests at a time; None: as many as this machine holds on a virtual clock, one on the host's."""
     pin: Pin = binding.AUTO
@@ -65,14 +65,14 @@ class Plan(Value):
     prepared_disks: bool = False
     """Whether the workload's first phases are done once, on disks that all boots then begin on."""
     disks: dict[str, PreparedDisks] = Field(default_factory=dict)
-    """By Kernel.build_name, those disks; empty until the first boot."""
+    """Kernel.build_name -> those disks; empty until the first boot."""
     image: str = "debian12"
     image_id: str = ""
     """The build of the image that all boots use; '' until the first boot."""
     pinned: dict[str, BootFiles] = Field(default_factory=dict)
-    """By Kernel.build_name, the build that its boots use."""
+    """Kernel.build_name -> the build that its boots use."""
     builds: Annotated[int, Field(ge=1)] = 1
-    """Of each kernel; several differ in layout only, and the rounds take them in turn."""
+    """Builds of each kernel; several differ in layout only, and the rounds take them in turn."""
 
     @property
     def case_size(self) -> CaseSize:
@@ -315,7 +315,7 @@ class Builds(Value):
     image_id: str
     """'': this machine's own."""
     kernels: dict[str, str]
-    """By name of those that are built, their folders (NAME-KEY) in the state directory's kernels."""
+    """Name -> folder (NAME-KEY) in the state directory's kernels, of the kernels that are built."""
 
 
 def pin_builds(plan: Plan, deadline: Deadline, given: Builds | None = None) -> tuple[Plan, set[Path]]:

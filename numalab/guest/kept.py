@@ -32,21 +32,21 @@ def needed(uses: Callable[[GuestRecord], bool]) -> bool:
 
 def disks(recorded: Iterable[DiskFile], place: Path) -> tuple[DiskFile, ...]:
     """The disks of a record with their paths in this folder. OSError for one that is not there."""
-    found = tuple(disk.model_copy(update={"path": str(place / disk.path)}) for disk in recorded)
-    for disk in found:
+    here = tuple(disk.model_copy(update={"path": str(place / disk.path)}) for disk in recorded)
+    for disk in here:
         Path(disk.path).stat()
-    return found
+    return here
 
 
 def unused(record: Path) -> str:
-    """That nobody has used it for long, by the age of its record; '' where somebody has. Raises OSError."""
+    """Says that nobody used it for long, by the age of its record; '' where somebody has. Raises OSError."""
     if time.time() - record.stat().st_mtime > UNUSED_SECONDS:
         return f"not used for {UNUSED_SECONDS / state.DAY:.0f} days"
     return ""
 
 
 def outdated(name: str, image_id: str, deadline: Deadline) -> str:
-    """That the image has a newer build; '' where it has none, or where that cannot be told."""
+    """Says that the image has a newer build; '' where it has none, or where that cannot be known."""
     with contextlib.suppress(LabError):
         current = image.current(name, deadline)
         if current and image_id not in current:

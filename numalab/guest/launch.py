@@ -87,7 +87,7 @@ class GuestRequest(Value):
     kernel: Kernel
     boot: BootWay = BootWay.DIRECT
     init: Init = Init.LAB
-    """Without effect, and systemd, with GRUB and for old kernels, whose random seed only systemd credits."""
+    """Ignored with GRUB and for old kernels, whose random seed only systemd credits: it is systemd there."""
     image_name: str = "debian12"
     image_id: str = ""
     """The id of a particular build of the image; '' takes the newest one of the current inputs."""

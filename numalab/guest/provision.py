@@ -42,7 +42,7 @@ class Order(Value):
     sysctls: dict[SettingName, Setting] = Field(default_factory=dict)
     knobs: dict[SettingName, Setting] = Field(default_factory=dict)
     instead: dict[SettingName, dict[SettingName, Setting]] = Field(default_factory=dict)
-    """By the name of one of `sysctls`: those that are set where the kernel lacks it."""
+    """A name in `sysctls` -> what is set instead where the kernel lacks it."""
 
 
 def pairs(field: str, texts: Sequence[str]) -> dict[str, str]:
@@ -89,7 +89,7 @@ def apply(guest: Guest, order: Order, deadline: Deadline) -> dict[str, str]:
 
 
 def tune(guest: Guest, order: Order, deadline: Deadline) -> ansible.Recap:
-    """As `apply`, by playbook, which tells what it changed."""
+    """Do as `apply` does, by a playbook, which tells what it changed."""
     with guests.hold(guest.name, deadline):
         return _play(guest, {"tuning_sysctls": order.sysctls, "tuning_knobs": order.knobs}, deadline)
 

@@ -60,7 +60,7 @@ PASSING = (os.strerror(errno.ENOMEM), os.strerror(errno.EBUSY), f"{-signal.SIGKI
 another hypervisor has KVM. Such a result is not kept."""
 
 INTERPRETER = b"/ld-"
-"""In the first page of a program that is linked dynamically: a part of its interpreter's path."""
+"""A part of the interpreter's path, which the first page of a dynamically linked program has."""
 
 S = TypeVar("S", bound=Stored)
 

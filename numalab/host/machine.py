@@ -131,7 +131,7 @@ class CpuTime:
     busy: float
     """User, system, interrupts, and what a hypervisor below took away (steal)."""
     total: float
-    """With the idle time."""
+    """All time, idle time too."""
 
 
 def cpu_time(where: Where, deadline: Deadline) -> CpuTime:

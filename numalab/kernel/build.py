@@ -69,7 +69,7 @@ class BuildPlan(Value):
     tools: Tools
     era: Era | None = None
     builder: Builder | None = None
-    """That builds it; None: the first. It is not in the key: equal tools make equal kernels."""
+    """Who builds it; None: the first. It is not in the key: equal tools make equal kernels."""
 
     @property
     def build(self) -> str:

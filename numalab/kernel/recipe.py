@@ -22,7 +22,7 @@ from numalab.model import catalog
 from numalab.model.values import Name, Value, check_name
 
 DISTRIBUTION = "distribution"
-"""In place of fragments: the configuration of the guest image's own kernel."""
+"""Stands in place of fragments for the configuration of the guest image's own kernel."""
 COMMIT = re.compile(r"[0-9a-f]{7,40}")
 
 Series = Annotated[str, Field(pattern=r"^\d+\.\d+$")]

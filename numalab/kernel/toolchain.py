@@ -71,13 +71,13 @@ def builders() -> tuple[Builder, ...]:
             section = words[0].strip("[]")
         elif words:
             members[section].append(words)
-    groups, found = ["builders"], dict[str, Builder]()
+    groups, builders = ["builders"], dict[str, Builder]()
     for group in groups:
         for host, *variables in members[group]:
-            found.setdefault(host, Builder(host, "ansible_connection=local" in variables))
+            builders.setdefault(host, Builder(host, "ansible_connection=local" in variables))
         groups += [child for child, *_ in members[f"{group}:children"] if child not in groups]
-    if found:
-        return tuple(found.values())
+    if builders:
+        return tuple(builders.values())
     raise InputError(
         f"{ansible.INVENTORY}: the group [builders] has no host: localhost ansible_connection=local would do"
     )

@@ -13,7 +13,7 @@ from numalab.core.errors import InputError
 from numalab.runs.profile import IDLE
 
 KALLSYMS = "uname -r; awk 'tolower($2) ~ /[tw]/ { print $1, $2, $3 }' /proc/kallsyms"
-"""In the guest, as root: its kernel's release, and its functions, of modules too."""
+"""Prints the kernel's release and functions, those of modules too; to be run in the guest, as root."""
 STACKS_SINCE = (3, 15)
 """Since this release a kernel stack has the 16 KiB by which instructions.c tells stacks apart."""
 INTERRUPT = re.compile(

@@ -74,7 +74,7 @@ def clock(kernel: Kernel, wanted: Clock | None) -> Clock | None:
 
 
 def phases(of: Sequence[Phase]) -> tuple[Phase, ...]:
-    """Those of a workload's phases that may be done beforehand: the first ones, up to one that does more.
+    """Which of a workload's phases may be done beforehand: the first ones, up to one that does more.
     Programs are compiled in each guest's image anyway."""
     return tuple(phase for phase in takewhile(lambda one: one.prepares or one.makes, of) if phase.prepares)
 

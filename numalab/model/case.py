@@ -103,7 +103,7 @@ class CaseSize(Value):
     """Parameters of the workload that override its defaults for this size."""
     sysctls: dict[SettingName, Setting] = Field(default_factory=dict)
     instead: dict[SettingName, dict[SettingName, Setting]] = Field(default_factory=dict)
-    """By the name of one of `sysctls`: those that are set where the kernel lacks it."""
+    """A name in `sysctls` -> what is set instead where the kernel lacks it."""
     knobs: dict[SettingName, Setting] = Field(default_factory=dict)
     """Settings of NUMA balancing: scan_delay_ms, scan_period_min_ms, scan_period_max_ms, scan_size_mb."""
     boots: Annotated[int, Field(ge=3)] = 3

@@ -85,7 +85,7 @@ class ReadyState(Stored):
     kernel: str
     """The kernel's file."""
     disks: tuple[DiskFile, ...]
-    """As they were at the save. They never change again: guests write to overlays."""
+    """The disks at the save. They never change again: guests write to overlays."""
     memory_bytes: int
     machine: str
     """The machine that made it (state.this_machine()), and its hypervisor."""

@@ -23,7 +23,7 @@ class Memory(Value):
     """What a guest's memory was made of at one moment, in base pages."""
 
     anonymous: int
-    """With huge pages."""
+    """Anonymous pages, those of huge pages too."""
     huge: int
     """The anonymous pages that were parts of transparent huge pages."""
 

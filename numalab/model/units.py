@@ -23,7 +23,7 @@ def parse_size(text: object) -> int:
 
 
 def parse_nonzero_size(text: object) -> int:
-    """As parse_size; ValueError for a size of nothing."""
+    """Parse a size as parse_size does; ValueError for a size of nothing."""
     size = parse_size(text)
     if not size:
         raise ValueError(f"{text!r}: must be more than nothing")

@@ -50,7 +50,7 @@ Line = Annotated[str, AfterValidator(_printable)]
 
 
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
-"""Of an experiment, or of a boot; QEMU's -seed takes 32 bits."""
+"""An experiment's or a boot's seed; QEMU's -seed takes 32 bits."""
 
 
 class Value(BaseModel):

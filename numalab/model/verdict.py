@@ -73,8 +73,8 @@ class Finding(Value):
     """The least true effect (as `by`: 1.3 is 30 %) at which so many boots of this spread hold with a chance
     of 80 %: differ from 1, and are estimated at `by` or more."""
     boots_needed: int | None = None
-    """Of what cannot be told, boots of each kernel that settle it with a chance of 80 % if the effect is as
-    estimated: to hold where that is beyond `by`, else to be denied. None where no number does."""
+    """If it cannot be told: how many boots of each kernel settle it with a chance of 80 % if the effect is as
+    estimated: it holds where that is beyond `by`, else it is denied. None where no number does."""
     boots_range: tuple[int, int] | None = None
     """The fewest and the most that `boots_needed` may be: so few boots hardly know their own scatter."""
     answer: Answer

@@ -45,7 +45,7 @@ KILL_SECONDS = 10.0
 END_SECONDS = 60.0
 """How long a worker may take to end the round that runs, which removes its guest."""
 FILES = ("pool.json", "cert.pem", "key.pem")
-"""Of a pool that is up, in the state directory's folder pool."""
+"""The files of a pool that is up, in the state directory's folder pool."""
 DAYS = 3650
 """How long a pool's certificate is valid: as long as the pool is up."""
 QUIET = {

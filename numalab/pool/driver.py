@@ -129,7 +129,7 @@ class Driver:
         parts = [part for order in night.orders for part in unit.parts(order)]
         self._queue = Queue(pool_queue.longest_first(parts), time.monotonic(), patience=patience)
         self.results = {part.id: Result(part) for part in parts}
-        """By the queue's orders; `whole` by the night's. Of an order that is not spread they are one."""
+        """Results by the queue's orders; in `whole`, by the night's. The same, if an order is not spread."""
         self.whole = {order.id: self.results.get(order.id) or Result(order) for order in night.orders}
         self._attempts: dict[tuple[str, int], Attempt] = {}
         self._settled: dict[tuple[str, int], str] = {}
@@ -144,7 +144,7 @@ class Driver:
         """Tasks that have ended; then what they answered. What hosts were given, and what was built."""
         self._polled = 0.0
         self._places: store.Places = {}
-        """Of the runs that are at home; read once, when the night is taken up."""
+        """Where the runs at home are; read once, when the night is taken up."""
         self.stored = 0
         """Rounds that came home in this session."""
 

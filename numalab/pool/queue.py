@@ -123,7 +123,7 @@ class MoreRounds:
 
 @dataclass(frozen=True)
 class Drain:
-    """From now on nothing begins."""
+    """Nothing begins any more."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ class Submit:
 
     ticket: Ticket
     rounds: int
-    """That are planned so far."""
+    """How many are planned so far."""
 
 
 @dataclass(frozen=True)
@@ -306,18 +306,18 @@ class Queue:
     ) -> None:
         self._wanted = {order.id: _Wanted(order, order.looks[0]) for order in orders}
         self._parts: dict[str, list[_Wanted]] = {}
-        """Of the orders that are spread, by the id of the whole."""
+        """The parts of each order that is spread, by the id of the whole."""
         for wanted in self._wanted.values():
             if wanted.order.part:
                 self._parts.setdefault(wanted.order.part.of, []).append(wanted)
         self._pending = dict.fromkeys(self._wanted)
-        """In order, those that no host has. A dict: an ordered set."""
+        """The orders that no host has, in their order. A dict: an ordered set."""
         self._hosts: dict[str, _Host] = {}
         self._actions: list[Action] = []
         self._running: dict[Ticket, float] = {}
         """Since when."""
         self._supplied: set[Ticket] = set()
-        """Those whose host has got what they need."""
+        """The rounds whose host has got what they need."""
         self._away: set[str] = set()
         """Names of the hosts that are lost and still have orders."""
         self._waiting: set[str] = set()
@@ -642,7 +642,7 @@ class Queue:
                     self._submit(host, self._wanted[ready[0]], now)
 
     def _ready(self, orders: Iterable[str]) -> list[str]:
-        """Those of which a round may begin."""
+        """The orders of which a round may begin."""
         return [order for order in orders if order not in self._waiting]
 
     def _begin(self, host: _Host) -> None:

@@ -38,13 +38,13 @@ ALL_BOOTS = range(sys.maxsize)
 
 
 def places() -> Places:
-    """Those of the whole store. A query of the index looks at every run that there is: a night makes one, and
-    hands the answer to the functions below (`among`), which keep it up to date. Without it they ask."""
-    found: Places = {}
+    """The places of all runs in the store. A query of the index looks at every run: a night makes one, and
+    hands the answer to the functions below (`among`), which keep it up to date. Else they make their own."""
+    folders_of: Places = {}
     for entry in index.find():
         if entry.experiment:
-            found.setdefault(entry.experiment, []).append(entry.folder)
-    return found
+            folders_of.setdefault(entry.experiment, []).append(entry.folder)
+    return folders_of
 
 
 def folders(unit: Unit) -> list[Path]:

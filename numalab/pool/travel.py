@@ -41,7 +41,7 @@ LOOK_SECONDS = 60.0
 """Limit of the host's look for what it has, and of its wait for another transfer's piece."""
 
 Part = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,99}$")]
-"""Of a path."""
+"""One name in a path."""
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
@@ -71,7 +71,7 @@ class Item(Value):
 
     @property
     def bytes(self) -> int:
-        """Of all files."""
+        """The size of all files."""
         return sum(file.size for file in self.files)
 
     def __str__(self) -> str:

@@ -32,7 +32,7 @@ SEND_SECONDS = 1800.0
 """Added to a round's limit while image and kernels are sent to its host. The limit begins anew with each
 piece that arrives, so this is for what comes before the first, such as checksums of large files."""
 BOOT_SPARE_SECONDS = 120.0
-"""Of a boot's limit: what ends a guest, writes its run and waits for answers of the host."""
+"""The part of a boot's limit for ending a guest, writing its run and waiting for answers of the host."""
 
 
 class Part(Value):
@@ -43,7 +43,7 @@ class Part(Value):
     first: int
     """The number of its first round in the experiment."""
     rounds: int
-    """Of the whole experiment."""
+    """The rounds of the whole experiment."""
 
 
 class Order(Value):
@@ -105,17 +105,17 @@ class Unit(Value):
     experiment: str
     """Its name. An experiment that begins again on another host has another one."""
     number: int
-    """Of the round in its experiment, from 0."""
+    """The round's number in its experiment, from 0."""
     block: str = ""
     """The host's name, where the experiment is spread (Place.block)."""
     rounds: int
-    """That are planned so far."""
+    """How many are planned so far."""
     home: str
     """The state directory (state.identity) that collects the runs. A host has one of its own: what a lost
     worker still writes there counts nowhere."""
     seed: Seed
     builds: Builds | None = None
-    """For round 0: what was sent to the host, or found there."""
+    """What was sent to the host, or was there; only for round 0."""
     settled: str = ""
     """What round 0 settled on this host (experiment.Settled as JSON): the builds, accelerator and clock."""
     serial: str

@@ -43,7 +43,7 @@ class Plot(Value):
     wide: bool = False
     table: ChartTable
     callers: str = ""
-    """Of a profile: lines as perf report prints them (profile.callers)."""
+    """A profile's lines, as perf report prints them (profile.callers)."""
 
 
 def number(value: float | None) -> str:

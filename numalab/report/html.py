@@ -38,7 +38,7 @@ from numalab.runs import counters, record
 from numalab.runs.samples import Sample
 
 MARK = "numalab report"
-"""In report.json: marks a folder as a report that may be replaced."""
+"""What report.json has in a folder that is a report, and may be replaced."""
 STATIC = ("report.css", "report.js")
 """Files of templates/ that are copied into the report unchanged."""
 

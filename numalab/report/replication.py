@@ -95,7 +95,7 @@ def _row(
 ) -> tuple[Beside, expectation.MeasuredExpectation]:
     """A published row without our effect yet, and what was measured for it."""
     boots = [columns[heading] for heading in kernels]
-    found = metrics.placed(boots[0], boots[1], effect.metric, effect.phase)
+    values = metrics.placed(boots[0], boots[1], effect.metric, effect.phase)
     expected = Expectation(
         metric=effect.metric,
         phase=effect.phase,
@@ -114,19 +114,19 @@ def _row(
         metric=effect.metric,
         phase=effect.phase,
         published=effect.ratio,
-        boots=(len(found.before), len(found.after)),
+        boots=(len(values.before), len(values.after)),
         agreement=Agreement.EMULATED if emulated else Agreement.OPEN,
     )
     silent = "emulated" if emulated else ""
     return row, expectation.with_values(
         expected,
-        found.before,
-        found.after,
+        values.before,
+        values.after,
         kind,
         silent=silent,
-        positions=found.positions,
-        hosts=found.hosts,
-        whole=found.whole,
+        positions=values.positions,
+        hosts=values.hosts,
+        whole=values.whole,
     )
 
 

@@ -174,7 +174,7 @@ def _groups(boots: MeasuredBoots) -> list[tuple[str, Sequence[str]]]:
 
 
 def _values(boots: MeasuredBoots, metric: str, pattern: str) -> dict[str, list[tuple[str, float]]]:
-    """By kernel, a value for each boot that has one."""
+    """Kernel -> name and value of each boot that has a value."""
     by_kernel: dict[str, list[tuple[str, float]]] = {}
     for kernel, boot in boots:
         if (value := metrics.value(boot.run, metric, pattern)) is not None:
@@ -192,7 +192,7 @@ def _about(metric: str, *, times: str) -> str:
 
 
 def over_time(boots: MeasuredBoots, judged: Iterable[str]) -> list[Group]:
-    """By phase: judged and watched counters, zones, each boot's memory by node. Only sampled phases."""
+    """Each sampled phase's judged and watched counters, zones, and each boot's memory by node."""
     groups, kernels, judged = [], unique(kernel for kernel, _ in boots), list(judged)
     for phase in unique(name for _, boot in boots for name in boot.samples):
         sampled = [
@@ -255,7 +255,7 @@ def _zones(sampled: Sequence[tuple[str, str, Sequence[Sample]]], kernels: Sequen
 
 
 def profiles(boots: MeasuredBoots) -> list[Group]:
-    """By phase, a flame graph of each kernel, with its boots' samples added."""
+    """Each phase's flame graphs: one for each kernel, with its boots' samples added."""
     groups = []
     for phase in unique(name for _, boot in boots for name in boot.stacks):
         plots = []

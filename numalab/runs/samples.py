@@ -129,8 +129,8 @@ def rates(samples: Sequence[Sample]) -> dict[str, Rate]:
         for event in events
         if most
     }
-    found = {event: _rate(line) for event, line in lines.items()}
-    return {event: rate for event, rate in found.items() if rate}
+    rate_of = {event: _rate(line) for event, line in lines.items()}
+    return {event: rate for event, rate in rate_of.items() if rate}
 
 
 def _rate(line: Series) -> Rate | None:
@@ -202,7 +202,7 @@ def memory(vmstat: Mapping[str, int], release: str) -> Memory | None:
 def zones(samples: Sequence[Sample]) -> dict[str, Zone]:
     """Each zone by its name ("node 1, DMA32"), and "node 1" with what its zones do not tell apart."""
     last = {source: counters for sample in samples for source, counters in sample.items()}
-    found: dict[str, Zone] = {}
+    zone_of: dict[str, Zone] = {}
     nodes: dict[int, int] = {}
     for node, name, source in sorted(
         (int(match[1]), match[2], source)
@@ -210,12 +210,12 @@ def zones(samples: Sequence[Sample]) -> dict[str, Zone]:
         if (match := re.fullmatch(r"node(\d+)\.(\w+)", source)) and "present" in last[source]
     ):
         zone = Zone(pages=last[source]["present"], lines=_lines(samples, source, _OF_ZONE))
-        found[f"node {node}, {name}"] = zone
+        zone_of[f"node {node}, {name}"] = zone
         if "nr_zone_write_pending" in last[source]:
             nodes[node] = nodes.get(node, 0) + zone.pages
     for node, pages in nodes.items():
-        found[f"node {node}"] = Zone(pages=pages, lines=_lines(samples, f"node{node}.vmstat", _OF_NODE))
-    return found
+        zone_of[f"node {node}"] = Zone(pages=pages, lines=_lines(samples, f"node{node}.vmstat", _OF_NODE))
+    return zone_of
 
 
 def _lines(

@@ -51,7 +51,7 @@ class Machine:
 
     @property
     def net(self) -> str:
-        """Of its link; others than those of another test run beside this one."""
+        """The network of its link; another one than that of a test run beside this one."""
         return f"10.{128 + os.getpid() % 100}.{self.number}"
 
     @property

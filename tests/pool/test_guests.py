@@ -27,7 +27,7 @@ from tests.vm.conftest import until
 CASES = ("dirtymap", "threads", "savedwrite", "migratefail")
 """Those whose boots are shortest."""
 KERNELS = "6.1-slowscan-before,6.1"
-"""Of all four: what is tried is the pool, and each kernel takes minutes to build."""
+"""The kernels of all four: what is tried is the pool, and each kernel takes minutes to build."""
 BOOTS = 2
 SOONER = """
 import sys

@@ -141,7 +141,7 @@ class FakeShell:
         self.says = says
         self.commands: list[str] = []
         self.limits: list[float] = []
-        """Of each command, in seconds."""
+        """Each command's limit, in seconds."""
 
     def execute(
         self,

@@ -18,7 +18,7 @@ from tests.unit.makers import pytest_argv
 
 SPDX = "# SPDX-License-Identifier: GPL-2.0-only"
 LATER = "# SPDX-License-Identifier: GPL-2.0-or-later"
-"""Of what Ansible loads into its own process."""
+"""The license of what Ansible loads into its own process."""
 SOURCES = (
     "lab.py",
     "Makefile",

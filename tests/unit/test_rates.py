@@ -100,7 +100,7 @@ def test_stored_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_merged() -> None:
-    """Of an experiment in both, the stored one; the file keeps those of other machines."""
+    """The stored one wins where both have an experiment; the file keeps those of other machines."""
     kept, here = named("ab"), named("bc", topology="here")
     found = rates.merged(kept, here)
     assert [(each.name, each.topology) for each in found] == [("a", "4socket"), ("b", "here"), ("c", "here")]

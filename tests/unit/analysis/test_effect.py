@@ -52,7 +52,7 @@ def test_welch_by_hand() -> None:
 
 
 def test_two_modes_need_both_tests() -> None:
-    """Of 8 boots after one more is high than before: Welch finds a difference, the exact test none."""
+    """Half of the boots after are high, none before: Welch finds a difference, the exact test none."""
     before, after = [1.0] * 8, [1.0] * 4 + [8.0] * 4
     found = compare(before, after, counts=False)
     assert effect.p_distance(replace(found, logs=None), found.log) < 0.05

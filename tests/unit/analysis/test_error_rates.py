@@ -132,7 +132,7 @@ def test_halves() -> None:
 
 
 def test_splits() -> None:
-    """Of 6 boots all 20 into 3 and 3: 10 pairs of sides, and each side is once in place of "before"."""
+    """6 boots split into 3 and 3 in 20 ways: 10 pairs of sides, each side once in place of "before"."""
     some = [Boot(number=i, values=(i,)) for i in range(6)]
     found = [
         tuple(tuple(boot.number for boot in side) for side in sides) for sides in error_rates.splits(some, 3)
@@ -201,7 +201,7 @@ def test_one_seed_is_one_sample() -> None:
 
 
 def test_trials() -> None:
-    """Of two experiments of 3 boots, what is in each, and of both together each kernel against itself."""
+    """Two experiments of 3 boots: a trial in each, and in both together each kernel against itself."""
     effect, again, planted, unchanged = error_rates.trials(named("ab"))
     assert [each.truth for each in (effect, again)] == [Truth.EFFECT] * 2
     assert (effect.answers, effect.disjoint, effect.pooled) == (Counter({Answer.HOLDS: 1}), 1, False)

@@ -422,7 +422,7 @@ def test_correction_over_a_case() -> None:
 
 
 def test_intervals_are_corrected_with_the_answers() -> None:
-    """Of m expectations that decide R differ from 1: their intervals are at 1 - 5 % R / m."""
+    """Where R of m deciding expectations differ from 1, their intervals are at 1 - 5 % R / m."""
     e = math.e
     sure, none = ([1000, 1010, 990], [10, 11, 9.5]), ([1, e, e**2], [e, 1, e**2.2])
 

@@ -482,7 +482,7 @@ def test_a_configuration_that_some_boots_lack() -> None:
     ],
 )
 def test_the_grade_of_a_case(grades: Sequence[tuple[Answer, Grade | None]], grade: Grade | None) -> None:
-    """Of deciding findings with the case's answer: one open size is enough, failures have to agree."""
+    """One deciding finding with an open size is enough; failures have to agree."""
     (one,) = verdict.verdict(experiment(MANY, FEW)).findings
     findings = [one.model_copy(update={"answer": answer, "grade": known}) for answer, known in grades]
     aside = one.model_copy(

@@ -166,7 +166,7 @@ class SavingHost(FakeHost):
         self.restored: list[str] = []
         self.breaks = False
         self.answer = renewed.DONE
-        """Of the process that waits in a restored guest."""
+        """What the process that waits in a restored guest answers."""
 
     def save(self, guest: Mark, path: Path, deadline: Deadline) -> None:
         write(path, (Path(guest.directory) / "domain.xml").read_bytes())

@@ -164,7 +164,7 @@ ES =0000 00000000 0000ffff 00009300\r
 
 
 def test_where_cpus_stand(monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
-    """Of QEMU 10.0.2, one CPU in Linux and one that has not begun."""
+    """As QEMU 10.0.2 prints them: one CPU in Linux, and one that has not begun."""
     asked = []
 
     def monitor(_domain: object, words: str, _flags: int) -> str:

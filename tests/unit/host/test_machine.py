@@ -175,7 +175,7 @@ def qemu(proc: Path, threads: dict[str, str]) -> Path:
 
 @pytest.mark.parametrize("names", [("CPU 0/TCG", "CPU 11/TCG"), ("CPU 0/KVM", "CPU 1/KVM")])
 def test_vcpu_time(tmp_path: Path, names: tuple[str, str]) -> None:
-    """Of vCPUs alone, not of the threads for I/O."""
+    """Only the vCPUs' threads count, not those for I/O."""
     others = {"qemu-system-x86": "7000000000 9000000000 5", "IO mon_iothread": "1 1 1", "worker": "2 2 2"}
     proc = qemu(tmp_path, {**others, names[0]: "1500000000 250000000 9", names[1]: "2000000000 500000000 9"})
     assert machine.vcpu_time(42, proc) == machine.VcpuTime(ran=3.5, waited=0.75)

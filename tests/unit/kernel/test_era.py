@@ -765,7 +765,7 @@ def test_prune(lab_state: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         return mine if source.debian_source == "6.1" else None
 
     def tree(kernel: recipe.Kernel, *_: object, **__: object) -> source.Tree | None:
-        """Of sources here only 7.2's package can be told without a builder's tools."""
+        """The 7.2 tree: the only source here that is known without a builder's tools."""
         if kernel.recipe.source.debian_source != "7.2":
             return None
         tarball = lab_state / "downloads" / "linux-source-7.2-testing" / "linux-source-7.2.tar.xz"

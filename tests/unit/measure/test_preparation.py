@@ -45,7 +45,7 @@ KEY = "0123456789abcdef"
 
 
 class Params(Value):
-    """Of the workload."""
+    """The workload's parameters."""
 
     files: int = 9
     bhash: int = 7
@@ -331,7 +331,7 @@ def test_a_newer_labs_go_by_their_age_alone(lab_state: Path, deadline: Deadline)
 
 
 def test_half_made_ones_go(lab_state: Path, deadline: Deadline) -> None:
-    """Of a process that is gone; what a living one makes stays."""
+    """What a dead process left half made goes; what a living one makes stays."""
     own = state.scratch(state.folder("disks") / KEY)
     own.mkdir()
     (state.folder("disks") / f".making-{gone()}-7-{KEY}").mkdir()

@@ -228,7 +228,7 @@ def test_a_host_that_offers_less_is_the_same_host() -> None:
 
 
 def test_an_attempt_that_was_begun_waits_too() -> None:
-    """Of a session that was killed, whose kernel is gone meanwhile."""
+    """Its session was killed, and its kernel is gone meanwhile."""
     queue = Queue([order(0)], 0.0)
     queue.wait("00000-fake")
     h0 = Host("h0", "h0-0", 8 << 30, frozenset({Accel.TCG}))

@@ -191,7 +191,7 @@ def profiled(by: str) -> Run:
 
 
 def test_profiles_that_count_something_else_are_told_apart() -> None:
-    """Of instructions and of samples; a run without a profile goes with either."""
+    """One counts instructions, one samples; a run without a profile goes with either."""
     runs = [run(), profiled("instructions"), profiled("cpu-clock")]
     assert compatibility.differences(runs[:2]) == compatibility.differences([runs[0], runs[2]]) == ()
     assert compatibility.differences(runs) == (

@@ -203,7 +203,7 @@ def test_rates_of_the_steady_part() -> None:
 
 
 def test_no_rate() -> None:
-    """Of a steady part shorter than a window, and of samples without tracepoints or footprint."""
+    """A steady part shorter than a window has none, nor have samples without tracepoints or footprint."""
     assert samples.rates(growing([0, 1, 2, 3, 4, 5])) == {}
     assert samples.rates(SAMPLES) == {}
     assert samples.rates([{"t": 1.0, "vmstat": {}, "trace": {EVENT: 1}}]) == {}
