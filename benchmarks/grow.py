@@ -38,9 +38,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 
-import plotly.graph_objects as go
+from plotly.colors import qualitative
 from plotly.subplots import make_subplots
 
 from benchmarks import store
@@ -141,20 +142,43 @@ def plot(grown: Mapping[str, Growth], path: Path) -> None:
     picture = make_subplots(
         rows=len(grown),
         cols=len(COLUMNS),
-        subplot_titles=[f"{head}: {what}" for what in grown for head in COLUMNS.values()],
+        subplot_titles=list(COLUMNS.values()) * len(grown),
+        vertical_spacing=0.25 / len(grown),
     )
-    for row, growth in enumerate(grown.values(), 1):
+    names = list(dict.fromkeys(name for growth in grown.values() for name in growth))
+    colours, unnamed = dict(zip(names, cycle(qualitative.D3 + qualitative.Set1), strict=False)), set(names)
+    for row, (what, growth) in enumerate(grown.items(), 1):
+        sizes = sorted({size for costs in growth.values() for size in costs})
         for column, field in enumerate(COLUMNS, 1):
+            place, values = {"row": row, "col": column}, list[float]()
             for name, costs in growth.items():
-                points = [
-                    (size, value) for size, cost in sorted(costs.items()) if (value := getattr(cost, field))
-                ]
-                if points:
-                    sizes, values = zip(*points, strict=True)
-                    line = go.Scatter(x=sizes, y=values, name=name, mode="lines+markers", legendgroup=name)
-                    picture.add_trace(line.update(showlegend=column == 1), row=row, col=column)
-    picture.update_xaxes(type="log").update_yaxes(type="log").update_layout(height=350 * len(grown))
+                points = {
+                    size: value for size, cost in sorted(costs.items()) if (value := getattr(cost, field))
+                }
+                if not points:
+                    continue
+                values += points.values()
+                picture.add_scatter(
+                    x=list(points),
+                    y=list(points.values()),
+                    name=name,
+                    line_color=colours[name],
+                    legendgroup=name,
+                    showlegend=name in unnamed,
+                    **place,
+                )
+                unnamed.discard(name)
+            ticks = {"tickvals": sizes, "ticktext": [f"{size:,}" for size in sizes]}
+            picture.update_xaxes(type="log", title=what, visible=bool(values), **ticks, **place)
+            picture.update_yaxes(type="log", visible=bool(values), dtick=1, range=_decades(values), **place)
+    picture.update_layout(height=350 * len(grown))
     picture.write_html(path, include_plotlyjs=True)
+
+
+def _decades(values: Sequence[float]) -> list[int]:
+    """The whole decades, as logarithms, that the values are in: what does not grow then looks flat."""
+    logs = [math.log10(value) for value in values] or [0.0]
+    return [math.floor(min(logs)), math.floor(max(logs)) + 1]
 
 
 def command(*words: str) -> Cost:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -46,10 +47,15 @@ def test_table_marks_what_is_worse_than_linear() -> None:
 
 
 def test_plot_has_each_column_that_was_measured(tmp_path: Path) -> None:
-    grow.plot({"runs": {"verdict": SQUARE}}, tmp_path / "plot.html")
+    flat = {size: Cost(cpu=0.356 + size / 1e6) for size in SQUARE}
+    grow.plot({"runs": {"verdict": SQUARE}, "nodes": {"up": flat, "verdict": SQUARE}}, tmp_path / "plot.html")
     text = (tmp_path / "plot.html").read_text()
-    assert text.count('"name":"verdict"') == 3
-    assert '"type":"log"' in text
+    assert text.count('"name":"verdict"') == 6
+    assert text.count('"name":"up"') == 1
+    assert text.count('"showlegend":true') == 2, "a name is in the legend once"
+    colours = set(re.findall(r'"line":\{"color":"([^"]+)"\},"name":"(\w+)"', text))
+    assert len(colours) == len(dict(colours)) == 2, "a name has one colour, and no other has it"
+    assert text.count('"range":[-1,0]') == 2, "what does not grow looks flat: 0.356 and 0.357, and 0.3"
 
 
 @pytest.mark.parametrize(
