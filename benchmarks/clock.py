@@ -50,6 +50,7 @@ from numalab.analysis import calibration, effect, error_rates, metrics  # noqa: 
 from numalab.analysis.calibration import Spread  # noqa: E402
 from numalab.analysis.error_rates import Experiment, Judged  # noqa: E402
 from numalab.core import state  # noqa: E402
+from numalab.core.errors import LabError  # noqa: E402
 from numalab.model.case import Arm  # noqa: E402
 from numalab.model.run import Run  # noqa: E402
 from numalab.model.values import Clock  # noqa: E402
@@ -85,8 +86,6 @@ ONCE = (
     " verdict.busy = lambda *_: ''; main()"
 )
 """lab.py without a second run of a boot from which others took the processors: here that is on purpose."""
-VERDICTS = (0, 1, 3)
-"""Exit statuses of a `run` that came to an answer: holds, does not hold, cannot tell."""
 
 
 @contextlib.contextmanager
@@ -115,7 +114,7 @@ def experiment(
         check=False,
     )
     name = re.search(r"lab\.py compare (\S+)", done.stdout)
-    if done.returncode not in VERDICTS or not name:
+    if done.returncode not in rates.VERDICTS or not name:
         sys.exit(f"{case} on the {clock} clock: lab.py run ended with {done.returncode}")
     return stored(name[1])
 
@@ -144,11 +143,13 @@ def busy(runs: Sequence[Run]) -> str:
 
 
 def rows(runs: Sequence[Run], again: Sequence[Run]) -> list[tuple[str, ...]]:
-    """A row for each deciding expectation and kernel of an experiment, and of one with the same seeds."""
+    """A row for each deciding expectation and kernel of an experiment, and of one with the same seeds. Boots
+    that were taken again do not count."""
     lines: list[tuple[str, ...]] = []
+    again = [run for run in again if not run.error]
     judged = deciding(runs)
     for arm in Arm:
-        side = [run for run in runs if run.place and run.place.arm is arm]
+        side = [run for run in runs if run.place and run.place.arm is arm and not run.error]
         known = calibration.of(side)
         first = (known.site.case_name, known.site.clock.value, busy(side))
         lines += [
@@ -189,7 +190,7 @@ def kept(experiments: Sequence[Experiment], busy: float | None = None) -> list[t
         case = one.judged.case_name, one.clock
         judged = one.judged.model_copy(update={"boots": 0})
         if judged == newest.setdefault(case, judged):
-            loaded = busy is not None and 100 * (one.others or 0) >= busy
+            loaded = busy is not None and rates.busier(one, busy)
             groups.setdefault((*case, loaded), []).append(one)
     return [
         row
@@ -227,40 +228,49 @@ def stored(experiment: str) -> list[Run]:
 
 
 def shifts(case: str, boots: int, words: Sequence[str], values: Sequence[int]) -> Iterator[list[Run]]:
-    """Run the case once for each shift; print the table so far after each, and yield the runs."""
+    """Run the case once for each shift; yield the runs, then print the table so far."""
     table = [SHIFTED]
     for shift in values:
         start = time.monotonic()
         lab = [sys.executable, "-c", LAB, str(shift)]
         runs = experiment(case, boots, Clock.VIRTUAL.value, words, lab)
         seconds = f"{(time.monotonic() - start) / len(runs):.0f}"
+        yield runs
         for row in rows(runs, []):
             cells = dict(zip(HEAD, row, strict=True)) | {"CLOCK": str(shift), "SAME SEED": seconds}
             table.append(tuple(cells.values()))
         print("\n".join(aligned(table, left=6)), flush=True)
-        yield runs
 
 
 def clocks(
     case: str, boots: int, words: Sequence[str], chosen: Sequence[str], loads: Sequence[str], again: bool
 ) -> Iterator[list[Run]]:
-    """Run the case once for each clock and load; print the table so far after each, and yield the runs."""
+    """Run the case once for each clock and load; yield the runs, then print the table so far."""
     table = [HEAD]
     for clock in chosen:
         for host in loads:
             lab = [sys.executable, "-c", ONCE] if host == "busy" else PLAIN
             with load(host):
                 runs = experiment(case, boots, clock, words, lab)
+                yield runs
                 place = runs[0].place
                 repeat = ["--seed", str(place.seed), *words] if again and place else []
                 repeated = experiment(case, boots, clock, repeat, lab) if repeat else []
+                if repeated:
+                    yield repeated
             table += rows(runs, repeated)
             print("\n".join(aligned(table, left=6)), flush=True)
-            yield [*runs, *repeated]
 
 
 def main() -> None:
     """Run the case and print the table, a clock and a load at a time."""
+    try:
+        _main()
+    except LabError as error:
+        sys.exit(f"error: {error}")
+
+
+def _main() -> None:
     parser = argparse.ArgumentParser(description="scatter of a case's boots by clock and host load")
     parser.add_argument("case", nargs="*", metavar="CASE|EXPERIMENT")
     parser.add_argument(
@@ -270,7 +280,7 @@ def main() -> None:
         "--busy", type=float, help="with --kept: those on a busier host apart", metavar="PERCENT"
     )
     parser.add_argument("--stored", action="store_true", help="these stored experiments; nothing is run")
-    parser.add_argument("--boots", type=int, default=8, help="boots of each kernel (8)")
+    parser.add_argument("--boots", type=int, default=8, help="boots of each kernel, 3 or more (8)")
     parser.add_argument("--clock", choices=[clock.value for clock in Clock], help="this clock alone")
     parser.add_argument("--load", choices=LOADS, help="this load alone")
     parser.add_argument("--again", action="store_true", help="a second time, with the same seeds")
@@ -297,6 +307,8 @@ def main() -> None:
         return
     if len(options.case) != 1:
         parser.error("one case at a time, or --stored, or --kept")
+    if options.boots < effect.LEAST_BOOTS:
+        parser.error(f"--boots {options.boots}: {effect.LEAST_BOOTS} or more show scatter")
     (case,) = options.case
     if options.shift:
         done = shifts(case, options.boots, words, [int(value) for value in options.shift.split(",")])

@@ -129,6 +129,11 @@ def merged(kept: Sequence[Experiment], here: Sequence[Experiment]) -> list[Exper
     return list({one.name: one for one in (*kept, *here)}.values())
 
 
+def busier(one: Experiment, percent: float) -> bool:
+    """Whether other programs took so much of the host's CPU time, or more, in its boots (median)."""
+    return one.others is not None and one.others >= percent / 100
+
+
 def by_case(trials: Sequence[Trials]) -> list[str]:
     """A row for each case, clock and number of boots."""
     rows = [["CASE", "CLOCK", "BOOTS", *(str(cell) for truth in Truth for cell in (truth.name, "TRIALS"))]]
@@ -196,13 +201,16 @@ def rates(trials: Sequence[Trials]) -> list[str]:
     return aligned(rows, left=3)
 
 
+def _ways_to_be_wrong(trials: Sequence[Trials]) -> Iterator[tuple[str, Answer, list[Trials]]]:
+    """What is wrong in words, the answer that is, and the trials in which it is."""
+    yield "denied", Answer.DOES_NOT_HOLD, [one for one in trials if one.truth is Truth.EFFECT]
+    yield "claimed of equal kernels", Answer.HOLDS, [one for one in trials if one.truth is not Truth.EFFECT]
+
+
 def conclusion(trials: Sequence[Trials]) -> list[str]:
     """Whether the goal is shown, for each of the two ways to be wrong."""
     lines = []
-    for name, answer, part in (
-        ("denied", Answer.DOES_NOT_HOLD, [one for one in trials if one.truth is Truth.EFFECT]),
-        ("claimed of equal kernels", Answer.HOLDS, [one for one in trials if one.truth is not Truth.EFFECT]),
-    ):
+    for name, answer, part in _ways_to_be_wrong(trials):
         if part:
             most = error_rates.rate(_shares(part, answer)).most
             disjoint = sum(one.disjoint for one in part)
@@ -256,11 +264,10 @@ def next_case(trials: Mapping[str, int], cases: Mapping[str, float]) -> str:
 
 def shown(judged: Sequence[Trials]) -> bool:
     """Whether the goal is shown, for both ways to be wrong."""
-    sides = (
-        (Answer.DOES_NOT_HOLD, [one for one in judged if one.truth is Truth.EFFECT]),
-        (Answer.HOLDS, [one for one in judged if one.truth is not Truth.EFFECT]),
+    return all(
+        part and error_rates.rate(_shares(part, answer)).most < GOAL
+        for _, answer, part in _ways_to_be_wrong(judged)
     )
-    return all(part and error_rates.rate(_shares(part, answer)).most < GOAL for answer, part in sides)
 
 
 def collect(
@@ -284,7 +291,9 @@ def collect(
         if failed == MOST_FAILED:
             raise InputError(f"{failed} experiments in a row came to no verdict, the last one of {name}")
         tried[name] += status not in VERDICTS  # one that breaks does not keep the others waiting
+        before = len(experiments)
         experiments = gather()
+        tried[name] += len(experiments) == before and status in VERDICTS  # nor one that no rate counts
     return experiments
 
 
@@ -326,9 +335,7 @@ def main() -> int:
             if options.stored:
                 experiments = merged(experiments, list(error_rates.experiments(stored())))
         if options.busy is not None:
-            experiments = [
-                one for one in experiments if one.others is not None and 100 * one.others >= options.busy
-            ]
+            experiments = [one for one in experiments if busier(one, options.busy)]
         print("\n".join(tables(experiments)))
     except LabError as error:
         sys.exit(f"error: {error}")

@@ -454,7 +454,7 @@ def share(part: int, whole: int, alpha: float) -> tuple[float, float]:
 
 def detectable(effect: Effect, alpha: float, by: float = 1.0) -> float:
     """The least true effect (a factor) at which as many boots with this spread have a chance of POWER to
-    hold: to differ from 1, and to be estimated at `by` or more.
+    hold: to differ from 1, and to be estimated at `by` or more. MOST_EFFECT where they can show none.
 
     At a true effect of exactly `by` that chance is a half at most, however many the boots.
     """
@@ -484,8 +484,8 @@ def boots_range(
     from scipy.special import chdtri
 
     if effect.error <= NO_SPREAD:
-        fewest = _fewest(effect)
-        return (fewest, fewest) if distance - max(least, 0.0) > NO_SPREAD else None
+        needed = _boots_needed(effect, distance, alpha, least, 1.0)
+        return None if needed is None else (needed, needed)
     freedom = effect.freedom
     ends = [freedom / float(chdtri(freedom, part)) for part in ((1 - POWER) / 2, (1 + POWER) / 2)]
     boots = [_boots_needed(effect, distance, alpha, least, times) for times in ends]
@@ -545,6 +545,7 @@ class _Chance:
 
         self.error = effect.error
         if self.error <= NO_SPREAD:
+            self.differs = two_modes(effect.boots) <= alpha
             return
         freedom = effect.planned_freedom
         # The error as boots would estimate it, over the true one: at the middles of equal parts of its
@@ -557,7 +558,7 @@ class _Chance:
     def __call__(self, log: float, least: float) -> float:
         """The chance of an estimate that differs upwards from 0, by `least` or more, where `log` is true."""
         if self.error <= NO_SPREAD:
-            return float(log >= max(least, 0.0))
+            return float(self.differs and log >= max(least, 0.0))
         import numpy as np
         from scipy.special import ndtr
 

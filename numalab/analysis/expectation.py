@@ -24,8 +24,8 @@ The range between 1 and `by` does not matter to the case (an indifference zone: 
 may result there.
 The interval of an expectation that decides is widened with the test: of m expectations R of which differ from
 1, each has an interval at 1 - alpha R / m (R at least 1), so that of the R intervals a share of at most alpha
-miss the effect (Benjamini and Yekutieli 2005), and an interval leaves 1 out exactly where "differs" is true.
-Others have one at 1 - alpha.
+miss the effect (Benjamini and Yekutieli 2005), and an interval leaves 1 out exactly where "differs" is true
+(unless boots have no spread at all: it then has no length). Others have one at 1 - alpha.
 
 For clear answers, `by` has to be larger than the spread of the boots (calibration) and smaller than the
 effect.
@@ -417,7 +417,9 @@ def boots_range(fewest: int, most: int) -> str:
 def _outlook(observed: Effect, expected: Expectation, numbers: Mapping[str, Any]) -> str:
     """In words, `detectable` and `boots_range` of a finding that cannot be told."""
     power = f"{100 * effect.POWER:.0f} %"
-    text = f"so many boots that scatter so hold in {power} at a true factor of {numbers['detectable']:.3g}"
+    least = numbers["detectable"]
+    factor = f"a true factor of {least:.3g}" if least < effect.MOST_EFFECT / 2 else "no factor"
+    text = f"so many boots that scatter so hold in {power} at {factor}"
     if numbers["boots_range"] is None:
         return text
     needed = boots_range(*numbers["boots_range"])

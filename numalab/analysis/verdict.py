@@ -162,13 +162,20 @@ def error(runs: Sequence[Run]) -> float:
 
 
 def enough(judged: Verdict) -> bool:
-    """Whether more boots are of no use: the answer is clear, or no unclear finding can be tested."""
+    """Whether more boots are of no use: the answer is clear, or no unclear finding can ever be tested."""
     open_ones = [
         finding for finding in judged.findings if finding.decides and finding.answer is Answer.CANNOT_TELL
     ]
     return judged.answer is not Answer.CANNOT_TELL or (
-        min(judged.boots) >= LEAST_BOOTS and all(finding.p is None for finding in open_ones)
+        min(judged.boots) >= LEAST_BOOTS and not any(map(_testable, open_ones))
     )
+
+
+def _testable(finding: Finding) -> bool:
+    """Whether there is a test, or more boots would make one: some boots of each kernel have a value, but too
+    few have."""
+    fewest = min(len(finding.before), len(finding.after))
+    return finding.p is not None or 0 < fewest < LEAST_BOOTS
 
 
 def next_look(judged: Verdict, plan: Sequence[int]) -> int | None:

@@ -14,6 +14,7 @@ import pytest
 from benchmarks import clock
 from numalab.core.errors import InputError
 from numalab.host import domain
+from numalab.model.case import Arm
 from numalab.model.run import Run
 from tests.unit.analysis.test_error_rates import AFTER, BEFORE, boots, named
 from tests.unit.makers import on_virtual_clock, running
@@ -31,6 +32,17 @@ def test_rows() -> None:
     # The standard deviation of the logarithms of 1,557,000, 1,721,000 and 1,590,000; of 98,001 to 98,501.
     assert (before[8], after[8]) == ("5.3%", "0.3%")
     assert (before[9], after[9]) == ("-", "-"), "nothing was done again"
+
+
+def test_a_boot_that_was_taken_again_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither its share of the host nor its seed: here the first run of the first boot before."""
+    runs = [on_virtual_clock(run, seed=number) for number, run in enumerate(boots("a", (BEFORE, AFTER), 3))]
+    first = next(run for run in runs if run.place and run.place.arm is Arm.BEFORE)
+    taken_again = first.model_copy(update={"id": "first", "error": "taken again"})
+    other_value = on_virtual_clock(runs[-1], seed=first.guest.spec.seed).model_copy(update={"error": "x"})
+    monkeypatch.setattr(clock, "busy", lambda side: f"{sum(bool(run.error) for run in side)} broken")
+    assert clock.rows([taken_again, *runs], [taken_again]) == clock.rows(runs, [])
+    assert clock.rows(runs, runs)[0][9] == clock.rows(runs, [*runs, other_value])[0][9] == "0.0%"
 
 
 def test_boots_with_one_seed() -> None:
@@ -99,6 +111,35 @@ def test_shifts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     last = capsys.readouterr().out.splitlines()[-4:]
     assert [line.split()[1] for line in last] == ["2", "2", "4", "4"]
     assert not list((tmp_path / "runs").iterdir())
+
+
+def test_runs_with_another_shift_go_even_if_their_table_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of an experiment's boots may have broken."""
+    monkeypatch.setenv("LAB_STATE", str(tmp_path))
+
+    def experiment(*_: object) -> list[Run]:
+        runs = [run.model_copy(update={"error": "x"}) for run in boots("broken", (BEFORE, AFTER), 3)]
+        for run in runs:
+            (tmp_path / "runs" / run.id).mkdir(parents=True, exist_ok=True)
+        return runs
+
+    monkeypatch.setattr(clock, "experiment", experiment)
+    monkeypatch.setattr(sys, "argv", ["clock.py", "xfsrepair", "--shift", "2"])
+    with pytest.raises(SystemExit, match="error: a calibration needs 3 boots"):
+        clock.main()
+    assert not list((tmp_path / "runs").iterdir())
+
+
+def test_fewer_than_three_boots_are_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(clock, "experiment", lambda *_: pytest.fail("it was begun"))
+    monkeypatch.setattr(sys, "argv", ["clock.py", "xfsrepair", "--boots", "2"])
+    with pytest.raises(SystemExit):
+        clock.main()
+    assert "--boots 2: 3 or more show scatter" in capsys.readouterr().err
 
 
 def test_another_shift() -> None:

@@ -171,6 +171,27 @@ def test_collecting_takes_cases_in_turn_and_goes_on_where_it_stopped() -> None:
     assert len({name for name, _ in booted}) == 6
 
 
+def test_a_case_that_no_rate_counts_does_not_keep_the_others_waiting() -> None:
+    """Such as one whose expectations all decide nothing: it ends with an answer, and is no trial."""
+    booted: list[str] = []
+
+    def boot(name: str, _rounds: int) -> int:
+        booted.append(name)
+        return 3
+
+    rates.collect(4 * 3600, now=lambda: 3600.0 * len(booted), boot=boot, gather=list)
+    assert len(set(booted)) == len(booted) == 4
+
+
+@pytest.mark.parametrize("percent", range(1, 101))
+def test_an_experiment_on_a_host_exactly_so_busy_is_busy(percent: int) -> None:
+    """0.57 is less than 57 by 100 * 0.57."""
+    (some,) = named("a")
+    assert rates.busier(some.model_copy(update={"others": percent / 100}), percent)
+    assert not rates.busier(some.model_copy(update={"others": (percent - 1) / 100}), percent)
+    assert not rates.busier(some.model_copy(update={"others": None}), percent)
+
+
 def test_collecting_ends_when_nothing_comes_to_a_verdict() -> None:
     booted: list[str] = []
 

@@ -181,6 +181,11 @@ def test_ratios_without_spread() -> None:
     assert effect.ratio(alike) == pytest.approx(1)
     assert effect.detectable(apart, 0.05) == 1
     assert effect.boots_needed(apart, math.log(1.3), 0.05) == effect.LEAST_BOOTS
+    # At 1 % the modes of 3 boots may be chance, those of 4 are not: 2 (1/2)^8.
+    assert effect.detectable(apart, 0.01) == pytest.approx(effect.MOST_EFFECT)
+    assert effect.boots_needed(apart, math.log(1.3), 0.01) == 4
+    assert effect.boots_range(apart, math.log(1.3), 0.01) == (4, 4)
+    assert effect.boots_range(apart, math.log(1.3), 0.01, least=math.log(2)) is None
 
 
 @pytest.mark.parametrize(

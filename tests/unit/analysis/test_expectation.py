@@ -110,6 +110,14 @@ def test_what_a_finding_says() -> None:
     assert found.reason.endswith("asked for: 0.667 or less")
 
 
+def test_few_boots_without_spread_hold_at_no_factor() -> None:
+    """At the error of an early look three of them are chance; five are not."""
+    found = expectation.alone(wish(), [2.0] * 3, [1.0] * 3, kind=Kind.RATIO, alpha=expectation.ALPHA / 10)
+    assert found.answer is CANNOT
+    assert found.boots_range == (5, 5)
+    assert "so many boots that scatter so hold in 80 % at no factor; if the effect is as" in found.reason
+
+
 def test_cannot_tell_says_what_it_would_take() -> None:
     """Beyond `by`, boots to hold; short of it, boots to deny. Clear answers need no more of them."""
     found = judged([100, 130, 80], [70, 60, 95], by=1.3)

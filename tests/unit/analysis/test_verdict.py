@@ -960,6 +960,24 @@ def test_going_on() -> None:
     assert (verdict.enough(last), verdict.next_look(last, plan)) == (False, None)
 
 
+@pytest.mark.parametrize("known", [1, 2])
+def test_a_ratio_that_few_boots_have_goes_on(known: int) -> None:
+    """It has a value where something was divided by; more boots will have more of them."""
+    of = case(FALLING.model_copy(update={"metric": "migrated_per_hint_fault"}))
+    runs = [
+        boot(arm, index, {"numa_hint_faults": faults, "numa_pages_migrated": pages}, of=of)
+        for arm, all_faults, order in (
+            (Arm.BEFORE, [1000] * 3, INTERLEAVED[0]),
+            (Arm.AFTER, [1000] * known + [0] * (3 - known), INTERLEAVED[1]),
+        )
+        for faults, pages, index in zip(all_faults, (500, 600, 700), order, strict=False)
+    ]
+    found = verdict.verdict(runs)
+    assert found.answer is Answer.CANNOT_TELL
+    assert len(found.findings[0].after) == known
+    assert (verdict.enough(found), verdict.next_look(found, verdict.looks(QUICK))) == (False, 5)
+
+
 @pytest.mark.parametrize(
     "wish",
     [
