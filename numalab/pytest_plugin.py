@@ -253,10 +253,10 @@ class CaseFile(pytest.File):
         from numalab.experiment import matrix
 
         kernels, series = self.config.getoption("--kernels"), self.config.getoption("--series")
-        if kernels and series:
+        if kernels is not None and series is not None:
             raise InputError(f"--lab-kernels {kernels} --lab-series {series}: give one of the two")
-        if not series:
-            return kernels.split(",") if kernels else ()
+        if series is None:
+            return () if kernels is None else kernels.split(",")
         return matrix.in_series(case, series)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> str | Any:

@@ -35,7 +35,13 @@ PARTS = ("workload", "disks", "append")
 SIZE_PARTS = ("params", "sysctls", "knobs")
 
 
-LATER: dict[str, object] = {"machine_id": "", "clock": Clock.HOST, "ready": False, "prepared": False}
+LATER: dict[str, object] = {
+    "machine_id": "",
+    "clock": Clock.HOST,
+    "ready": False,
+    "prepared": False,
+    "huge_page": None,
+}
 """Facts of a site that older calibrations lack, and what they then were."""
 
 
@@ -58,6 +64,8 @@ class Site(Value):
     """Whether guests began from ready states, which scatter less than boots."""
     prepared: bool = False
     """Whether they began on prepared disks."""
+    huge_page: int | None = None
+    """The size of the host's huge pages that were their memory, in bytes; None: ordinary pages."""
 
     def older(self) -> Site:
         """The same site, as an older lab recorded it."""
@@ -132,6 +140,7 @@ def site(run: Run) -> Site:
         "clock": spec.clock,
         "ready": bool(run.guest.ready_state),
         "prepared": bool(run.prepared),
+        "huge_page": spec.huge_page,
     }
     return here.model_copy(update=later)
 

@@ -133,7 +133,7 @@ def _plan(
     return make_plan(
         case,
         SizeClass(one_of(SizeClass, "--size", size)),
-        kernels=kernels.split(",") if kernels else (),
+        kernels=() if kernels is None else kernels.split(","),
         topology_name=topology_name,
         memory=size_option("--memory", memory),
         vcpus=vcpus,
@@ -298,7 +298,7 @@ def matrix(
     from numalab.model import catalog
     from numalab.model.values import SizeClass
 
-    if resume:
+    if resume is not None:
         given = (
             cases,
             sizes,
@@ -529,7 +529,7 @@ def calibrate(
     from numalab.model import catalog
     from numalab.report import text as report_text
 
-    kernel_name = kernel or catalog.case(case).after
+    kernel_name = catalog.case(case).after if kernel is None else _one_kernel(kernel)
     plan = _plan(
         case,
         size,
@@ -544,11 +544,20 @@ def calibrate(
         ready=ready,
         prepared_disks=prepared_disks,
     )
+    if prepared_disks:
+        _check_prepares([case], [plan])
     outcome = _conduct(plan, boots or plan.case_size.boots, uri)
     spreads = calibration.of([run for run, _ in outcome.runs])
     path = calibration.save(spreads)
     echo(report_text.spread(spreads))
     echo(f"kept: {path}")
+
+
+def _one_kernel(name: str) -> str:
+    """InputError for several names."""
+    if "," in name:
+        raise InputError(f"--kernel {name}: one kernel is needed here")
+    return name
 
 
 def repro(
@@ -574,13 +583,16 @@ def repro(
     from numalab.experiment import run as experiment
     from numalab.experiment.plan import build_kernels, interesting_phase
     from numalab.guest import guest as guests
+    from numalab.guest import launch
     from numalab.host import ssh
     from numalab.host.hypervisor import connect
     from numalab.model import catalog
     from numalab.report import text as report_text
 
+    if name is not None:  # before hours of building
+        launch.check_free(name)
     own = catalog.case(case)
-    kernel_name = {"before": own.before, "after": own.after}.get(kernel, kernel)
+    kernel_name = {"before": own.before, "after": own.after}.get(kernel, _one_kernel(kernel))
     plan = _plan(
         case,
         size,
@@ -602,7 +614,7 @@ def repro(
             plan,
             host,
             plan.kernels[0],
-            name or guests.fresh_name(f"repro-{plan.case_name}"),
+            guests.fresh_name(f"repro-{plan.case_name}") if name is None else name,
             limit(UP_SECONDS),
             kept=True,
         )

@@ -275,7 +275,8 @@ def list_guests() -> None:
     rows: list[tuple[str, ...]] = [
         ("NAME", "STATE", "TOPOLOGY", "VCPUS", "MEMORY", "KERNEL", "ACCEL", "CLOCK", "PORT")
     ]
-    running: dict[str, set[Mark]] = {}
+    running: dict[str, set[Mark] | None] = {}
+    """By libvirt, the guests that run there; None where it does not answer."""
     for name in guests.names():
         try:
             record = guests.read(name)
@@ -292,12 +293,18 @@ def list_guests() -> None:
             life = f"on {node}"
         else:
             if record.uri not in running:
-                running[record.uri] = set(connect(record.uri, limit(MINUTE)).marks())
-            life = (
-                ("running" if record.ready else "starting")
-                if mark(record.spec) in running[record.uri]
-                else "lost"
-            )
+                try:
+                    running[record.uri] = set(connect(record.uri, limit(MINUTE)).marks())
+                except (HostError, DeadlinePassed) as error:
+                    show_error(error)
+                    running[record.uri] = None
+            there = running[record.uri]
+            if there is None:
+                life = "unknown"
+            elif mark(record.spec) not in there:
+                life = "lost"
+            else:
+                life = "running" if record.ready else "starting"
         spec = record.spec
         size = (str(spec.topology.vcpus), f"{spec.topology.memory >> 20}M")
         machine = (spec.topology_name, *size, spec.boot.name, spec.accel, spec.clock)

@@ -79,11 +79,11 @@ def measure(
 
     which = SizeClass(one_of(SizeClass, "--size", size))
     runner.check(workload, which)
-    if on and (idle := _given(context)):
+    if on is not None and (idle := _given(context)):
         raise InputError(f"{', '.join(idle)}: guest {on} is up already, and is what it is")
     if ready and prepared_disks:  # before hours of preparing
         raise InputError("--ready: not with --prepared-disks: a state has its own disks")
-    if on:
+    if on is not None:
         result, folder = runner.run(reach(on), workload, which, limit(COMMAND_SECONDS))
     else:
         shape = topology.scale(

@@ -196,6 +196,7 @@ def _from_ready_states(plan: Plan) -> Plan:
         (plan.pin not in (binding.AUTO, binding.OFF), "pin: a state has its own memory", "pin"),
         (plan.prepared_disks, "prepared disks: a state has its own disks", "prepared_disks"),
         (plan.huge_page is not None, "huge pages: a state has its own memory", "huge_page"),
+        (plan.seed is not None, "a seed, which is that of boots: nothing is booted", "seed"),
     ):
         if wrong:
             raise InputError(f"case {plan.case_name}: from ready states: not with {why}", field=field)

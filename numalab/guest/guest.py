@@ -41,7 +41,7 @@ from numalab.host.hypervisor import Host
 from numalab.host.remote import of_uri
 from numalab.model import verification
 from numalab.model.guest import GuestRecord
-from numalab.model.values import Accel, Clock, Stored, check_name, first_line, jsonable
+from numalab.model.values import MOST_NAME, Accel, Clock, Stored, check_name, first_line, jsonable
 
 OOPS_SECONDS = 1.0
 """Time for an oops to appear on the console completely."""
@@ -365,7 +365,7 @@ def names() -> list[str]:
 
 def fresh_name(wanted: str, besides: AbstractSet[str] = frozenset()) -> str:
     """A free guest name: the one wanted (a topology's or its file's), or that with the first free number."""
-    stem = Path(wanted).name.removesuffix(".yml")
+    stem = Path(wanted).name.removesuffix(".yml")[: MOST_NAME - len("-999")]
     taken = {*names(), *besides}
     return next(name for name in [stem, *(f"{stem}-{n}" for n in range(2, 1000))] if name not in taken)
 

@@ -28,6 +28,7 @@ from numalab.core.errors import (
     DeadlinePassed,
     GuestError,
     HostError,
+    InputError,
     LabError,
     NameTaken,
 )
@@ -60,7 +61,7 @@ from numalab.model.guest import (
     ReadyState,
 )
 from numalab.model.topology import Disk, Topology
-from numalab.model.values import Clock, Name, Seed, Value, jsonable
+from numalab.model.values import Clock, Name, Seed, Value, check_name, jsonable
 
 BOOT_TRIES = 3
 RESTORED_SECONDS = 90.0
@@ -128,8 +129,7 @@ def up(request: GuestRequest, host: Host, deadline: Deadline) -> Guest:
     in the record.
     """
     # Before `hold`, which would wait for another lab.py that works on the guest.
-    if (state.folder("guests") / request.name).exists():
-        raise taken(request.name)
+    check_free(request.name)
     with guests.hold(request.name, deadline):
         if request.saved:
             return _up(request, host, deadline, 0)
@@ -157,10 +157,11 @@ def _up(request: GuestRequest, host: Host, deadline: Deadline, hung: int) -> Gue
         _begin(guest, request, deadline)
         with step("topology verified from inside", who=request.name):
             guest.verify(deadline)
-        guest.record = guest.record.model_copy(update={"ready": True})
-        guest.save()
         if not request.saved:  # else the saved guest was given it
             provision.after_boot(guest, request.kernel, request.boot, deadline, ssh_port=request.ssh_port)
+        # Last: gc leaves a ready guest alone, although who made it is gone.
+        guest.record = guest.record.model_copy(update={"ready": True})
+        guest.save()
         return guest
     except BaseException as error:
         if isinstance(error, LabError) and not error.evidence:
@@ -237,6 +238,16 @@ def _claim(name: str, uri: str) -> Path:
             raise taken(name) from None
         raise HostError(f"{place}: {error.strerror}") from error
     return place
+
+
+def check_free(name: str) -> None:
+    """InputError for what is no name, NameTaken for one that is in use."""
+    try:
+        check_name(name)
+    except ValueError as error:
+        raise InputError(str(error), field="name") from error
+    if (state.folder("guests") / name).exists():
+        raise taken(name)
 
 
 def taken(name: str) -> NameTaken:

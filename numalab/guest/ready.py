@@ -51,8 +51,7 @@ def up(request: GuestRequest, host: Host, deadline: Deadline, *, or_boot: bool =
     InputError for a request that no state can serve.
     """
     _check(request, host)
-    if (state.folder("guests") / request.name).exists():
-        raise launch.taken(request.name)
+    launch.check_free(request.name)
     base, boot = launch.choose(request, deadline)
     _check_release(boot)
     request = request.model_copy(update={"image_id": base.id, "pinned": boot})

@@ -103,7 +103,7 @@ def find(
 
 def choose(words: Sequence[str], *, size: str | None = None, topology: str | None = None) -> list[Path]:
     """The folders of the runs that `words` name: a run (id or folder), an experiment, or a case, which stands
-    for its newest experiment.
+    for its newest experiment; for a calibration, which compares a kernel with itself, if there is no other.
 
     `size` and `topology` select among a case's experiments. Raises InputError for any other word.
     """
@@ -124,13 +124,22 @@ def _experiment(word: str, size: str | None, topology: str | None) -> list[Entry
         return entries
     name = Path(word).name.removesuffix(".yml")
     if every := find(case=name, size=size, topology=topology):
-        return [entry for entry in every if entry.experiment == every[-1].experiment]
+        experiments: dict[str, list[Entry]] = {}
+        for entry in reversed(every):
+            experiments.setdefault(entry.experiment, []).insert(0, entry)
+        newest = list(experiments.values())
+        return next((one for one in newest if not _calibrates(one)), newest[0])
     wanted = [(what, text) for what, text in (("size", size), ("topology", topology)) if text]
     if name in catalog.names("testcases"):
         selection = "".join(f", {what} {text}" for what, text in wanted)
         options = "".join(f" --{what} {text}" for what, text in wanted)
         raise InputError(f"there is no run of case {name}{selection}: lab.py run {name}{options}")
     raise InputError(f"{word}: is no run, no experiment and no case: lab.py runs shows what there is")
+
+
+def _calibrates(experiment: Sequence[Entry]) -> bool:
+    """Whether it compares a kernel with itself."""
+    return len({entry.kernel for entry in experiment}) == 1 and len({entry.arm for entry in experiment}) > 1
 
 
 def moment(text: str, now: datetime | None = None) -> str:

@@ -205,6 +205,12 @@ def shrunk() -> Topology:
     return scale(spec("4socket").topology, vcpus=8)
 
 
+def on_huge_pages() -> Run:
+    run = boot(Arm.AFTER, 0, {})
+    huge = run.guest.spec.model_copy(update={"huge_page": 2 << 20})
+    return run.model_copy(update={"guest": run.guest.model_copy(update={"spec": huge})})
+
+
 def restored() -> Run:
     run = boot(Arm.AFTER, 0, {})
     return run.model_copy(update={"guest": run.guest.model_copy(update={"ready_state": "a1"})})
@@ -227,6 +233,7 @@ def restored() -> Run:
         ),
         restored(),
         boot(Arm.AFTER, 0, {}, prepared=("make",)),
+        on_huge_pages(),
     ],
     ids=[
         "accelerator",
@@ -238,6 +245,7 @@ def restored() -> Run:
         "knobs",
         "ready states",
         "prepared disks",
+        "huge pages",
     ],
 )
 def test_another_site_is_not_calibrated(other: Run) -> None:

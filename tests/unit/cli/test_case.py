@@ -293,6 +293,7 @@ def test_a_matrix_on_prepared_disks(lab_py: LabPy, conducted: dict[str, Any]) ->
         (("--size", "full"), "has no size full"),
         (("--kernels", "6.1"), "error: --kernels 6.1: one kernel compares with nothing"),
         (("--kernels", "6.1,"), "'' is not a name"),
+        (("--kernels", ""), "error: --kernels : one kernel compares with nothing"),
         (("--memory", "64M"), "error: --memory: this topology needs"),
         (("--vcpus", "2"), "error: --vcpus 2: 4 nodes"),
         (("--accel", "xen"), "--accel: 'xen'"),
@@ -528,6 +529,21 @@ def test_calibrate(lab_py: LabPy, case: str, conducted: dict[str, Any]) -> None:
     assert (conducted["plan"].ready, conducted["plan"].prepared_disks) == (False, True)
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--kernel", "6.1,6.12"), "error: --kernel 6.1,6.12: one kernel is needed here"),
+        (("--prepared-disks",), "error: --prepared-disks: no phase of "),
+    ],
+)
+def test_what_no_calibration_can_be_of(
+    lab_py: LabPy, case: str, conducted: dict[str, Any], words: Sequence[str], said: str
+) -> None:
+    code, _, err = lab_py("calibrate", case, *words)
+    assert (code, "plan" in conducted) == (2, False)
+    assert said in err
+
+
 def test_a_calibration_has_an_end(lab_py: LabPy, case: str, conducted: dict[str, Any]) -> None:
     code, _, err = lab_py("calibrate", case, "--boots", "auto")
     assert code == 2
@@ -595,6 +611,31 @@ def test_repro(lab_py: LabPy, case: str, prepared: Prepared) -> None:
 def test_repro_of_a_kernel(lab_py: LabPy, case: str, prepared: Prepared, kernel: str, booted: str) -> None:
     assert lab_py("repro", case, "--kernel", kernel, "--name", "mine", "--no-shell")[0] == 0
     assert (prepared.name, prepared.kernel) == ("mine", booted)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--name", "Dave"), "error: 'Dave' is not a name"),
+        (("--name", ""), "error: '' is not a name"),
+        (("--name", "there"), "error: a guest called there is there"),
+        (("--kernel", "6.1,6.12"), "error: --kernel 6.1,6.12: one kernel is needed here"),
+    ],
+)
+def test_repro_refuses_before_it_builds(
+    lab_py: LabPy,
+    case: str,
+    prepared: Prepared,
+    monkeypatch: pytest.MonkeyPatch,
+    words: Sequence[str],
+    said: str,
+) -> None:
+    monkeypatch.setattr(experiment_plan, "build_kernels", lambda *_: pytest.fail("it builds"))
+    state.folder("guests", "there")
+    code, _, err = lab_py("repro", case, "--no-shell", *words)
+    assert code == 2
+    assert said in err
+    assert words[0] in err
 
 
 def test_repro_on_prepared_disks_where_no_phase_prepares(

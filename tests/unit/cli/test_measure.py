@@ -123,6 +123,13 @@ def test_a_guest_that_is_up_has_begun(lab_py: LabPy, lab: Lab, words: list[str])
     assert f"error: {words[0].replace('-t', '--topology')}: guest g is up already" in err
 
 
+def test_an_empty_name_is_no_fresh_guest(lab_py: LabPy, lab: Lab) -> None:
+    """As from a variable of the shell that is not set."""
+    code, _, err = lab_py("measure", "xfsrepair", "--on", "")
+    assert (code, lab.happened) == (2, [])
+    assert "'' is not a name" in err
+
+
 def test_a_state_has_its_own_disks(lab_py: LabPy, lab: Lab) -> None:
     """Said before any are prepared, which may take hours."""
     code, _, err = lab_py("measure", "xfsrepair", "--ready", "--prepared-disks")

@@ -14,8 +14,10 @@ from numalab.cli import options
 from numalab.core import state
 from numalab.core.errors import HostError, InputError
 from numalab.guest.launch import GuestRequest
+from numalab.host import hypervisor
 from numalab.model.values import jsonable
-from tests.unit.makers import record
+from tests.unit.cli.conftest import LabPy
+from tests.unit.makers import FakeHost, record
 
 
 def requests(
@@ -44,6 +46,32 @@ def test_a_copied_state_directory_does_not_end_the_originals_guests(
     ):
         options.open_guest("g")
     assert "2222" not in options.inventory().read_text()
+
+
+def test_list_goes_on_where_one_libvirt_does_not_answer(
+    lab_state: Path, lab_py: LabPy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, uri in (("far", "qemu+ssh://far/system"), ("far2", "qemu+ssh://far/system"), ("near", "")):
+        one = record(name).model_copy(update={"uri": uri or record(name).uri})
+        (state.folder("guests", name) / "guest.json").write_text(json.dumps(jsonable(one)))
+    asked = []
+
+    def connect(uri: str | None, *_: object) -> FakeHost:
+        asked.append(uri)
+        if uri == "qemu+ssh://far/system":
+            raise HostError(f"libvirt at {uri}: no route to host")
+        return FakeHost()
+
+    monkeypatch.setattr(hypervisor, "connect", connect)
+    code, out, err = lab_py("list")
+    assert code == 0
+    assert [line.split()[:2] for line in out.splitlines()[1:]] == [
+        ["far", "unknown"],
+        ["far2", "unknown"],
+        ["near", "lost"],
+    ]
+    assert err.count("no route to host") == 1
+    assert len(asked) == 2, "each libvirt once"
 
 
 def test_one_guest_for_each_kernel(lab_state: Path) -> None:

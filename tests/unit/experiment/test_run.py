@@ -289,6 +289,7 @@ def test_from_ready_states(
         ({"clock": Clock.VIRTUAL}, "the virtual clock", "clock"),
         ({"pin": "0=0"}, "pin", "pin"),
         ({"huge_page": 2 << 20}, "huge pages", "huge_page"),
+        ({"seed": 7}, "a seed, which is that of boots", "seed"),
     ],
 )
 def test_what_ready_states_exclude(case: Path, choice: dict[str, Any], why: str, field: str) -> None:

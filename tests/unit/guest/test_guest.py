@@ -31,7 +31,7 @@ from numalab.core.errors import (
     TopologyMismatch,
 )
 from numalab.core.process import Deadline, Result
-from numalab.guest import guest, launch, start
+from numalab.guest import guest, launch, provision, start
 from numalab.guest.guest import Guest
 from numalab.guest.launch import GuestRequest
 from numalab.host import accelerator, disks, domain, hypervisor, image, machine, ssh
@@ -44,7 +44,7 @@ from numalab.model.binding import HostNode
 from numalab.model.guest import Boot, BootWay, DiskFile, Init
 from numalab.model.topology import Topology
 from numalab.model.units import GIB, MIB
-from numalab.model.values import Accel, Clock, jsonable
+from numalab.model.values import Accel, Clock, check_name, jsonable
 from tests.unit import makers
 from tests.unit.makers import FakeHost, record, recorded
 
@@ -134,6 +134,22 @@ def test_up_and_down(host: FakeHost, deadline: Deadline) -> None:
     made.down(deadline)
     made.down(deadline)
     assert (guest.names(), host.domains, made.directory.exists()) == ([], {}, False)
+
+
+def test_a_guest_is_ready_when_it_has_all_that_it_needs(
+    host: FakeHost, deadline: Deadline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """gc keeps a ready guest, although what made it was killed: that must not happen before its modules."""
+    seen = []
+    monkeypatch.setattr(provision, "after_boot", lambda *_, **__: seen.append(guest.read("g").ready))
+    launch.up(request(), host.real(), deadline)
+    assert (seen, guest.read("g").ready) == ([False], True)
+
+
+@pytest.mark.parametrize("wanted", ["m" * 60, f"/t/{'m' * 60}.yml"])
+def test_a_fresh_name_is_a_name(lab_state: Path, wanted: str) -> None:
+    assert check_name(guest.fresh_name(wanted)) == "m" * 36
+    assert check_name(guest.fresh_name(wanted, {"m" * 36})) == "m" * 36 + "-2"
 
 
 @pytest.mark.parametrize(

@@ -228,6 +228,24 @@ def test_choose(four: list[Run], tmp_path: Path) -> None:
     assert run_index.choose([]) == []
 
 
+def test_a_case_stands_for_its_newest_experiment_not_for_a_calibration(four: list[Run]) -> None:
+    """The doubt that a case is not calibrated leads to one, and `verdict CASE` is still of the effect."""
+    for arm, number in ((Arm.BEFORE, 31), (Arm.AFTER, 32)):
+        keep(made(AFTER, number, arm, experiment="calibration"))
+    assert ids(run_index.find(case="xfsrepair"))[-2:] == ["31", "32"]
+    assert run_index.choose(["xfsrepair"]) == run_index.choose(["new"])
+    for entry in run_index.find(case="xfsrepair"):
+        if entry.experiment != "calibration":
+            shutil.rmtree(entry.folder)
+    assert run_index.choose(["xfsrepair"]) == run_index.choose(["calibration"]) != []
+
+
+def test_one_arm_of_an_experiment_is_no_calibration(four: list[Run]) -> None:
+    """Its other boots may have been cut off."""
+    keep(made(AFTER, 41, experiment="cut"))
+    assert run_index.choose(["xfsrepair"]) == run_index.choose(["cut"])
+
+
 @pytest.mark.parametrize(
     ("word", "said"),
     [
