@@ -404,7 +404,10 @@ def execute(
     name: GuestName,
     command: Annotated[list[str], typer.Argument(metavar="CMD...", help="the command, after --")],
     timeout: Annotated[
-        float, typer.Option(help="seconds until the command is ended in the guest")
+        float,
+        typer.Option(
+            help="seconds until the command is ended in the guest; on the virtual clock it may go on"
+        ),
     ] = COMMAND_SECONDS,
     as_json: Annotated[
         bool,

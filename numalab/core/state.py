@@ -10,6 +10,10 @@
     disks/KEY/            data disks that a workload's first phases have prepared
     tools/                programs that the host lacks: packer, java
     emulator/             QEMU for nodes without memory, its plugin
+    bases/ID/             Debian systems that images begin from    pushed/  files that another lab sent
+    calibration/          scatter of cases' boots        inventory/    Ansible's, of the guests
+    pool/                 a Dask pool that is up         logs/, locks/    lab-id: the lab's identity
+    pool-MACHINE(.xfs)    an XFS on a loop device, for --storage pool
 
 What is being made stands in a folder `.making-PROCESS-…` beside its place and is renamed when it is complete.
 So a half-made thing is never used, and `gc` sees by the process whether its maker still runs. Several

@@ -340,9 +340,13 @@ def boot_seed(seed: int, number: int) -> int:
 
 def workload_phases(plan: Plan) -> tuple[Phase, ...]:
     """The workload's phases with the plan's parameters."""
-    module = runner.load(plan.case.workload)
-    phases: tuple[Phase, ...] = module.phases(runner.parameters(module, plan.size, plan.case_size.params))
+    phases: tuple[Phase, ...] = runner.load(plan.case.workload).phases(parameters(plan))
     return phases
+
+
+def parameters(plan: Plan) -> Value:
+    """The workload's parameters in the plan."""
+    return runner.parameters(runner.load(plan.case.workload), plan.size, plan.case_size.params)
 
 
 def interesting_phase(plan: Plan) -> Phase:

@@ -33,6 +33,7 @@ from numalab.host.image import Image
 from numalab.kernel import boot as kernel_boot
 from numalab.model import binding
 from numalab.model.guest import Boot, BootWay, DiskFile, DiskForm, GuestSpec, ReadyState
+from numalab.model.units import show_size
 from numalab.model.values import Accel, Clock, first_line, jsonable
 
 FORMAT = 2
@@ -82,6 +83,10 @@ def _check(request: GuestRequest, host: Host) -> None:
         (request.pin != binding.OFF or request.huge_page, "pin or huge pages: a state has its own memory"),
         (request.prepared is not None, "prepared disks: a state has its own disks"),
         (request.form is DiskForm.POOL, "storage pool: disks of ready states are not in the pool"),
+        (
+            any(disk.size > host_disks.QCOW2_MOST for disk in request.shape.disks),
+            f"a disk of more than {show_size(host_disks.QCOW2_MOST)}: guests write to overlays, in qcow2",
+        ),
     ):
         if wrong:
             raise InputError(f"ready: not with {why}", field="ready")

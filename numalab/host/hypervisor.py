@@ -63,6 +63,7 @@ ASSERTION = re.compile(r"\bassertion\b.*\bfailed\b|assertion failed|should not b
 """A failed assertion in QEMU's output: of libc's assert(), g_assert() and g_assert_not_reached()."""
 REGISTERS = re.compile(r"^CPU#(\d+)$.*?^[RE]IP=([0-9a-f]+) .*?\bHLT=([01])", re.MULTILINE | re.DOTALL)
 """A CPU in QEMU's `info registers -a`: its number, its next instruction, whether it waits."""
+MEMINFO, MEMINFO_BYTES = Path("/proc/meminfo"), 64 * KIB
 HEADROOM = 512 * MIB
 """Host memory that admission leaves to QEMU itself and to everything else."""
 
@@ -228,7 +229,8 @@ class Host:
             self._ask_domain(domain.destroy, deadline)
 
     def free_memory(self, deadline: Deadline) -> int:
-        """Bytes for a new guest: free and reclaimable memory, less what guests may still take and HEADROOM.
+        """Bytes for a new guest: the memory that the host's kernel calls available (not tmpfs, which libvirt
+        counts as cached), less what guests may still take and HEADROOM.
 
         Guests may take the memory that they were given and have not touched yet.
         """
@@ -242,13 +244,11 @@ class Host:
                         total += max(0, domain.maxMemory() - domain.memoryStats().get("rss", 0))
             return total
 
-        stats = self._ask(
-            lambda: self.connection.getMemoryStats(libvirt.VIR_NODE_MEMORY_STATS_ALL_CELLS), deadline
-        )
-        free = (
-            stats["free"] + stats.get("cached", 0) + stats.get("buffers", 0) - self._ask(promised, deadline)
-        )
-        return max(0, int(free) * KIB - HEADROOM)
+        meminfo = self.where.read(MEMINFO, 0, deadline, MEMINFO_BYTES)
+        available = re.search(rb"^MemAvailable: +(\d+) kB$", meminfo, re.MULTILINE)
+        if not available:
+            raise HostError(f"{MEMINFO} of {self.uri} has no MemAvailable")
+        return max(0, (int(available[1]) - self._ask(promised, deadline)) * KIB - HEADROOM)
 
     def cpus(self, deadline: Deadline) -> int:
         """How many CPUs it has."""

@@ -171,18 +171,24 @@ class Ssh:
         # Rounded up: a command that ends before the deadline with 124 has ended so by itself.
         limit = math.ceil(10 * max(1.0, deadline.remaining()) * self.pace) / 10
         words = f"exec timeout -k 5 {limit:.1f} sh -c {shlex.quote(command)}"
-        result = run(
-            self.argv("-T", self.host, words),
-            deadline=deadline.grace(GRACE_SECONDS),
-            check=False,
-            input=input,
-            watch=self.watch,
-            tell=tell,
-            out=out,
-            err=err,
-        )
+        too_late = f"guest {self.guest}: {command[:200]}: the time limit passed"
+        try:
+            result = run(
+                self.argv("-T", self.host, words),
+                deadline=deadline.grace(GRACE_SECONDS),
+                check=False,
+                input=input,
+                watch=self.watch,
+                tell=tell,
+                out=out,
+                err=err,
+            )
+        except DeadlinePassed as error:  # a slow virtual clock, or a guest that hangs
+            raise DeadlinePassed(
+                f"{too_late}, and it may go on in the guest", evidence=error.evidence
+            ) from error
         if result.status in TIMED_OUT and not deadline.remaining():
-            raise DeadlinePassed(f"guest {self.guest}: {command[:200]}: the time limit passed")
+            raise DeadlinePassed(too_late)
         if result.status == SSH_FAILED and not self.connected(deadline):
             # With `tell`, standard error is the command's, and has been passed on already.
             raise self._lost("" if tell else result.stderr)

@@ -305,6 +305,12 @@ def _keep(plan: BuildPlan, scratch: Path, seconds: float) -> Built:
         )
     (scratch / "result.tar").unlink()
     text = version(scratch / "bzImage")
+    options = (scratch / "config").read_text(errors="replace")
+    if gone := kernel_era.forgiven(plan.era, kconfig.lost(plan.config, options))[1]:
+        raise InputError(
+            f"kernel {plan.name}: with its patches, options that were asked for do not survive olddefconfig:"
+            f" {', '.join(gone)}"
+        )
     built_release = release(scratch / "bzImage")
     if not built_release.endswith(_local_version(plan.name)):
         raise HostError(f"kernel {plan.name}: what was built calls itself {built_release}")
@@ -352,7 +358,7 @@ def _play(plan: BuildPlan, tag: str, out: Path, deadline: Deadline, *, modules: 
             **toolchain.container_variables(plan.era),
         }
         compiled = _Compiled(state.folder("builds") / plan.build / "build.log", time.time())
-        watch = compiled.tell if tag == "build" else None
+        watch = compiled.tell if tag == "build" and builder.local else None
         toolchain.play(tag, variables, log, deadline, on=builder, watch=watch)
     except CommandFailed as error:
         for index, patch in enumerate(plan.patches):
@@ -375,7 +381,7 @@ def _play(plan: BuildPlan, tag: str, out: Path, deadline: Deadline, *, modules: 
 
 
 class _Compiled:
-    """How many files make has compiled on this machine since `begin`; a builder elsewhere is not asked."""
+    """How many files make has compiled on this machine since `begin`."""
 
     def __init__(self, log: Path, begin: float) -> None:
         self._log, self._begin = log, begin

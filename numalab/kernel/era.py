@@ -101,7 +101,7 @@ def make_words(kernel_era: Era) -> tuple[str, ...]:
 def shim(kernel_era: Era, compiler: str) -> Patch | None:
     """A patch that adds the header which include/linux/compiler.h of a tree before 4.2 includes for this
     compiler. `compiler` is the first line of gcc --version."""
-    major = re.search(r" (\d+)\.[\d.]+$", compiler)
+    major = re.search(r" (\d+)\.[\d.]+(?: \d{8})?$", compiler)  # some have a date
     if kernel_era.header is None or major is None or kernel_era.header == f"compiler-gcc{major[1]}.h":
         return None
     path = f"include/linux/compiler-gcc{major[1]}.h"

@@ -284,7 +284,8 @@ def target(inventory: Path, name: str, variables: dict[str, Any]) -> Target:
     if value("ansible_connection") == "local":
         # A worker that used this state directory would bring its runs home to themselves.
         place = value("lab_state") or str(state.folder("pool", "local"))
-        return Target(name=name, directory=value("lab_directory") or _checkout(), state=place)
+        directory = value("lab_directory") or _checkout()
+        return Target(name=name, directory=str(Path(directory).expanduser()), state=place)
     try:
         words = shlex.split(value("ansible_ssh_common_args"))
     except ValueError as error:
@@ -295,7 +296,8 @@ def target(inventory: Path, name: str, variables: dict[str, Any]) -> Target:
     host = value("ansible_host") or name
     if host.startswith("-") or user.startswith("-"):
         raise InputError(f"{inventory}: host {name}: ansible_host: {user}{host} begins with -")
-    directory = value("lab_directory") or "numalab"
+    # A shell expands no quoted ~, and SSH begins in the home directory.
+    directory = value("lab_directory").removeprefix("~/") or "numalab"
     return Target(name=name, ssh=(*words, f"{user}{host}"), directory=directory, state=value("lab_state"))
 
 

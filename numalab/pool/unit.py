@@ -19,7 +19,7 @@ from numalab.analysis.effect import least_boots
 from numalab.core import paths
 from numalab.core.errors import InputError
 from numalab.experiment import run as experiment
-from numalab.experiment.plan import Builds, Plan, make_plan, scaled_topology
+from numalab.experiment.plan import Builds, Plan, make_plan, parameters, scaled_topology
 from numalab.guest.settings import UP_SECONDS
 from numalab.model import binding
 from numalab.model.binding import Pin
@@ -150,6 +150,11 @@ def order(number: int, plan: Plan, boots: int | None, spread: int = 1) -> Order:
         raise InputError(
             f"case {plan.case_name}: prepared disks are for experiments on this machine",
             field="prepared_disks",
+        )
+    if tarball := getattr(parameters(plan), "tarball", ""):
+        raise InputError(
+            f"case {plan.case_name}: {tarball}: a file of this machine, by its environment: a host of the"
+            " pool has another environment"
         )
     least = least_boots(spread)
     if spread > 1 and boots is None:

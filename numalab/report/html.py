@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import re
 import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -64,7 +65,8 @@ def write(
         boots = [
             _boot(run, folder, scratch, _number(run, [other for other, _ in runs])) for run, folder in runs
         ]
-        kernels = {name: kernel(name) for name in {run.kernel for run, _ in runs}}
+        releases = {run.kernel: run.release for run, _ in runs}
+        kernels = {name: kernel(name, release) for name, release in releases.items()}
         known = Known(
             kernels=kernels, references=_references(run for run, _ in runs), baseline=baseline, apart=apart
         )
@@ -137,11 +139,14 @@ def _number(run: Run, runs: Sequence[Run]) -> int:
     return run.place.boot + 1 if run.place else alike.index(run.id) + 1
 
 
-def kernel(name: str) -> Kernel:
-    """What kernels/ says of a kernel now; `unknown` when it has no readable recipe."""
+def kernel(name: str, release: str) -> Kernel:
+    """What kernels/ says now of a kernel that called itself `release`; `unknown` when it has no readable
+    recipe."""
     try:
         loaded = kernel_recipe.load(name)
-        recipe, series = loaded.recipe, loaded.recipe.of_series
+        recipe = loaded.recipe
+        of_release = re.match(r"\d+\.\d+", release)
+        series = recipe.of_series or (of_release and of_release[0])  # the build reads it in the tree
         patches = []
         for undone, item in kernel_recipe.patch_items(recipe):
             if recipe.source.git and kernel_recipe.is_commit(item):

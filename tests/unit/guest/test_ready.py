@@ -23,6 +23,7 @@ from numalab.kernel import recipe
 from numalab.maintenance import gc
 from numalab.model import catalog, topology
 from numalab.model.guest import Boot, BootWay, DiskFile, DiskForm, ReadyState
+from numalab.model.topology import Disk
 from numalab.model.values import Clock, jsonable
 from tests.unit.guest.test_guest import host as host
 from tests.unit.guest.test_guest import request
@@ -30,6 +31,7 @@ from tests.unit.host.test_saved import write
 from tests.unit.makers import FakeHost, record
 
 KEY = "0123456789abcdef"
+SHAPE = catalog.topology("uma-2g")
 
 
 def put(lab_state: Path, **changes: object) -> Path:
@@ -143,14 +145,21 @@ def test_a_truncated_one_is_refused(lab_state: Path) -> None:
         ({"form": DiskForm.POOL}, "storage pool"),
         ({"pin": "0=0"}, "pin or huge pages"),
         ({"huge_page": 2 << 20}, "pin or huge pages"),
+        (
+            {
+                "shape": SHAPE.model_copy(
+                    update={"disks": (Disk.model_validate({"name": "big", "size": "3000T"}),)}
+                )
+            },
+            "a disk of more than 2PiB",
+        ),
     ],
 )
 def test_what_no_state_can_serve(
     lab_state: Path, deadline: Deadline, changes: dict[str, object], option: str
 ) -> None:
-    shape = catalog.topology("uma-2g")
     wanted = GuestRequest(
-        name="one", topology_name="uma-2g", shape=shape, kernel=recipe.load("debian")
+        name="one", topology_name="uma-2g", shape=SHAPE, kernel=recipe.load("debian")
     ).model_copy(update=changes)
     with pytest.raises(InputError, match=f"^ready: not with {option}: "):
         ready.up(wanted, FakeHost().real(), deadline)

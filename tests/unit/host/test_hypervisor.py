@@ -106,14 +106,6 @@ class Connection:
                 return domain
         raise NoDomain(uuid)
 
-    def getMemoryStats(self, _cells: int) -> dict[str, int]:
-        return {
-            "total": 32 * GIB // KIB,
-            "free": 8 * GIB // KIB,
-            "cached": 3 * GIB // KIB,
-            "buffers": GIB // KIB,
-        }
-
     def getLibVersion(self) -> int:
         return 11_002_003
 
@@ -297,14 +289,29 @@ def test_stop_has_a_deadline(call: str, monkeypatch: pytest.MonkeyPatch) -> None
     never.set()
 
 
-def test_free_memory(deadline: Deadline) -> None:
-    """12 GiB free or reclaimable; a guest of 4 GiB using 1 may take 3; others' domains do not count."""
+@pytest.fixture
+def meminfo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine of 32 GiB with 20 in use: 4 of these are a tmpfs, which libvirt's "cached" has too."""
+    path = tmp_path / "meminfo"
+    path.write_text(
+        f"MemTotal: {32 << 20:12} kB\nMemFree: {8 << 20:13} kB\nMemAvailable: {12 << 20:8} kB\n"
+        f"Buffers: {1 << 20:13} kB\nCached: {7 << 20:14} kB\nShmem: {4 << 20:15} kB\n"
+    )
+    monkeypatch.setattr(hypervisor, "MEMINFO", path)
+    return path
+
+
+def test_free_memory(meminfo: Path, deadline: Deadline) -> None:
+    """12 GiB available; a guest of 4 GiB using 1 may take 3; others' domains do not count."""
     assert host().free_memory(deadline) == 12 * GIB - HEADROOM
     assert host(ours("a", rss=GIB), Domain("web", "<domain/>")).free_memory(deadline) == 9 * GIB - HEADROOM
     assert host(*(ours(name) for name in "abcd")).free_memory(deadline) == 0
+    meminfo.write_text("MemTotal: 1 kB\n")
+    with pytest.raises(HostError, match="meminfo of test:///fake has no MemAvailable"):
+        host().free_memory(deadline)
 
 
-def test_free_memory_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_free_memory_has_a_deadline(meminfo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It runs under the lock that every start of a guest waits for."""
     never = threading.Event()
     monkeypatch.setattr(Domain, "memoryStats", lambda _: never.wait())

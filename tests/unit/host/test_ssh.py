@@ -14,6 +14,7 @@ import pytest
 
 from numalab.core.errors import Cancelled, CommandFailed, DeadlinePassed, GuestLost, KernelOops
 from numalab.core.process import Deadline
+from numalab.host import ssh as ssh_module
 from numalab.host.ssh import Ssh, quote, succeed
 from tests.unit.makers import FakeShell
 
@@ -121,6 +122,18 @@ def test_the_guests_timeout_ended_it(status: int, ssh: Ssh, program: Program) ->
     program("ssh", f"exit {status}")
     with pytest.raises(DeadlinePassed, match="guest g: sleep 9: the time limit passed"):
         ssh.execute("sleep 9", deadline=Deadline.after(0))
+
+
+def test_a_guest_that_does_not_end_it_in_time(
+    ssh: Ssh, program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a virtual clock a minute of the guest may be many of the host's. The error names guest and command."""
+    program("ssh", "exec sleep 60")
+    monkeypatch.setattr(ssh_module, "GRACE_SECONDS", 0.1)
+    with pytest.raises(
+        DeadlinePassed, match=r"^guest g: xfs_repair: the time limit passed, and it may go on"
+    ):
+        ssh.execute("xfs_repair", deadline=Deadline.after(0.1))
 
 
 @pytest.mark.parametrize("left", [4.849, 4.81, 1.0])

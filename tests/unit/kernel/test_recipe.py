@@ -377,12 +377,20 @@ def test_which_disk_is_full(
         assert f"the disk is full ({lab_state if local else 'farm'})" in str(raised.value)
 
 
-def kept(tmp_path: Path, text: str) -> build.Built:
+def kept(tmp_path: Path, text: str, config: str = "CONFIG_A=y\n") -> build.Built:
     """What build keeps of a result whose bzImage contains this text."""
     bzimage(tmp_path / "bzImage", "", version=text)
+    (tmp_path / "config").write_text(config)
     with tarfile.open(tmp_path / "result.tar", "w") as archive:
-        archive.add(tmp_path / "bzImage", "bzImage")
+        for name in ("bzImage", "config"):
+            archive.add(tmp_path / name, name)
     return build._keep(plan(), tmp_path, 1.0)
+
+
+def test_an_option_that_a_patch_takes_away_is_named(lab_state: Path, tmp_path: Path) -> None:
+    """The tree without the patch had it, and was configured so."""
+    with pytest.raises(InputError, match=r"kernel k: with its patches, options .*: CONFIG_A \(requested y"):
+        kept(tmp_path, f"6.1.2-numalab-k ({plan().key}@numalab) #1", config="# CONFIG_A is not set\n")
 
 
 def test_a_kernel_with_another_key_is_refused(lab_state: Path, tmp_path: Path) -> None:

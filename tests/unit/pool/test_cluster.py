@@ -100,6 +100,10 @@ def test_variables_of_a_host(lab_state: Path) -> None:
     assert (far.directory, far.state) == ("numalab", "")
     local = cluster.target(HERE, "localhost", {"ansible_connection": "local"})
     assert (local.ssh, local.state) == ((), str(lab_state / "pool/local"))
+    home = {"lab_directory": "~/work/numalab"}
+    assert cluster.target(HERE, "far", home).argv(1, 0)[-1] == "work/numalab/lab.py pool worker"
+    here = cluster.target(HERE, "localhost", {"ansible_connection": "local", **home})
+    assert here.directory == str(Path("~/work/numalab").expanduser())
     with pytest.raises(InputError, match=r"inventory\.ini: host far: lab_state: a template"):
         cluster.target(HERE, "far", {"lab_state": "{{ home }}/x"})
     with pytest.raises(InputError, match="begins with -"):

@@ -83,6 +83,17 @@ def test_an_order_becomes_the_plan_that_it_was_made_of() -> None:
     assert many.needs_memory == made.needs_memory, "a round has two boots"
 
 
+def test_a_tarball_in_the_environment_is_this_machines(tmp_path: Path) -> None:
+    """A host of the pool has no such variable, and would run our programs in place of the user's."""
+    plan = make_plan("nas", SizeClass.QUICK)
+    unit.order(1, plan, 3)
+    params = {**plan.case_size.params, "tarball": str(tmp_path / "npb.tar.gz")}
+    sizes = {**plan.case.sizes, plan.size: plan.case_size.model_copy(update={"params": params})}
+    named = plan.model_copy(update={"case": plan.case.model_copy(update={"sizes": sizes})})
+    with pytest.raises(InputError, match=r"case nas: /.*/npb\.tar\.gz: a file of this machine"):
+        unit.order(1, named, 3)
+
+
 def test_ready_states_and_prepared_disks_are_this_machines() -> None:
     with pytest.raises(InputError, match="ready states are for experiments on this machine"):
         unit.order(1, make_plan("migratefail", SizeClass.QUICK, ready=True), 3)

@@ -17,6 +17,7 @@ from lxml import html as parser
 from numalab.cli import html as html_commands
 from numalab.core import paths
 from numalab.core.errors import InputError
+from numalab.kernel import recipe as kernel_recipe
 from numalab.model.case import Arm
 from numalab.model.run import Run
 from numalab.model.verdict import Verdict
@@ -268,13 +269,23 @@ def test_an_empty_report(tmp_path: Path) -> None:
     assert "0 runs" in html.write([], [], tmp_path / "out").read_text()
 
 
-@pytest.mark.parametrize("name", ["6.1", "6.1-slowscan-before", "debian"])
-def test_kernels_of_this_checkout(name: str) -> None:
-    found = html.kernel(name)
+@pytest.mark.parametrize(
+    ("name", "release"),
+    [
+        ("6.1", "6.1.176"),
+        ("6.1-slowscan-before", "6.1.176-slowscan"),
+        ("debian", "6.1.0-50-amd64"),
+        ("4.0-slowscan-before", "4.0.0-numalab"),  # its recipe names a tag, and no series
+        ("3.16-rc2", "3.16.0-rc2-numalab"),
+    ],
+)
+def test_kernels_of_this_checkout(name: str, release: str) -> None:
+    found = html.kernel(name, release)
     assert found.description
     assert found.source
     assert not found.unknown
-    assert bool(found.patches) is name.endswith("before")
+    recipe = kernel_recipe.load(name).recipe
+    assert bool(found.patches) is bool(recipe.apply or recipe.revert)
 
 
 def test_the_package_has_its_templates() -> None:
