@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from numalab.core.errors import DeadlinePassed, HostError, LabError
+from numalab.core.errors import DeadlinePassed, GuestLost, HostError, LabError
 from numalab.core.process import Deadline, Result, ends_with_us, need, run
 from numalab.host import ansible
 from numalab.host.remote import free_port
@@ -80,7 +80,8 @@ def provision(
             log=log.with_name(f"ansible-{log.name}"),
             watch=watch,
         )
-        ssh.execute("systemctl poweroff", deadline=deadline)
+        with contextlib.suppress(GuestLost):  # it may be gone before it has answered
+            ssh.execute("systemctl poweroff", deadline=deadline)
         ssh.disconnect(deadline)
         end = deadline.within(POWEROFF_SECONDS)
         while not qemu.done():

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -45,34 +45,45 @@ def collect(host: Host, deadline: Deadline) -> list[str]:
                     _tried(f"domain of {stray.name}", partial(_domain, stray, host, deadline)) if held else []
                 )
     for path in [*state.abandoned(), *_claims()]:
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
-        if path.exists():
-            note(f"{path}: cannot be removed")
-            continue
-        removed.append(f"half-made {re.sub(r'^[.](making-[^-]*-([0-9]+-)?|claim-)', '', path.name)}")
-    removed += list(_stale_states(host, deadline))  # before the images that they stand on
-    removed += list(_stale_disks(deadline))
-    removed += [
-        f"image {path.parent.name}/{path.name}: no longer current, and nobody uses it"
-        for path in _stale_images(deadline)
-    ]
-    removed += [f"program {path.name}: its image is gone" for path in _unused_programs()]
-    removed += [f"run {path.name}: its measurement did not end" for path in _broken_runs()]
-    removed += [f"half-made {path} on {host.where.ssh}" for path in host.where.sweep(deadline)]
-    removed += _tried("storage pool", partial(disks.sweep_pool, deadline))
+        removed += _tried(str(path), partial(_half_made, path))
+    # States before the images that they stand on.
+    steps: dict[str, Callable[[], Iterable[str]]] = {
+        "ready states": partial(_stale_states, host, deadline),
+        "prepared disks": partial(_stale_disks, deadline),
+        "images": partial(_stale_images, deadline),
+        "programs": _unused_programs,
+        "runs": _broken_runs,
+        f"half-made files on {host.where.ssh or 'this machine'}": partial(_half_sent, host, deadline),
+        "storage pool": partial(disks.sweep_pool, deadline),
+    }
+    for what, step in steps.items():
+        removed += _tried(what, step)
     return removed
 
 
-def _tried(what: str, collected: Callable[[], list[str]]) -> list[str]:
-    """What was removed; nothing, with a warning, where libvirt or a file system refuses: others may go."""
+def _half_made(path: Path) -> list[str]:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+    if path.exists():
+        note(f"{path}: cannot be removed")
+        return []
+    return [f"half-made {re.sub(r'^[.](making-[^-]*-([0-9]+-)?|claim-)', '', path.name)}"]
+
+
+def _half_sent(host: Host, deadline: Deadline) -> list[str]:
+    return [f"half-made {path} on {host.where.ssh}" for path in host.where.sweep(deadline)]
+
+
+def _tried(what: str, collected: Callable[[], Iterable[str]]) -> list[str]:
+    """What was removed until libvirt or a file system refused, with a warning: others may go."""
+    removed: list[str] = []
     try:
-        return collected()
+        removed.extend(collected())
     except (HostError, CommandFailed, OSError) as error:
         note(f"{what}: left alone: {error}")
-        return []
+    return removed
 
 
 @contextlib.contextmanager
@@ -180,17 +191,16 @@ def _stale_disks(deadline: Deadline) -> Iterator[str]:
             yield f"prepared disks {place.name}: {why}"
 
 
-def _stale_images(deadline: Deadline) -> list[Path]:
-    """Remove and return the images that no inputs lead to, no guest is based on, and no process uses."""
+def _stale_images(deadline: Deadline) -> Iterator[str]:
+    """Remove the images that no inputs lead to, no guest is based on, and no process uses."""
     if unknown := guests.records()[1]:
         note(f"no image is removed: what guest {unknown[0]} stands on cannot be read")
-        return []
+        return
 
     def needed(id: str) -> bool:
         records, unknown = guests.records()
         return bool(unknown) or id in {record.image_id for record in records}
 
-    gone = []
     for folder in state.folder("images").iterdir():
         with contextlib.suppress(LabError):
             current = image.current(folder.name, deadline)
@@ -204,8 +214,7 @@ def _stale_images(deadline: Deadline) -> list[Path]:
                 ):
                     continue
                 if state.discard(place, partial(needed, place.name)):
-                    gone.append(place)
-    return gone
+                    yield f"image {folder.name}/{place.name}: no longer current, and nobody uses it"
 
 
 def _ours(place: Path) -> bool:
@@ -218,25 +227,20 @@ def _ours(place: Path) -> bool:
     return True
 
 
-def _unused_programs() -> list[Path]:
-    """Remove and return the workloads' programs (measure.programs) of images that are gone."""
+def _unused_programs() -> Iterator[str]:
+    """Remove the workloads' programs (measure.programs) of images that are gone."""
     images = {place.name for place in state.folder("images").glob("*/*")}
-    gone = [
-        path
-        for path in state.folder("programs").iterdir()
-        if not path.name.startswith(".") and path.name.partition("-")[0] not in images
-    ]
-    for path in gone:
-        path.unlink(missing_ok=True)
-    return gone
+    for path in sorted(state.folder("programs").iterdir()):
+        if not path.name.startswith(".") and path.name.partition("-")[0] not in images:
+            path.unlink(missing_ok=True)
+            yield f"program {path.name}: its image is gone"
 
 
-def _broken_runs() -> list[Path]:
-    """Remove and return day-old run folders without a run.json, left by killed labs before 2026-11.
+def _broken_runs() -> Iterator[str]:
+    """Remove day-old run folders without a run.json, left by killed labs before 2026-11.
 
     Other folders there are a person's own: one in which runs were put away, say.
     """
-    gone = []
     for place in state.folder("runs").iterdir():
         if not RUN.match(place.name) or place.is_symlink() or not place.is_dir():
             continue
@@ -247,5 +251,4 @@ def _broken_runs() -> list[Path]:
             continue
         if state.unchanged(place, state.DAY):
             shutil.rmtree(place, ignore_errors=True)
-            gone.append(place)
-    return gone
+            yield f"run {place.name}: its measurement did not end"

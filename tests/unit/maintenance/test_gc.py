@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from numalab.core import state
 from numalab.core.errors import DeadlinePassed, HostError
 from numalab.core.process import Deadline
 from numalab.guest import guest
-from numalab.host import image
+from numalab.host import disks, image
 from numalab.host.domain import Mark, mark
 from numalab.host.image import Image
 from numalab.host.remote import Where
@@ -242,6 +243,25 @@ def test_what_cannot_be_ended_stops_nothing_else(
     assert gc.collect(host.real(), deadline) == ["guest b: its up did not end"]
     what = "domain of a" if stray else "guest a"
     assert f"{what}: left alone: libvirt: Failed to terminate process 7" in caplog.text
+
+
+def test_a_step_that_is_refused_stops_no_other(
+    lab_state: Path, deadline: Deadline, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was removed before is told."""
+
+    def refused(*_: object) -> Iterator[str]:
+        yield "ready state a1: its image is gone"
+        raise HostError("libvirt does not answer")
+
+    monkeypatch.setattr(gc, "_stale_states", refused)
+    monkeypatch.setattr(disks, "sweep_pool", lambda _: ["storage pool: empty"])
+    (lab_state / "runs").mkdir(exist_ok=True)
+    assert gc.collect(FakeHost().real(), deadline) == [
+        "ready state a1: its image is gone",
+        "storage pool: empty",
+    ]
+    assert "ready states: left alone: libvirt does not answer" in caplog.text
 
 
 def test_a_guest_of_an_earlier_lab(deadline: Deadline, caplog: pytest.LogCaptureFixture) -> None:

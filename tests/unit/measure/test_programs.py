@@ -66,6 +66,8 @@ def test_programs_of_an_image_that_is_gone_are_removed(deadline: Deadline) -> No
         programs.give(guest(image_id), PHASE, deadline)
     being_made = state.scratch(programs.kept("c" * 16, PHASE))
     being_made.touch()
-    assert gc._unused_programs() == [programs.kept("b" * 16, PHASE)]
+    gone = programs.kept("b" * 16, PHASE)
+    assert list(gc._unused_programs()) == [f"program {gone.name}: its image is gone"]
+    assert not gone.exists()
     assert programs.kept("a" * 16, PHASE).exists()
     assert being_made.exists(), "another lab.py is copying it"
