@@ -43,7 +43,7 @@ class Cause(StrEnum):
 
     LAB = "lab error"
     INPUT = "wrong input"
-    """The same everywhere: not tried again."""
+    """Its host refuses it, such as a kernel's file that is not there: tried on the others, on each once."""
     CRASH = "kernel crash"
     """The guest's kernel crashed. It stands, as a verdict does."""
     LOST = "lost"
@@ -291,6 +291,8 @@ class _Wanted:
     """Rounds 0 to done - 1 are in the store."""
     failures: int = 0
     over: bool = False
+    refused_by: set[str] = field(default_factory=set)
+    """Names of the hosts that called it wrong input."""
 
 
 class Queue:
@@ -482,7 +484,11 @@ class Queue:
             return
         self._actions.append(VoidRound(ticket, text))
         if cause is Cause.INPUT:
-            self._give_up(wanted, text, cause)
+            wanted.refused_by.add(ticket.host)
+            if self._somebody_else(wanted.order, ticket.host):
+                self._leave(host, wanted, f"{ticket.host}: {text}")
+            else:
+                self._give_up(wanted, text, cause)
         elif cause is Cause.LAB and not host.facts.fits(wanted.order):  # no fault of the host's
             self._leave(host, wanted, f"{ticket.host} no longer offers what it needs")
         elif cause is Cause.GONE and wanted.order.part:  # the other parts have had these builds
@@ -599,9 +605,9 @@ class Queue:
         )
 
     def _may(self, host: _Host, order: Order) -> bool:
-        """Whether a host may run an order: it fits, and of an experiment that is spread it has no other part,
-        and what the hosts of the others have to run it on."""
-        if not host.facts.fits(order):
+        """Whether a host may run an order: it fits, and was not refused there; of an experiment that is spread
+        the host has no other part, and what the hosts of the others have to run it on."""
+        if not host.facts.fits(order) or host.facts.name in self._wanted[order.id].refused_by:
             return False
         if order.part is None:
             return True

@@ -244,13 +244,35 @@ def test_an_order_that_fails_everywhere_is_given_up_and_its_hosts_go_on() -> Non
     assert [one[0] for one in world.store] == ["00001-fake", "00002-fake"]
 
 
-@pytest.mark.parametrize("cause", [Cause.CRASH, Cause.INPUT])
-def test_crashes_and_wrong_input_are_not_tried_again(cause: Cause) -> None:
+def test_crashes_are_not_tried_again() -> None:
     world = World(1, 2, 2)
     (ticket,) = world.queue.running
-    world.fail(ticket, cause)
+    world.fail(ticket, Cause.CRASH)
     assert world.queue.over
     assert world.submitted == [ticket]
+
+
+def test_what_one_host_refuses_another_runs() -> None:
+    """Such as a kernel's file that only one has. The first host is not blamed, and goes on with other orders."""
+    world = World(2, 1, 2)
+    first, second = world.queue.running
+    world.fail(first, Cause.INPUT)
+    assert [one.order for one in world.queue.running] == [second.order], "its host does not get it again"
+    world.done(second)
+    (again,) = world.queue.running
+    assert (again.order, again.host, again.attempt) == (first.order, second.host, 1)
+    world.done(again)
+    assert (world.aside, world.ended) == ([], {first.order: 1, second.order: 0})
+
+
+def test_what_every_host_refuses_is_given_up_after_one_round_on_each() -> None:
+    world = World(1, 2, 2)
+    for _ in range(2):
+        (ticket,) = world.queue.running
+        world.fail(ticket, Cause.INPUT)
+    assert world.ended == {ticket.order: Cause.INPUT}
+    assert [one.host for one in world.submitted] == ["h0", "h1"]
+    assert world.aside == []
 
 
 def test_an_order_that_fits_no_host_is_given_up_after_the_patience() -> None:
