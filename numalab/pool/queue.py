@@ -605,8 +605,8 @@ class Queue:
         )
 
     def _may(self, host: _Host, order: Order) -> bool:
-        """Whether a host may run an order: it fits, and was not refused there; of an experiment that is spread
-        the host has no other part, and what the hosts of the others have to run it on."""
+        """Whether a host may run an order: it fits, and was not refused there; of an experiment that is
+        spread it has no other part, and what the hosts of the others have to run it on."""
         if not host.facts.fits(order) or host.facts.name in self._wanted[order.id].refused_by:
             return False
         if order.part is None:
