@@ -7,6 +7,7 @@ import contextlib
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from numalab.core import packages, state
 from numalab.core.errors import HostError, LabError
@@ -98,6 +99,7 @@ def _libvirt(uri: str | None, deadline: Deadline) -> Iterator[Fact]:
         yield Fact("libvirt", str(error), False, "no guest starts", mend, needed=True)
         return
     yield Fact("libvirt", f"{host.version()} at {host.uri}")
+    yield from _other_qemu(host.capabilities(deadline).emulator) if not host.where.ssh else ()
     user = qemu_user.choose(host, deadline)
     yield Fact(
         "QEMU user",
@@ -115,6 +117,19 @@ def _libvirt(uri: str | None, deadline: Deadline) -> Iterator[Fact]:
         "only scaled-down topologies fit",
         "end other programs, or up --memory",
     )
+
+
+def _other_qemu(emulator: str) -> Iterator[Fact]:
+    """A QEMU in PATH that is not the one that libvirt starts; nothing where they are one."""
+    in_path = shutil.which(accelerator.QEMU[0])
+    if in_path and Path(in_path).resolve() != Path(emulator).resolve():
+        yield Fact(
+            "QEMU in PATH",
+            f"{in_path}, but libvirt starts {emulator}",
+            False,
+            "what is found out about KVM and the virtual clock is not about the QEMU that guests get",
+            f"put {Path(emulator).parent} first in PATH",
+        )
 
 
 def _disk() -> Iterator[Fact]:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from numalab.core.errors import DeadlinePassed, HostError
@@ -47,6 +49,20 @@ def test_a_clock_that_cannot_be_tried_is_no_fault_of_the_accelerator(
     shown = facts(monkeypatch, deadline, Accel.TCG, error)
     assert not shown["accelerator"].needed
     assert (shown["virtual clock"].value, shown["virtual clock"].needed) == (str(error), False)
+
+
+def test_another_qemu_in_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Probes boot the one in PATH, and guests get libvirt's."""
+    for folder in ("usr", "mine", "link"):
+        (tmp_path / folder).mkdir()
+    for folder in ("usr", "mine"):
+        (tmp_path / folder / "qemu-system-x86_64").touch(mode=0o755)
+    theirs = tmp_path / "usr/qemu-system-x86_64"
+    (tmp_path / "link/qemu-system-x86_64").symlink_to(theirs)
+    for folder, good in (("usr", True), ("link", True), ("mine", False), ("none", True)):
+        monkeypatch.setenv("PATH", str(tmp_path / folder))
+        found = [fact.value for fact in doctor._other_qemu(str(theirs))]
+        assert found == [f"{tmp_path / folder}/qemu-system-x86_64, but libvirt starts {theirs}"] * (not good)
 
 
 def test_what_spoils_times() -> None:
