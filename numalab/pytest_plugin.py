@@ -568,7 +568,7 @@ def run(
     deadline: Deadline,
     record_property: Callable[[str, object], None],
 ) -> Callable[[str], Run]:
-    """run(WORKLOAD) -> Run, in the test's guest and the session's size. All counters go into JUnit XML."""
+    """run(WORKLOAD) -> Run, in the test's guest and the session's size. NUMA counters go into JUnit XML."""
     from numalab.measure import runner
 
     def measured(workload: str) -> Run:

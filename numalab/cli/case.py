@@ -77,7 +77,8 @@ BuildsOption = Annotated[
         "--builds",
         metavar="N",
         min=1,
-        help="of each kernel, which differ in layout only; boots take them in turn, and each is a sample",
+        help="build each kernel N times (3 or more), with code and data laid out differently: each build is a"
+        " sample; boots take them in turn",
     ),
 ]
 BootsOption = Annotated[
@@ -524,7 +525,7 @@ def calibrate(
     prepared_disks: PreparedDisksOption = False,
     uri: Uri = None,
 ) -> None:
-    """Measure how far boots of one kernel differ on this host. A case's thresholds must lie outside."""
+    """Measure how far boots of one kernel differ on this host. What a case asks for has to be more."""
     from numalab.analysis import calibration
     from numalab.model import catalog
     from numalab.report import text as report_text

@@ -18,10 +18,13 @@ if TYPE_CHECKING:
     from numalab.host import image
     from numalab.kernel.recipe import Kernel
 
-app = typer.Typer(no_args_is_help=True, help="Kernels: list, show, build and import them.")
+app = typer.Typer(no_args_is_help=True, help="Kernels: list, show, build, import and prune them.")
 
 ImageOption = Annotated[
-    str, typer.Option("--image", metavar="I", help="whose configuration `config: distribution` means")
+    str,
+    typer.Option(
+        "--image", metavar="I", help="the image whose kernel's configuration `config: distribution` takes"
+    ),
 ]
 SourceOption = Annotated[
     str | None,

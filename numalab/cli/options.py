@@ -39,7 +39,8 @@ ClockOption = Annotated[
         "--clock",
         metavar="host|virtual|auto",
         help="virtual: the guest's clock counts its instructions: the host's load changes only the speed"
-        " of disks without mibs_per_second (TCG); auto: a case's own, else virtual where QEMU can do it",
+        " of disks without mibs_per_second (TCG); auto: virtual where QEMU can do it, unless a case names"
+        " one",
     ),
 ]
 PinOption = Annotated[
@@ -64,7 +65,8 @@ SeedOption = Annotated[
         metavar="N",
         min=0,
         max=2**32 - 1,
-        help="what boots differ by: RDRAND under TCG, the order of free pages, the start of phases",
+        help="of what differs from boot to boot: RDRAND under TCG and so the kernel's address (KASLR), the"
+        " order of free pages, the start of phases; default: random where guests are measured",
     ),
 ]
 ReadyOption = Annotated[
