@@ -39,6 +39,8 @@ if Path(sys.prefix) != ENVIRONMENT:
 try:
     from numalab.cli.main import main
 except Exception:
-    fail(f"{traceback.format_exc()}lab.py: error: the lab's own modules do not load (see above): make setup")
+    fail(
+        f"{traceback.format_exc()}lab.py: error: the lab's own modules do not load (see above): make clean setup"
+    )
 
 main()

@@ -409,9 +409,12 @@ def _mmdebstrap(image_recipe: ImageRecipe, scratch: Path, tar: Path, deadline: D
         path = overlay / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
+    # Whatever the umask is: networkd, which is not root, reads its file too.
     for path in [overlay, *overlay.rglob("*")]:
         if path.is_dir():
             path.chmod(0o700 if path.name in ("root", ".ssh") else 0o755)
+        else:
+            path.chmod(0o644)
     # sshd trusts only files of root, whoever builds the image; sync-in keeps the ids of the files here.
     ours = sorted(
         {

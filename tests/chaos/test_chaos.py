@@ -29,7 +29,6 @@ from pathlib import Path
 import pytest
 
 from numalab.core import state
-from numalab.core.paths import ROOT
 from numalab.core.process import Deadline
 from numalab.guest import guest as guests
 from numalab.host.domain import mark
@@ -42,6 +41,11 @@ LEAN = (*SMALL, "--kernel", "6.1")
 DISK_GIB = 6
 """The size of a lab's own disk (a tmpfs), which can be full without affecting others."""
 NAMES = ("one", "two")
+KERNEL = """description: never built to its end
+source: {debian-source: '6.1'}
+config: [base, '6.1']
+apply: [nodirty, stagger]
+"""
 CASE = """description: threads on one CPU, for the chaos test
 source: ours
 workload: threads
@@ -66,6 +70,11 @@ class Lab:
     run: Command
     case: Path
     ballast: list[Path] = field(default_factory=list)
+
+    @property
+    def kernel(self) -> Path:
+        """The recipe of a kernel that is not there."""
+        return self.case.with_name("6.1-chaos.yml")
 
     @property
     def place(self) -> Path:
@@ -208,6 +217,7 @@ def labs(tmp_path: Path) -> Iterator[list[Lab]]:
             case = tmp_path / f"{name}.yml"
             case.write_text(CASE)
             made.append(Lab(name, Command(place), case))
+            made[-1].kernel.write_text(KERNEL)
         yield made
     finally:
         signal.signal(signal.SIGHUP, hang_up)
@@ -235,7 +245,7 @@ def commands(dice: random.Random, lab: Lab) -> list[str]:
                 ("down", "--all"),
                 ("gc",),
                 ("run", str(lab.case), "--boots", "1", "--accel", "tcg"),
-                ("kernel", "build", "6.1-chaos"),
+                ("kernel", "build", str(lab.kernel)),
                 ("image", "build", "--force", "--accel", "tcg"),
             ],
             weights=[8, 3, 1, 2, 4, 2, 2],
@@ -303,49 +313,41 @@ def test_chaos(labs: list[Lab], seed: int, rounds: int, capsys: pytest.CaptureFi
     dice = random.Random(seed)
     with capsys.disabled():
         print(f"\nchaos: SEED={seed} ROUNDS={rounds}", flush=True)
-    recipe = ROOT / "kernels" / "6.1-chaos.yml"
-    recipe.write_text(
-        "description: never built to its end\nsource: {debian-source: '6.1'}\nconfig: [base, '6.1']\napply:"
-        " [nodirty, stagger]\n"
-    )
-    try:
-        for lab in labs:
-            result = lab.run("up", *LEAN, "--name", "keeper")
-            assert result.returncode == 0, result.stderr
-        for number in range(rounds):
-            begin = time.monotonic()
-            lab, other = labs if dice.random() < 0.5 else labs[::-1]
-            words = commands(dice, lab)
-            name = dice.choices(list(FAULTS), weights=WEIGHTS)[0]
-            if words[0] in ENDLESS and name not in ("kill", "hang-up", "interrupt", "term"):
-                name = "kill"
-            moment = dice.uniform(0, MOMENTS[words[0]])
-            line = (
-                f"round {number}: lab {lab.name}: {' '.join(words[:2] if words[0] == 'up' else words)}:"
-                f" {name} after {moment:.1f} s"
+    for lab in labs:
+        result = lab.run("up", *LEAN, "--name", "keeper")
+        assert result.returncode == 0, result.stderr
+    for number in range(rounds):
+        begin = time.monotonic()
+        lab, other = labs if dice.random() < 0.5 else labs[::-1]
+        words = commands(dice, lab)
+        name = dice.choices(list(FAULTS), weights=WEIGHTS)[0]
+        if words[0] in ENDLESS and name not in ("kill", "hang-up", "interrupt", "term"):
+            name = "kill"
+        moment = dice.uniform(0, MOMENTS[words[0]])
+        line = (
+            f"round {number}: lab {lab.name}: {' '.join(words[:2] if words[0] == 'up' else words)}:"
+            f" {name} after {moment:.1f} s"
+        )
+        before = other.fingerprint()
+        code, said = one(lab, words, FAULTS[name], moment)
+        ended(lab, line)
+        mended = lab.run("gc")
+        wrong = [*lab.wrong(), *lab.strays(), *other.wrong()]
+        with capsys.disabled():
+            print(
+                f"{line}: exit {code}; gc: {' / '.join(mended.stdout.splitlines())};"
+                f" {time.monotonic() - begin:.0f} s",
+                flush=True,
             )
-            before = other.fingerprint()
-            code, said = one(lab, words, FAULTS[name], moment)
-            ended(lab, line)
-            mended = lab.run("gc")
-            wrong = [*lab.wrong(), *lab.strays(), *other.wrong()]
-            with capsys.disabled():
-                print(
-                    f"{line}: exit {code}; gc: {' / '.join(mended.stdout.splitlines())};"
-                    f" {time.monotonic() - begin:.0f} s",
-                    flush=True,
-                )
-            assert mended.returncode == 0, f"{line}: {mended.stderr}"
-            assert not wrong, f"{line}: {wrong}\n{said}\ngc: {mended.stderr}"
-            assert other.fingerprint() == before, f"{line}: the other lab is not as it was\n{said}"
-            # Python's own exit statuses, before lab.py handles signals.
-            early = [-signal.SIGINT, -signal.SIGTERM, -signal.SIGHUP]
-            assert code in early or "Traceback" not in said, f"{line}: {said}"
-            assert code in (0, 2, 3, 130, -signal.SIGKILL, *early), f"{line}: exit {code}\n{said}"
-            if "keeper" not in guests_of(lab):  # it was part of `down --all`
-                assert lab.run("up", *LEAN, "--name", "keeper").returncode == 0
-    finally:
-        recipe.unlink()
+        assert mended.returncode == 0, f"{line}: {mended.stderr}"
+        assert not wrong, f"{line}: {wrong}\n{said}\ngc: {mended.stderr}"
+        assert other.fingerprint() == before, f"{line}: the other lab is not as it was\n{said}"
+        # Python's own exit statuses, before lab.py handles signals.
+        early = [-signal.SIGINT, -signal.SIGTERM, -signal.SIGHUP]
+        assert code in early or "Traceback" not in said, f"{line}: {said}"
+        assert code in (0, 2, 3, 130, -signal.SIGKILL, *early), f"{line}: exit {code}\n{said}"
+        if "keeper" not in guests_of(lab):  # it was part of `down --all`
+            assert lab.run("up", *LEAN, "--name", "keeper").returncode == 0
 
 
 def ended(lab: Lab, line: str) -> None:

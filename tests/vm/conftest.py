@@ -99,9 +99,11 @@ def probes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def ready_states(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def ready_states(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The session's ready states: one is made for all tests that take such a guest."""
-    return tmp_path_factory.mktemp("ready")
+    place = tmp_path_factory.mktemp("ready")
+    yield place
+    shutil.rmtree(place)  # hundreds of MB
 
 
 @pytest.fixture

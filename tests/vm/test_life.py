@@ -70,9 +70,10 @@ def test_used_as_a_person_would(lab_py: Command, tmp_path: Path) -> None:
     assert ping.returncode == 0, ping.stdout + ping.stderr
     assert "one | SUCCESS" in ping.stdout
 
-    for path in lab_py.state.rglob("*"):
-        if path.is_file() and path.name in ("known_hosts", "id_ed25519"):
-            assert path.stat().st_mode & 0o077 == 0, path
+    private = [*(lab_py.state / "guests/one").glob("known_hosts"), *(lab_py.state / "ssh").glob("id_ed25519")]
+    assert [path.name for path in private] == ["known_hosts", "id_ed25519"]
+    for path in private:
+        assert path.stat().st_mode & 0o077 == 0, path
     assert lab_py("down", "one").returncode == 0
     assert not lab_py.left()
 
