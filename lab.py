@@ -40,7 +40,7 @@ try:
     from numalab.cli.main import main
 except Exception:
     fail(
-        f"{traceback.format_exc()}lab.py: error: the lab's own modules do not load (see above): make clean setup"
+        f"{traceback.format_exc()}lab.py: error: the lab's modules do not load (see above): make clean setup"
     )
 
 main()
