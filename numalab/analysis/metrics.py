@@ -219,8 +219,14 @@ DERIVED = {
     "page_range_updates": _metric(
         "pages",
         Kind.COUNT,
-        "numa_pte_updates + 512 × numa_huge_pte_updates (the seeds' tables)",
+        "numa_pte_updates + 512 × numa_huge_pte_updates (the seeds' tables; it counts huge pages twice)",
         _derived("page_range_updates"),
+    ),
+    "base_pte_updates": _metric(
+        "pages",
+        Kind.COUNT,
+        "numa_pte_updates − 512 × numa_huge_pte_updates: what is not in huge pages",
+        _derived("base_pte_updates"),
     ),
     "hint_local_percent": _metric(
         "%",

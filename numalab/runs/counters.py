@@ -79,7 +79,9 @@ NUMA_ROWS = (
 def derived(vmstat: Mapping[str, int]) -> dict[str, float]:
     """The ratios of the seeds' tables, where their counters are there.
 
-    page_range_updates = base + 512 × huge (a huge PMD update covers that many base pages);
+    page_range_updates = numa_pte_updates + 512 × huge PMD updates: as mmtests has it, which counts huge pages
+    twice, since numa_pte_updates has had their base pages since 3.13 (72403b4a0fbd);
+    base_pte_updates = numa_pte_updates - 512 × huge PMD updates;
     hint_local_percent = local / all hinting faults × 100, absent when there was no fault;
     minor_faults = all faults - those that waited for a disk.
     """
@@ -87,6 +89,7 @@ def derived(vmstat: Mapping[str, int]) -> dict[str, float]:
     base, huge = vmstat.get("numa_pte_updates"), vmstat.get("numa_huge_pte_updates")
     if base is not None and huge is not None:
         values["page_range_updates"] = base + HUGE_PAGES * huge
+        values["base_pte_updates"] = max(0, base - HUGE_PAGES * huge)  # counted one after the other
     faults, local = vmstat.get("numa_hint_faults"), vmstat.get("numa_hint_faults_local")
     if faults and local is not None:
         values["hint_local_percent"] = 100 * local / faults

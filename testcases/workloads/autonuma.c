@@ -32,7 +32,8 @@ static unsigned long first_node(int second)
 	cpu_set_t nodes;
 	unsigned long mask = 0;
 
-	read_list("/sys/devices/system/node/has_memory", &nodes);
+	/* has_memory is there since 4.13 only, unless memory can be hotplugged. No node is movable here. */
+	read_list("/sys/devices/system/node/has_normal_memory", &nodes);
 	for (int node = 0; node < 8 * (int)sizeof(mask); node++)
 		if (CPU_ISSET(node, &nodes)) {
 			if (mask && !second)

@@ -52,6 +52,7 @@ FAIR = {
 }
 BY_HAND: tuple[tuple[str, dict[str, int], float], ...] = (
     ("page_range_updates", BALANCING, 1000 + 512 * 2),
+    ("base_pte_updates", {**BALANCING, "numa_huge_pte_updates": 1}, 1000 - 512),
     ("hint_local_percent", BALANCING, 25),
     ("minor_faults", BALANCING, 500),
     ("migrated_per_hint_fault", BALANCING, 0.4),
@@ -155,7 +156,8 @@ def test_nothing_below_the_line_and_nothing_at_all(name: str) -> None:
     zeros = dict.fromkeys([*BALANCING, *RECLAIM, *FAIR], 0)
     idle = phase("a", {"vmstat": zeros}).model_copy(update={"user": 0.0, "system": 0.0})
     reclaim = {"kswapd_scanned", "kswapd_reclaimed", "direct_scanned", "direct_reclaimed"}
-    sums = {"page_range_updates", "minor_faults", "other_minor_faults", "autonuma_cost"} | reclaim
+    sums = {"page_range_updates", "base_pte_updates", "minor_faults", "other_minor_faults"} | reclaim
+    sums |= {"autonuma_cost"}
     assert metrics.value(run(idle), name, "a") == (0 if name in sums else None)
     if name != "system_percent":
         assert metrics.value(run(phase("a", {"vmstat": {}})), name, "a") is None

@@ -100,17 +100,19 @@ def test_short(path: str, name: str) -> None:
 def test_derived_by_hand() -> None:
     assert derived(
         {
-            "numa_pte_updates": 1000,
+            "numa_pte_updates": 2000,
             "numa_huge_pte_updates": 3,
             "numa_hint_faults": 8,
             "numa_hint_faults_local": 3,
         }
     ) == {
-        "page_range_updates": 2536,
+        "page_range_updates": 3536,
+        "base_pte_updates": 464,
         "hint_local_percent": 37.5,
     }
     found = derived(parse(recorded("vmstat-6.1.txt")))
     assert found["page_range_updates"] == 101593  # 88793 + 512 * 25
+    assert found["base_pte_updates"] == 75993
     assert (
         found["minor_faults"]
         == parse(recorded("vmstat-6.1.txt"))["pgfault"] - parse(recorded("vmstat-6.1.txt"))["pgmajfault"]
@@ -125,7 +127,7 @@ def test_derived_by_hand() -> None:
         ({}, set()),
         ({"numa_pte_updates": 5}, set()),
         ({"numa_huge_pte_updates": 5}, set()),
-        ({"numa_pte_updates": 0, "numa_huge_pte_updates": 0}, {"page_range_updates"}),
+        ({"numa_pte_updates": 0, "numa_huge_pte_updates": 0}, {"page_range_updates", "base_pte_updates"}),
         ({"numa_hint_faults": 0, "numa_hint_faults_local": 0}, set()),
         ({"numa_hint_faults": 5}, set()),
         ({"numa_hint_faults": 5, "numa_hint_faults_local": 0}, {"hint_local_percent"}),
@@ -138,6 +140,11 @@ def test_what_is_derived_from_the_absent_is_absent(vmstat: dict[str, int], keys:
     assert set(derived(vmstat)) == keys
 
 
+def test_a_snapshot_between_the_two_counters() -> None:
+    """The kernel counts huge PMDs as it changes them, and PTE updates after the whole range."""
+    assert derived({"numa_pte_updates": 500, "numa_huge_pte_updates": 1})["base_pte_updates"] == 0
+
+
 @pytest.mark.parametrize(
     ("kernel", "percent"),
     [("3.19", 26.4184), ("4.0-rc1", 26.6419), ("4.0-rc4", 28.0359), ("3.19-ptedirty", 26.9884)],
@@ -146,6 +153,7 @@ def test_posted(kernel: str, percent: float) -> None:
     """Dave Chinner's counters: no huge pages, and every migrated page is a NUMA migration."""
     found = parse(recorded(f"vmstat-{kernel}.txt"))
     assert derived(found)["page_range_updates"] == found["numa_pte_updates"]
+    assert derived(found)["base_pte_updates"] == found["numa_pte_updates"]
     assert derived(found)["hint_local_percent"] == pytest.approx(percent, abs=1e-4)
     assert found["pgmigrate_success"] == found["numa_pages_migrated"]
 
