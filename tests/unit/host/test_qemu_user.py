@@ -17,6 +17,7 @@ from numalab.core.errors import HostError
 from numalab.core.process import Deadline
 from numalab.guest import launch
 from numalab.host import qemu_user
+from numalab.host.hypervisor import Capabilities
 from numalab.host.remote import Where
 from numalab.maintenance import doctor
 from numalab.model.guest import DiskFile
@@ -40,6 +41,10 @@ class RootHost(FakeHost):
     def owner(self, deadline: Deadline) -> tuple[int, int]:  # type: ignore[override]
         """The owner, as under the system instance."""
         return 0, 0
+
+    def capabilities(self, deadline: Deadline) -> Capabilities:
+        """What runs a guest there."""
+        return Capabilities(emulator="/usr/bin/qemu-system-x86_64", machines=frozenset(), confined_by=())
 
 
 class Given(dict[Path, tuple[int, int]]):
