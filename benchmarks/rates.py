@@ -290,10 +290,10 @@ def collect(
         failed = 0 if status in VERDICTS else failed + 1
         if failed == MOST_FAILED:
             raise InputError(f"{failed} experiments in a row came to no verdict, the last one of {name}")
-        tried[name] += status not in VERDICTS  # one that breaks does not keep the others waiting
         before = len(experiments)
         experiments = gather()
-        tried[name] += len(experiments) == before and status in VERDICTS  # nor one that no rate counts
+        # One that breaks, or that no rate counts, does not keep the others waiting.
+        tried[name] += status not in VERDICTS or len(experiments) == before
     return experiments
 
 

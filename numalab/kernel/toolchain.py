@@ -71,13 +71,13 @@ def builders() -> tuple[Builder, ...]:
             section = words[0].strip("[]")
         elif words:
             members[section].append(words)
-    groups, builders = ["builders"], dict[str, Builder]()
+    groups, by_host = ["builders"], dict[str, Builder]()
     for group in groups:
         for host, *variables in members[group]:
-            builders.setdefault(host, Builder(host, "ansible_connection=local" in variables))
+            by_host.setdefault(host, Builder(host, "ansible_connection=local" in variables))
         groups += [child for child, *_ in members[f"{group}:children"] if child not in groups]
-    if builders:
-        return tuple(builders.values())
+    if by_host:
+        return tuple(by_host.values())
     raise InputError(
         f"{ansible.INVENTORY}: the group [builders] has no host: localhost ansible_connection=local would do"
     )

@@ -125,9 +125,9 @@ def _experiment(word: str, size: str | None, topology: str | None) -> list[Entry
     name = Path(word).name.removesuffix(".yml")
     if every := find(case=name, size=size, topology=topology):
         experiments: dict[str, list[Entry]] = {}
-        for entry in reversed(every):
-            experiments.setdefault(entry.experiment, []).insert(0, entry)
-        newest = list(experiments.values())
+        for entry in every:
+            experiments.setdefault(entry.experiment, []).append(entry)
+        newest = [experiments[name] for name in dict.fromkeys(entry.experiment for entry in reversed(every))]
         return next((one for one in newest if not _calibrates(one)), newest[0])
     wanted = [(what, text) for what, text in (("size", size), ("topology", topology)) if text]
     if name in catalog.names("testcases"):
