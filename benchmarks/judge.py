@@ -2,10 +2,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Error rates of verdicts, and how often they detect known effects: simulated boots, the same every time.
 
-In percent, eight tables: effects claimed where nothing changed, for several distributions; the known ones
-(issue 4's table, KNOWN) detected; the same cases with "before" passed off as "after"; counters that should be
-0 (`to`) denied, by the share of boots that miss it; boots that drift; experiments that are spread over hosts,
-each a block; one build of each kernel and several, whose layout has an effect; two plans of `--boots auto`.
+In percent, ten tables: effects claimed where nothing changed, for several distributions; for two kernels with
+unlike distributions of the same geometric mean; the known effects (issue 4's table, KNOWN) detected; the same
+cases with "before" passed off as "after"; counters that should be 0 (`to`) denied, by the share of boots that
+miss it; boots that drift; boots of which each resembles the one before it; experiments that are spread over
+hosts, each a block; one build of each kernel and several, whose layout has an effect; two plans of
+`--boots auto`.
 
     .venv/bin/python benchmarks/judge.py [--tries 2000] [--without-exact] [--only TABLE]
 """
@@ -120,6 +122,7 @@ UNCHANGED: dict[str, tuple[Kind, Draw]] = {
     "counts, Poisson, mean 100": (COUNT, lambda rng, boots: _drawn(rng.poisson(100, boots))),
     "counts in bursts, mean 1000": (COUNT, lambda rng, boots: _drawn(rng.negative_binomial(1, 1e-3, boots))),
     "counts in rare bursts": (COUNT, lambda rng, boots: _drawn(rng.negative_binomial(0.2, 2e-4, boots))),
+    "1 boot of 10 is an outlier": (RATIO, _modes(0.05, 1.5, 0.1)),
     "0 in half of the boots": (COUNT, _zeros(0.5, 0.5)),
     "0 in most boots": (COUNT, _zeros(0.5, 0.2)),
     "percentages about 40": (SHARE, _percentages(100, 0.4)),
@@ -129,7 +132,19 @@ UNCHANGED: dict[str, tuple[Kind, Draw]] = {
     "two modes, exact": (RATIO, _modes(0, 2, 0.5)),
     "two modes, 3 of 10": (RATIO, _modes(0.05, 2, 0.3)),
 }
+UNLIKE: dict[str, tuple[Draw, Draw]] = {
+    "log-normal by 5 %, and by 50 %": (_scattered(8, 0.05), _scattered(8, 0.5)),
+    "log-normal by 20 %, and exponential": (
+        _scattered(-float(np.euler_gamma), 0.2),
+        UNCHANGED["exponential"][1],
+    ),
+    "log-normal by 20 %, and two modes, even": (_scattered(9, 0.2), UNCHANGED["two modes, even"][1]),
+    "log-normal by 20 %, and two modes, 3 of 10": (_scattered(8.6, 0.2), UNCHANGED["two modes, 3 of 10"][1]),
+    "log-normal by 5 %, and outliers": (_scattered(8.15, 0.05), UNCHANGED["1 boot of 10 is an outlier"][1]),
+}
+"""Kernels whose boots have the same geometric mean, which is what an effect compares, and nothing more."""
 ANY = Expectation(metric="any", phase="*", direction=Direction.FALLS)
+RISES = Expectation(metric="any", phase="*", direction=Direction.RISES)
 TO_NOTHING = Expectation(metric="any", phase="*", direction=Direction.FALLS, by=10, to=0)
 MANY = _scattered(9, 0.3, 0)
 MISSING_BOOTS = (*BOOTS, 12)
@@ -230,6 +245,19 @@ def show_unchanged(tries: int) -> None:
     print(f"2 boots of each kernel, were they allowed to decide: {two_boots(tries):.1f} (two modes, even)")
 
 
+def show_unlike(tries: int) -> None:
+    """Print how often effects are claimed of kernels that differ in all but their geometric mean."""
+    print("\nthe same geometric mean, unlike distributions: `falls` held, % (`rises` held)")
+    print(f"{'boots of each kernel':44}" + "".join(f"{boots:>14}" for boots in BOOTS))
+    for name, (before, after) in UNLIKE.items():
+        cells = [
+            tuple(rates(wish, RATIO, before, after, boots, tries)[Answer.HOLDS] for wish in (ANY, RISES))
+            for boots in BOOTS
+        ]
+        shown = "".join(f"{f'{fell:.1f} ({rose:.1f})':>14}" for fell, rose in cells)
+        print(f"{name:44}{shown}", flush=True)
+
+
 def show_known(tries: int) -> None:
     """Print how often real effects are detected."""
     print("\nknown effects, boots drawn to scatter as the three that were seen: holds, %")
@@ -310,6 +338,42 @@ def drifting(
                 wish, before, [ratio * value for value in after], RATIO, positions=positions
             )
             counted[which] += expectation.together([measured], outlook=False)[0].answer is answer
+    return 100 * counted[0] / tries, 100 * counted[1] / tries
+
+
+def show_correlated(tries: int) -> None:
+    """Print what boots that resemble the boot before them do, interleaved and one kernel after the other."""
+    print(
+        "\nnothing changed, correlated boots: `falls` held, %, as the lab boots (all before, then all after)"
+    )
+    print(f"{'':44}" + "".join(f"{f'{boots} boots':>14}" for boots in BOOTS))
+    for share in (-0.5, 0.0, 0.3, 0.6, 0.9):
+        cells = [correlated(share, boots, tries) for boots in BOOTS]
+        shown = "".join(f"{f'{mixed:.1f} ({apart:.1f})':>14}" for mixed, apart in cells)
+        print(f"{f'correlation with the boot before: {share:g}':44}{shown}", flush=True)
+
+
+def correlated(share: float, boots: int, tries: int) -> tuple[float, float]:
+    """How often `falls` holds, in percent, of boots whose logs are a stationary series with that correlation
+    between neighbours (AR(1)): in the lab's order, and all of one kernel before those of the other."""
+    rng, counted = np.random.default_rng(9), [0, 0]
+    for seed in range(tries):
+        drawn = rng.normal(0, 1, 2 * boots)
+        for place in range(1, 2 * boots):
+            drawn[place] = share * drawn[place - 1] + math.sqrt(1 - share**2) * drawn[place]
+        values = _drawn(np.exp(8 + 0.05 * drawn))
+        places: tuple[list[int], list[int]] = ([], [])
+        for place, (_, index) in enumerate(boot_order("ab", boots, seed=seed)):
+            places[index].append(place)
+        for which, (first, second) in enumerate((places, (range(boots), range(boots, 2 * boots)))):
+            measured = expectation.with_values(
+                ANY,
+                [values[place] for place in first],
+                [values[place] for place in second],
+                RATIO,
+                positions=(first, second),
+            )
+            counted[which] += expectation.together([measured], outlook=False)[0].answer is Answer.HOLDS
     return 100 * counted[0] / tries, 100 * counted[1] / tries
 
 
@@ -428,10 +492,12 @@ def two_boots(tries: int) -> float:
 
 TABLES = {
     "unchanged": show_unchanged,
+    "unlike": show_unlike,
     "known": show_known,
     "planted": show_planted,
     "misses": show_misses,
     "drift": show_drift,
+    "correlated": show_correlated,
     "hosts": show_hosts,
     "builds": show_builds,
     "looks": show_looks,
