@@ -606,14 +606,21 @@ class Queue:
 
     def _may(self, host: _Host, order: Order) -> bool:
         """Whether a host may run an order: it fits, and was not refused there; of an experiment that is
-        spread it has no other part, and what the hosts of the others have to run it on."""
+        spread it has no other part, and what the hosts of the others have to run it on. The first part begins
+        where there are such hosts for the others."""
         if not host.facts.fits(order) or host.facts.name in self._wanted[order.id].refused_by:
             return False
         if order.part is None:
             return True
         others = [one.host for one in self._parts[order.part.of] if one.order.id != order.id and one.host]
-        alike = {self._hosts[name].facts.accels for name in others} <= {host.facts.accels}
-        return host.facts.name not in others and (alike or order.needs_accel is not None)
+        if host.facts.name in others:
+            return False
+        if order.needs_accel:
+            return True
+        if others:
+            return all(self._hosts[name].facts.accels == host.facts.accels for name in others)
+        alike = [one for one in self._hosts.values() if one.facts.accels == host.facts.accels]
+        return sum(one.usable and one.facts.fits(order) for one in alike) >= order.spread
 
     def _give_up_what_fits_nowhere(self, now: float) -> None:
         """Orders that no host which is up could take: after NOBODY_SECONDS, or ASIDE_SECONDS when all hosts

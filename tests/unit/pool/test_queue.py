@@ -387,25 +387,39 @@ def test_parts_of_a_spread_order_run_on_hosts_of_their_own() -> None:
 
 
 def test_a_host_does_not_take_two_parts() -> None:
-    """One host for two parts: the second is given up after the patience, and the line says what it needs."""
-    night = spread_over(2, 4, "h0")
+    """Two hosts for two parts, one of which leaves: its part is given up after the patience, and the line says
+    what it needs."""
+    night = spread_over(2, 4, "h0", "h1")
+    night.handle(queue.HostLost("h1"), 0)
     for _ in range(2):
         (ticket,) = night.running
         assert ticket.order == "00000-fake-1"
         night.handle(queue.RoundDone(ticket), 1)
+    night.handle(queue.Tick(), PATIENCE + 1)
     assert not night.running
-    (ended,) = [one for one in night.handle(queue.Tick(), PATIENCE + 2) if isinstance(one, queue.Ended)]
+    (ended,) = [one for one in night.handle(queue.Tick(), 3 * PATIENCE) if isinstance(one, queue.Ended)]
     assert ended.order == "00000-fake-2"
     assert "one of 2 hosts with the same accelerators" in ended.why
 
 
 def test_parts_run_on_hosts_with_the_same_accelerators() -> None:
-    night = spread_over(2, 4, "h0")
+    """The first one too: it does not begin on a host that is the only one of its kind."""
+    night = spread_over(2, 4)
     both = frozenset({Accel.KVM, Accel.TCG})
     night.handle(queue.HostUp(queue.Host("kvm", "kvm-0", 8 * GIB, both)), 0)
-    assert {one.host for one in night.running} == {"h0"}
+    night.handle(queue.HostUp(host("h0")), 0)
+    assert not night.running
     night.handle(queue.HostUp(host("h1")), 0)
     assert {one.host for one in night.running} == {"h0", "h1"}
+
+
+def test_a_spread_order_without_hosts_of_one_kind_is_given_up_before_it_begins() -> None:
+    night = spread_over(2, 4, "h0")
+    actions = night.handle(queue.Tick(), PATIENCE + 1)
+    (ended,) = [one for one in actions if isinstance(one, queue.Ended)]
+    assert "one of 2 hosts with the same accelerators" in ended.why
+    assert not any(isinstance(one, queue.Begin) for one in actions)
+    assert night.over
 
 
 def test_a_lost_part_begins_again_on_a_host_that_has_none() -> None:
@@ -466,8 +480,10 @@ def test_a_host_whose_kvm_turns_out_not_to_work_is_left_and_not_set_aside(when: 
 @pytest.mark.parametrize("cause", [Cause.CRASH, Cause.INPUT, Cause.GONE])
 def test_a_part_that_fails_ends_the_others(cause: Cause) -> None:
     """What runs of them comes to its end, and nothing follows it; what has not begun does not begin."""
-    night = spread_over(3, 12, "h0", "h1")
-    first, second = night.running
+    night = spread_over(3, 12, "h0", "h1", "h2")
+    first, second, third = night.running
+    night.handle(queue.HostLost("h2"), 0)
+    night.handle(queue.Tick(), PATIENCE + 1)
     actions = night.handle(queue.RoundFailed(first, cause, "broke"), 1)
     assert [one.order for one in actions if isinstance(one, queue.Ended)] == [first.order]
     assert not any(isinstance(one, queue.Begin) for one in night.handle(queue.HostUp(host("h2")), 2))
