@@ -38,7 +38,7 @@ from tests.unit.makers import until
 LIMIT_SECONDS = 300.0
 
 
-def order(number: int, rounds: int, *, seconds: float = 500.0, spread: int = 1) -> Order:
+def order(number: int, rounds: int, *, seconds: float = 500.0, spread: int = 1, accel: str = "auto") -> Order:
     """An order of `rounds` rounds of two kernels."""
     return Order(
         id=f"{number:05}-fake",
@@ -51,6 +51,7 @@ def order(number: int, rounds: int, *, seconds: float = 500.0, spread: int = 1) 
         needs_memory=GIB,
         round_seconds=seconds,
         spread=spread,
+        accel=accel,
     )
 
 

@@ -371,7 +371,7 @@ def test_one_experiment_over_two_hosts(pool: Pool) -> None:
 def test_a_spread_night_is_resumed(pool: Pool) -> None:
     h0 = pool.start("h0")
     (h0 / "hold-1").touch()
-    night = nights.make([fakes.order(0, 4, spread=2)])
+    night = nights.make([fakes.order(0, 4, spread=2, accel="tcg")])
     session = Session(pool, night)
     session.until(began(h0, f"{FIRST}-1", 1))
     session.wish.end.set()
@@ -447,7 +447,7 @@ def test_an_experiment_whose_parts_have_all_ended_stays_under_another_checkout(
 def test_a_part_that_crashes_ends_the_experiment(pool: Pool) -> None:
     h0 = pool.start("h0")
     (h0 / "crash").write_text("the after kernel crashed: BUG")
-    night = nights.make([fakes.order(0, 4, spread=2)])
+    night = nights.make([fakes.order(0, 4, spread=2, accel="tcg")])
     (result,) = Session(pool, night).end()
     assert (result.cause, result.over) == (Cause.CRASH, True)
     assert "BUG" in result.why

@@ -481,7 +481,7 @@ def test_a_host_whose_kvm_turns_out_not_to_work_is_left_and_not_set_aside(when: 
 def test_a_part_that_fails_ends_the_others(cause: Cause) -> None:
     """What runs of them comes to its end, and nothing follows it; what has not begun does not begin."""
     night = spread_over(3, 12, "h0", "h1", "h2")
-    first, second, third = night.running
+    first, second, _ = night.running
     night.handle(queue.HostLost("h2"), 0)
     night.handle(queue.Tick(), PATIENCE + 1)
     actions = night.handle(queue.RoundFailed(first, cause, "broke"), 1)
