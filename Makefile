@@ -128,7 +128,7 @@ matrix: kernel
 	$(VENV)/bin/pytest $(if $(filter-out 1,$(AT_ONCE)),-n $(AT_ONCE)) $(MATRIX) --ignore testcases/test_topology.py testcases
 	$(VENV)/bin/pytest $(MATRIX) testcases/test_topology.py
 
-# Boots towards docs/verdicts.md's goal, HOURS of them; run it again to go on. Commit benchmarks/boots.json afterwards.
+# Boots towards docs/statistics.md's goal, HOURS of them; run it again to go on. Commit benchmarks/boots.json afterwards.
 rates: HOURS ?= 8
 rates: kernel
 	$(VENV)/bin/python benchmarks/rates.py --collect $(HOURS)

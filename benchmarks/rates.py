@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""How often verdicts are wrong on real boots whose truth is known: the tables in docs/verdicts.md.
+"""How often verdicts are wrong on real boots whose truth is known: the tables in docs/statistics.md.
 
     .venv/bin/python benchmarks/rates.py           # of benchmarks/boots.json, without a guest
     .venv/bin/python benchmarks/rates.py --stored  # and of the experiments stored here

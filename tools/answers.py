@@ -1,11 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-only
-"""Draw docs/answers.svg: intervals of real boots and the answers that they lead to.
+"""Draw the pictures of docs/verdicts.md.
 
     .venv/bin/python tools/answers.py
 
-The boots are those of benchmarks/boots.json. Each row is one metric of one experiment, on a logarithmic scale
-of its own on which no change and `by` are at the same places.
+docs/answers.svg: intervals of real boots and the answers that they lead to. The boots are those of
+benchmarks/boots.json. Each row is one metric of one experiment, on a logarithmic scale of its own on which no
+change and `by` are at the same places.
+
+docs/boots.svg: the least effect that can be told from none, by scatter and number of boots
+(effect.detectable).
 """
 
 from __future__ import annotations
@@ -20,12 +24,12 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import rates  # noqa: E402
-from numalab.analysis import error_rates  # noqa: E402
+from numalab.analysis import effect, error_rates, expectation  # noqa: E402
 from numalab.analysis.error_rates import Experiment  # noqa: E402
 from numalab.model.case import Direction  # noqa: E402
 from numalab.model.verdict import Finding, percent  # noqa: E402
 
-PICTURE = ROOT / "docs" / "answers.svg"
+PICTURE, CHART = ROOT / "docs" / "answers.svg", ROOT / "docs" / "boots.svg"
 ROWS = (
     ("20261123T075523-fairzone-14513-832955a6", "fairzone_looked_at_per_1000_pages", False),
     ("20261123T062306-fairzone-20631-460774de", "fairzone_looked_at_per_1000_pages", False),
@@ -37,6 +41,12 @@ ROWS = (
 WIDTH, LEFT, RIGHT, HIGH, TOP = 860, 330, 650, 44, 40
 ENDS = (-1.5, 3.0)
 """What the axis shows: 0 is no change, 1 is `by`."""
+NUMBERS = range(3, 13)
+"""Boots of each kernel."""
+SCATTERS = (0.02, 0.05, 0.1, 0.2, 0.5)
+MARKS = (1.05, 1.1, 1.2, 1.5, 2, 3, 5)
+CHART_WIDTH, CHART_LEFT, CHART_RIGHT, CHART_TOP, CHART_BOTTOM, CHART_HEIGHT = 640, 60, 500, 40, 290, 330
+CHART_ENDS = (1.02, 6.5)
 
 
 def finding(experiments: Sequence[Experiment], name: str, metric: str, *, planted: bool) -> Finding:
@@ -121,9 +131,67 @@ def rows() -> list[tuple[str, Finding]]:
     return made
 
 
+def least(scatter: float, boots: int) -> float:
+    """The least factor that so many boots of each kernel tell from none in 80 % of experiments, where both
+    scatter so much (a standard deviation of logs)."""
+    supposed = effect.Effect(
+        boots=(boots, boots), log=0.0, variances=(scatter**2, scatter**2), vanished=(False, False)
+    )
+    return effect.detectable(supposed, expectation.ALPHA)
+
+
+def chart() -> str:
+    """The SVG of docs/boots.svg."""
+
+    def place(boots: int, factor: float) -> tuple[float, float]:
+        across = (boots - NUMBERS[0]) / (NUMBERS[-1] - NUMBERS[0])
+        # Factors on a scale of log log: 1.05 is as far from 1.1 as 1.2 is from 1.44.
+        ends = [math.log(math.log(end)) for end in CHART_ENDS]
+        up = (math.log(math.log(factor)) - ends[0]) / (ends[1] - ends[0])
+        return (
+            CHART_LEFT + across * (CHART_RIGHT - CHART_LEFT),
+            CHART_BOTTOM - up * (CHART_BOTTOM - CHART_TOP),
+        )
+
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {CHART_WIDTH} {CHART_HEIGHT}"'
+        f' width="{CHART_WIDTH}" height="{CHART_HEIGHT}" font-family="sans-serif" font-size="13">',
+        f'<rect width="{CHART_WIDTH}" height="{CHART_HEIGHT}" fill="#fff"/>',
+        label(10, 20, "least factor that is told from no change in 80 % of experiments", grey=True),
+        label(CHART_RIGHT + 12, 20, "boots scatter by", grey=True),
+        label(
+            (CHART_LEFT + CHART_RIGHT) / 2,
+            CHART_HEIGHT - 4,
+            "boots of each kernel",
+            anchor="middle",
+            grey=True,
+        ),
+    ]
+    for factor in MARKS:
+        y = place(NUMBERS[0], factor)[1]
+        lines += [
+            line(CHART_LEFT, y, CHART_RIGHT, y, 'stroke="#ddd"'),
+            label(CHART_LEFT - 8, y + 4, f"{factor:g}", anchor="end", grey=True),
+        ]
+    lines += [
+        label(place(boots, MARKS[0])[0], CHART_BOTTOM + 18, str(boots), anchor="middle", grey=True)
+        for boots in NUMBERS
+    ]
+    for scatter in SCATTERS:
+        points = [place(boots, least(scatter, boots)) for boots in NUMBERS]
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        lines += [
+            f'<polyline points="{path}" fill="none" stroke="#1f6feb" stroke-width="2"/>',
+            *(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="#1f6feb"/>' for x, y in points),
+            label(CHART_RIGHT + 12, points[-1][1] + 4, f"{100 * scatter:g} %"),
+        ]
+    return "\n".join([*lines, "</svg>"]) + "\n"
+
+
 def main() -> None:
-    """Write the picture."""
+    """Write the pictures."""
     PICTURE.write_text(picture(rows()))
+    CHART.write_text(chart())
 
 
 if __name__ == "__main__":

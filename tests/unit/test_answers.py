@@ -1,11 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""tools/answers.py: the picture in docs/verdicts.md is of the boots in benchmarks/boots.json."""
+"""tools/answers.py: the pictures in docs/verdicts.md are of the boots in benchmarks/boots.json, and of what
+the lab computes today."""
 
 from __future__ import annotations
 
+import re
+
+import pytest
 from lxml import etree
 
 from tools import answers
+
+NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 
 
 def test_the_picture_has_what_is_found_today() -> None:
@@ -34,3 +40,15 @@ def test_the_axis() -> None:
     found = answers.rows()[0][1]
     assert answers.along(1e-9, found) == answers.RIGHT
     assert answers.along(1e9, found) == answers.LEFT
+
+
+def test_the_chart_has_what_is_computed_today() -> None:
+    drawn, kept = answers.chart(), answers.CHART.read_text()
+    etree.fromstring(drawn.encode())
+    assert NUMBER.sub("", drawn) == NUMBER.sub("", kept), "tools/answers.py draws it again"
+    # scipy's versions differ in the last digits.
+    assert [*map(float, NUMBER.findall(drawn))] == pytest.approx([*map(float, NUMBER.findall(kept))], abs=0.2)
+    for scatter in answers.SCATTERS:
+        told = [answers.least(scatter, boots) for boots in answers.NUMBERS]
+        assert told == sorted(told, reverse=True), "more boots tell smaller effects"
+        assert answers.CHART_ENDS[0] < told[-1] < told[0] < answers.CHART_ENDS[1]
