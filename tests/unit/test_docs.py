@@ -62,7 +62,7 @@ def test_no_other_file_is_shown_in_full() -> None:
 
 def test_short_pages_are_short() -> None:
     assert len(read("README.md").split()) <= MOST_WORDS
-    assert len(read("docs/verdicts.md").split()) <= 1400, "two pages; the rest is in statistics.md"
+    assert len(read("docs/verdicts.md").split()) <= 1500, "two pages; the rest is in statistics.md"
 
 
 def test_the_picture_is_small() -> None:
