@@ -26,7 +26,7 @@ from typing import Any, Protocol
 from pydantic import Field, ValidationError
 
 from numalab.core import paths, state
-from numalab.core.errors import CommandFailed, GuestError, HostError, InputError, LabError
+from numalab.core.errors import CommandFailed, DeadlinePassed, GuestError, HostError, InputError, LabError
 from numalab.core.log import note, step
 from numalab.core.process import KEEP_BYTES, Deadline
 from numalab.guest.guest import Guest, check_release, crash
@@ -41,6 +41,8 @@ from numalab.runs import counters, record
 from numalab.runs.compatibility import HEADER
 
 INSIDE = "/run/numalab-inside.py"
+HANG_SECONDS = 60
+"""How long after a phase's limit the guest may take to end it, on the host's clock."""
 AGENT_INPUT, WORKLOAD_INPUT = "inside.py", "workload.py"
 """Keys of Run.inputs. Runs are compared by them, so they stay as in stored runs when files move."""
 SYMBOLS, PROFILE = INSTRUCTION_FILES
@@ -309,15 +311,26 @@ def _phase(
                 watcher.moving(phase.name, sample)
 
     begin = _moment(guest, deadline)
+    # The agent ends the phase by the guest's clock, of which a virtual one may be slower than ours.
+    limit = deadline if spec.clock is Clock.VIRTUAL else deadline.within(phase.limit_seconds + HANG_SECONDS)
     try:
         text = ssh.succeed(
             guest,
             agent_command(spec.seed, index if phase.measured else None),
-            # The agent ends the phase by the guest's clock, of which a virtual one may be slower than ours.
-            deadline=deadline if spec.clock is Clock.VIRTUAL else deadline.within(phase.limit_seconds + 60),
+            deadline=limit,
             input=json.dumps(about).encode(),
             tell=tell,
         )
+    except DeadlinePassed as error:
+        why = (
+            f"went on for {HANG_SECONDS} s after its limit of {phase.limit_seconds:.0f} s:"
+            " the guest or QEMU hangs"
+            if deadline.remaining()
+            else "the time limit passed"
+        )
+        raise DeadlinePassed(
+            f"guest {guest.name}: phase {phase.name}: {why}", evidence=error.evidence
+        ) from error
     finally:
         record.write_samples(folder, index, phase.name, samples)
     end = _moment(guest, deadline)

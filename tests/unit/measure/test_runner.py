@@ -16,7 +16,7 @@ import pytest
 
 from numalab.analysis import verdict
 from numalab.core import paths, state
-from numalab.core.errors import GuestError, GuestLost, HostError, InputError, KernelOops
+from numalab.core.errors import DeadlinePassed, GuestError, GuestLost, HostError, InputError, KernelOops
 from numalab.core.process import Deadline, Result
 from numalab.guest.guest import Guest
 from numalab.host import accelerator, console, domain, machine
@@ -437,6 +437,10 @@ def lost(_: dict[str, Any]) -> str:
     raise GuestLost("guest g: SSH is lost")
 
 
+def hangs(_: dict[str, Any]) -> str:
+    raise DeadlinePassed("guest g: exec python3 -: the time limit passed")
+
+
 def breaks_at(name: str, says: Says) -> Says:
     """Correct until the phase `name`."""
     command = commands(SizeClass.QUICK)[name].command
@@ -456,12 +460,17 @@ def breaks_at(name: str, says: Says) -> Says:
             GuestError,
             "phase fsmark: took more than its limit of 300 s",
         ),
+        (
+            hangs,
+            DeadlinePassed,
+            "^guest [a-z0-9-]+: phase fsmark: went on for 60 s after its limit of 300 s: the guest or QEMU hangs",
+        ),
         (lost, GuestLost, "SSH is lost"),
         (lambda _: json.dumps(TOLD)[:-5], Exception, "."),
         (lambda _: "Traceback: no space left in /tmp", Exception, "."),
         (lambda _: json.dumps({"status": 0}), Exception, "."),
     ],
-    ids=["status", "limit", "lost", "cut", "garbage", "incomplete"],
+    ids=["status", "limit", "hangs", "lost", "cut", "garbage", "incomplete"],
 )
 def test_a_run_that_breaks_is_evidence(
     says: Says, kind: type[Exception], reason: str, deadline: Deadline
