@@ -320,15 +320,21 @@ def show_drift(tries: int) -> None:
             print(f"{f'{100 * drift:g} % a boot, {name}':44}{shown}", flush=True)
 
 
+def _places(boots: int, seed: int) -> tuple[list[int], list[int]]:
+    """The positions of an experiment's boots in the order in which the lab boots, before and after."""
+    places: tuple[list[int], list[int]] = ([], [])
+    for number, index in boot_order("ab", boots, seed=seed):
+        places[index].append(number)
+    return places
+
+
 def drifting(
     drift: float, ratio: float, wish: Expectation, answer: Answer, boots: int, tries: int
 ) -> tuple[float, float]:
     """How often boots of an experiment give the answer, in percent: with their positions, and without."""
     rng, counted = np.random.default_rng(7), [0, 0]
     for seed in range(tries):
-        places: tuple[list[float], list[float]] = ([], [])
-        for number, index in boot_order("ab", boots, seed=seed):
-            places[index].append(number)
+        places = _places(boots, seed)
         before, after = (
             _drawn(np.exp(rng.normal(8, 0.05, boots) + np.multiply(np.log1p(drift), of_side)))
             for of_side in places
@@ -362,10 +368,8 @@ def correlated(share: float, boots: int, tries: int) -> tuple[float, float]:
         for place in range(1, 2 * boots):
             drawn[place] = share * drawn[place - 1] + math.sqrt(1 - share**2) * drawn[place]
         values = _drawn(np.exp(8 + 0.05 * drawn))
-        places: tuple[list[int], list[int]] = ([], [])
-        for place, (_, index) in enumerate(boot_order("ab", boots, seed=seed)):
-            places[index].append(place)
-        for which, (first, second) in enumerate((places, (range(boots), range(boots, 2 * boots)))):
+        orders = _places(boots, seed), (range(boots), range(boots, 2 * boots))
+        for which, (first, second) in enumerate(orders):
             measured = expectation.with_values(
                 ANY,
                 [values[place] for place in first],

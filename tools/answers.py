@@ -84,14 +84,21 @@ def line(x1: float, y1: float, x2: float, y2: float, style: str) -> str:
     return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" {style}/>'
 
 
+def svg(width: int, height: int, lines: Sequence[str]) -> str:
+    """A picture of these elements, on white."""
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}"'
+        f' height="{height}" font-family="sans-serif" font-size="13">',
+        f'<rect width="{width}" height="{height}" fill="#fff"/>',
+    )
+    return "\n".join([*head, *lines, "</svg>"]) + "\n"
+
+
 def picture(rows: Sequence[tuple[str, Finding]]) -> str:
     """The SVG."""
     height = TOP + HIGH * len(rows) + 10
     none, by = (LEFT + (place - ENDS[0]) / (ENDS[1] - ENDS[0]) * (RIGHT - LEFT) for place in (0, 1))
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}"'
-        f' height="{height}" font-family="sans-serif" font-size="13">',
-        f'<rect width="{WIDTH}" height="{height}" fill="#fff"/>',
         label(none, 20, "no change", anchor="middle", grey=True),
         label(by, 20, "by", anchor="middle", grey=True),
         *(line(x, 28, x, height - 6, 'stroke="#999" stroke-dasharray="4 3"') for x in (none, by)),
@@ -116,7 +123,7 @@ def picture(rows: Sequence[tuple[str, Finding]]) -> str:
             f'<circle cx="{middle:.1f}" cy="{y:.1f}" r="5" fill="#1f6feb"/>',
             label(RIGHT + 20, y + 4, f"{found.answer}{f', {found.grade}' if found.grade else ''}"),
         ]
-    return "\n".join([*lines, "</svg>"]) + "\n"
+    return svg(WIDTH, height, lines)
 
 
 def rows() -> list[tuple[str, Finding]]:
@@ -145,7 +152,7 @@ def chart() -> str:
 
     def place(boots: int, factor: float) -> tuple[float, float]:
         across = (boots - NUMBERS[0]) / (NUMBERS[-1] - NUMBERS[0])
-        # Factors on a scale of log log: 1.05 is as far from 1.1 as 1.2 is from 1.44.
+        # Factors on a scale of log log: 1.1 is as far from 1.21 as 1.2 is from 1.44.
         ends = [math.log(math.log(end)) for end in CHART_ENDS]
         up = (math.log(math.log(factor)) - ends[0]) / (ends[1] - ends[0])
         return (
@@ -154,9 +161,6 @@ def chart() -> str:
         )
 
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {CHART_WIDTH} {CHART_HEIGHT}"'
-        f' width="{CHART_WIDTH}" height="{CHART_HEIGHT}" font-family="sans-serif" font-size="13">',
-        f'<rect width="{CHART_WIDTH}" height="{CHART_HEIGHT}" fill="#fff"/>',
         label(10, 20, "least factor that is told from no change in 80 % of experiments", grey=True),
         label(CHART_RIGHT + 12, 20, "boots scatter by", grey=True),
         label(
@@ -185,7 +189,7 @@ def chart() -> str:
             *(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="#1f6feb"/>' for x, y in points),
             label(CHART_RIGHT + 12, points[-1][1] + 4, f"{100 * scatter:g} %"),
         ]
-    return "\n".join([*lines, "</svg>"]) + "\n"
+    return svg(CHART_WIDTH, CHART_HEIGHT, lines)
 
 
 def main() -> None:
