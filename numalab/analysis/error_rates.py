@@ -416,6 +416,12 @@ def _divergence(share: float, of: float) -> float:
     )
 
 
-def trials_for(most: float) -> int:
-    """The disjoint trials, none of them wrong, that show a rate of less than `most`."""
-    return math.floor(math.log(1 - CONFIDENCE) / math.log(1 - most)) + 1
+def trials_for(most: float, wrong: float = 0.0) -> int:
+    """The disjoint trials that show a rate of less than `most`, if no more than `wrong` of them are wrong.
+
+    `wrong` is the sum of their shares, and no whole number where only some splits were wrong.
+    """
+    number = max(1, math.ceil(wrong))
+    while at_most(wrong / number, number) >= most:
+        number += 1
+    return number

@@ -115,7 +115,7 @@ def test_tables() -> None:
     assert of_one[0].endswith("does not hold: false       3  4 / 402  0.0 %  0.0 to 0.0   52.7 %")
     assert sum("  several experiments" in line for line in lines) == 6
     assert lines[-4].startswith("An effect denied: at most 52.7 % at 95 %, by 4 trials")
-    assert lines[-1] == "  Less than 1 % is not shown: that takes 299 of them, none wrong."
+    assert lines[-3] == "  Less than 1 % is not shown: that takes 295 more, none of them wrong."
 
 
 def test_tables_of_nothing() -> None:

@@ -286,3 +286,15 @@ def test_trials_for() -> None:
     assert error_rates.trials_for(0.01) == 299
     assert error_rates.at_most(0, 299) < 0.01 < error_rates.at_most(0, 298)
     assert math.isclose(error_rates.at_most(0, 1), 0.95)
+    assert error_rates.trials_for(0.96) == 1
+
+
+@pytest.mark.parametrize("wrong", [0.1, 1, 2.5])
+def test_trials_for_when_some_are_wrong(wrong: float) -> None:
+    number = error_rates.trials_for(0.01, wrong)
+    assert number > 299
+    assert (
+        error_rates.at_most(wrong / number, number)
+        < 0.01
+        <= error_rates.at_most(wrong / (number - 1), number - 1)
+    )
