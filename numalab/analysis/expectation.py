@@ -5,7 +5,8 @@ The rules. E is the effect in the expected direction: before / after where a met
 before where it should rise. Of a percentage (Kind.SHARE) it is that of the odds, and so is `by`.
 
 * holds: E differs from 1, is estimated at `by` or more, and every boot after meets `to`.
-* does not hold: E is less than `by`, or more than MISSES of all boots after do not meet `to`.
+* does not hold: E is less than `by`, or differs from 1 in the other direction, or more than MISSES of all
+  boots after do not meet `to`.
 * cannot tell: everything else.
 
 An answer has a grade where it needs one. "Holds" says that there is an effect, estimated at `by` or more, and
@@ -16,9 +17,12 @@ direction, "smaller than asked" when it differs in the expected one, "no change"
 
 "Differs" and "is less" are two-sided tests (see effect) at an error of `alpha`, each corrected for false
 discoveries over the case's deciding expectations (Benjamini and Hochberg 1995). So an effect is claimed where
-there is none, and one of `by` or more is denied, with a chance of about alpha / 2 each. "More than MISSES" is
-the lower end of the share's interval (effect.share) at 1 - alpha / n, n the deciding expectations with a `to`
-(Bonferroni), so that a share of MISSES or less is denied with a chance of at most alpha / 2 over the case.
+there is none, and one of `by` or more is denied, with a chance of about alpha / 2 each. The corrections are
+apart: where a case's other effects are there, "is less" asks for a smaller p than "differs". So what differs
+from 1 in the other direction is denied by that, as surely as it would hold in the expected one.
+"More than MISSES" is the lower end of the share's interval (effect.share) at 1 - alpha / n, n the deciding
+expectations with a `to` (Bonferroni), so that a share of MISSES or less is denied with a chance of at most
+alpha / 2 over the case.
 A time has to change by case.LEAST_TIME at least, whatever its `by`.
 The range between 1 and `by` does not matter to the case (an indifference zone: Bechhofer 1954); either answer
 may result there.
@@ -141,7 +145,8 @@ def with_values(
         trouble = f"{expectation.metric} is 0 in every boot of both kernels"
     elif fewest < LEAST_BOOTS:
         trouble = (
-            f"{len(before)} and {len(after)} boots: {LEAST_BOOTS} of each kernel are the least that decide"
+            f"{len(before)} and {len(after)} boots have it: {LEAST_BOOTS} of each kernel are the least that"
+            " decide"
         )
     else:
         trouble = ""
@@ -207,7 +212,7 @@ def together(
         reason = f"{one.label}: {reason}" if one.label else reason
         numbers: dict[str, Any] = {"ratio": _rough(one)}
         if one.effect is not None:
-            planned = _planned_alpha(i, q_none, alpha)
+            planned = _planned_alpha(i, q_none, alpha), _planned_alpha(i, q_less, alpha)
             numbers = {
                 "p": none[i],
                 "q": q_none.get(i),
@@ -215,9 +220,9 @@ def together(
                 **_numbers(one.effect),
             }
             if outlook:
-                numbers["detectable"] = effect.detectable(one.effect, planned, one.expectation.asked)
+                numbers["detectable"] = effect.detectable(one.effect, planned[0], one.expectation.asked)
             if outlook and answer is Answer.CANNOT_TELL and not one.obstacle and not _missed(one):
-                numbers |= _boots(one.effect, one.expectation, planned)
+                numbers |= _boots(one.effect, one.expectation, *planned)
                 reason += f"; {_outlook(one.effect, one.expectation, numbers)}"
         findings.append(
             Finding.model_validate(
@@ -257,12 +262,13 @@ def _interval(observed: Effect, alpha: float) -> dict[str, float | None]:
     return {"low": low, "high": high, "confidence": 1 - alpha}
 
 
-def _planned_alpha(i: int, q_none: Mapping[int, float], alpha: float) -> float:
-    """The error at which an expectation's p would make it differ from 1, when those differ that do now."""
-    if i not in q_none:
+def _planned_alpha(i: int, qs: Mapping[int, float], alpha: float) -> float:
+    """The error at which an expectation's p would be small enough, when those are that are now. `qs`: the
+    deciding expectations' corrected p of one test."""
+    if i not in qs:
         return alpha
-    differing = sum(q <= alpha for q in q_none.values())
-    return alpha * (differing if q_none[i] <= alpha else differing + 1) / len(q_none)
+    small = sum(q <= alpha for q in qs.values())
+    return alpha * (small if qs[i] <= alpha else small + 1) / len(qs)
 
 
 def _numbers(observed: Effect) -> dict[str, float | None]:
@@ -272,22 +278,26 @@ def _numbers(observed: Effect) -> dict[str, float | None]:
     }
 
 
-def _boots(observed: Effect, expected: Expectation, alpha: float) -> dict[str, Any]:
-    """Boots of each kernel that settle it, if the effect is as estimated."""
-    distance, least = _ahead(observed, expected)
-    return {
-        "boots_needed": effect.boots_needed(observed, distance, alpha, least=least),
-        "boots_range": effect.boots_range(observed, distance, alpha, least=least),
-    }
+def _boots(observed: Effect, expected: Expectation, differ: float, less: float) -> dict[str, Any]:
+    """Boots of each kernel that settle it, if the effect is as estimated.
 
-
-def _ahead(observed: Effect, expected: Expectation) -> tuple[float, float]:
-    """How far an effect as estimated is from what it is tested against, and the least estimate that will do,
-    in logs: to hold, from 1, and at `by` or more; else, to be denied, from `by`."""
+    `differ`, `less`: the errors of the two tests.
+    """
     asked, towards = math.log(expected.asked), _towards(observed, expected)
+    # The distance from what it is tested against, that test's error, and the least estimate that will do.
     if math.isinf(towards):
-        return abs(observed.log), 0.0
-    return (towards, asked) if towards >= asked else (asked - towards, 0.0)
+        ways = [(abs(observed.log), differ, 0.0)]
+    elif towards >= asked:
+        ways = [(towards, differ, asked)]
+    else:  # denied as less than `by`, or as the other way, whichever takes fewer boots
+        ways = [(asked - towards, less, 0.0), *([(-towards, differ, 0.0)] if towards < 0 else [])]
+    needed = [
+        (effect.boots_needed(observed, *way, least=least), effect.boots_range(observed, *way, least=least))
+        for *way, least in ways
+    ]
+    possible = [(boots, ends) for boots, ends in needed if boots is not None]
+    boots, ends = min(possible, default=(None, None), key=lambda pair: pair[0])
+    return {"boots_needed": boots, "boots_range": ends}
 
 
 def _rough(one: MeasuredExpectation) -> float | None:
@@ -327,11 +337,12 @@ def _answer(
             f" {expected.to:g}: {100 * least:.3g} % to {100 * most:.3g} % of boots miss it"
             f" ({percent(1 - share_alpha)}), {100 * MISSES:g} % may"
         )
-    if q_less <= alpha:
-        return Answer.DOES_NOT_HOLD, _failure(one.effect, expected, differs=q_none <= alpha), reason
+    differs = q_none <= alpha
+    if q_less <= alpha or (differs and _towards(one.effect, expected) < 0):
+        return Answer.DOES_NOT_HOLD, _failure(one.effect, expected, differs=differs), reason
     if least > MISSES:
         return Answer.DOES_NOT_HOLD, Grade.MISSED, reason
-    if q_none > alpha:
+    if not differs:
         return (
             Answer.CANNOT_TELL,
             None,

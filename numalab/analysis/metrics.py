@@ -486,7 +486,7 @@ def describe(metric: str) -> Metric:
         )
     source, name = parts
     if source == "output":
-        timed = SECONDS.search(name) or _CLOCKS.search(name) or name.startswith(_OF_TIME)
+        timed = _TIMED & {*re.split(r"[^a-z]", name.lower())} or name.startswith(_OF_TIME)
         sort = Kind.TIME if timed else Kind.COUNT
         return _metric("", sort, "reported by the workload", lambda sums: sums.output.get(name))
     unit, sort = ("ms", Kind.TIME) if source == counters.KSWAPD else ("", Kind.COUNT)
@@ -529,9 +529,15 @@ _SOURCES = (
 _OF_TIME = (counters.PROFILE, counters.RATE)
 """Prefixes of the lab's own numbers that are shares of time, or rates."""
 SECONDS = re.compile(r"(^|[^a-z])seconds?($|[^a-z])")
-"""A workload's own number is a time or a rate when its name says so: repair_seconds, files_per_second."""
-_CLOCKS = re.compile(r"(^|[^a-z])(task|cpu)-clock($|[^a-z])")
-"""perf's times, which are in milliseconds."""
+"""A number in seconds, or per second."""
+_TIMED = {
+    *(f"{part}second{s}" for part in ("", "milli", "micro", "nano") for s in ("", "s")),
+    *("s", "sec", "secs", "ms", "msec", "msecs", "us", "usec", "usecs", "ns", "nsec", "nsecs"),
+    *("minute", "minutes", "hour", "hours", "time", "clock", "duration", "latency", "latencies"),
+    *("throughput", "bandwidth", "iops", "kbps", "mbps", "gbps"),
+}
+"""Words in the name of a workload's own number that make it a time or a rate: repair_seconds, latency_us,
+files_per_sec, perf's task-clock. A name without one is a count's, and a count is evidence under emulation."""
 
 
 def _counter_of(metric: str) -> tuple[str, str] | None:

@@ -144,7 +144,7 @@ def errors(plan: Sequence[int]) -> list[float]:
     """The error that each look of `looks` may make; together expectation.ALPHA.
 
     Of n boots in the end, ALPHA (boots / n)² is spent until each look (Kim and DeMets 1987). Early looks can
-    tell little anyway, and the last one, which decides most often, keeps most of it.
+    tell little anyway; of evenly spaced ones the last, which decides most often, keeps most of it.
     """
     spent = [(boots / plan[-1]) ** 2 for boots in plan]
     return [expectation.ALPHA * (now - before) for before, now in pairwise([0.0, *spent])]
@@ -509,8 +509,8 @@ def _about_values(findings: Sequence[Finding], sides: Sides) -> list[str]:
     """Doubts about metrics that only some boots have, and that drift."""
     drifts = [
         f"{'odds of ' * finding.odds}{finding.expectation.metric} ({finding.expectation.phase}): a factor of"
-        f" {finding.drift:.4g} from boot to boot, with either kernel: the host, or what boots leave on it,"
-        " changes as the experiment goes on"
+        f" {finding.drift:.4g} from boot to boot, taken out of both kernels' values: the host, or what boots"
+        " leave on it, changes as the experiment goes on"
         for finding in findings
         if finding.drift
     ]

@@ -63,8 +63,8 @@ class Finding(Value):
     confidence: float = CONFIDENCE
     """The interval's level; higher where several expectations decide, and with several looks."""
     drift: float | None = None
-    """The factor by which values of both kernels (where `odds`, their odds) change from boot to boot, which
-    the ratio leaves out; None where no drift was seen."""
+    """The factor by which values (where `odds`, their odds) change from boot to boot, as if it were the same
+    for both kernels, which the ratio leaves out; None where no drift was seen."""
     p: float | None = None
     """The two-sided p-value of "no change"."""
     q: float | None = None

@@ -15,10 +15,10 @@ from fnmatch import fnmatchcase
 
 from numalab.analysis import expectation, metrics, verdict
 from numalab.analysis.metrics import Kind
-from numalab.model.case import Cost, Direction, Expectation
+from numalab.model.case import LEAST_TIME, Cost, Direction, Expectation
 from numalab.model.run import Run
 from numalab.model.values import Value
-from numalab.model.verdict import CONFIDENCE, Answer, Finding, percent
+from numalab.model.verdict import CONFIDENCE, Answer, Finding, Grade, percent
 from numalab.report import comparison
 from numalab.report import reference as report_reference
 from numalab.report.comparison import Columns
@@ -32,7 +32,8 @@ class Agreement(StrEnum):
     SAME = "same way"
     OTHER = "other way"
     OPEN = "open"
-    """The interval includes no change, or there is no interval."""
+    """The interval includes no change, or there is none; no change was published; or a time of ours changed
+    by less than LEAST_TIME."""
     EMULATED = "emulated"
     """A time under TCG that is no evidence (see metrics.no_evidence)."""
 
@@ -132,20 +133,22 @@ def _row(
 
 def _judged(row: Beside, ours: Finding) -> Beside:
     """The row with our effect and, unless it is no evidence, whether that agrees."""
-    agreement = {
-        Answer.HOLDS: Agreement.SAME,
-        Answer.DOES_NOT_HOLD: Agreement.OTHER,
-        Answer.CANNOT_TELL: Agreement.OPEN,
-    }[ours.answer]
-    return row.model_copy(
-        update={
-            "ratio": ours.ratio,
-            "low": ours.low,
-            "high": ours.high,
-            "confidence": ours.confidence,
-            "agreement": row.agreement if row.agreement is Agreement.EMULATED else agreement,
-        }
-    )
+    evidence = row.agreement is not Agreement.EMULATED
+    numbers = {"ratio": ours.ratio, "low": ours.low, "high": ours.high, "confidence": ours.confidence}
+    if evidence and ours.q is None:  # too few boots have it: its interval would not be corrected
+        numbers |= {"low": None, "high": None}
+    agreement = _agreement(row.published, ours) if evidence else row.agreement
+    return row.model_copy(update={**numbers, "agreement": agreement})
+
+
+def _agreement(published: float, ours: Finding) -> Agreement:
+    """Whether a change that is evidence agrees with the published one."""
+    timed = metrics.kind(ours.expectation.metric) is Kind.TIME
+    if published == 1 or (timed and ours.ratio and 1 / LEAST_TIME < ours.ratio < LEAST_TIME):
+        return Agreement.OPEN
+    if ours.answer is Answer.HOLDS:
+        return Agreement.SAME
+    return Agreement.OTHER if ours.grade is Grade.OTHER_WAY else Agreement.OPEN
 
 
 def levels(rows: Sequence[Beside]) -> str:

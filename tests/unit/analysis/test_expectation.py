@@ -161,6 +161,41 @@ def test_what_is_planned_for_is_the_correction_that_it_meets() -> None:
     assert beside > alone
 
 
+def test_the_other_way_is_denied_beside_others_that_hold() -> None:
+    """As surely as it would hold in the expected direction: the answers to a fall and to a rise mirror each other."""
+    risen, sure = ([100, 103, 98], [112, 118, 108]), ([1000, 1010, 990], [100, 101, 99])
+    for others in range(4):
+        one, other = (
+            expectation.together(
+                [expectation.with_values(wish(direction, by=1), *risen, Kind.RATIO)]
+                + [expectation.with_values(wish(by=2), *sure, Kind.RATIO)] * others
+            )[0]
+            for direction in (FALLS, RISES)
+        )
+        assert one.words == "does not hold: the other way"
+        assert other.answer is HOLDS
+        assert (one.low, one.high) == (other.low, other.high)
+        assert one.low is not None
+        assert one.low > 1
+
+
+def test_boots_that_deny_are_planned_for_the_correction_that_they_meet() -> None:
+    """Beside effects that hold, "is less than `by`" needs a smaller p."""
+    unchanged, sure = ([100, 122, 82], [100, 122, 82]), ([1000, 1010, 990], [100, 101, 99])
+    needed = []
+    for others in range(3):
+        found = expectation.together(
+            [expectation.with_values(wish(by=1.3), *unchanged, Kind.RATIO)]
+            + [expectation.with_values(wish(by=2), *sure, Kind.RATIO)] * others
+        )[0]
+        assert found.answer is CANNOT
+        assert found.boots_needed is not None
+        needed.append(found.boots_needed)
+    assert needed == sorted(set(needed))
+    both = expectation.together([expectation.with_values(wish(by=1.3), *unchanged, Kind.RATIO)] * 2)
+    assert [found.boots_needed for found in both] == [needed[1]] * 2
+
+
 def test_by_1_is_any_change() -> None:
     """It can hold, and it can fail by a change in the other direction; it cannot exclude an effect."""
     assert judged([100, 101, 99], [95, 94, 95.5], by=1).answer is HOLDS

@@ -149,8 +149,8 @@ def test_a_drift_is_taken_out_and_doubted() -> None:
     assert finding.ratio == pytest.approx(0.5, rel=0.01)
     assert "; a drift by a factor of 1.199 from boot to boot is taken out" in finding.reason
     assert told(runs) == (
-        "numa_pte_updates (work-*): a factor of 1.199 from boot to boot, with either kernel: the host, or what"
-        " boots leave on it, changes as the experiment goes on",
+        "numa_pte_updates (work-*): a factor of 1.199 from boot to boot, taken out of both kernels' values: the host, or"
+        " what boots leave on it, changes as the experiment goes on",
     )
     apart = [
         run.model_copy(update={"place": run.place.model_copy(update={"experiment": f"e{run.place.boot}"})})
@@ -617,7 +617,7 @@ def test_of_several_builds_each_is_one_sample_and_said() -> None:
 def test_boots_of_two_builds_are_two_samples_and_cannot_tell() -> None:
     judged = verdict.verdict(built(experiment(MANY * 2, FEW * 2), 2))
     assert judged.answer is Answer.CANNOT_TELL
-    assert "2 and 2 boots: 3 of each kernel are the least" in judged.findings[0].reason
+    assert "2 and 2 boots have it: 3 of each kernel are the least" in judged.findings[0].reason
 
 
 def test_several_builds_take_the_doubt_of_one_away() -> None:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from datetime import date
+
 import pytest
 
 from numalab.analysis import expectation, metrics
@@ -69,6 +71,96 @@ def test_the_other_way() -> None:
 
 def test_no_change_is_open() -> None:
     assert rows(after=[10.1, 10.9, 12.05])["system"].agreement is Agreement.OPEN
+
+
+def beside(
+    published: dict[str, tuple[str, str]], before: dict[str, list[float]], after: dict[str, list[float]]
+) -> tuple[Beside, ...]:
+    """Rows named after their metrics, beside boots under KVM: a time `elapsed`, and counters."""
+    result = report_reference.Published.model_validate(
+        {
+            "description": "a table",
+            "seed": "seed.txt",
+            "author": "somebody",
+            "date": date(2015, 1, 1),
+            "machine": "theirs",
+            "workload": "theirs",
+            "columns": ["old", "new"],
+            "before": "old",
+            "after": "new",
+            "tables": [
+                {
+                    "title": "a table",
+                    "rows": [
+                        {"name": name, "values": values, "metric": name, "phase": "work"}
+                        for name, values in published.items()
+                    ],
+                }
+            ],
+        }
+    )
+    runs = []
+    for kernel, arm, values in ((BEFORE, Arm.BEFORE, before), (AFTER, Arm.AFTER, after)):
+        for boot in range(3):
+            own = {name: side[boot] for name, side in values.items() if boot < len(side)}
+            elapsed = own.pop("elapsed", 1.0)
+            vmstat = {name: int(value) for name, value in own.items()}
+            runs.append(
+                run(
+                    kernel, phase("work", elapsed=elapsed, vmstat=vmstat), boot=boot, arm=arm, accel=Accel.KVM
+                )
+            )
+    return replication.beside({"table": result}, comparison.columns(runs), BEFORE)
+
+
+def test_the_other_way_beside_rows_that_go_the_same_way() -> None:
+    """Its interval leaves no change out, as it does alone, and so it is not open."""
+    same = {f"numa_{i}": ("100", "50") for i in range(7)}
+    before = {name: [1e5, 1.02e5, 0.99e5] for name in same}
+    after = {name: [4e4, 4.1e4, 3.9e4] for name in same}
+    found = beside(
+        {**same, "numa_odd": ("100", "50")},
+        {**before, "numa_odd": [10000, 10300, 9800]},
+        {**after, "numa_odd": [11400, 12100, 11200]},
+    )
+    assert [row.agreement for row in found] == [*[Agreement.SAME] * 7, Agreement.OTHER]
+    assert (found[-1].low or 0) > 1
+
+
+def test_nothing_agrees_with_no_change() -> None:
+    (row,) = beside({"numa_a": ("100", "100")}, {"numa_a": [100, 101, 99]}, {"numa_a": [50, 51, 49]})
+    assert row.low is not None
+    assert row.agreement is Agreement.OPEN
+
+
+@pytest.mark.parametrize(
+    ("after", "agreement"),
+    [(99.6, Agreement.OPEN), (100.4, Agreement.OPEN), (97, Agreement.SAME), (103, Agreement.OTHER)],
+)
+def test_a_time_has_to_change_by_2_percent(after: float, agreement: Agreement) -> None:
+    """Two builds of one source differ by less."""
+    (row,) = beside(
+        {"elapsed": ("100", "50")},
+        {"elapsed": [100, 100.05, 99.95]},
+        {"elapsed": [after, after + 0.05, after - 0.05]},
+    )
+    assert row.confidence == 0.95
+    assert row.agreement is agreement
+
+
+@pytest.mark.parametrize("names", ["abc", "cab"])
+def test_a_row_that_few_boots_have_has_no_interval(names: str) -> None:
+    """It is not corrected with the others, and the heading has the level of those."""
+    before, after = [100, 130, 80], [90, 120, 88]
+    found = beside(
+        {f"numa_{name}": ("100", "50") for name in names},
+        {f"numa_{name}": before for name in "abc"},
+        {"numa_a": after, "numa_b": after, "numa_c": after[:2]},
+    )
+    assert replication.levels(found) == "97.5 %"
+    (few,) = (row for row in found if row.metric == "numa_c")
+    assert (few.boots, few.low, few.high) == ((3, 2), None, None)
+    assert few.ratio is not None
 
 
 def test_a_percentage_is_compared_as_it_was_published() -> None:
