@@ -27,7 +27,7 @@ import numpy.typing as npt
 from numalab.analysis import effect, expectation, verdict
 from numalab.analysis.metrics import Kind
 from numalab.experiment.plan import boot_order
-from numalab.model.case import CaseSize, Direction, Expectation, Machine
+from numalab.model.case import CaseSize, Cost, Direction, Expectation, Machine
 from numalab.model.verdict import Answer, Finding
 
 Draw = Callable[[np.random.Generator, int], list[float]]
@@ -118,6 +118,7 @@ UNCHANGED: dict[str, tuple[Kind, Draw]] = {
     "exponential": (RATIO, lambda rng, boots: _drawn(rng.exponential(1, boots))),
     "counts, log-normal by 4.5": (COUNT, _scattered(4, 1.5, 0)),
     "counts, Poisson, mean 1": (COUNT, lambda rng, boots: _drawn(rng.poisson(1, boots))),
+    "counts, Poisson, mean 2": (COUNT, lambda rng, boots: _drawn(rng.poisson(2, boots))),
     "counts, Poisson, mean 5": (COUNT, lambda rng, boots: _drawn(rng.poisson(5, boots))),
     "counts, Poisson, mean 100": (COUNT, lambda rng, boots: _drawn(rng.poisson(100, boots))),
     "counts in bursts, mean 1000": (COUNT, lambda rng, boots: _drawn(rng.negative_binomial(1, 1e-3, boots))),
@@ -473,7 +474,7 @@ def laid_out(layout: float, ratio: float, boots: int, builds: int, tries: int) -
     """How often `falls` of a time holds, in percent, when each build has a log-normal level of its own. Of
     several builds a sample is the mean of one's boots, as metrics.placed makes them."""
     rng, held = np.random.default_rng(12), 0
-    timed = Expectation(metric="system", phase="*", direction=Direction.FALLS, by=1)
+    timed = Expectation(metric="system", phase="*", direction=Direction.FALLS, cost=Cost.WORK)
     for _ in range(tries):
         sides = []
         for factor in (1.0, ratio):

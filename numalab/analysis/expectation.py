@@ -331,7 +331,12 @@ def _answer(
     reason = _effect_text(one.effect, expected, interval_alpha, odds=one.odds)
     missed = _missed(one)
     least, most = effect.share(missed, len(one.after), share_alpha)
-    if missed:
+    if expected.to is not None and not missed:
+        reason = (
+            f"{reason}; no boot after misses {expected.to:g}: at most {100 * most:.3g} % of boots do"
+            f" ({percent(1 - share_alpha)})"
+        )
+    elif missed:
         reason = (
             f"{reason}; {missed} of {len(one.after)} boots after {'is' if missed == 1 else 'are'} not at"
             f" {expected.to:g}: {100 * least:.3g} % to {100 * most:.3g} % of boots miss it"

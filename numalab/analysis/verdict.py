@@ -71,7 +71,7 @@ def verdict(
     )
     if not every:
         raise InputError("there is no run to judge")
-    whole = [run for run in every if not run.error]
+    whole = _samples(run for run in every if not run.error)
     unlike = _unlike(every, whole)
     if unlike and not force:
         raise InputError(
@@ -446,15 +446,27 @@ def _varied(runs: Sequence[Run]) -> str:
     return f"varied from boot to boot: {words} (seed {', '.join(map(str, seeds))})"
 
 
+def _samples(runs: Iterable[Run]) -> list[Run]:
+    """The runs without those on a virtual clock that have an earlier one's kernel and seed: what differs
+    between such boots is not what differs between boots, and they are one sample."""
+    seen: set[tuple[str, int]] = set()
+    samples = []
+    for run in runs:
+        seed = run.guest.spec.seed if run.virtual else None
+        if seed is None or (run.kernel, seed) not in seen:
+            samples.append(run)
+        if seed is not None:
+            seen.add((run.kernel, seed))
+    return samples
+
+
 def _about_seeds(every: Sequence[Run]) -> list[str]:
-    """A doubt when boots on a virtual clock share a seed: they differ by little, and are not two samples."""
-    counts = Counter(
-        (run.kernel, run.guest.spec.seed)
-        for run in every
-        if run.virtual and not run.error and run.guest.spec.seed is not None
+    """A doubt when boots were left out that have the seed of another one."""
+    whole = [run for run in every if not run.error]
+    again = len(whole) - len(_samples(whole))
+    return [f"{again} of {len(whole)} boots are left out: another one of the kernel has their seed"] * (
+        again > 0
     )
-    again = sum(count - 1 for count in counts.values())
-    return [f"{again} boots have the seed of another one of their kernel: they are no samples"] * (again > 0)
 
 
 def _about_host(every: Sequence[Run]) -> list[str]:

@@ -457,7 +457,8 @@ def flame(title: str, stacks: Stacks, unit: str) -> Plot | None:
         for share in profile.shares(stacks)[:LISTED]
     )
     table = ChartTable(
-        caption=f"{title}: functions by their share of {counted} of busy CPUs",
+        caption=f"{title}: functions by their share of {counted} of busy CPUs;"
+        f" flush_tlb* {profile.share_of(stacks, profile.FLUSH_TLB):.2%}",
         head=("function", "with what it calls", "itself"),
         rows=cells,
     )

@@ -9,6 +9,7 @@ files (reference).
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -60,6 +61,8 @@ class Beside(Value):
     """The interval's level."""
     boots: tuple[int, int]
     """Boots that have a value."""
+    instructions: bool = False
+    """Whether ours is a time that counts instructions (metrics.instruction_time) and is evidence."""
     agreement: Agreement
 
 
@@ -116,6 +119,7 @@ def _row(
         phase=effect.phase,
         published=effect.ratio,
         boots=(len(values.before), len(values.after)),
+        instructions=not emulated and any(metrics.instruction_time(effect.metric, runs) for runs in boots),
         agreement=Agreement.EMULATED if emulated else Agreement.OPEN,
     )
     silent = "emulated" if emulated else ""
@@ -186,6 +190,8 @@ def text(rows: Sequence[Beside], references: Mapping[str, Published]) -> str:
             f" {row.agreement}"
             for row in mine
         ]
+        counted = dict.fromkeys(row.row for row in mine if row.instructions)
+        lines += textwrap.wrap(f"instruction time: {', '.join(counted)}", 76) if counted else []
         parts.append("\n".join(line.rstrip() for line in lines))
     return "\n\n".join(parts)
 

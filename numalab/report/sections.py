@@ -211,7 +211,7 @@ def _published(
         about = references[name]
         cells = tuple(
             (
-                row.row,
+                f"{row.row} (instruction time)" if row.instructions else row.row,
                 replication.change(row.published),
                 replication.change(row.ratio),
                 replication.interval(row),

@@ -26,6 +26,10 @@ INTERRUPT = re.compile(r"sysvec_|_interrupt$|^do_IRQ$|^(__)?irq_(enter|exit)|sof
 and before)."""
 
 
+FLUSH_TLB = re.compile(r"^(native_)?flush_tlb")
+"""Functions that flush TLBs, on this CPU and on others: flush_tlb_page, native_flush_tlb_multi."""
+
+
 class Share(Value):
     """A function's part of a profile, from 0 to 1."""
 
@@ -97,6 +101,12 @@ def shares(stacks: Stacks) -> list[Share]:
         if every
     ]
     return sorted(unsorted, key=lambda share: (-share.total, -share.own, share.function))
+
+
+def share_of(stacks: Stacks, functions: re.Pattern[str]) -> float:
+    """The share, from 0 to 1, of samples with one of these functions in any frame; 0 without samples."""
+    matching = sum(count for frames, count in stacks.items() if any(map(functions.search, frames)))
+    return matching / (samples(stacks) or 1)
 
 
 def callers(stacks: Stacks, *, functions: int, least: float = 0.005) -> str:

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks import rates
-from numalab.analysis import error_rates
+from numalab.analysis import error_rates, verdict
 from numalab.core import state
 from numalab.core.errors import InputError
 from numalab.model import catalog
-from numalab.model.values import SizeClass
+from numalab.model.values import Clock, SizeClass
+from numalab.model.verdict import Answer
 from numalab.runs import record
 from tests.unit.analysis.test_error_rates import AFTER, BEFORE, boots, named, one
 
@@ -69,6 +70,24 @@ def test_the_file_in_the_repository() -> None:
     for experiment in found:
         sides = [experiment.kernels[name] for name in experiment.kernels]
         assert error_rates.findings(experiment.judged, sides[0], sides[-1])
+
+
+@pytest.mark.parametrize(
+    "case",
+    ["dirtymap", "fairzone", "migratefail", "nas", "nogroup", "savedwrite", "threads", "writeback-fsmark"],
+)
+def test_company_changes_no_verdict(case: str) -> None:
+    """On the virtual clock, experiments hold where others took the half of the host's CPU time that a second guest
+    takes, or less, and where they took more."""
+    answers: dict[bool, set[Answer]] = {False: set(), True: set()}
+    for experiment in rates.read(rates.BOOTS):
+        judged = experiment.judged
+        sides = [experiment.kernels.get(kernel, ()) for kernel in (judged.before, judged.after)]
+        if judged.case_name == case and experiment.clock is Clock.VIRTUAL and experiment.others is not None:
+            found = error_rates.findings(judged, *sides)
+            if min(map(len, sides)) >= judged.boots:
+                answers[experiment.others > 0.55].add(verdict.overall(found))
+    assert answers == {False: {Answer.HOLDS}, True: {Answer.HOLDS}}
 
 
 def test_stored_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -297,6 +297,7 @@ def test_to_is_met_in_every_boot(after: list[float], answer: Answer) -> None:
     found = judged([11413, 12957, 947], after, by=10, to=0, kind=Kind.COUNT)
     assert found.answer is answer
     assert ("not at 0" in found.reason) == any(after)
+    assert ("; no boot after misses 0: at most 70.8 % of boots do (95 %)" in found.reason) != any(after)
     assert (found.grade is Grade.MISSED) == (answer is DOES_NOT)
 
 

@@ -684,7 +684,7 @@ def seeded(run: Run, seed: int) -> Run:
     )
 
 
-def test_what_was_varied_is_said_and_one_seed_twice_is_a_doubt() -> None:
+def test_what_was_varied_is_said() -> None:
     runs = experiment(MANY, FEW)
     assert verdict.verdict(runs).varied == ""
     judged = verdict.verdict([seeded(run, i) for i, run in enumerate(runs)])
@@ -707,10 +707,21 @@ def test_what_was_varied_is_said_and_one_seed_twice_is_a_doubt() -> None:
     )
     older = [run.model_copy(update={"kernel_address": ""}) for run in placed[1:]]
     assert "KASLR" not in verdict.verdict([placed[0], *older]).varied, "what is not known does not differ"
+
+
+def test_boots_with_one_seed_are_one_sample() -> None:
+    runs = experiment(MANY, FEW)
     judged = verdict.verdict([seeded(run, 1) for run in runs])
-    assert f"{len(runs) - 2} boots have the seed of another one of their kernel: they are no samples" in (
+    assert f"{len(runs) - 2} of {len(runs)} boots are left out: another one of the kernel has their seed" in (
         judged.doubts
     )
+    assert judged.boots == (1, 1)
+    assert judged.answer is Answer.CANNOT_TELL
+    apart = [seeded(run, i) for i, run in enumerate(runs)]
+    again = verdict.verdict([*apart, apart[-1].model_copy(update={"id": "later"})])
+    assert again.boots == (3, 3)
+    assert "later" not in again.runs
+    assert "1 of 7 boots are left out: another one of the kernel has their seed" in again.doubts
 
 
 def test_a_guest_from_a_ready_state_is_a_doubt() -> None:

@@ -184,6 +184,7 @@ def test_flame() -> None:
     assert len(trace["ids"]) == len(set(trace["ids"])) == len(trace["parents"]) == len(trace["values"])
     assert set(trace["parents"][1:]) <= set(trace["ids"])
     assert ("flush_tlb_page", "56.00%", "0.00%") in found.table.rows
+    assert found.table.caption.endswith("; flush_tlb* 56.00%"), "each sample once, whatever of it flushes"
     assert ("default_send_IPI_mask_sequence_phys", "56.00%", "56.00%") in found.table.rows
     assert charts.flame("6.1", {}, "samples") is None
 

@@ -151,7 +151,7 @@ def test_a_time_has_to_change_by_2_percent(after: float, agreement: Agreement) -
 @pytest.mark.parametrize("names", ["abc", "cab"])
 def test_a_row_that_few_boots_have_has_no_interval(names: str) -> None:
     """It is not corrected with the others, and the heading has the level of those."""
-    before, after = [100, 130, 80], [90, 120, 88]
+    before, after = [100.0, 130, 80], [90.0, 120, 88]
     found = beside(
         {f"numa_{name}": ("100", "50") for name in names},
         {f"numa_{name}": before for name in "abc"},
@@ -254,6 +254,8 @@ def test_on_a_virtual_clock_system_time_is_evidence_and_elapsed_is_not() -> None
     assert {row.agreement for name, row in found.items() if name in ("elapsed", "user")} == {
         Agreement.EMULATED
     }
+    assert [metric for metric, row in found.items() if row.instructions] == ["system"]
+    assert replication.text(tuple(found.values()), SEED).endswith("\ninstruction time: Amean syst-xfsrepair")
 
 
 def test_one_boot_of_each_has_a_ratio_and_no_interval() -> None:
