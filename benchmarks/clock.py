@@ -6,6 +6,7 @@ busy host.
     .venv/bin/python benchmarks/clock.py migratefail [--boots 8] [--clock virtual] [--load busy] [--again]
 
     .venv/bin/python benchmarks/clock.py --stored EXPERIMENT…
+    .venv/bin/python benchmarks/clock.py --executed EXPERIMENT…
     .venv/bin/python benchmarks/clock.py --kept [CASE…]
 
 Runs the case once for each clock and load, or takes stored experiments, and prints for each kernel and each
@@ -20,6 +21,10 @@ The virtual clock needs QEMU 8.1 or later (lab.py doctor).
 --shift N,N… boots on the virtual clock with an instruction of 2**N ns, once for each N, and prints the time
 that a boot took on the host too. No record says which shift a run had, so these runs are removed at the end;
 --discard removes those of other shapes (--vcpus, --memory) likewise.
+
+--executed shows, for stored experiments whose instructions QEMU counted (lab.py run CASE --profile 1), the
+part of each measured phase's time on the guest's clock in which it executed: instructions × 8 ns / elapsed.
+In the rest all of its CPUs were idle, and its clock followed the host's.
 
 --kept boots nothing: it takes the boots in benchmarks/boots.json (benchmarks/rates.py), for each case and
 clock all experiments that were judged as the newest one was. Boots are compared within their experiment, and
@@ -55,7 +60,7 @@ from numalab.model.case import Arm  # noqa: E402
 from numalab.model.run import Run  # noqa: E402
 from numalab.model.values import Clock  # noqa: E402
 from numalab.report.text import aligned, short  # noqa: E402
-from numalab.runs import index, record  # noqa: E402
+from numalab.runs import index, profile, record  # noqa: E402
 
 LOADS = ("idle", "busy")
 HEAD: tuple[str, ...] = (
@@ -75,6 +80,9 @@ KEPT: tuple[str, ...] = tuple("EXPERIMENTS" if name == "SAME SEED" else name for
 SHIFTED: tuple[str, ...] = tuple(
     {"CLOCK": "SHIFT", "SAME SEED": "SECONDS A BOOT"}.get(name, name) for name in HEAD
 )
+EXECUTED = ("CASE", "PHASE", "ARM", "BOOTS", "EXECUTED")
+INSTRUCTION_SECONDS = 8e-9
+"""What an instruction takes on the virtual clock (domain.ICOUNT)."""
 PLAIN = (str(ROOT / "lab.py"),)
 LAB = (
     "import sys; from numalab.host import domain; from numalab.cli.main import main;"
@@ -179,7 +187,8 @@ def kept(experiments: Sequence[Experiment], busy: float | None = None) -> list[t
     """A row for each case, clock, deciding expectation and kernel of experiments in benchmarks/boots.json.
 
     With `busy`, in percent: for those during which others took less of the host, and for the rest; those that
-    did not record it are left out. How many boots a case has by default makes no difference here."""
+    did not record it are left out. How many boots a case has by default, and how large a change it asks for,
+    make no difference here."""
     newest: dict[tuple[str, Clock], Judged] = {}
     groups: dict[tuple[str, Clock, bool], list[Experiment]] = {}
     for one in sorted(experiments, key=lambda one: one.name, reverse=True):
@@ -188,7 +197,8 @@ def kept(experiments: Sequence[Experiment], busy: float | None = None) -> list[t
         if not {one.judged.before, one.judged.after} & one.kernels.keys():
             continue  # the case with kernels of another series
         case = one.judged.case_name, one.clock
-        judged = one.judged.model_copy(update={"boots": 0})
+        expect = tuple(expected.model_copy(update={"by": 1.0}) for expected in one.judged.expect)
+        judged = one.judged.model_copy(update={"boots": 0, "expect": expect})
         if judged == newest.setdefault(case, judged):
             loaded = busy is not None and rates.busier(one, busy)
             groups.setdefault((*case, loaded), []).append(one)
@@ -225,6 +235,28 @@ def _pooled(group: Sequence[Experiment], arm: Arm, first: tuple[str, ...]) -> It
 def stored(experiment: str) -> list[Run]:
     """The runs of a stored experiment."""
     return [record.read(folder) for folder in index.choose([experiment])]
+
+
+def executed(experiment: str) -> list[tuple[str, ...]]:
+    """A row for each measured phase and kernel of a stored experiment whose instructions were counted."""
+    shares: dict[tuple[str, str, str], list[float]] = {}
+    for folder in index.choose([experiment]):
+        run = record.read(folder)
+        for number, result in enumerate(run.phases):
+            if run.place and run.guest.spec.instructions and result.phase.measured and not run.error:
+                # Sleeping CPUs execute nothing; the idle task's own instructions count too.
+                text = (record.phase_folder(folder, number, result.phase.name) / record.PROFILE).read_text()
+                seconds = profile.samples(profile.parse(text)) * INSTRUCTION_SECONDS
+                key = run.place.case_name, result.phase.name, run.place.arm.value
+                shares.setdefault(key, []).append(seconds / result.elapsed)
+    return [
+        (
+            *key,
+            str(len(side)),
+            f"{min(side):.0%}" if len(side) == 1 else f"{min(side):.0%} to {max(side):.0%}",
+        )
+        for key, side in shares.items()
+    ]
 
 
 def shifts(case: str, boots: int, words: Sequence[str], values: Sequence[int]) -> Iterator[list[Run]]:
@@ -280,6 +312,9 @@ def _main() -> None:
         "--busy", type=float, help="with --kept: those on a busier host apart", metavar="PERCENT"
     )
     parser.add_argument("--stored", action="store_true", help="these stored experiments; nothing is run")
+    parser.add_argument(
+        "--executed", action="store_true", help="the time in which these stored experiments executed"
+    )
     parser.add_argument("--boots", type=int, default=8, help="boots of each kernel, 3 or more (8)")
     parser.add_argument("--clock", choices=[clock.value for clock in Clock], help="this clock alone")
     parser.add_argument("--load", choices=LOADS, help="this load alone")
@@ -305,8 +340,12 @@ def _main() -> None:
         table = [row for name in options.case for row in rows(stored(name), [])]
         print("\n".join(aligned([HEAD, *table], left=6)))
         return
+    if options.executed:
+        table = [row for name in options.case for row in executed(name)]
+        print("\n".join(aligned([EXECUTED, *table], left=3)))
+        return
     if len(options.case) != 1:
-        parser.error("one case at a time, or --stored, or --kept")
+        parser.error("one case at a time, or --stored, --executed or --kept")
     if options.boots < effect.LEAST_BOOTS:
         parser.error(f"--boots {options.boots}: {effect.LEAST_BOOTS} or more show scatter")
     (case,) = options.case

@@ -447,8 +447,8 @@ def _varied(runs: Sequence[Run]) -> str:
 
 
 def _samples(runs: Iterable[Run]) -> list[Run]:
-    """The runs without those on a virtual clock that have an earlier one's kernel and seed: what differs
-    between such boots is not what differs between boots, and they are one sample."""
+    """The runs without those on a virtual clock that have an earlier one's kernel and seed: what the seed
+    decides is alike in them, though the host's time makes them differ (docs/clock.md)."""
     seen: set[tuple[str, int]] = set()
     samples = []
     for run in runs:

@@ -16,6 +16,7 @@ from numalab.core.errors import InputError
 from numalab.host import domain
 from numalab.model.case import Arm
 from numalab.model.run import Run
+from numalab.runs import index, record
 from tests.unit.analysis.test_error_rates import AFTER, BEFORE, boots, named
 from tests.unit.makers import on_virtual_clock, running
 
@@ -54,14 +55,39 @@ def test_boots_with_one_seed() -> None:
     assert clock.rows(runs, shifted)[0][9] not in ("-", "0.0%")
 
 
+def test_the_time_in_which_a_guest_executed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Instructions of 8 ns against the phase's seconds; runs that were not counted have no row."""
+    bare, *runs = [on_virtual_clock(run, seed=number) for number, run in enumerate(boots("a", (BEFORE,), 3))]
+    folders = {tmp_path / "bare": bare}
+    for run, instructions in zip(runs, (1e9, 1.5e9), strict=True):
+        spec = run.guest.spec.model_copy(update={"instructions": "/plugin.so"})
+        run = run.model_copy(update={"guest": run.guest.model_copy(update={"spec": spec})})
+        folders[tmp_path / run.id] = run
+        (number,) = (i for i, result in enumerate(run.phases) if result.phase.measured)
+        place = record.phase_folder(tmp_path / run.id, number, run.phases[number].phase.name)
+        place.mkdir(parents=True)
+        (place / record.PROFILE).write_text(
+            f"swapper;rest {int(instructions / 4)}\nuser {int(0.75 * instructions)}\n"
+        )
+    monkeypatch.setattr(index, "choose", lambda _: list(folders))
+    monkeypatch.setattr(record, "read", folders.__getitem__)
+    elapsed = next(result.elapsed for result in bare.phases if result.phase.measured)
+    (row,) = clock.executed("a")
+    assert row == ("xfsrepair", row[1], "before", "2", f"{8 / elapsed:.0%} to {12 / elapsed:.0%}")
+
+
 def test_kept_boots() -> None:
     """Pooled over the experiments that were judged as the newest; a name sorts by its time."""
     old, *rest = named("abc")
     (expected,) = old.judged.expect
-    other = old.judged.model_copy(update={"expect": (expected.model_copy(update={"by": 9.0}),)})
+    other = old.judged.model_copy(update={"expect": (expected.model_copy(update={"phase": "other"}),)})
     old = old.model_copy(update={"judged": other})
     rest[0] = rest[0].model_copy(
-        update={"judged": other.model_copy(update={"expect": (expected,), "boots": 9})}
+        update={
+            "judged": other.model_copy(
+                update={"expect": (expected.model_copy(update={"by": 9.0}),), "boots": 9}
+            )
+        }
     )
     shares = [
         one.model_copy(update={"others": others}) for one, others in zip(rest, (0.5, 0.75), strict=True)

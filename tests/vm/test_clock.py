@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.clock import load
+from benchmarks.clock import INSTRUCTION_SECONDS, load
 from numalab.analysis import metrics
 from numalab.core.process import Deadline
 from numalab.experiment import run as experiment
@@ -24,8 +24,6 @@ from numalab.runs import profile, record
 from tests.vm.conftest import Command
 
 METRICS = ("numa_pte_updates", "numa_hint_faults", "system")
-INSTRUCTION_SECONDS = 8e-9
-"""What an instruction takes on this clock (domain.ICOUNT)."""
 SPREAD = math.log(1.15)
 """Boots of one kernel scatter by 1 to 3 % on this clock (benchmarks/clock.py). On the host's, a busy host took
 them apart by a factor of 3."""
