@@ -211,7 +211,11 @@ def kept(experiments: Sequence[Experiment], busy: float | None = None) -> list[t
 
 
 def _host(group: Sequence[Experiment]) -> str:
-    shares = [one.others for one in group if one.others is not None]
+    return _range([one.others for one in group if one.others is not None])
+
+
+def _range(shares: Sequence[float]) -> str:
+    """'32% to 67%'; '-' of none."""
     if not shares:
         return "-"
     least, most = f"{min(shares):.0%}", f"{max(shares):.0%}"
@@ -249,14 +253,7 @@ def executed(experiment: str) -> list[tuple[str, ...]]:
                 seconds = profile.samples(profile.parse(text)) * INSTRUCTION_SECONDS
                 key = run.place.case_name, result.phase.name, run.place.arm.value
                 shares.setdefault(key, []).append(seconds / result.elapsed)
-    return [
-        (
-            *key,
-            str(len(side)),
-            f"{min(side):.0%}" if len(side) == 1 else f"{min(side):.0%} to {max(side):.0%}",
-        )
-        for key, side in shares.items()
-    ]
+    return [(*key, str(len(side)), _range(side)) for key, side in shares.items()]
 
 
 def shifts(case: str, boots: int, words: Sequence[str], values: Sequence[int]) -> Iterator[list[Run]]:

@@ -212,7 +212,7 @@ def together(
         reason = f"{one.label}: {reason}" if one.label else reason
         numbers: dict[str, Any] = {"ratio": _rough(one)}
         if one.effect is not None:
-            planned = _planned_alpha(i, q_none, alpha), _planned_alpha(i, q_less, alpha)
+            differ, be_less = _planned_alpha(i, q_none, alpha), _planned_alpha(i, q_less, alpha)
             numbers = {
                 "p": none[i],
                 "q": q_none.get(i),
@@ -220,9 +220,9 @@ def together(
                 **_numbers(one.effect),
             }
             if outlook:
-                numbers["detectable"] = effect.detectable(one.effect, planned[0], one.expectation.asked)
+                numbers["detectable"] = effect.detectable(one.effect, differ, one.expectation.asked)
             if outlook and answer is Answer.CANNOT_TELL and not one.obstacle and not _missed(one):
-                numbers |= _boots(one.effect, one.expectation, *planned)
+                numbers |= _boots(one.effect, one.expectation, differ, be_less)
                 reason += f"; {_outlook(one.effect, one.expectation, numbers)}"
         findings.append(
             Finding.model_validate(
@@ -285,19 +285,25 @@ def _boots(observed: Effect, expected: Expectation, differ: float, less: float) 
     """
     asked, towards = math.log(expected.asked), _towards(observed, expected)
     # The distance from what it is tested against, that test's error, and the least estimate that will do.
+    ways: list[tuple[float, float, float]]
     if math.isinf(towards):
         ways = [(abs(observed.log), differ, 0.0)]
     elif towards >= asked:
         ways = [(towards, differ, asked)]
     else:  # denied as less than `by`, or as the other way, whichever takes fewer boots
         ways = [(asked - towards, less, 0.0), *([(-towards, differ, 0.0)] if towards < 0 else [])]
-    needed = [
-        (effect.boots_needed(observed, *way, least=least), effect.boots_range(observed, *way, least=least))
-        for *way, least in ways
+    possible = [
+        (boots, way)
+        for way in ways
+        if (boots := effect.boots_needed(observed, way[0], way[1], least=way[2])) is not None
     ]
-    possible = [(boots, ends) for boots, ends in needed if boots is not None]
-    boots, ends = min(possible, default=(None, None), key=lambda pair: pair[0])
-    return {"boots_needed": boots, "boots_range": ends}
+    if not possible:
+        return {"boots_needed": None, "boots_range": None}
+    boots, (distance, error, least) = min(possible, key=lambda pair: pair[0])
+    return {
+        "boots_needed": boots,
+        "boots_range": effect.boots_range(observed, distance, error, least=least),
+    }
 
 
 def _rough(one: MeasuredExpectation) -> float | None:

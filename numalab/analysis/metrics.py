@@ -528,8 +528,6 @@ _SOURCES = (
 """The sources of counters, and the form of their names."""
 _OF_TIME = (counters.PROFILE, counters.RATE)
 """Prefixes of the lab's own numbers that are shares of time, or rates."""
-SECONDS = re.compile(r"(^|[^a-z])seconds?($|[^a-z])")
-"""A number in seconds, or per second."""
 _TIMED = {
     *(f"{part}second{s}" for part in ("", "milli", "micro", "nano") for s in ("", "s")),
     *("s", "sec", "secs", "ms", "msec", "msecs", "us", "usec", "usecs", "ns", "nsec", "nsecs"),

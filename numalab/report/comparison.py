@@ -228,7 +228,7 @@ def _sort(output: str) -> Kind:
     COUNT of anything else: the lab's rates and perf's milliseconds are times to metrics, and no seconds."""
     if re.search(r"per[_-]second", output):
         return Kind.RATIO
-    return Kind.TIME if metrics.SECONDS.search(output) else Kind.COUNT
+    return Kind.TIME if re.search(r"(^|[^a-z])seconds?($|[^a-z])", output) else Kind.COUNT
 
 
 def _series(by_heading: Columns, metric: str, phase: str) -> list[list[float]]:
