@@ -7,6 +7,7 @@ busy host.
 
     .venv/bin/python benchmarks/clock.py --stored EXPERIMENT…
     .venv/bin/python benchmarks/clock.py --executed EXPERIMENT…
+    .venv/bin/python benchmarks/clock.py --halves EXPERIMENT…
     .venv/bin/python benchmarks/clock.py --kept [CASE…]
 
 Runs the case once for each clock and load, or takes stored experiments, and prints for each kernel and each
@@ -25,6 +26,12 @@ that a boot took on the host too. No record says which shift a run had, so these
 --executed shows, for stored experiments whose instructions QEMU counted (lab.py run CASE --profile 1), the
 part of each measured phase's time on the guest's clock in which it executed: instructions × 8 ns / elapsed.
 In the rest all of its CPUs were idle, and its clock followed the host's.
+
+--halves shows, for stored experiments, how far each half of the measured phases scatters, and how the halves
+go together, in the counts of /proc/vmstat that decide, which is sampled every two seconds. CORRELATION is
+that of the two halves over the boots of a kernel. Near 1: a boot that counts more goes on to do so, since
+something of the boot makes it (where its threads or its memory are). 0 or less: chance within the phase, of
+which a longer phase would have less.
 
 --kept boots nothing: it takes the boots in benchmarks/boots.json (benchmarks/rates.py), for each case and
 clock all experiments that were judged as the newest one was. Boots are compared within their experiment, and
@@ -54,13 +61,14 @@ from benchmarks import rates  # noqa: E402
 from numalab.analysis import calibration, effect, error_rates, metrics  # noqa: E402
 from numalab.analysis.calibration import Spread  # noqa: E402
 from numalab.analysis.error_rates import Experiment, Judged  # noqa: E402
+from numalab.analysis.metrics import Kind  # noqa: E402
 from numalab.core import state  # noqa: E402
 from numalab.core.errors import LabError  # noqa: E402
 from numalab.model.case import Arm  # noqa: E402
-from numalab.model.run import Run  # noqa: E402
+from numalab.model.run import PhaseResult, Run  # noqa: E402
 from numalab.model.values import Clock  # noqa: E402
 from numalab.report.text import aligned, short  # noqa: E402
-from numalab.runs import index, profile, record  # noqa: E402
+from numalab.runs import counters, index, profile, record, samples  # noqa: E402
 
 LOADS = ("idle", "busy")
 HEAD: tuple[str, ...] = (
@@ -81,6 +89,17 @@ SHIFTED: tuple[str, ...] = tuple(
     {"CLOCK": "SHIFT", "SAME SEED": "SECONDS A BOOT"}.get(name, name) for name in HEAD
 )
 EXECUTED = ("CASE", "PHASE", "ARM", "BOOTS", "EXECUTED")
+HALVES = (
+    "CASE",
+    "METRIC",
+    "PHASE",
+    "ARM",
+    "BOOTS",
+    "SCATTER",
+    "FIRST HALF",
+    "SECOND HALF",
+    "CORRELATION",
+)
 INSTRUCTION_SECONDS = 8e-9
 """What an instruction takes on the virtual clock (domain.ICOUNT)."""
 PLAIN = (str(ROOT / "lab.py"),)
@@ -256,6 +275,70 @@ def executed(experiment: str) -> list[tuple[str, ...]]:
     return [(*key, str(len(side)), _range(side)) for key, side in shares.items()]
 
 
+def halves(experiments: Sequence[str]) -> list[tuple[str, ...]]:
+    """A row for each deciding count of /proc/vmstat and kernel of stored experiments. Boots are compared
+    within their experiment."""
+    sides: dict[tuple[str, str, str, str], list[list[tuple[float, float]]]] = {}
+    for experiment in experiments:
+        folders = index.choose([experiment])
+        runs = [(folder, run) for folder in folders if not (run := record.read(folder)).error]
+        for metric, phase in sorted(deciding([run for _, run in runs])):
+            if metrics.kind(metric) is not Kind.COUNT:
+                continue  # halves of a ratio do not add up to it, and no time of half a phase is recorded
+            for arm in Arm:
+                both = [
+                    (metrics.value(first, metric, phase), metrics.value(second, metric, phase))
+                    for folder, run in runs
+                    if run.place and run.place.arm is arm
+                    for first, second in [half(folder, run)]
+                ]
+                side = [(first, second) for first, second in both if first is not None and second is not None]
+                if len(side) >= effect.LEAST_BOOTS and (place := runs[0][1].place):
+                    sides.setdefault((place.case_name, metric, phase, arm.value), []).append(side)
+    return [(*key, *_halves(groups)) for key, groups in sides.items()]
+
+
+def half(folder: Path, run: Run) -> tuple[Run, Run]:
+    """The run with the sampled counters of the first half of each phase, and with those of the second."""
+    parts: tuple[list[PhaseResult], list[PhaseResult]] = [], []
+    for number, result in enumerate(run.phases):
+        place = record.phase_folder(folder, number, result.phase.name)
+        before = counters.parse((place / "before" / "vmstat").read_text())
+        taken = [
+            one for one in record.samples(folder, number, result.phase.name) if one["t"] < result.elapsed
+        ]
+        first, second = {}, {}
+        for name, count in result.counters["vmstat"].items():
+            line = [(one["t"], one["vmstat"][name] - before[name]) for one in taken if name in one["vmstat"]]
+            if line:
+                line = [(0.0, 0.0), *line, (result.elapsed, count)]
+                first[name] = round(samples.between(line, result.elapsed / 2))
+                second[name] = count - first[name]
+        for part, counted in zip(parts, (first, second), strict=True):
+            part.append(result.model_copy(update={"counters": {"vmstat": counted}, "output": {}}))
+    first_run, second_run = (run.model_copy(update={"phases": tuple(part)}) for part in parts)
+    return first_run, second_run
+
+
+def _halves(groups: Sequence[Sequence[tuple[float, float]]]) -> tuple[str, ...]:
+    """Boots, scatter of the whole and of its halves in percent of the mean, and the halves' correlation."""
+    # For each experiment: the boots' first halves, second halves and sums.
+    lines = [[*zip(*((one, two, one + two) for one, two in group), strict=True)] for group in groups]
+    boots = sum(map(len, groups))
+
+    def product(i: int, j: int) -> float:
+        """Sum of products of deviations from the mean of the experiment."""
+        return sum(statistics.covariance(line[i], line[j]) * (len(line[i]) - 1) for line in lines)
+
+    def scatter(i: int) -> str:
+        mean = sum(sum(line[i]) for line in lines) / boots
+        return f"{math.sqrt(product(i, i) / (boots - len(lines))) / mean:.1%}" if mean else "-"
+
+    spread = math.sqrt(product(0, 0) * product(1, 1))
+    correlation = f"{product(0, 1) / spread:+.2f}" if spread else "-"
+    return (str(boots), scatter(2), scatter(0), scatter(1), correlation)
+
+
 def shifts(case: str, boots: int, words: Sequence[str], values: Sequence[int]) -> Iterator[list[Run]]:
     """Run the case once for each shift; yield the runs, then print the table so far."""
     table = [SHIFTED]
@@ -312,6 +395,9 @@ def _main() -> None:
     parser.add_argument(
         "--executed", action="store_true", help="the time in which these stored experiments executed"
     )
+    parser.add_argument(
+        "--halves", action="store_true", help="the halves of phases of these stored experiments"
+    )
     parser.add_argument("--boots", type=int, default=8, help="boots of each kernel, 3 or more (8)")
     parser.add_argument("--clock", choices=[clock.value for clock in Clock], help="this clock alone")
     parser.add_argument("--load", choices=LOADS, help="this load alone")
@@ -341,8 +427,11 @@ def _main() -> None:
         table = [row for name in options.case for row in executed(name)]
         print("\n".join(aligned([EXECUTED, *table], left=3)))
         return
+    if options.halves:
+        print("\n".join(aligned([HALVES, *halves(options.case)], left=4)))
+        return
     if len(options.case) != 1:
-        parser.error("one case at a time, or --stored, --executed or --kept")
+        parser.error("one case at a time, or --stored, --executed, --halves or --kept")
     if options.boots < effect.LEAST_BOOTS:
         parser.error(f"--boots {options.boots}: {effect.LEAST_BOOTS} or more show scatter")
     (case,) = options.case

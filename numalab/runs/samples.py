@@ -138,14 +138,14 @@ def _rate(line: Series) -> Rate | None:
     windows = int((line[-1][0] - line[0][0]) / WINDOW)
     if not windows:
         return None
-    edges = [_between(line, line[0][0] + WINDOW * number) for number in range(windows + 1)]
+    edges = [between(line, line[0][0] + WINDOW * number) for number in range(windows + 1)]
     counts = [after - before for before, after in pairwise(edges)]
     mean = statistics.fmean(counts)
     error = 100 * statistics.stdev(counts) / math.sqrt(windows) / mean if windows > 1 and mean else None
     return Rate(mean=mean, windows=windows, error_percent=error)
 
 
-def _between(line: Series, t: float) -> float:
+def between(line: Series, t: float) -> float:
     """A line's value at a moment within it, on the straight line between its neighbours."""
     after = min(bisect_right(line, t, key=lambda point: point[0]), len(line) - 1)
     (t0, before), (t1, value) = line[after - 1], line[after]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -74,6 +75,40 @@ def test_the_time_in_which_a_guest_executed(monkeypatch: pytest.MonkeyPatch, tmp
     elapsed = next(result.elapsed for result in bare.phases if result.phase.measured)
     (row,) = clock.executed("a")
     assert row == ("xfsrepair", row[1], "before", "2", f"{8 / elapsed:.0%} to {12 / elapsed:.0%}")
+
+
+def test_the_halves_of_a_phase(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Samples surround the middle of a phase of 40 s; what no sample has, and a broken boot, have no row."""
+    folders = {}
+    counts = [(100, 100), (110, 130), (120, 100), (0, 0)]
+    side = [run for run in boots("a", (BEFORE, AFTER), 3) if run.place and run.place.arm is Arm.BEFORE]
+    side.append(side[0].model_copy(update={"id": "broken"}))
+    for run, (first, second) in zip(side, counts, strict=True):
+        results = []
+        for number, result in enumerate(run.phases):
+            place = record.phase_folder(tmp_path / run.id, number, result.phase.name)
+            (place / "before").mkdir(parents=True)
+            (place / "before" / "vmstat").write_text("numa_pte_updates 7\nnuma_hint_faults 7\n")
+            lines = [
+                {"t": t, "vmstat": {"numa_pte_updates": 7 + count}}
+                for t, count in ((19, first - 1), (21, first + 1), (41, 9e9))
+            ]
+            (place / "samples.jsonl").write_text("\n".join(map(json.dumps, lines)))
+            whole = {"vmstat": {"numa_pte_updates": first + second, "numa_hint_faults": 5}}
+            results.append(result.model_copy(update={"elapsed": 40.0, "counters": whole}))
+        error = "x" if not first else ""
+        folders[tmp_path / run.id] = run.model_copy(update={"phases": tuple(results), "error": error})
+    monkeypatch.setattr(index, "choose", lambda _: list(folders))
+    monkeypatch.setattr(record, "read", folders.__getitem__)
+    one, two = clock.half(*next(iter(folders.items())))
+    assert one.measured[0].counters == two.measured[0].counters == {"vmstat": {"numa_pte_updates": 100}}
+    (row,) = clock.halves(["a"])
+    assert len(row) == len(clock.HALVES)
+    assert (row[0], row[1], row[3], row[4]) == ("xfsrepair", "numa_pte_updates", "before", "3")
+    # Boots of 200, 240 and 220; the halves' deviations are -10 0 10 and -10 20 -10.
+    assert row[5:] == ("9.1%", "9.1%", "15.7%", "+0.00")
+    twice = clock.halves(["a", "b"])
+    assert (twice[0][4], twice[0][5:]) == ("6", row[5:]), "pooled: the same boots twice"
 
 
 def test_kept_boots() -> None:
