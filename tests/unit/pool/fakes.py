@@ -153,7 +153,7 @@ class Pool:
     def client(self) -> distributed.Client:
         """A new client, closed with the pool."""
         security = cluster.security(*self._keys) if self._keys else None
-        client = distributed.Client(self.address, security=security, timeout=30, set_as_default=False)
+        client = distributed.Client(self.address, security=security, timeout=10, set_as_default=False)
         self._stack.callback(client.close, timeout=2)
         return client
 

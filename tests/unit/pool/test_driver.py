@@ -79,7 +79,7 @@ def test_a_worker_that_comes_back_goes_on(pool: Pool) -> None:
 def test_a_frozen_worker_s_late_round_does_not_count(tmp_path: Path) -> None:
     place = tmp_path / "frozen"
     place.mkdir()
-    with Pool(place, ttl="2s") as pool:
+    with Pool(place, ttl="8s") as pool:
         h0 = pool.start("h0")
         (h0 / "hold").touch()
         session = Session(pool, nights.make([fakes.order(0, 2), fakes.order(1, 2)]))
