@@ -15,6 +15,8 @@ import secrets
 import shutil
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -38,7 +40,7 @@ from numalab.guest import guest as guests
 from numalab.guest import provision, renewed, slow_disks
 from numalab.guest.guest import Guest
 from numalab.guest.start import start
-from numalab.host import accelerator, emulator, image, instructions, qemu_user, ssh
+from numalab.host import accelerator, emulator, image, instructions, qemu_user
 from numalab.host import disks as host_disks
 from numalab.host import saved as saved_file
 from numalab.host.domain import CMDLINE, SEEDED_CMDLINE, VIRTUAL_CMDLINE, restored_xml
@@ -156,7 +158,7 @@ def _up(request: GuestRequest, host: Host, deadline: Deadline, hung: int) -> Gue
             guest = _make(request, base, boot, host, place, deadline, hung)
         _begin(guest, request, deadline)
         with step("topology verified from inside", who=request.name):
-            guest.verify(deadline)
+            _verify(guest, request, deadline)
         if not request.saved:  # else the saved guest was given it
             provision.after_boot(guest, request.kernel, request.boot, deadline, ssh_port=request.ssh_port)
         # Last: gc leaves a ready guest alone, although who made it is gone.
@@ -195,32 +197,43 @@ def _begin(guest: Guest, request: GuestRequest, deadline: Deadline) -> None:
             raise BadReadyState(str(error), evidence=error.evidence) from error
 
     start(guest, deadline, ssh_port=request.ssh_port, create=restore)
-    with step("restored from a ready state", who=request.name):
-        try:
-            soon = deadline.within(RESTORED_SECONDS)
-            guest.ssh.connect(soon)
-            _renew(guest, soon)
-        except DeadlinePassed as error:
-            deadline.check("reaching the restored guest")
-            raise BadReadyState(f"no answer in {RESTORED_SECONDS:.0f} s", evidence=error.evidence) from error
-        except (GuestError, CommandFailed) as error:
-            raise BadReadyState(str(error), evidence=error.evidence) from error
+    with step("restored from a ready state", who=request.name), _fault_of_state(deadline) as soon:
+        guest.ssh.connect(soon)
 
 
-def _renew(guest: Guest, deadline: Deadline) -> None:
-    """Set the clock of a restored guest, and give it a name, a machine-id and random numbers of its own.
+def _verify(guest: Guest, request: GuestRequest, deadline: Deadline) -> None:
+    """Verify a guest that answers. One that begins from a ready state is given what is its own before."""
+    if request.saved is None:
+        guest.verify(deadline)
+        return
+    with _fault_of_state(deadline) as soon:
+        guest.verify(soon, first=_renewal(guest))
+
+
+@contextmanager
+def _fault_of_state(deadline: Deadline) -> Iterator[Deadline]:
+    """A limit for a guest that has just been restored, whose errors are BadReadyState."""
+    try:
+        yield deadline.within(RESTORED_SECONDS)
+    except DeadlinePassed as error:
+        deadline.check("reaching the restored guest")
+        raise BadReadyState(f"no answer in {RESTORED_SECONDS:.0f} s", evidence=error.evidence) from error
+    except (GuestError, CommandFailed) as error:
+        raise BadReadyState(str(error), evidence=error.evidence) from error
+
+
+def _renewal(guest: Guest) -> str:
+    """The shell command that sets a restored guest's clock, and gives it a name, a machine-id and random
+    numbers of its own.
 
     The clock is right to within the time that a command takes over SSH.
     """
     own = f"{guest.name} {uuid.UUID(guest.record.spec.uuid).hex} {secrets.token_hex(ENTROPY_BYTES)}"
     # Builtins of the shell, since each program that is started costs an emulated guest a tenth of a second.
-    command = (
-        f"echo {time.time():.3f} {own} >{renewed.REQUEST} &&"
-        f' read -r answer <{renewed.ANSWER} && echo "$answer"'
+    return (
+        f"echo {time.time():.3f} {own} >{renewed.REQUEST} && read -r answer <{renewed.ANSWER} &&"
+        f' {{ [ "$answer" = {renewed.DONE} ] || {{ echo "not renewed: $answer" >&2; false; }}; }}'
     )
-    answer = ssh.succeed(guest, command, deadline=deadline).strip()
-    if answer != renewed.DONE:
-        raise GuestError(f"guest {guest.name}: not renewed: {answer or 'no answer'}")
 
 
 def _claim(name: str, uri: str) -> Path:

@@ -29,7 +29,7 @@ from numalab.core import paths, state
 from numalab.core.errors import CommandFailed, DeadlinePassed, GuestError, HostError, InputError, LabError
 from numalab.core.log import note, step
 from numalab.core.process import KEEP_BYTES, Deadline
-from numalab.guest.guest import Guest, check_release, crash
+from numalab.guest.guest import Guest, crash
 from numalab.host import accelerator, console, machine, ssh
 from numalab.host.domain import INSTRUCTION_FILES
 from numalab.measure import call_paths, kernel_facts, programs
@@ -256,7 +256,6 @@ def _prepare(guest: Guest, folder: Path, deadline: Deadline) -> dict[str, Any]:
     ssh.succeed(guest, f"cat > {INSIDE}", deadline=deadline, input=source)
     (folder / "topology.txt").write_text(verification.layout_table(guest.verify(deadline)) + "\n")
     kernel = kernel_facts.parse(ssh.succeed(guest, kernel_facts.COMMAND, deadline=deadline))
-    check_release(guest.record, kernel.release)  # a running guest may have been rebooted into another
     if kernel.config:
         (folder / record.KERNEL_CONFIG).write_text(kernel.config)
     return {

@@ -26,10 +26,12 @@ REMOTE_DISTANCE = 20
 """The default of the kernel and of libvirt for two nodes without a distance table."""
 
 PROBE = (
+    "read -r release </proc/sys/kernel/osrelease; echo release:$release; "
     "cd /sys/devices/system/node && grep -aHs . online node*/cpulist node*/distance "
     "node*/access0/initiators/read_latency node*/access0/initiators/read_bandwidth; cat /proc/zoneinfo"
 )
-"""Shell command for the guest; `observed_layout` parses its output. -a: before 3.3 `online` ends in a NUL."""
+"""Shell command for the guest; `observed_release` and `observed_layout` parse its output. -a: before 3.3
+`online` ends in a NUL."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,12 @@ def expected_layout(topology: Topology) -> NumaLayout:
             i: node.bandwidth_mibs for i, node in enumerate(topology.nodes) if node.bandwidth_mibs
         },
     )
+
+
+def observed_release(text: str) -> str:
+    """The release of the kernel that a guest runs, from the output of PROBE; '' where it does not tell."""
+    match = re.search(r"^release:(.+)$", text, re.MULTILINE)
+    return match[1] if match else ""
 
 
 def observed_layout(text: str) -> NumaLayout:

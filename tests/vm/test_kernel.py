@@ -73,7 +73,7 @@ def test_the_lean_kernel_and_a_guest_in_order(lab: Lab, deadline: Deadline) -> N
             update={"spec": guest.record.spec.model_copy(update={"boot": boot})}
         )
         with pytest.raises(GuestError, match=f"runs kernel {expected.release}, but 6.1 is 6.1.0-another"):
-            guest.reach(deadline)
+            guest.verify(deadline)
 
 
 @pytest.mark.minutes(60)

@@ -136,6 +136,29 @@ def test_up_and_down(host: FakeHost, deadline: Deadline) -> None:
     assert (guest.names(), host.domains, made.directory.exists()) == ([], {}, False)
 
 
+@pytest.mark.parametrize("shown", ["release:6.1.0-56-amd64\n", ""])
+def test_a_guest_that_runs_another_kernel(
+    host: FakeHost, deadline: Deadline, monkeypatch: pytest.MonkeyPatch, shown: str
+) -> None:
+    made = launch.up(request(), host.real(), deadline)
+    layout = recorded("probe-4socket-6.1.txt")
+    monkeypatch.setattr(ssh, "succeed", lambda *_, **__: shown + layout)
+
+    def expecting(release: str) -> None:
+        boot = made.record.spec.boot.model_copy(update={"release": release})
+        spec = made.record.spec.model_copy(update={"boot": boot})
+        made.record = made.record.model_copy(update={"spec": spec})
+
+    for release in ("", shown.removeprefix("release:").strip()):
+        expecting(release)
+        made.verify(deadline)
+    expecting("6.12.1")
+    with pytest.raises(
+        GuestError, match=r"guest g: runs kernel (6\.1\.0-56-amd64|unknown), but debian is 6\.12\.1"
+    ):
+        made.verify(deadline)
+
+
 def test_a_guest_is_ready_when_it_has_all_that_it_needs(
     host: FakeHost, deadline: Deadline, monkeypatch: pytest.MonkeyPatch
 ) -> None:

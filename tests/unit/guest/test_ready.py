@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -14,14 +16,14 @@ import pytest
 from numalab.core import state
 from numalab.core.errors import BadReadyState, HostError, InputError
 from numalab.core.process import Deadline, Result
-from numalab.guest import ready, renewed
+from numalab.guest import launch, ready, renewed
 from numalab.guest.guest import Guest
 from numalab.guest.launch import GuestRequest
 from numalab.host import disks, image, saved, ssh
 from numalab.host.domain import Mark, read_mark
 from numalab.kernel import recipe
 from numalab.maintenance import gc
-from numalab.model import catalog, topology
+from numalab.model import catalog, topology, verification
 from numalab.model.guest import Boot, BootWay, DiskFile, DiskForm, ReadyState
 from numalab.model.topology import Disk
 from numalab.model.values import Clock, jsonable
@@ -208,7 +210,10 @@ def saving(host: FakeHost, monkeypatch: pytest.MonkeyPatch) -> SavingHost:
 
     def execute(self: ssh.Ssh, command: str, **options: Any) -> Result:
         if renewed.REQUEST in command:
-            return Result((command,), 0, there.answer, "", 0.0)
+            assert verification.PROBE in command
+            if there.answer != renewed.DONE:
+                return Result((command,), 1, "", f"not renewed: {there.answer}\n", 0.0)
+            command = verification.PROBE
         return fake(self, command, **options)
 
     monkeypatch.setattr(ssh.Ssh, "execute", execute)
@@ -253,10 +258,36 @@ def test_another_state_for_another_guest(
         }[part]
         wanted = wanted.model_copy(update={part: change})
     if part == "shape":  # whose topology the fixture's probe would not show
-        monkeypatch.setattr(Guest, "verify", lambda *_: None)
+        monkeypatch.setattr(Guest, "verify", lambda *_, **__: None)
     second = ready.up(wanted, saving.real(), deadline)
     assert second.record.ready_state not in ("", first.record.ready_state)
     assert len(saving.saved) == len(ready.places()) == 2
+
+
+@pytest.mark.parametrize("answer", [renewed.DONE, "[Errno 1] Operation not permitted", ""])
+def test_the_command_that_renews_a_guest(
+    saving: SavingHost, deadline: Deadline, tmp_path: Path, answer: str
+) -> None:
+    """One line goes to the process that waits; what it answers decides, also when it ends without a word."""
+    guest = ready.up(request(name="one"), saving.real(), deadline)
+    asked, answered = tmp_path / "asked", tmp_path / "answered"
+    for fifo in (asked, answered):
+        os.mkfifo(fifo)
+    command = (
+        launch._renewal(guest).replace(renewed.ANSWER, str(answered)).replace(renewed.REQUEST, str(asked))
+    )
+    waits = f"read -r line <{asked}; printf '%s' {shlex.quote(answer and answer + chr(10))} >{answered}; echo $line"
+    other = subprocess.Popen(["sh", "-c", waits], stdout=subprocess.PIPE, text=True)
+    done = subprocess.run(["sh", "-c", f"{command} && echo on"], capture_output=True, text=True)
+    line, _ = other.communicate()
+    _now, name, machine_id, entropy = line.split()
+    assert (name, machine_id) == ("one", guest.record.spec.uuid.replace("-", ""))
+    assert len(bytes.fromhex(entropy)) == launch.ENTROPY_BYTES
+    if answer == renewed.DONE:
+        assert (done.returncode, done.stdout, done.stderr) == (0, "on\n", "")
+    else:
+        assert (done.returncode, done.stdout) == (1, "")
+        assert not answer or done.stderr == f"not renewed: {answer}\n"
 
 
 @pytest.mark.parametrize("how", ["refused", "truncated", "another format", "not renewed"])
