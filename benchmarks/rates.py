@@ -26,19 +26,19 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from numalab.analysis import error_rates  # noqa: E402
+from numalab.analysis import error_rates, verdict  # noqa: E402
 from numalab.analysis.error_rates import Experiment, Judged, Trials, Truth  # noqa: E402
 from numalab.core import state  # noqa: E402
 from numalab.core.errors import Exit, InputError, LabError  # noqa: E402
 from numalab.model import catalog  # noqa: E402
 from numalab.model.run import Run  # noqa: E402
-from numalab.model.values import SizeClass  # noqa: E402
+from numalab.model.values import Clock, SizeClass  # noqa: E402
 from numalab.model.verdict import Answer  # noqa: E402
 from numalab.report.text import aligned  # noqa: E402
 from numalab.runs import record  # noqa: E402
@@ -134,6 +134,30 @@ def busier(one: Experiment, percent: float) -> bool:
     return one.others is not None and one.others >= percent / 100
 
 
+def company(
+    experiments: Iterable[Experiment], percent: float
+) -> dict[str, tuple[Counter[Answer], Counter[Answer]]]:
+    """The answers of each case's whole experiments on the virtual clock: of those in whose boots other
+    programs took less of the host's CPU time than `percent`, and of the others. Only cases that have both."""
+    answers: dict[str, tuple[Counter[Answer], Counter[Answer]]] = {}
+    for one in experiments:
+        sides = [one.kernels.get(kernel, ()) for kernel in (one.judged.before, one.judged.after)]
+        whole = min(map(len, sides)) >= one.judged.boots
+        if whole and one.clock is Clock.VIRTUAL and one.others is not None:
+            both = answers.setdefault(one.judged.case_name, (Counter(), Counter()))
+            both[busier(one, percent)][verdict.overall(error_rates.findings(one.judged, *sides))] += 1
+    return {case: both for case, both in sorted(answers.items()) if all(both)}
+
+
+def _company(experiments: Iterable[Experiment], percent: float) -> list[str]:
+    """A row for each case."""
+    order = (Answer.HOLDS, Answer.DOES_NOT_HOLD, Answer.CANNOT_TELL)
+    rows = [["CASE", f"LESS THAN {percent:g} %", f"{percent:g} % OR MORE"]]
+    for case, both in company(experiments, percent).items():
+        rows.append([case, *("  ".join(f"{answers[one]:2}" for one in order) for answers in both)])
+    return aligned(rows, left=1)
+
+
 def by_case(trials: Sequence[Trials]) -> list[str]:
     """A row for each case, clock and number of boots."""
     rows = [["CASE", "CLOCK", "BOOTS", *(str(cell) for truth in Truth for cell in (truth.name, "TRIALS"))]]
@@ -213,16 +237,16 @@ def conclusion(trials: Sequence[Trials]) -> list[str]:
     for name, answer, part in _ways_to_be_wrong(trials):
         if part:
             shares = _shares(part, answer)
-            most = error_rates.rate(shares).most
+            most = error_rates.at_most_whenever(shares)
             disjoint = sum(one.disjoint for one in part)
             lines.append(
-                f"An effect {name}: at most {100 * most:.1f} % at 95 %, by {disjoint} trials that share"
-                " no boot."
+                f"An effect {name}: at most {100 * most:.2f} % at 95 %, whenever one stops, by {disjoint}"
+                " trials that share no boot."
             )
             if most < GOAL:
                 lines.append(f"  Less than {100 * GOAL:g} % is shown.")
             else:
-                more = error_rates.trials_for(GOAL, error_rates.mean(shares) * disjoint) - disjoint
+                more = error_rates.trials_for(GOAL, shares)
                 lines.append(
                     f"  Less than {100 * GOAL:g} % is not shown: that takes {more} more, none of them wrong."
                 )
@@ -269,7 +293,7 @@ def next_case(trials: Mapping[str, int], cases: Mapping[str, float]) -> str:
 def shown(judged: Sequence[Trials]) -> bool:
     """Whether the goal is shown, for both ways to be wrong."""
     return all(
-        part and error_rates.rate(_shares(part, answer)).most < GOAL
+        part and error_rates.at_most_whenever(_shares(part, answer)) < GOAL
         for _, answer, part in _ways_to_be_wrong(judged)
     )
 
@@ -326,7 +350,8 @@ def main() -> int:
         "--busy",
         type=float,
         metavar="PERCENT",
-        help="only experiments in whose boots other programs took so much of the host's CPU time (median)",
+        help="only experiments in whose boots other programs took so much of the host's CPU time (median);"
+        " and how they answer beside the rest",
     )
     options = parser.parse_args()
     try:
@@ -338,9 +363,11 @@ def main() -> int:
             experiments = read(BOOTS) if BOOTS.exists() else []
             if options.stored:
                 experiments = merged(experiments, list(error_rates.experiments(stored())))
+        apart = [one for one in experiments if options.busy is None or busier(one, options.busy)]
+        print("\n".join(tables(apart)))
         if options.busy is not None:
-            experiments = [one for one in experiments if busier(one, options.busy)]
-        print("\n".join(tables(experiments)))
+            print("", "On the virtual clock: hold, do not hold, cannot tell.", sep="\n")
+            print("\n".join(_company(experiments, options.busy)))
     except LabError as error:
         sys.exit(f"error: {error}")
     return 0

@@ -5,7 +5,7 @@ Boots of one kernel, split in two, are two equal kernels: nothing may hold. Boot
 contain the case's effect: it may not be denied. So every experiment contains trials, of as many boots of each
 kernel as the case has by default, each judged as the case is. The trials of one experiment share boots and
 are not independent. So intervals are made over experiments (`bootstrap`), and bounds count `disjoint` trials
-only, those that share no boot (`at_most`).
+only, those that share no boot (`at_most`, `at_most_whenever`).
 
 One experiment seldom has twice the default boots of a kernel. Experiments that are alike in all but their
 time (Experiment.like) are then taken together, in the order of time, until they have (`pools`). Such trials
@@ -40,6 +40,10 @@ MOST_TRIALS = 400
 SEED = 16
 DRAWS = 5_000
 """Experiments are drawn again so often for an interval."""
+BET = 0.9
+"""The part of the stake that a wrong trial loses (at_most_whenever). With all of it, fewer trials would do
+while none is wrong, and none would ever do afterwards."""
+_ENOUGH = math.log(1 / (1 - CONFIDENCE))
 
 
 class Judged(Value):
@@ -399,7 +403,7 @@ def at_most(share: float, disjoint: int) -> float:
     Hoeffding (1963, section 5): the mean over all splits of a sample is no further off than that of as many
     independent trials as share no boot. Chernoff's bound for those, where nothing was seen the exact one.
     """
-    allowed = math.log(1 / (1 - CONFIDENCE)) / disjoint
+    allowed = _ENOUGH / disjoint
     low, high = share, 1.0
     for _ in range(60):
         middle = (low + high) / 2
@@ -416,12 +420,35 @@ def _divergence(share: float, of: float) -> float:
     )
 
 
-def trials_for(most: float, wrong: float = 0.0) -> int:
-    """The disjoint trials that show a rate of less than `most`, if no more than `wrong` of them are wrong.
+def at_most_whenever(parts: Sequence[tuple[float, int]]) -> float:
+    """As at_most, of the share and the disjoint trials of each group, but at whatever trial one stops: a rate
+    that is looked at after each experiment, until it is low enough, needs this bound.
 
-    `wrong` is the sum of their shares, and no whole number where only some splits were wrong.
+    Each trial is a bet that it is right, against a rate of m: the stake gains BET · m / (1 − m) of itself,
+    and loses BET of itself where the trial is wrong. If the true rate is m or more, the chance that the stake
+    ever grows to its twentyfold is 5 % (Ville 1939; Waudby-Smith and Ramdas, JRSS B 2024).
     """
-    number = max(1, math.ceil(wrong))
-    while at_most(wrong / number, number) >= most:
-        number += 1
-    return number
+    low, high = 0.0, 1.0
+    for _ in range(40):  # more would reach 1, of which no stake is left
+        middle = (low + high) / 2
+        low, high = (middle, high) if _stake(parts, middle) < _ENOUGH else (low, middle)
+    return high
+
+
+def _stake(parts: Sequence[tuple[float, int]], rate: float) -> float:
+    """The logarithm of what a stake of 1 has become, at least. A group's boots can be split into disjoint
+    trials in many ways, whose mean stake counts: two inequalities, Weierstrass's and Jensen's, bound it."""
+    gain = math.log1p(BET * rate / (1 - rate))
+    lost = BET / (1 - rate + BET * rate)
+    logs = []
+    for share, disjoint in parts:
+        wrong = share * disjoint
+        bounds = [wrong * math.log1p(-lost)] + ([math.log1p(-lost * wrong)] if lost * wrong < 1 else [])
+        logs.append(disjoint * gain + max(bounds))
+    return math.fsum(logs)
+
+
+def trials_for(most: float, parts: Sequence[tuple[float, int]] = ()) -> int:
+    """How many disjoint trials more, none of them wrong, show a rate below `most`; 0 where it is shown."""
+    gain = math.log1p(BET * most / (1 - most))
+    return max(0, math.ceil((_ENOUGH - _stake(parts, most)) / gain))

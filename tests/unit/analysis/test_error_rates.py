@@ -282,19 +282,33 @@ def test_at_most_is_a_bound() -> None:
     assert missed <= 0.05 * tries
 
 
+def test_at_most_whenever_one_stops() -> None:
+    """Exceeded by the true rate in at most 5 %, though it is looked at after every trial."""
+    draw, true, tries, missed = random.Random(5), 0.05, 400, 0
+    for _ in range(tries):
+        parts: list[tuple[float, int]] = []
+        while len(parts) < 150 and error_rates.trials_for(true, parts):
+            parts.append((float(draw.random() < true), 1))
+        missed += error_rates.at_most_whenever(parts) <= true
+    assert 0 < missed <= 0.05 * tries
+    assert error_rates.at_most_whenever([(0.0, 100)]) > error_rates.at_most(0, 100)
+
+
+def test_at_most_whenever_of_a_group_is_on_the_safe_side() -> None:
+    """Of a group all splits into disjoint trials count: the mean of their stakes, which is not known."""
+    wrong = [(1, 0, 0), (0, 0, 0), (1, 1, 0), (0, 0, 1)]  # of each way to split, which trials are wrong
+    share = sum(map(sum, wrong)) / 12
+    for rate in (0.01, 0.2, 0.5, 0.9):
+        stakes = [math.exp(sum(error_rates._stake([(float(one), 1)], rate) for one in way)) for way in wrong]
+        assert error_rates._stake([(share, 3)], rate) <= math.log(sum(stakes) / len(stakes)) + 1e-12
+    assert error_rates.at_most_whenever([(1.0, 3)]) == pytest.approx(1)
+
+
 def test_trials_for() -> None:
-    assert error_rates.trials_for(0.01) == 299
-    assert error_rates.at_most(0, 299) < 0.01 < error_rates.at_most(0, 298)
-    assert math.isclose(error_rates.at_most(0, 1), 0.95)
-    assert error_rates.trials_for(0.96) == 1
-
-
-@pytest.mark.parametrize("wrong", [0.1, 1, 2.5])
-def test_trials_for_when_some_are_wrong(wrong: float) -> None:
-    number = error_rates.trials_for(0.01, wrong)
-    assert number > 299
-    assert (
-        error_rates.at_most(wrong / number, number)
-        < 0.01
-        <= error_rates.at_most(wrong / (number - 1), number - 1)
-    )
+    """As many as at_most_whenever takes, from nothing or where some were wrong."""
+    assert error_rates.trials_for(0.01) == 332
+    for begun in ([], [(0.0, 10)], [(0.1, 1), (0.0, 200)], [(1.0, 1)], [(0.25, 6)]):
+        number = error_rates.trials_for(0.01, begun)
+        assert error_rates.at_most_whenever([*begun, (0.0, number)]) <= 0.01
+        assert error_rates.at_most_whenever([*begun, (0.0, number - 1)]) > 0.01
+    assert error_rates.trials_for(0.01, [(0.0, 400)]) == 0
