@@ -48,7 +48,7 @@ from typing import Any
 from numalab.analysis import effect, metrics
 from numalab.analysis.effect import LEAST_BOOTS, Effect
 from numalab.analysis.metrics import Kind
-from numalab.model.case import Case, Direction, Expectation
+from numalab.model.case import LEAST_TIME, Case, Direction, Expectation
 from numalab.model.run import Run
 from numalab.model.verdict import CONFIDENCE, Answer, Finding, Grade, percent
 
@@ -378,10 +378,12 @@ def _missed(one: MeasuredExpectation) -> int:
 
 
 def _failure(observed: Effect, expected: Expectation, *, differs: bool) -> Grade:
-    """How an effect of less than `by` fails; `differs`: from 1."""
-    if not differs:
+    """How an effect of less than `by` fails; `differs`: from 1. A time that moves the other way by less than
+    LEAST_TIME may be one of two layouts, and is no change."""
+    towards = _towards(observed, expected)
+    if not differs or (expected.cost and -math.log(LEAST_TIME) < towards <= 0):
         return Grade.NO_CHANGE
-    return Grade.SMALLER if _towards(observed, expected) > 0 else Grade.OTHER_WAY
+    return Grade.SMALLER if towards > 0 else Grade.OTHER_WAY
 
 
 def _wholly_beyond(observed: Effect, expected: Expectation, alpha: float) -> bool:
@@ -414,8 +416,10 @@ def _effect_text(observed: Effect, expected: Expectation, alpha: float, *, odds:
     """The observed and the expected effect, in words."""
     ratio, (low, high) = effect.ratio(observed), effect.interval(observed, alpha)
     asked = expected.asked
-    shown = "without end" if ratio is None else f"{ratio:.3g}"
-    ends = f"{low:.3g} or more" if high is None else f"{low:.3g} to {high:.3g}"
+    # Ends that three digits do not tell apart, as of a time that hardly scatters, have five.
+    digits = 3 if high is None or f"{low:.3g}" != f"{high:.3g}" else 5
+    shown = "without end" if ratio is None else f"{ratio:.{digits}g}"
+    ends = f"{low:.{digits}g} or more" if high is None else f"{low:.{digits}g} to {high:.{digits}g}"
     bound, word = (1 / asked, "less") if expected.direction is Direction.FALLS else (asked, "more")
     of = " of the odds p/(100 - p)" if odds else ""
     of += f" within {len(observed.hosts)} hosts" if observed.hosts else ""

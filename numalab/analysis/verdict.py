@@ -561,10 +561,16 @@ def _about_thresholds(run: Run, sides: Sides, known: Calibration | None) -> list
     deciding = expectation.deciding(run.place.case, {release}, runs)
     if known is None:
         return ["not calibrated on this machine: how far A is from A is not known (lab.py calibrate)"]
+    return within_spread(deciding, fewest, known) if fewest else []
+
+
+def within_spread(deciding: Iterable[Expectation], boots: int, known: Calibration) -> list[str]:
+    """For each expectation whose `by` so many boots of one kernel differ by: by how much, in words. An effect
+    that is larger than that can be told all the same."""
     return [
-        f"{expected.metric} ({expected.phase}): {fewest} boots of one kernel differ by up to {limit:.3g} by"
+        f"{expected.metric} ({expected.phase}): {boots} boots of one kernel differ by up to {limit:.3g} by"
         f" themselves, and {expected.by:g} was asked for"
-        for expected, limit in (inside(deciding, fewest, known) if fewest else ())
+        for expected, limit in inside(deciding, boots, known)
     ]
 
 

@@ -374,9 +374,6 @@ def conduct(
 ) -> Outcome:
     """Run a case to its verdict: `boots` rounds, or (None) until the answer is clear or most_boots is
     reached.
-
-    InputError after the first boot when a threshold is within the spread that a calibration of this machine
-    measured.
     """
     check_rounds(plan, boots or verdict.looks(plan.case_size)[0])
     _check_host(plan, host)
@@ -545,7 +542,7 @@ def _conduct(
             for one in more_runs:
                 runs.append(one)
                 if len(runs) == 1:
-                    _refuse(plan, one[0], looks[-1])
+                    _say_spread(plan, one[0], looks[-1])
                 if len(runs) % len(plan.kernels) == 0 and len(runs) > len(plan.kernels):
                     for judged in judging.verdicts([run for run, _ in runs]):
                         view.so_far(judged)
@@ -556,18 +553,10 @@ def _conduct(
         first, rounds = rounds, max(more)
 
 
-def _refuse(plan: Plan, run: Run, boots: int) -> None:
-    """InputError when a threshold of the case is within one kernel's spread, for so many boots."""
+def _say_spread(plan: Plan, run: Run, boots: int) -> None:
+    """Say, after the first boot, when a threshold is within the spread that a calibration measured here."""
     known = calibration.load(calibration.site(run))
     deciding = expectation.deciding(plan.case, plan.judged_releases, [run])
-    refused = calibration.inside(deciding, boots, known) if known and len(set(plan.kernels)) > 1 else ()
-    if refused:
-        reasons = "; ".join(
-            f"{expected.metric}: by {expected.by:g}, but one kernel alone differs by up to {least:.3g}"
-            for expected, least in refused
-        )
-        raise InputError(
-            f"case {plan.case_name}: {boots} boots cannot bear its thresholds here ({reasons}): more boots,"
-            " or a larger `by`",
-            field="boots",
-        )
+    if known and len(set(plan.kernels)) > 1:
+        for line in verdict.within_spread(deciding, boots, known):
+            note(f"{line}: less than that cannot be told", who=plan.case_name)

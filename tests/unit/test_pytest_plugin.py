@@ -426,7 +426,7 @@ def test_a_test_of_ones_own_may_not_tell_either(cases: Cases) -> None:
 @pytest.mark.parametrize(
     "error",
     [
-        InputError("3 boots cannot bear its thresholds"),
+        InputError("case mine: 2 boots: 3 or more decide"),
         KernelOops("guest g: its kernel says: BUG", evidence="[ 1.0] RIP: 0"),
     ],
 )

@@ -118,7 +118,7 @@ def test_run(lab_py: LabPy, case: str, conducted: dict[str, Any], answer: str, s
     ("error", "status"),
     [
         (GuestError("phase touch: exit status 1"), 2),
-        (InputError("cannot bear its thresholds"), 2),
+        (InputError("2 boots: 3 or more decide"), 2),
         (KernelOops("guest g: its kernel says: BUG"), 4),
         (Cancelled("boot: cancelled"), 130),
         (OSError("disk full"), 2),
