@@ -34,8 +34,9 @@ The stages of an `up`, seen from outside by looking every 20 ms:
                       what the kernel does before it enables its console
     kernel            until "Run … as init process"; with an initrd, as of Debian's kernel, that is its init
     init              until sshd's greeting: lab.py starts ssh as soon as it has read one
-    ssh               until lab.py says that the guest booted: key exchange, `uname -r`
-    verified          until `lab.py up` ends: topology compared, modules installed if there are any
+    ssh               until lab.py says that the guest booted: key exchange
+    verified          until `lab.py up` ends: release and topology compared, a restored guest renewed, modules
+                      installed if there are any
     first command     `lab.py exec NAME -- true`, a process of its own
 
 A guest from a ready state has neither firmware nor init: from its start on, all is "ssh", with what puts it

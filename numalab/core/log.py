@@ -41,5 +41,6 @@ def tell(what: str, *, who: str = "") -> None:
 
 
 def moving(what: str) -> None:
-    """Log the live counters of the running step: shown on a terminal only; '' ends them."""
+    """Log the live counters of this thread's step: on a terminal they change below it, in a pipe its line of
+    each minute has them; '' ends them."""
     logger.debug("%s", what, extra={"step": what, "who": "", "state": "moving"})

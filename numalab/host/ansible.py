@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
 import shlex
 import shutil
 import sys
@@ -137,6 +138,19 @@ class Recap:
     ok: int
     changed: int
     log: Path
+
+
+def tasks(name: str) -> int:
+    """How many tasks playbooks/NAME and its roles have, by their names: ansible-lint asks for one for each.
+
+    Ansible itself (--list-tasks) would take a second.
+    """
+    plays = (paths.ROOT / "playbooks" / name).read_text()
+    texts = [re.sub(r"^- name:", "", plays, flags=re.MULTILINE)]  # the plays' own names
+    for role in re.findall(r"^ *- role: (\S+)", plays, re.MULTILINE):
+        folder = paths.ROOT / "playbooks/roles" / role / "tasks"
+        texts += [path.read_text() for path in folder.glob("*.yml")]
+    return sum(len(re.findall(r"^ *- name:", text, re.MULTILINE)) for text in texts)
 
 
 def playbook(

@@ -3,10 +3,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import re
 from pathlib import Path
 
 from numalab.core.errors import CommandFailed
+from numalab.core.log import moving
 from numalab.core.process import Deadline, need, run
+from numalab.model.units import show_part
 
 MIRROR = "http://deb.debian.org"
 """Serves the suites that the host's sources.list does not have. Its package lists are signed."""
@@ -46,7 +51,24 @@ def unpack(package: str, options: list[str], scratch: Path, deadline: Deadline) 
     # apt drops privileges to a user who cannot write here; as root it warns and goes on. Where there is no
     # such package, it would take the name for a pattern: linux-source-6.1 is in linux-source-6.12.
     exact = ["-o", "APT::Cmd::Pattern-Only=true"]
-    run([need("apt-get", "apt"), *options, *exact, "download", "-q", package], deadline=deadline, cwd=scratch)
+    said = io.BytesIO()
+
+    def arrived() -> None:
+        # The file has its name from the first byte on. The size is one of "Get:1 http://... [139 MB]".
+        size = re.search(rb"^Get:.* \[([\d.]+) MB\]$", said.getvalue(), re.MULTILINE)
+        with contextlib.suppress(FileNotFoundError):
+            if size and (files := list(scratch.glob("*.deb"))):
+                moving(show_part(files[0].stat().st_size, int(float(size[1]) * 1e6)))
+
+    run(
+        [need("apt-get", "apt"), *options, *exact, "download", "-q", package],
+        deadline=deadline,
+        cwd=scratch,
+        env={"LC_ALL": "C"},
+        watch=arrived,
+        out=said,
+    )
+    moving("")
     deb = next(scratch.glob("*.deb"), None)
     if deb is None:
         raise CommandFailed(f"apt-get download {package}: left no .deb")

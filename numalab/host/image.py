@@ -25,11 +25,11 @@ from pydantic import Field
 
 from numalab.core import paths, state
 from numalab.core.errors import BootHung, CommandFailed, HostError, InputError
-from numalab.core.log import note, step
+from numalab.core.log import moving, note, step
 from numalab.core.process import Deadline, ends_with_us, need, run
 from numalab.host import accelerator as host_accelerator
 from numalab.host import base_guest, console, packer
-from numalab.host.ansible import ansible, literals
+from numalab.host.ansible import ansible, literals, tasks
 from numalab.host.domain import CMDLINE, TCG_MODEL
 from numalab.model.catalog import find, load
 from numalab.model.units import GIB, MIB, Size
@@ -318,7 +318,13 @@ def _base_disk(image_recipe: ImageRecipe, scratch: Path, deadline: Deadline) -> 
         scratch / "base.qcow2",
     )
     with step(f"base file system: mmdebstrap {image_recipe.suite}, {len(image_recipe.packages)} packages"):
-        run(_mmdebstrap(image_recipe, scratch, tar, deadline), deadline=deadline, log=_log("mmdebstrap"))
+        log = _log("mmdebstrap")
+        run(
+            _mmdebstrap(image_recipe, scratch, tar, deadline),
+            deadline=deadline,
+            log=log,
+            watch=functools.partial(_tell_stage, log),
+        )
     with step("base disk"):
         # fakeroot keeps owners and modes in a file, from which mke2fs reads them, without root.
         tree.mkdir(mode=0o755)
@@ -450,6 +456,29 @@ def _log(name: str) -> Path:
     return path
 
 
+def _tell_stage(log: Path) -> None:
+    """Tell what mmdebstrap does, by its log: without a terminal it counts nothing."""
+    with contextlib.suppress(FileNotFoundError):
+        if stages := re.findall(r"^I: (.+)\.\.\.$", log.read_text(errors="replace"), re.MULTILINE):
+            moving(stages[-1])
+
+
+def _telling_tasks(watch: Callable[[], None] | None, log: Path, playbook: str) -> Callable[[], None]:
+    """`watch` that also tells which task of a playbook runs, by the log of Ansible or Packer."""
+    total = tasks(playbook)
+
+    def look() -> None:
+        if watch:
+            watch()
+        with contextlib.suppress(FileNotFoundError):
+            begun = re.findall(r"TASK \[(?:\S+ : )?(.+)\] \*", log.read_text(errors="replace"))
+            if begun:
+                of = f" of {total}" if len(begun) <= total else ""
+                moving(f"task {len(begun)}{of}: {begun[-1]}")
+
+    return look
+
+
 def _cloud_init(scratch: Path, deadline: Deadline) -> list[list[str]]:
     """Make a cloud image's cloud-init (NoCloud over HTTP, from Packer) accept the lab's key for root."""
     seed = scratch / "seed"
@@ -484,6 +513,7 @@ def _by_itself(
 ) -> None:
     """What `_packer` does, without Packer."""
     with step(f"guest image: Ansible under {which}, without Packer"):
+        log = _log(f"qemu-{name}")
         base_guest.provision(
             name=name,
             base=disk,
@@ -496,9 +526,9 @@ def _by_itself(
             variables=_guest_variables(image_recipe, scratch),
             seed=scratch / "seed" if (scratch / "seed").exists() else None,
             scratch=scratch,
-            log=_log(f"qemu-{name}"),
+            log=log,
             deadline=deadline,
-            watch=watch,
+            watch=_telling_tasks(watch, _log(f"ansible-{log.stem}"), image_recipe.playbook),
         )
 
 
@@ -553,7 +583,7 @@ def _packer(
                 ),
                 deadline=deadline,
                 log=log,
-                watch=watch,
+                watch=_telling_tasks(watch, log, image_recipe.playbook),
                 env={
                     "PACKER_CACHE_DIR": str(scratch / "cache"),
                     "CHECKPOINT_DISABLE": "1",

@@ -8,7 +8,6 @@ the plan's key and never built again. Not here: what a recipe may contain (recip
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import shutil
@@ -20,11 +19,11 @@ from pathlib import Path
 from numalab.core import state
 from numalab.core.checksum import of_texts
 from numalab.core.errors import CommandFailed, HostError, InputError
-from numalab.core.log import moving, note, step
+from numalab.core.log import note, step
 from numalab.core.process import Deadline
 from numalab.host.image import Image
+from numalab.kernel import compiled, kconfig, layout, source, toolchain
 from numalab.kernel import era as kernel_era
-from numalab.kernel import kconfig, layout, source, toolchain
 from numalab.kernel import patch as kernel_patch
 from numalab.kernel.era import Era
 from numalab.kernel.patch import Patch
@@ -243,11 +242,11 @@ def build(kernel: Kernel, image: Image | None, deadline: Deadline, *, on: Builde
     ):
         if ready := existing(plan):
             return ready
-        modules = kconfig.has_modules(configure(plan, deadline))
+        config = configure(plan, deadline)
         with state.making(state.folder("kernels") / f"{plan.name}-{plan.key}") as scratch:
             begin = time.monotonic()
             with step(f"kernel {kernel.build_name}: built on {machine.host}"):
-                _play(plan, "build", scratch / "result.tar", deadline, modules=modules)
+                _play(plan, "build", scratch / "result.tar", deadline, config=config)
             return _keep(plan, scratch, time.monotonic() - begin)
 
 
@@ -339,13 +338,14 @@ def _local_version(name: str) -> str:
     return f"-numalab-{name}"
 
 
-def _play(plan: BuildPlan, tag: str, out: Path, deadline: Deadline, *, modules: bool = False) -> None:
-    """Run playbooks/kernel.yml for a plan. Raises InputError for a patch that does not apply."""
+def _play(plan: BuildPlan, tag: str, out: Path, deadline: Deadline, *, config: str = "") -> None:
+    """Run playbooks/kernel.yml for a plan, to build the `config` that it has made before. Raises InputError
+    for a patch that does not apply."""
     builder = plan.builder or toolchain.builder()
     log = state.folder("logs") / f"kernel-{plan.name}-{tag}{toolchain.suffix(builder)}.log"
     job = out.with_name(f"{out.name}.job")
     try:
-        _job(plan, job, modules)
+        _job(plan, job, kconfig.has_modules(config))
         variables: dict[str, object] = {
             "kernel_source": plan.tree.id,
             "kernel_tarball": plan.tree.tarball,
@@ -357,8 +357,11 @@ def _play(plan: BuildPlan, tag: str, out: Path, deadline: Deadline, *, modules: 
             "kernel_ask_tools": toolchain.ask_tools(plan.era),
             **toolchain.container_variables(plan.era),
         }
-        compiled = _Compiled(state.folder("builds") / plan.build / "build.log", time.time())
-        watch = compiled.tell if tag == "build" and builder.local else None
+        watch = None
+        if tag == "build" and builder.local:
+            make_log = state.folder("builds") / plan.build / "build.log"
+            about = compiled.expected(config, state.folder("kernels"))
+            watch = compiled.Compiled(make_log, time.time(), about).tell
         toolchain.play(tag, variables, log, deadline, on=builder, watch=watch)
     except CommandFailed as error:
         for index, patch in enumerate(plan.patches):
@@ -378,28 +381,6 @@ def _play(plan: BuildPlan, tag: str, out: Path, deadline: Deadline, *, modules: 
         raise CommandFailed(f"kernel {plan.name}: {error}", evidence=error.evidence) from error
     finally:
         job.unlink(missing_ok=True)
-
-
-class _Compiled:
-    """How many files make has compiled on this machine since `begin`."""
-
-    def __init__(self, log: Path, begin: float) -> None:
-        self._log, self._begin = log, begin
-        self._read = self._count = 0
-
-    def tell(self) -> None:
-        """Tell the number, by what make has written since the last call."""
-        with contextlib.suppress(OSError):
-            if self._log.stat().st_mtime < self._begin:
-                return
-            with self._log.open("rb") as log:
-                log.seek(self._read)
-                fresh = log.read()
-            fresh = fresh[: fresh.rfind(b"\n") + 1]
-            self._read += len(fresh)
-            self._count += sum(line.startswith(b"  CC ") for line in fresh.splitlines())
-            if self._count:
-                moving(f"{self._count:,} files compiled")
 
 
 def _job(plan: BuildPlan, path: Path, modules: bool) -> None:

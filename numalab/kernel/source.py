@@ -20,12 +20,13 @@ from pathlib import Path
 
 from numalab.core import checksum, state
 from numalab.core.errors import CommandFailed, HostError, InputError
-from numalab.core.log import note, step
+from numalab.core.log import moving, note, step
 from numalab.core.process import Deadline, Result, need, run
 from numalab.host import apt
 from numalab.kernel.era import container
 from numalab.kernel.patch import Patch
 from numalab.kernel.recipe import COMMIT, Git, Kernel, Tarball
+from numalab.model.units import show_part
 from numalab.model.values import Value
 
 USR_SRC = Path("/usr/src")
@@ -161,13 +162,15 @@ def _download(url: str, sha256: str, path: Path, deadline: Deadline) -> None:
             urllib.request.urlopen(url, timeout=60) as stream,
             part.open("wb") as out,
         ):
+            size = stream.headers.get("Content-Length", "")
+            whole = int(size) if size.isdecimal() else 0
             while block := stream.read(1 << 20):
                 deadline.check(f"downloading {url}")
                 digest.update(block)
                 out.write(block)
                 received += len(block)
-            size = stream.headers.get("Content-Length", "")
-        if size.isdecimal() and received < int(size):
+                moving(show_part(received, whole))
+        if received < whole:
             raise HostError(f"{url}: the connection ended after {received} of {size} bytes")
         if digest.hexdigest() != sha256:
             raise InputError(f"{url}: has checksum {digest.hexdigest()}, not {sha256}: nothing of it is used")

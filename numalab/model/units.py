@@ -40,6 +40,11 @@ def show_size(size: int) -> str:
     return f"{size // scale}{unit}{'iB' if unit else 'B'}"
 
 
+def show_part(done: int, size: int) -> str:
+    """Bytes of a transfer -> '12 of 130 MiB'; '12 MiB' when `size` is 0, not known."""
+    return f"{min(done, size) / MIB:,.0f} of {size / MIB:,.0f} MiB" if size else f"{done / MIB:,.0f} MiB"
+
+
 def parse_cpus(text: object) -> tuple[int, ...]:
     """'0-3,8' -> (0, 1, 2, 3, 8): the kernel's cpulist format; '' is no CPU."""
     if isinstance(text, int) and not isinstance(text, bool):

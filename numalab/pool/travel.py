@@ -30,7 +30,7 @@ from numalab.core.errors import Cancelled, HostError, LabError
 from numalab.core.process import Deadline
 from numalab.host import image
 from numalab.kernel import build
-from numalab.model.units import MIB
+from numalab.model.units import MIB, show_part
 from numalab.model.values import Value
 from numalab.pool import unit
 
@@ -263,7 +263,7 @@ def send(
                 others = sum(sizes.get(other.name, 0) for other in one.files if other is not file)
 
                 def moved(size: int, others: int = others) -> None:
-                    log.moving(f"{(others + size) / MIB:,.0f} of {one.bytes / MIB:,.0f} MiB")
+                    log.moving(show_part(others + size, one.bytes))
 
                 _send_file(one, file, files[file.name], sizes.get(file.name), call, cancel, moved)
                 sizes[file.name] = file.size

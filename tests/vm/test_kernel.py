@@ -12,7 +12,7 @@ from numalab.core.process import Deadline
 from numalab.guest import provision
 from numalab.guest.guest import Guest
 from numalab.host import ssh
-from numalab.kernel import build, kconfig, recipe
+from numalab.kernel import build, compiled, kconfig, recipe
 from numalab.model import catalog, topology
 from numalab.pytest_plugin import Lab
 
@@ -35,6 +35,16 @@ def built(name: str) -> build.Built:
 
 def printed(guest: Guest, command: str) -> str:
     return ssh.succeed(guest, command, deadline=Deadline.after(120))
+
+
+@pytest.mark.minutes(60)
+def test_the_files_of_a_first_build_are_as_measured() -> None:
+    """What a lab without kernels shows as the total. Only where this one was built in a fresh tree."""
+    kernel = built("6.1")
+    options = compiled.options(kernel.file("config").read_text())
+    files = compiled.files(kernel.file("build.log").read_bytes())
+    measured, of = compiled.MEASURED["6.1"]
+    assert files < options or files / options == pytest.approx(measured / of, rel=0.05)
 
 
 @pytest.mark.minutes(60)

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from numalab.core import paths, state
+from numalab.core import paths, process, state
 from numalab.core.errors import Cancelled, CommandFailed, DeadlinePassed, HostError
 from numalab.core.process import Deadline
 from numalab.host import ansible
@@ -441,6 +441,12 @@ def test_nothing_is_ever_a_template(
     ]
     assert out.read_text().startswith(f"WORDS={shlex.quote(f'quiet {template}')} gcc,{template} 0 ")
     assert shlex.split(out.with_name("out.args").read_text()) == ["-o", f"ProxyCommand={template}"]
+
+
+def test_tasks_are_counted_as_ansible_counts_them(deadline: Deadline) -> None:
+    words = [ansible.ansible("ansible-playbook"), "--list-tasks", str(paths.ROOT / "playbooks/guest.yml")]
+    listed = process.run(words, deadline=deadline, env=ansible.ENVIRONMENT).stdout.splitlines()
+    assert ansible.tasks("guest.yml") == sum(line.startswith("      ") for line in listed) > 10
 
 
 def test_who_runs_ansible() -> None:

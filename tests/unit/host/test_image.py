@@ -17,7 +17,7 @@ import pytest
 from numalab.core import paths, process, state
 from numalab.core.errors import BootHung, CommandFailed, HostError, InputError
 from numalab.core.process import Deadline
-from numalab.host import image
+from numalab.host import base_guest, image
 from numalab.host.image import FORMAT, Image
 from numalab.model.units import GIB
 from numalab.model.values import jsonable
@@ -313,6 +313,85 @@ def test_packers_ansible_gets_literals(
     assert variables.count("!unsafe") == len(image_recipe.packages) + 1
     with pytest.raises(InputError, match="Packer takes for a template"):
         image._packer("debian12", image_recipe, tmp_path / "{{ pwd }}", scratch, "tcg", [], None, deadline)
+
+
+PLAYED = """\
+==> qemu.guest: Executing Ansible: ansible-playbook
+    qemu.guest: TASK [guest : Packages of the image] *******
+    qemu.guest: ok: [default]
+    qemu.guest: TASK [guest : Units [all]] ***
+"""
+
+
+def test_the_task_that_runs_is_told(
+    tmp_path: Path,
+    program: Callable[[str, str], Path],
+    deadline: Deadline,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By Packer's log, while it runs: this one waits until it is told."""
+    scratch, heard = tmp_path / "scratch", tmp_path / "heard"
+    scratch.mkdir()
+    said: list[str] = []
+
+    def hear(line: str) -> None:
+        said.append(line)
+        heard.touch()
+
+    monkeypatch.setattr(image, "moving", hear)
+    program(
+        "packer",
+        f"cat <<'END'\n{PLAYED}END\nwhile [ ! -e {heard} ]; do sleep 0.05; done\n"
+        f"mkdir {scratch}/packer; : > {scratch}/packer/disk.qcow2",
+    )
+    program("setpriv", 'while [ "$1" != -- ]; do shift; done; shift; exec "$@"')
+    image._packer(NAME, image.recipe(NAME), tmp_path / "base", scratch, "tcg", [], None, deadline)
+    assert set(said) == {"task 2 of 15: Units [all]"}
+
+
+def test_the_task_that_ansible_runs_is_told_without_packer(
+    tmp_path: Path, deadline: Deadline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not one of an earlier build's log; a task beyond what the playbook names has no total."""
+    said: list[str] = []
+    monkeypatch.setattr(image, "moving", said.append)
+    (tmp_path / "seed").mkdir()
+    (state.folder("logs") / f"ansible-qemu-{NAME}.log").write_text("TASK [earlier] ***\n")
+
+    def provision(*, log: Path, watch: Callable[[], None], **_: Any) -> None:
+        watch()
+        for count in (1, 16):
+            log.with_name(f"ansible-{log.name}").write_text("TASK [guest : Menu] ***\nok\n" * count)
+            watch()
+
+    monkeypatch.setattr(base_guest, "provision", provision)
+    watched: list[int] = []
+    image._by_itself(
+        NAME,
+        image.recipe(NAME),
+        tmp_path / "base",
+        tmp_path,
+        "tcg",
+        [],
+        lambda: watched.append(1),
+        deadline,
+    )
+    assert said == ["task 1 of 15: Menu", "task 16: Menu"]
+    assert len(watched) == 3, "the console is watched too"
+
+
+def test_what_mmdebstrap_does_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(image, "moving", said.append)
+    log = tmp_path / "log"
+    image._tell_stage(log)
+    log.write_text("I: automatically chosen mode: root\n")
+    image._tell_stage(log)
+    log.write_text(
+        "I: running apt-get update...\nI: installing essential packages...\nI: running special hook: x /\n"
+    )
+    image._tell_stage(log)
+    assert said == ["installing essential packages"]
 
 
 def test_a_recipe_without_a_suite_needs_a_cloud_image(checkout: Path, deadline: Deadline) -> None:

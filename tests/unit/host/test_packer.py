@@ -86,6 +86,32 @@ def test_a_damaged_one_is_fetched_again(
     assert f"{fetched} is damaged" in caplog.text
 
 
+def test_its_bytes_are_told(
+    bare: Path, program: Program, deadline: Deadline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it is downloaded: this apt-get waits until it is told."""
+    heard = tmp_path / "heard"
+    said: list[str] = []
+
+    def hear(line: str) -> None:
+        said.append(line)
+        heard.touch()
+
+    monkeypatch.setattr(apt, "moving", hear)
+    debian(program, bare)
+    program("sleep", f"exec {shutil.which('sleep', path=os.defpath)} 0.05")
+    program("truncate", f'exec {shutil.which("truncate", path=os.defpath)} "$@"')
+    program(
+        "apt-get",
+        "truncate -s 12M packer.deb; echo 'Get:1 http://deb.debian.org/debian bookworm/main amd64 x [138 MB]'\n"
+        f"while [ ! -e {heard} ]; do sleep; done",
+    )
+    (tmp_path / "unpacked").mkdir()
+    apt.unpack("packer", [], tmp_path / "unpacked", deadline)
+    assert set(said[:-1]) == {"12 of 132 MiB"}
+    assert said[-1] == "", "it is over"
+
+
 @pytest.mark.parametrize("fault", ["exit 100", "exit 0"], ids=["no mirror", "no package"])
 def test_debian_cannot_be_reached(bare: Path, program: Program, deadline: Deadline, fault: str) -> None:
     program("apt-get", fault)

@@ -618,6 +618,18 @@ def test_a_truncated_tarball_is_downloaded_again(
     assert "is damaged: it is downloaded again" in caplog.text
 
 
+def test_a_tarballs_bytes_are_told(lab_state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(source, "moving", said.append)
+    content = b"tar" * (1 << 20)
+    (tmp_path / "linux.tar").write_bytes(content)
+    tarball = recipe.Tarball(
+        url=(tmp_path / "linux.tar").as_uri(), sha256=hashlib.sha256(content).hexdigest()
+    )
+    assert source.tree(from_source(tarball=tarball), Deadline.after(60), fetch=True)
+    assert said == ["1 of 3 MiB", "2 of 3 MiB", "3 of 3 MiB"]
+
+
 def commit(place: Path, name: str, content: bytes) -> str:
     """The id of a new commit that adds this file."""
     (place / name).write_bytes(content)

@@ -505,17 +505,3 @@ def test_import(kernels: Callable[..., Path], tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"--modules .*: there is no such"):
         kernel_commands.import_kernel("new", tmp_path / "k", tmp_path / "none")
     assert not (tmp_path / "kernels/new.yml").exists()
-
-
-def test_files_compiled_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(build, "moving", said.append)
-    log = tmp_path / "build.log"
-    compiled = build._Compiled(log, 0)
-    compiled.tell()
-    log.write_text("make[1]: Entering\n  CC      a.o\n  LD      b\n  CC [M]  c.o\n  CC  ha")
-    compiled.tell()
-    log.write_text(log.read_text() + "lf.o\n")
-    compiled.tell()
-    build._Compiled(log, log.stat().st_mtime + 1).tell()
-    assert said == ["2 files compiled", "3 files compiled"], "nothing of a line's half or an earlier make"

@@ -22,6 +22,7 @@ from numalab.model.units import (
     parse_nonzero_size,
     parse_size,
     show_cpus,
+    show_part,
     show_size,
 )
 from numalab.model.values import check_name, jsonable
@@ -61,6 +62,13 @@ def test_sizes_need_a_binary_unit(text: object) -> None:
 @given(st.integers(0, 1 << 60))
 def test_sizes_come_back(size: int) -> None:
     assert parse_size(show_size(size)) == size
+
+
+def test_a_part_of_a_transfer() -> None:
+    """A size that was rounded down is not exceeded."""
+    assert show_part(12 * MIB, 1300 * MIB) == "12 of 1,300 MiB"
+    assert show_part(131 * MIB, 130 * MIB) == "130 of 130 MiB"
+    assert show_part(1200 * MIB, 0) == "1,200 MiB"
 
 
 def test_a_size_of_nothing() -> None:
