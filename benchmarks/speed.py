@@ -3,15 +3,22 @@
 """How long a guest takes from `lab.py up` to its first command and to its end, beside virtme-ng with the
 same kernel, CPUs, memory and nodes on the same host, and in which stages of an `up` the time goes.
 
-    .venv/bin/python benchmarks/speed.py [--rounds 3] [--vng PATH] [--table FILE]
+    .venv/bin/python benchmarks/speed.py [--rounds 3] [--vng PATH] [--case CASE] [--make TARGET…]
 
 Each round boots each guest and virtme-ng once, one at a time, another one first in each round. "To the first
-command" is `lab.py up` and `lab.py exec NAME -- true`; "round trip" is that and `lab.py down`. A ratio is to
-virtme-ng's round trip of the same round. --table writes the tables as Markdown, as docs/machines.md shows
-them. --commands boots nothing and times lab.py --help and other commands that start nothing. --grow
-measures growth instead: benchmarks/grow.py says what. Kernel 6.1 must be built (lab.py kernel build 6.1).
-Nothing is judged. The load average at the start, which is printed, tells whether the host was busy with
-something else.
+command" is `lab.py up` and `lab.py exec NAME -- true`; "down" is `lab.py down`; "round trip" is both. A ratio
+is to virtme-ng's round trip of the same round. A round ends with lab.py --help and other commands that start
+nothing, and their processor seconds; --commands measures these alone.
+
+--case tells where the time of a case's boots goes, and --make how long make's targets take in a fresh clone:
+benchmarks/whole.py says how. They measure that alone, unless --rounds is given too. All by one command, in
+hours:
+
+    .venv/bin/python benchmarks/speed.py --rounds 3 --case migratefail --make unit demo test --table FILE
+
+--grow measures growth instead: benchmarks/grow.py says what. --table writes the tables as Markdown, as
+docs/machines.md shows them. Kernel 6.1 must be built (lab.py kernel build 6.1). Nothing is judged. The load
+average at the start, which is printed, tells whether the host was busy with something else.
 
 virtme-ng is no part of the lab. Without --vng and without a `vng` on PATH, its row and the ratios are left
 out. To have it:
@@ -68,6 +75,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from benchmarks import whole  # noqa: E402
 from numalab.core import state  # noqa: E402
 from numalab.core.process import Deadline  # noqa: E402
 from numalab.host import accelerator, image  # noqa: E402
@@ -90,7 +98,7 @@ GUESTS: dict[str, tuple[str, ...]] = {
     READY: ("--kernel", KERNEL, "--ready"),
 }
 """The guests of a round, and what `up` is given for each."""
-FIRST, WHOLE = "to the first command", "round trip"
+FIRST, DOWN, WHOLE = "to the first command", "down", "round trip"
 VNG = "virtme-ng"
 STAGES = (
     "lab.py",
@@ -106,8 +114,6 @@ GUEST_CLOCK = "kernel, guest's clock"
 INIT = re.compile(rb"^\[ *(\d+\.\d+)\] Run \S+ as init process", re.MULTILINE)
 ENDS = (("start", "libvirt's create"), ("boot", "ssh"), ("restored from a ready state", "ssh"))
 """lab.py's lines that end a stage."""
-HUNG = "begun again"
-"""Words in the warning of an `up` whose first boot hung under emulation."""
 COMMANDS = ("--help", "--version", "runs", "list")
 """Commands of lab.py that a person waits for, and that start nothing."""
 POLL_SECONDS = 0.02
@@ -221,17 +227,18 @@ def guest(label: str, name: str) -> tuple[Round, Round]:
             timed([ROOT / "lab.py", "exec", name, "--", "true"])
             seen[STAGES[-1]] = time.monotonic()
             stamp = init_stamp((state.folder("guests") / name / "console.log").read_bytes())
-            timed([ROOT / "lab.py", "down", name])
+            down = timed([ROOT / "lab.py", "down", name])
             ended = True
         finally:
-            whole = time.monotonic() - begin
+            trip = time.monotonic() - begin
             if not ended:
                 subprocess.run([ROOT / "lab.py", "down", name], capture_output=True, check=False)
         if not hung:
             break
         print(f"{label}: a boot hung and lab.py began it again: not counted", file=sys.stderr)
     parts = stages(begin, seen)
-    seconds = {f"{label}: {FIRST}": sum(parts.values()), f"{label}: {WHOLE}": whole}
+    first = sum(parts.values())
+    seconds = {f"{label}: {FIRST}": first, f"{label}: {DOWN}": down, f"{label}: {WHOLE}": trip}
     return seconds, parts | ({GUEST_CLOCK: stamp} if stamp is not None and label != READY else {})
 
 
@@ -251,7 +258,7 @@ def up(words: Sequence[str | Path], name: str, seen: Round) -> bool:
         reader.join()
     if process.returncode:
         sys.exit(f"{' '.join(map(str, words))}: exit status {process.returncode}\n{''.join(lines)}")
-    return any(HUNG in line for line in lines)
+    return any(whole.HUNG in line for line in lines)
 
 
 def _read(process: subprocess.Popen[str], name: str, lines: list[str], seen: Round) -> None:
@@ -354,19 +361,22 @@ def commands() -> Round:
     """Time each of COMMANDS: seconds, and the processors' part of them, which other load changes less."""
     seconds: Round = {}
     for word in COMMANDS:
-        before = os.times()
+        before = whole.cpu()
         seconds[f"lab.py {word}"] = timed([ROOT / "lab.py", word])
-        now = os.times()
-        used = now.children_user + now.children_system - before.children_user - before.children_system
-        seconds[f"lab.py {word}: CPU"] = used
+        seconds[f"lab.py {word}: CPU"] = whole.cpu() - before
     return seconds
+
+
+def today() -> str:
+    """The date, the host's CPUs and its load."""
+    return f"{datetime.date.today()}, {os.cpu_count()} CPUs; load {os.getloadavg()[0]:.2f} at the start"
 
 
 def grow(asked: argparse.Namespace) -> None:
     """Measure growth, and print its tables."""
     from benchmarks import grow as growth  # here: plotly takes a second
 
-    about = f"{datetime.date.today()}, {os.cpu_count()} CPUs; load {os.getloadavg()[0]:.2f} at the start"
+    about = today()
     print(about, flush=True)
     growths, tables = {}, []
     for what, grown, table in growth.measure(asked.grow, asked.least, asked.most):
@@ -379,36 +389,8 @@ def grow(asked: argparse.Namespace) -> None:
         asked.table.write_text("\n".join([f"{about}\n", *map(markdown, tables)]))
 
 
-def main() -> None:
-    """Measure, and print the tables."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
-    parser.add_argument("--rounds", type=int, default=3, help="how often each is measured (3)")
-    parser.add_argument("--vng", help="virtme-ng's program; default: vng on PATH")
-    parser.add_argument(
-        "--commands", action="store_true", help="time lab.py's quick commands only: no guest, no virtme-ng"
-    )
-    parser.add_argument(
-        "--grow", nargs="+", metavar="WHAT", choices=WHAT, help=f"measure growth instead: {', '.join(WHAT)}"
-    )
-    parser.add_argument("--least", type=int, default=0, metavar="N", help="of --grow's sizes only from N on")
-    parser.add_argument("--most", type=int, metavar="N", help="of --grow's sizes only up to N")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="write --grow's plots here, as HTML")
-    parser.add_argument("--table", type=Path, metavar="FILE", help="write the tables here, as Markdown")
-    asked = parser.parse_args()
-    if asked.grow:
-        grow(asked)
-        return
-    if asked.commands:
-        print(f"{datetime.date.today()}, {os.cpu_count()} CPUs; rounds: {asked.rounds}", end="; ")
-        print(f"load {os.getloadavg()[0]:.2f} at the start", flush=True)
-        print(*aligned(times([commands() for _ in range(asked.rounds)])), sep="\n")
-        return
-    vng = shutil.which(asked.vng or "vng")
-    if not vng:
-        if asked.vng:
-            parser.error(f"--vng {asked.vng}: there is no such program")
-        print(f"no vng on PATH: without {VNG} and ratios to it; to have them: {INSTALL}", file=sys.stderr)
-
+def in_rounds(asked: int, vng: str | None) -> tuple[str, list[whole.Table]]:
+    """Measure guests, virtme-ng and commands in so many rounds: what was measured where, and the tables."""
     load = os.getloadavg()[0]
     deadline = Deadline.after(LIMIT_SECONDS)
     kernel = Path(boot.resolve(recipe.load(KERNEL), image.require("debian12", deadline)).kernel or "")
@@ -425,7 +407,7 @@ def main() -> None:
         versions.append(subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout.strip())
     about = (
         f"{datetime.date.today()}, {os.cpu_count()} CPUs, {accel.value}, {', '.join(versions)}; {TOPOLOGY},"
-        f" {VCPUS} vCPUs, {GIBS} GiB; rounds: {asked.rounds}; load {load:.2f} at the start:"
+        f" {VCPUS} vCPUs, {GIBS} GiB; rounds: {asked}; load {load:.2f} at the start:"
         f" a {'busy' if load >= BUSY else 'quiet'} host"
     )
     print(about, flush=True)
@@ -433,7 +415,7 @@ def main() -> None:
     guest(READY, f"speed-{os.getpid()}")
     rounds: list[Round] = []
     seen: dict[str, list[Round]] = {label: [] for label in labels}
-    for number in range(asked.rounds):
+    for number in range(asked):
         seconds: Round = {}
         rounds.append(seconds)
         for task in turned([*labels, *([VNG] if vng else [])], number):
@@ -447,11 +429,85 @@ def main() -> None:
             print(f"round {number + 1}, load {os.getloadavg()[0]:.2f}: {shown}", file=sys.stderr)
         seconds |= commands()
 
-    tables = times(rounds), waterfall(seen)
-    for table in tables:
+    return about, [times(rounds), waterfall(seen)]
+
+
+def arguments() -> argparse.Namespace:
+    """The command line. `rounds` is 0 where there are to be none."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
+    parser.add_argument(
+        "--rounds", type=int, help="how often guests and commands are measured (3; beside --case, --make: 0)"
+    )
+    parser.add_argument("--vng", help="virtme-ng's program; default: vng on PATH")
+    parser.add_argument(
+        "--commands", action="store_true", help="time lab.py's quick commands only: no guest, no virtme-ng"
+    )
+    parser.add_argument("--case", help="one boot of each of a case's kernels, by its steps (migratefail)")
+    parser.add_argument(
+        "--make",
+        nargs="+",
+        metavar="TARGET",
+        default=[],
+        help="time make's targets in a fresh clone of HEAD, after setup (unit demo test; test is .ci/run)",
+    )
+    parser.add_argument(
+        "--keep-state",
+        action="store_true",
+        help="--make's targets have your LAB_STATE instead of an empty one each",
+    )
+    parser.add_argument(
+        "--grow", nargs="+", metavar="WHAT", choices=WHAT, help=f"measure growth instead: {', '.join(WHAT)}"
+    )
+    parser.add_argument("--least", type=int, default=0, metavar="N", help="of --grow's sizes only from N on")
+    parser.add_argument("--most", type=int, metavar="N", help="of --grow's sizes only up to N")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="write --grow's plots here, as HTML")
+    parser.add_argument("--table", type=Path, metavar="FILE", help="write the tables here, as Markdown")
+    asked = parser.parse_args()
+    if (asked.grow or asked.commands) and (asked.case or asked.make):
+        parser.error("--grow and --commands measure nothing beside: leave out --case and --make")
+    if asked.vng and not shutil.which(asked.vng):
+        parser.error(f"--vng {asked.vng}: there is no such program")
+    if asked.rounds is None:
+        asked.rounds = 0 if asked.case or asked.make else 3
+    return asked
+
+
+def main() -> None:
+    """Measure, and print the tables. The exit status is 1 when a target of make failed."""
+    asked = arguments()
+    if asked.grow:
+        grow(asked)
+        return
+    if asked.commands:
+        print(f"{today()}; rounds: {asked.rounds}", flush=True)
+        print(*aligned(times([commands() for _ in range(asked.rounds)])), sep="\n")
+        return
+    tables: list[whole.Table] = []
+    if asked.rounds:
+        vng = shutil.which(asked.vng or "vng")
+        if not vng:
+            print(f"no vng on PATH: without {VNG} and ratios to it; to have them: {INSTALL}", file=sys.stderr)
+        about, tables = in_rounds(asked.rounds, vng)
+    else:
+        print(about := today(), flush=True)
+    show(about, tables, tables, asked.table)
+    if asked.case:
+        tables.append(whole.case(asked.case))
+        show(about, tables[-1:], tables, asked.table)
+    if asked.make:
+        table, succeeded = whole.make(asked.make, asked.keep_state)
+        tables.append(table)
+        show(about, [table], tables, asked.table)
+        if not succeeded:
+            sys.exit(1)
+
+
+def show(about: str, new: Sequence[whole.Table], tables: Sequence[whole.Table], file: Path | None) -> None:
+    """Print the new tables, and write all so far: an error later on must not lose the hours before it."""
+    for table in new:
         print("", *aligned(table), sep="\n", flush=True)
-    if asked.table:
-        asked.table.write_text("\n".join([f"{about}\n", *map(markdown, tables)]))
+    if file:
+        file.write_text("\n".join([f"{about}\n", *map(markdown, tables)]))
 
 
 if __name__ == "__main__":

@@ -128,3 +128,25 @@ def test_virtme_that_hangs_once_is_begun_again(
     seconds = speed.virtme(words)
     assert 0 < seconds < time.monotonic() - start - 4.0
     assert capsys.readouterr().err.count("hung for 4 s") == 1
+
+
+LAB = """\
+#!/bin/sh
+[ "$1" = down ] && exec sleep 1
+[ "$1" = exec ] && exit 0
+while [ "$1" != --name ]; do shift; done
+mkdir -p "$LAB_STATE/guests/$2"
+cp {console} "$LAB_STATE/guests/$2/console.log"
+"""
+
+
+def test_a_guest_has_a_row_for_its_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "console").write_bytes(CONSOLE)
+    (tmp_path / "lab.py").write_text(LAB.format(console=tmp_path / "console"))
+    (tmp_path / "lab.py").chmod(0o755)
+    monkeypatch.setattr(speed, "ROOT", tmp_path)
+    seconds, _ = speed.guest("6.1", "speed-1")
+    first, down, trip = (seconds[f"6.1: {row}"] for row in (speed.FIRST, speed.DOWN, speed.WHOLE))
+    assert list(seconds) == ["6.1: to the first command", "6.1: down", "6.1: round trip"]
+    assert down >= 1
+    assert first + down <= trip < first + down + 0.5
