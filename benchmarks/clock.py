@@ -27,11 +27,12 @@ that a boot took on the host too. No record says which shift a run had, so these
 part of each measured phase's time on the guest's clock in which it executed: instructions × 8 ns / elapsed.
 In the rest all of its CPUs were idle, and its clock followed the host's.
 
---halves shows, for stored experiments, how far each half of the measured phases scatters, and how the halves
-go together, in the counts of /proc/vmstat that decide, which is sampled every two seconds. CORRELATION is
-that of the two halves over the boots of a kernel. Near 1: a boot that counts more goes on to do so, since
-something of the boot makes it (where its threads or its memory are). 0 or less: chance within the phase, of
-which a longer phase would have less.
+--halves shows, for stored experiments, how far each half of the measured phases scatters, in percent of the
+mean, and how the halves go together, in the counts of /proc/vmstat that decide, which is sampled every two
+seconds. CORRELATION is that of the two halves over the boots of a kernel, with its 95 % interval (Fisher
+1921). Above 0: a boot that counts more in its first half goes on to do so, since something of the boot makes
+it (where its threads or its memory are). About 0: chance within the phase, of which a longer phase would have
+less. Below 0: what one half has, the other lacks, as where an event that happens once falls in one of them.
 
 --kept boots nothing: it takes the boots in benchmarks/boots.json (benchmarks/rates.py), for each case and
 clock all experiments that were judged as the newest one was. Boots are compared within their experiment, and
@@ -91,6 +92,7 @@ SHIFTED: tuple[str, ...] = tuple(
 EXECUTED = ("CASE", "PHASE", "ARM", "BOOTS", "EXECUTED")
 HALVES = (
     "CASE",
+    "CLOCK",
     "METRIC",
     "PHASE",
     "ARM",
@@ -100,6 +102,8 @@ HALVES = (
     "SECOND HALF",
     "CORRELATION",
 )
+LIMIT = 1 - 1e-9
+"""What a correlation of 1 counts as, which has no interval."""
 INSTRUCTION_SECONDS = 8e-9
 """What an instruction takes on the virtual clock (domain.ICOUNT)."""
 PLAIN = (str(ROOT / "lab.py"),)
@@ -278,7 +282,7 @@ def executed(experiment: str) -> list[tuple[str, ...]]:
 def halves(experiments: Sequence[str]) -> list[tuple[str, ...]]:
     """A row for each deciding count of /proc/vmstat and kernel of stored experiments. Boots are compared
     within their experiment."""
-    sides: dict[tuple[str, str, str, str], list[list[tuple[float, float]]]] = {}
+    sides: dict[tuple[str, ...], list[list[tuple[float, float]]]] = {}
     for experiment in experiments:
         folders = index.choose([experiment])
         runs = [(folder, run) for folder in folders if not (run := record.read(folder)).error]
@@ -293,8 +297,10 @@ def halves(experiments: Sequence[str]) -> list[tuple[str, ...]]:
                     for first, second in [half(folder, run)]
                 ]
                 side = [(first, second) for first, second in both if first is not None and second is not None]
-                if len(side) >= effect.LEAST_BOOTS and (place := runs[0][1].place):
-                    sides.setdefault((place.case_name, metric, phase, arm.value), []).append(side)
+                spec, place = runs[0][1].guest.spec, runs[0][1].place
+                if len(side) >= effect.LEAST_BOOTS and place:
+                    key = place.case_name, spec.clock.value, metric, phase, arm.value
+                    sides.setdefault(key, []).append(side)
     return [(*key, *_halves(groups)) for key, groups in sides.items()]
 
 
@@ -334,8 +340,12 @@ def _halves(groups: Sequence[Sequence[tuple[float, float]]]) -> tuple[str, ...]:
         mean = sum(sum(line[i]) for line in lines) / boots
         return f"{math.sqrt(product(i, i) / (boots - len(lines))) / mean:.1%}" if mean else "-"
 
-    spread = math.sqrt(product(0, 0) * product(1, 1))
-    correlation = f"{product(0, 1) / spread:+.2f}" if spread else "-"
+    spread, free = math.sqrt(product(0, 0) * product(1, 1)), boots - len(lines) - 2
+    correlation = "-"
+    if spread and free > 0:
+        seen = max(-LIMIT, min(LIMIT, product(0, 1) / spread))
+        low, high = (math.tanh(math.atanh(seen) + side * 1.96 / math.sqrt(free)) for side in (-1, 1))
+        correlation = f"{seen:+.2f} ({low:+.2f} to {high:+.2f})"
     return (str(boots), scatter(2), scatter(0), scatter(1), correlation)
 
 
@@ -385,17 +395,18 @@ def main() -> None:
 def _main() -> None:
     parser = argparse.ArgumentParser(description="scatter of a case's boots by clock and host load")
     parser.add_argument("case", nargs="*", metavar="CASE|EXPERIMENT")
-    parser.add_argument(
+    shown = parser.add_mutually_exclusive_group()
+    shown.add_argument(
         "--kept", action="store_true", help="the boots in benchmarks/boots.json; nothing is run"
     )
     parser.add_argument(
         "--busy", type=float, help="with --kept: those on a busier host apart", metavar="PERCENT"
     )
-    parser.add_argument("--stored", action="store_true", help="these stored experiments; nothing is run")
-    parser.add_argument(
+    shown.add_argument("--stored", action="store_true", help="these stored experiments; nothing is run")
+    shown.add_argument(
         "--executed", action="store_true", help="the time in which these stored experiments executed"
     )
-    parser.add_argument(
+    shown.add_argument(
         "--halves", action="store_true", help="the halves of phases of these stored experiments"
     )
     parser.add_argument("--boots", type=int, default=8, help="boots of each kernel, 3 or more (8)")
@@ -419,16 +430,26 @@ def _main() -> None:
         ]
         print("\n".join(aligned([KEPT, *kept(wanted, options.busy)], left=6)))
         return
-    if options.stored:
-        table = [row for name in options.case for row in rows(stored(name), [])]
-        print("\n".join(aligned([HEAD, *table], left=6)))
-        return
-    if options.executed:
-        table = [row for name in options.case for row in executed(name)]
-        print("\n".join(aligned([EXECUTED, *table], left=3)))
-        return
-    if options.halves:
-        print("\n".join(aligned([HALVES, *halves(options.case)], left=4)))
+    if options.stored or options.executed or options.halves:
+        if not options.case:
+            parser.error("--stored, --executed and --halves: name stored experiments (lab.py runs)")
+        if options.stored:
+            head, left = HEAD, 6
+            table = [row for name in options.case for row in rows(stored(name), [])]
+        elif options.executed:
+            head, left = EXECUTED, 3
+            table = [row for name in options.case for row in executed(name)]
+        else:
+            head, left = HALVES, 5
+            table = halves(options.case)
+        if not table:
+            lacks = (
+                "instructions that were counted: lab.py run CASE --profile 1"
+                if options.executed
+                else "counts"
+            )
+            sys.exit(f"error: {', '.join(options.case)}: no {lacks}")
+        print("\n".join(aligned([head, *table], left=left)))
         return
     if len(options.case) != 1:
         parser.error("one case at a time, or --stored, --executed, --halves or --kept")

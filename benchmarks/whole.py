@@ -10,8 +10,8 @@
     start      lab.py's step "start": the domain, and the start of QEMU
     boot       lab.py's step "boot": until SSH connects
     measured   the workload's measured phases, with the counters that are read before and after each
-    else       the rest: disks, release and topology verified, settings, programs and files, phases that are not measured,
-               the record, `down`
+    else       the rest: disks, release and topology verified, settings, programs and files, phases that are
+               not measured, the record, `down`
     whole      from lab.py's line "boot N of M" until the guest's folder is gone, which ends its `down`
 
 Kernels and programs that are missing are built before the first boot and are in none. A boot that hung under

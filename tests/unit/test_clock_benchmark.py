@@ -104,11 +104,13 @@ def test_the_halves_of_a_phase(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     assert one.measured[0].counters == two.measured[0].counters == {"vmstat": {"numa_pte_updates": 100}}
     (row,) = clock.halves(["a"])
     assert len(row) == len(clock.HALVES)
-    assert (row[0], row[1], row[3], row[4]) == ("xfsrepair", "numa_pte_updates", "before", "3")
+    assert row[:3] == ("xfsrepair", "host", "numa_pte_updates")
+    assert row[4:6] == ("before", "3")
     # Boots of 200, 240 and 220; the halves' deviations are -10 0 10 and -10 20 -10.
-    assert row[5:] == ("9.1%", "9.1%", "15.7%", "+0.00")
-    twice = clock.halves(["a", "b"])
-    assert (twice[0][4], twice[0][5:]) == ("6", row[5:]), "pooled: the same boots twice"
+    assert row[6:] == ("9.1%", "9.1%", "15.7%", "-"), "three boots tell no correlation"
+    (twice,) = clock.halves(["a", "b"])
+    assert (twice[5], twice[6:9]) == ("6", row[6:9]), "pooled: the same boots twice"
+    assert twice[9] == "+0.00 (-0.88 to +0.88)"  # tanh(1.96 / sqrt(6 - 2 - 2))
 
 
 def test_kept_boots() -> None:
@@ -140,6 +142,33 @@ def test_kept_boots() -> None:
         ("75%", "before", "3"),
         ("75%", "after", "3"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        (["--executed"], 2, "name stored experiments"),
+        (["--executed", "a"], "error: a: no instructions that were counted: lab.py run CASE --profile 1", ""),
+        (["--halves", "a"], "error: a: no counts", ""),
+        (["--halves", "--executed", "a"], 2, "not allowed with argument"),
+    ],
+)
+def test_nothing_to_show(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    status: object,
+    message: str,
+) -> None:
+    """One line that says what is missing, and no bare heading."""
+    monkeypatch.setattr(index, "choose", lambda _: [])
+    monkeypatch.setattr(sys, "argv", ["clock.py", *words])
+    with pytest.raises(SystemExit) as ended:
+        clock.main()
+    assert ended.value.code == status
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert message in err
 
 
 def test_kept_boots_of_an_unknown_case(
