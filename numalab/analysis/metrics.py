@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from itertools import pairwise
 from statistics import fmean
 from typing import NamedTuple, TypeVar
 
@@ -486,8 +487,7 @@ def describe(metric: str) -> Metric:
         )
     source, name = parts
     if source == "output":
-        timed = _TIMED & {*re.split(r"[^a-z]", name.lower())} or name.startswith(_OF_TIME)
-        sort = Kind.TIME if timed else Kind.COUNT
+        sort = Kind.TIME if name.startswith(_OF_TIME) or _timed(name) else Kind.COUNT
         return _metric("", sort, "reported by the workload", lambda sums: sums.output.get(name))
     unit, sort = ("ms", Kind.TIME) if source == counters.KSWAPD else ("", Kind.COUNT)
     return _metric(unit, sort, f"counter of {source}", lambda sums: sums.counters.get(source, {}).get(name))
@@ -531,11 +531,21 @@ _OF_TIME = (counters.PROFILE, counters.RATE)
 _TIMED = {
     *(f"{part}second{s}" for part in ("", "milli", "micro", "nano") for s in ("", "s")),
     *("s", "sec", "secs", "ms", "msec", "msecs", "us", "usec", "usecs", "ns", "nsec", "nsecs"),
-    *("minute", "minutes", "hour", "hours", "time", "clock", "duration", "latency", "latencies"),
-    *("throughput", "bandwidth", "iops", "kbps", "mbps", "gbps"),
+    *("minute", "minutes", "hour", "hours", "time", "clock", "duration", "latency", "latencies", "lat"),
+    *("elapsed", "runtime", "walltime", "cputime", "rate", "speed", "throughput", "bandwidth"),
+    *("iops", "tps", "rps", "qps", "kbps", "mbps", "gbps"),
 }
-"""Words in the name of a workload's own number that make it a time or a rate: repair_seconds, latency_us,
+"""Words in the name of a workload's own number that make it a time or a rate: repair_seconds, latencyUs,
 files_per_sec, perf's task-clock. A name without one is a count's, and a count is evidence under emulation."""
+_TIMES_ALONE = {*TIMES, "real", "sys"}
+"""Names that are times if they have no other word: system, but not system_calls."""
+
+
+def _timed(name: str) -> bool:
+    """Whether a workload's own number is a time or a rate, by its name."""
+    words = re.split(r"[^a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())
+    per_minute = ("per", "min") in pairwise(words)  # by itself it is a least value
+    return name in _TIMES_ALONE or per_minute or not _TIMED.isdisjoint(words)
 
 
 def _counter_of(metric: str) -> tuple[str, str] | None:

@@ -71,8 +71,9 @@ def verdict(
     )
     if not every:
         raise InputError("there is no run to judge")
-    whole = _samples(run for run in every if not run.error)
-    unlike = _unlike(every, whole)
+    sound = [run for run in every if not run.error]
+    unlike = _unlike(every, sound)
+    whole = _samples(sound)
     if unlike and not force:
         raise InputError(
             f"these runs are not comparable: {'; '.join(unlike)}: leave some out, or force it", field="force"

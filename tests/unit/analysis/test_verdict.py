@@ -722,6 +722,11 @@ def test_boots_with_one_seed_are_one_sample() -> None:
     assert again.boots == (3, 3)
     assert "later" not in again.runs
     assert "1 of 7 boots are left out: another one of the kernel has their seed" in again.doubts
+    other = apart[-1].model_copy(
+        update={"id": "other", "guest": apart[-1].guest.model_copy(update={"image_id": "f" * 16})}
+    )
+    with pytest.raises(InputError, match="not comparable"):
+        verdict.verdict([*apart, other])  # not left out without a word
 
 
 def test_a_guest_from_a_ready_state_is_a_doubt() -> None:
