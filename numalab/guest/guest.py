@@ -36,7 +36,7 @@ from numalab.core.errors import (
 from numalab.core.log import note
 from numalab.core.process import Deadline, Result
 from numalab.host import console, disks, ssh
-from numalab.host.domain import Mark, mark
+from numalab.host.domain import INIT_WORD, Mark, mark
 from numalab.host.hypervisor import Host
 from numalab.host.remote import of_uri
 from numalab.model import verification
@@ -284,7 +284,9 @@ class Guest:
         """Wait until SSH connects."""
         self._console.grew, self._booting = time.monotonic(), True
         try:
-            self.ssh.wait(deadline)
+            words = self.record.spec.boot.cmdline.split()
+            says = INIT_WORD in words and "quiet" not in words
+            self.ssh.wait(deadline, listens=(lambda: self._console.listens) if says else None)
         except DeadlinePassed as error:
             if not any(piece.strip() for piece in self.console_pieces()):
                 raise GuestError(console.silence(self.name, self.host.cpu_seconds(self.mark))) from error

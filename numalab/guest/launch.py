@@ -43,7 +43,14 @@ from numalab.guest.start import start
 from numalab.host import accelerator, emulator, image, instructions, qemu_user
 from numalab.host import disks as host_disks
 from numalab.host import saved as saved_file
-from numalab.host.domain import CMDLINE, SEEDED_CMDLINE, VIRTUAL_CMDLINE, restored_xml
+from numalab.host.domain import (
+    CMDLINE,
+    INIT_WORD,
+    ROUTE_WORD,
+    SEEDED_CMDLINE,
+    VIRTUAL_CMDLINE,
+    restored_xml,
+)
 from numalab.host.hypervisor import Host
 from numalab.host.image import Image
 from numalab.host.remote import Where, free_port, part_prefix
@@ -425,7 +432,7 @@ def compose_boot(
     words += [SEEDED_CMDLINE] if request.seed is not None else []
     words += [f"numa=fake={shape.fake}"] if shape.fake else []
     if _init(request, base) is Init.LAB:
-        words += [image.INIT_WORD, *([image.ROUTE_WORD] if request.network else [])]
+        words += [INIT_WORD, *([ROUTE_WORD] if request.network else [])]
     words += [text for text in (boot.cmdline, request.append) if text]
     kernel, initrd = (str(there[Path(path)]) if path else None for path in (boot.kernel, boot.initrd))
     return boot.model_copy(update={"kernel": kernel, "initrd": initrd, "cmdline": " ".join(words)})

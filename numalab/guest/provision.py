@@ -23,6 +23,7 @@ from numalab.guest.settings import KNOBS
 from numalab.guest.slow_disks import slow_down
 from numalab.guest.start import start
 from numalab.host import ansible, image, ssh
+from numalab.host.domain import INIT_WORD, ROUTE_WORD
 from numalab.kernel import boot as kernel_boot
 from numalab.kernel.recipe import Kernel
 from numalab.model.case import Setting, SettingName
@@ -124,7 +125,7 @@ def _own_kernel(guest: Guest, kernel: Kernel, deadline: Deadline, ssh_port: int 
     spec = guest.record.spec
     boot = kernel_boot.resolve(kernel, image.pinned(guest.record.image, guest.record.image_id))
     # What GRUB boots is a distribution, with its systemd.
-    words = [word for word in spec.boot.cmdline.split() if word not in (image.INIT_WORD, image.ROUTE_WORD)]
+    words = [word for word in spec.boot.cmdline.split() if word not in (INIT_WORD, ROUTE_WORD)]
     # Where the guest began from a ready state, the word has another guest's name.
     words = [HOSTNAME + spec.name if word.startswith(HOSTNAME) else word for word in words]
     with (
@@ -151,7 +152,7 @@ def _own_kernel(guest: Guest, kernel: Kernel, deadline: Deadline, ssh_port: int 
         ssh.succeed(guest, "sync", deadline=deadline)
         guest.ssh.disconnect(deadline)
         # The lab's init does not hear the power button. sync(2) has written all there is, metadata too.
-        grace = 0.0 if image.INIT_WORD in spec.boot.cmdline.split() else SHUTDOWN_SECONDS
+        grace = 0.0 if INIT_WORD in spec.boot.cmdline.split() else SHUTDOWN_SECONDS
         guest.host.stop(guest.mark, deadline.within(SHUTDOWN_SECONDS + 30), grace=grace)
         # Everything else of the boot stays, such as its era's environment.
         own = spec.boot.model_copy(

@@ -44,6 +44,8 @@ STUCK_SECONDS = 360
 """A task that waits so long hangs. The kernel prints longer and longer waits; on a slow host some end."""
 SLOW = re.compile(r"BUG: soft lockup|BUG: workqueue lockup|INFO: rcu_\w+ (self-)?detected")
 """The first lines of the kernel's reports of a lockup or stall."""
+LISTENS = "numalab: sshd listens"
+"""The last line of the lab's init: whatever a guest needs is there."""
 BUSY_SECONDS = 2.0
 """Processor time of a boot that made progress: one that halts at once used less than 1 s in its limit of 60
 s. A lean kernel needs some 10 s under TCG until sshd answers, and a few under KVM."""
@@ -119,14 +121,15 @@ def pieces(more: Callable[[int], bytes], offset: int = 0) -> Iterator[str]:
 class Watch:
     """Searches what was added to a console log since the last call; raises KernelOops on an oops.
 
-    `grew` is when a call last saw new output (time.monotonic), at first when the watch began. Reports of a
+    `listens` says whether LISTENS was seen. `grew` is when a call last saw new output (time.monotonic), at
+    first when the watch began. Reports of a
     lockup do not count as new output: a hung guest may print them until its time limit (seen: a processor
     that waited for the others in text_poke_bp_batch()).
     """
 
     def __init__(self, path: Path, guest: str, more: Callable[[int], bytes] | None = None) -> None:
         """`more(offset)` reads up to CHUNK bytes of the log from an offset on; by default from `path`."""
-        self.path, self.guest, self.seen = path, guest, 0
+        self.path, self.guest, self.seen, self.listens = path, guest, 0, False
         self.grew = time.monotonic()
         self._reported = -math.inf
         self._more = more or (lambda offset: HERE.read(path, offset, Deadline.after(60), CHUNK))
@@ -152,6 +155,7 @@ class Watch:
                 evidence=evidence,
             )
         self.seen += len(raw)
+        self.listens = self.listens or LISTENS in fresh
         now = time.monotonic()
         if SLOW.search(fresh):
             self._reported = now

@@ -45,6 +45,10 @@ CMDLINE = "console=ttyS0,115200 net.ifnames=0 no_timer_check"
 """Words for every kernel. no_timer_check: a kernel that sees no KVM waits a moment for its timer to tick, and
 panics when a busy host held up QEMU's main thread for that long (seen; reproduced by stopping that thread for
 0.1 s at a time). Under KVM a kernel with CONFIG_KVM_GUEST does not check (arch/x86/kernel/kvm.c)."""
+INIT = "/usr/local/sbin/lab-init"
+"""The lab's init, in a guest. It sets up addresses of QEMU's user network."""
+INIT_WORD, ROUTE_WORD = f"init={INIT}", "numalab.route"
+"""The words on the kernel command line that have it run, and have it set up a default route."""
 VIRTUAL_CMDLINE = "initcall_blacklist=trace_eval_init"
 """A word for the virtual clock, where each instruction takes its time: 2.3 s of a boot would go through the
 formats of 1,371 tracepoints (XFS has 561) and replace names of enums by their values. Nobody needs it but

@@ -30,17 +30,13 @@ from numalab.core.process import Deadline, ends_with_us, need, run
 from numalab.host import accelerator as host_accelerator
 from numalab.host import base_guest, console, packer
 from numalab.host.ansible import ansible, literals, tasks
-from numalab.host.domain import CMDLINE, TCG_MODEL
+from numalab.host.domain import CMDLINE, INIT, TCG_MODEL
 from numalab.model.catalog import find, load
 from numalab.model.units import GIB, MIB, Size
 from numalab.model.values import Accel, Name, Stored, Value, first_line, jsonable
 
 FORMAT = 4
 """Incremented when this module makes another image from the same files."""
-INIT = "/usr/local/sbin/lab-init"
-"""The lab's init, in a guest. It sets up addresses of QEMU's user network."""
-INIT_WORD, ROUTE_WORD = f"init={INIT}", "numalab.route"
-"""The words on the kernel command line that have it run, and have it set up a default route."""
 _INIT_FILE = f"playbooks/roles/guest/files/root{INIT}"
 TEMPLATE = "images/guest.pkr.hcl"
 """Packer's template, of all images."""

@@ -27,6 +27,8 @@ ALIVE_SECONDS, ALIVE_COUNT = 5, 12
 """A guest that answers no SSH keep-alive for a minute is lost; an emulated guest of 4 vCPUs beside five busy
 processes on two CPUs was seen to take more than 20 s. A guest whose domain ends is seen at once (watch)."""
 GRACE_SECONDS = 10.0
+BLIND_SECONDS = 10.0
+"""How often sshd is tried that has not said that it listens: the console may show nothing."""
 SSH_FAILED = 255
 EVIDENCE_BYTES = 4000
 """How much of the end of a command's output an error shows."""
@@ -248,18 +250,26 @@ class Ssh:
         if not self._connects(deadline):
             self.wait(deadline)
 
-    def wait(self, deadline: Deadline) -> None:
-        """Wait until SSH connects. QEMU accepts a connection at once and holds it, so first wait for sshd's
-        greeting.
+    def wait(self, deadline: Deadline, *, listens: Callable[[], bool] | None = None) -> None:
+        """Wait until SSH connects.
 
-        Later tries get more time each: on a busy host an emulated sshd needs seconds to greet.
+        `listens` says whether the guest has said on its console that its sshd listens: then it is connected
+        to. Before, every BLIND_SECONDS, or where nobody can say, all the time, sshd's greeting is waited for,
+        since QEMU accepts a connection at once and holds it. Later tries get more time each: on a busy host
+        an emulated sshd needs seconds to greet.
         """
         began = time.monotonic()
+        blind = began + BLIND_SECONDS
         while True:
             deadline.check(f"guest {self.guest}: waiting for SSH on port {self.port}")
             if self.watch:
                 self.watch()
-            if self._greets(deadline, max(1.0, (time.monotonic() - began) / 10)):
+            heard = listens is not None and listens()
+            if listens is not None and not heard and time.monotonic() < blind:
+                deadline.pause(1.0 if self.via else 0.05)  # there `watch` runs a program
+                continue
+            blind = time.monotonic() + BLIND_SECONDS
+            if heard or self._greets(deadline, max(1.0, (time.monotonic() - began) / 10)):
                 if self._connects(deadline):
                     return
                 deadline.pause(1.0)

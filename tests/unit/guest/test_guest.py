@@ -104,7 +104,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHost:
             update={"serial": disk.name}
         ),
     )
-    monkeypatch.setattr(ssh.Ssh, "wait", lambda *_: None)
+    monkeypatch.setattr(ssh.Ssh, "wait", lambda *_, **__: None)
     monkeypatch.setattr(ssh.Ssh, "execute", execute)
     return FakeHost()
 
@@ -416,7 +416,7 @@ def boots(monkeypatch: pytest.MonkeyPatch, *outcomes: str, host: FakeHost | None
     `host` loses the domain of a 'broken' one."""
     left = list(outcomes)
 
-    def wait(self: ssh.Ssh, _: Deadline) -> None:
+    def wait(self: ssh.Ssh, _: Deadline, **__: object) -> None:
         outcome = left.pop(0)
         oopses = {
             "stale": OOPSED.format("66"),
@@ -599,7 +599,7 @@ def test_a_guest_that_is_up_may_be_quiet(
 def test_an_error_brings_the_console(
     host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline
 ) -> None:
-    def wait(self: ssh.Ssh, _: Deadline) -> None:
+    def wait(self: ssh.Ssh, _: Deadline, **__: object) -> None:
         (self.known_hosts.parent / "console.log").write_text("[ 1.0] its last words\n")
         raise GuestError("no boot")
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from numalab.core import paths
 from numalab.core.errors import KernelOops
 from numalab.core.process import Deadline
-from numalab.host import console
+from numalab.host import console, domain
 from numalab.host.console import CHUNK, OOPS, Watch
 from numalab.host.remote import HERE
 
@@ -221,3 +222,22 @@ def test_noise_on_the_line_hides_nothing(log: Log) -> None:
     log.grows(b"\xac\n")
     with pytest.raises(KernelOops):
         log.grows(f"{OOPSES[3]}\n")
+
+
+def test_the_line_of_the_init(tmp_path: Path) -> None:
+    """Whole, and seen once for all."""
+    path = tmp_path / "console.log"
+    watch = Watch(path, "g")
+    path.write_text("[    1.0] Run /usr/local/sbin/lab-init as init process\n[    2.1] numalab: sshd lis")
+    watch()
+    assert not watch.listens
+    with path.open("a") as log:
+        log.write("tens\n")
+    watch()
+    assert watch.listens
+    with path.open("a") as log:
+        log.write("[    3.0] more\n")
+    watch()
+    assert watch.listens
+    init = (paths.ROOT / f"playbooks/roles/guest/files/root{domain.INIT}").read_text()
+    assert f"echo '{console.LISTENS}'" in init

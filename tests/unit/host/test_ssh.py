@@ -286,6 +286,26 @@ def test_wait_when_sshd_turns_the_first_away(
                 waiting.wait(deadline)
 
 
+def test_wait_is_for_what_the_guest_says(
+    tmp_path: Path, program: Program, deadline: Deadline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is tried before, and no greeting afterwards: each would cost an emulated sshd a process. A
+    guest that says nothing is tried now and then."""
+    program("ssh", "exit 0")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        waiting = Ssh(guest="g", port=server.getsockname()[1], key=tmp_path, known_hosts=tmp_path)
+        says = iter([False, False, True])
+        waiting.wait(deadline, listens=lambda: next(says))
+        assert next(says, None) is None
+        server.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            server.accept()
+        monkeypatch.setattr(ssh_module, "BLIND_SECONDS", 0.1)
+        with pytest.raises(DeadlinePassed):
+            waiting.wait(Deadline.after(0.5), listens=lambda: False)
+        server.accept()[0].close()
+
+
 def test_a_connection_is_made_once(ssh: Ssh, program: Program, tmp_path: Path, deadline: Deadline) -> None:
     """A second ssh -fN would be a client of the first and stay."""
     tries = tmp_path / "tries"

@@ -411,7 +411,7 @@ def test_variables_for_every_command(lab_state: Path, monkeypatch: pytest.Monkey
 def test_a_silent_boot(
     lab_state: Path, monkeypatch: pytest.MonkeyPatch, printed: str, error: type[Exception], message: str
 ) -> None:
-    def wait(self: ssh.Ssh, deadline: Deadline) -> None:
+    def wait(self: ssh.Ssh, deadline: Deadline, **_: object) -> None:
         raise DeadlinePassed("guest g: waiting for SSH on port 2222: the time limit passed")
 
     monkeypatch.setattr(ssh.Ssh, "wait", wait)
