@@ -8,21 +8,24 @@ A host is a Dask worker with a state directory of its own. What it does is decid
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import secrets
 import signal
-import subprocess
-import sys
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import cache
+from importlib import import_module
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import dask
 import distributed
 
-from numalab.core import paths, state
+from numalab.core import state
 from numalab.core.errors import GuestError, KernelOops
 from numalab.core.process import Deadline
 from numalab.model.case import Arm
@@ -36,6 +39,12 @@ from tests.unit import synthetic
 from tests.unit.makers import until
 
 LIMIT_SECONDS = 300.0
+FORKS = multiprocessing.get_context("forkserver")
+"""Schedulers and hosts are forked from one process of this test session, which has imported what they need:
+that takes each of them 0.8 s of processor time."""
+FORKS.set_forkserver_preload(
+    ["distributed.cli.dask_scheduler", "distributed.cli.dask_worker", "tests.unit.pool.test_supply"]
+)
 
 
 def order(number: int, rounds: int, *, seconds: float = 500.0, spread: int = 1, accel: str = "auto") -> Order:
@@ -103,7 +112,7 @@ class Pool:
         self.place, self.ttl = place, ttl
         self._keys = tuple(map(str, cluster.make_keys(Deadline.after(LIMIT_SECONDS)))) if tls else ()
         self._stack = ExitStack()
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._processes: dict[str, BaseProcess] = {}
         self._file = place / "scheduler.json"
 
     def __enter__(self) -> Self:
@@ -159,13 +168,16 @@ class Pool:
 
     def pid(self, name: str) -> int:
         """The process of a host, or of the scheduler."""
-        return self._processes[name].pid
+        number = self._processes[name].pid
+        assert number
+        return number
 
     def kill(self, name: str) -> None:
         """kill -9."""
         process = self._processes.pop(name)
-        process.kill()
-        process.wait()
+        if process.is_alive():  # else its number may be another's by now
+            process.kill()
+        process.join()
 
     def freeze(self, name: str) -> None:
         """Stop a process until `thaw`."""
@@ -176,29 +188,51 @@ class Pool:
         os.kill(self.pid(name), signal.SIGCONT)
 
     def _start(self, name: str, words: str, *more: str, **environment: str) -> None:
-        log = (self.place / f"{name}.log").open("ab")
-        quiet = {
-            f"DASK_{one.replace('.', '__').replace('-', '_').upper()}": str(value)
-            for one, value in cluster.QUIET.items()
-        }
+        program, *rest = words.split()
         certificate, key = self._keys or ("", "")
         tls = ["--tls-ca-file", certificate, "--tls-cert", certificate, "--tls-key", key, "--protocol", "tls"]
-        self._processes[name] = subprocess.Popen(
-            [sys.executable, "-m", *f"distributed.cli.dask_{words}".split(), *(tls if key else ()), *more],
-            env={
-                **os.environ,
-                "PYTHONPATH": str(paths.ROOT),
-                "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "0",
-                "DASK_DISTRIBUTED__SCHEDULER__WORK_STEALING": "False",
-                "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": self.ttl,
-                **quiet,
-                **environment,
-            },
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
+        settings = {
+            "distributed.scheduler.allowed-failures": 0,
+            "distributed.scheduler.work-stealing": False,
+            "distributed.scheduler.worker-ttl": self.ttl,
+            **cluster.QUIET,
+        }
+        process = FORKS.Process(
+            target=_serve,
+            args=(
+                program,
+                [*rest, *(tls if key else ()), *more],
+                {**os.environ, **environment},
+                settings,
+                self.place / f"{name}.log",
+            ),
+            daemon=True,  # pytest does not wait for one whose test was interrupted
         )
-        log.close()
+        process.start()
+        self._processes[name] = process
+
+
+def _serve(
+    program: str, words: list[str], environment: dict[str, str], settings: dict[str, Any], log: Path
+) -> None:
+    """`python -m distributed.cli.dask_PROGRAM`, in a process that was forked: it ends with pytest."""
+    os.setsid()
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    os.environ.clear()
+    os.environ.update(environment)
+    dask.config.refresh()
+    dask.config.set(settings)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    import_module(f"distributed.cli.dask_{program}").main(words)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent
+    parent.join()
+    os._exit(1)
 
 
 def alive(pool: Pool, name: str) -> bool:

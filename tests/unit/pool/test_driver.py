@@ -106,7 +106,8 @@ def test_a_frozen_worker_s_late_round_does_not_count(tmp_path: Path) -> None:
 def test_a_round_after_its_limit_is_refused(pool: Pool) -> None:
     h0 = pool.start("h0")
     (h0 / "hold").touch()
-    session = Session(pool, nights.make([fakes.order(0, 1, seconds=3)]), patience=1e6)
+    # From its submission: on a machine with a load of 12 it began after 6 s.
+    session = Session(pool, nights.make([fakes.order(0, 1, seconds=12)]), patience=1e6)
     session.until(began(h0, FIRST, 0))
     session.until(lambda: session.count("refused") >= 1)  # the host is told to end it, and says that it has
     (h0 / "hold").unlink()
