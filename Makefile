@@ -88,7 +88,7 @@ unit: setup
 
 browser: setup
 	@$(MAKE) --no-print-directory packages EXTRA=browser
-	$(VENV)/bin/pytest tests/browser
+	$(VENV)/bin/pytest -n auto tests/browser
 
 vm: kernel
 	$(TESTS_IN) $(VENV)/bin/pytest -n auto --dist loadgroup --durations 20 tests/vm
