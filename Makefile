@@ -21,7 +21,7 @@ RECORD = $(VENV)/packages$(subst $(space),,$(addprefix -,$(EXTRA) $(QEMU)))
 PACKER := from numalab.core.process import Deadline; from numalab.host import packer; print(packer.fetch(Deadline.after(600)))
 YAMLLINT := {extends: default, rules: {line-length: {max: 160}, document-start: disable, comments: {min-spaces-from-content: 1}, braces: {max-spaces-inside: 0}, truthy: {check-keys: false}}}
 
-.PHONY: demo test setup packages image kernel lint unit browser vm kvm pool shapes chaos matrix rates man picture clean
+.PHONY: demo test setup packages image kernel lint unit oldest browser vm kvm pool shapes chaos matrix rates man picture clean
 
 demo: kernel
 	$(LAB) run migratefail
@@ -85,6 +85,14 @@ lint: setup
 
 unit: setup
 	$(VENV)/bin/pytest -n auto tests/unit
+
+# The verdicts' mathematics with the oldest scipy that pyproject.toml allows; the other tests have the newest.
+oldest: setup
+	rm -rf build/oldest
+	$(PYTHON) -m venv build/oldest
+	build/oldest/bin/pip install -q --disable-pip-version-check -e '.[dev]' \
+		"$$(sed -n 's/^  "scipy>=\([0-9.]*\)".*/scipy==\1.*/p' pyproject.toml)"
+	build/oldest/bin/pytest -n auto tests/unit/analysis
 
 browser: setup
 	@$(MAKE) --no-print-directory packages EXTRA=browser
