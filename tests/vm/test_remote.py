@@ -85,7 +85,10 @@ def test_guest_on_a_hypervisor_over_ssh(lab_py: Command, uri: str, tmp_path: Pat
         assert (told.returncode, told.stdout) == (7, "there\n")
         assert "Linux version" in remote("console", "far", "--log").stdout
         collected = remote("gc", "--connect", uri)
-        assert (collected.returncode, collected.stdout) == (0, "nothing to remove\n")
+        assert collected.returncode == 0, collected.stderr
+        # A machine may have an earlier build of the image, too.
+        lines = [line for line in collected.stdout.splitlines() if not line.startswith("image ")]
+        assert lines in ([], ["nothing to remove"])
     finally:
         down = remote("down", "far")
     assert down.returncode == 0, down.stderr
