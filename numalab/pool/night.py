@@ -135,8 +135,11 @@ def make(orders: Sequence[Order]) -> Night:
     """A new night with these orders. Raises InputError when there are none."""
     if not orders:
         raise InputError("there is nothing to run: no case has what was asked for")
-    name = f"{state.stamp().lower()}-{os.getpid()}"
-    folder = _folder(name)
+    base = f"{state.stamp().lower()}-{os.getpid()}"
+    name, number = base, 1
+    while (folder := _folder(name)).exists():  # this process made one in the same second
+        number += 1
+        name = f"{base}-{number}"
     folder.mkdir(parents=True, mode=0o700)
     state.write(folder / "orders.json", Orders(orders=tuple(orders)).model_dump_json(indent=1))
     state.sync(folder.parent)

@@ -161,3 +161,10 @@ def test_there_is_no_such_night() -> None:
     nights.make([fakes.order(0, 1)])
     with pytest.raises(InputError, match="there is no night n here: there are 2"):
         Night("n")
+
+
+def test_two_nights_of_one_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "stamp", lambda: "20261128T052357")
+    one, *others = (nights.make([fakes.order(0, 1)]).name for _ in range(3))
+    assert others == [f"{one}-2", f"{one}-3"]
+    assert nights.names() == [one, *others]
