@@ -35,8 +35,9 @@ it (where its threads or its memory are). About 0: chance within the phase, of w
 less. Below 0: what one half has, the other lacks, as where an event that happens once falls in one of them.
 
 --kept boots nothing: it takes the boots in benchmarks/boots.json (benchmarks/rates.py), for each case and
-clock all experiments that were judged as the newest one was. Boots are compared within their experiment, and
-these scatters are pooled. HOST is then the range of the experiments' medians, of those that recorded it.
+clock all experiments that were judged by the metrics of the newest one. Boots are compared within their
+experiment, and these scatters are pooled. HOST is then the range of the experiments' medians, of those that
+recorded it.
 --busy PERCENT shows those apart during which others took that share of the host, or more.
 """
 
@@ -284,20 +285,19 @@ def halves(experiments: Sequence[str]) -> list[tuple[str, ...]]:
     within their experiment."""
     sides: dict[tuple[str, ...], list[list[tuple[float, float]]]] = {}
     for experiment in experiments:
-        folders = index.choose([experiment])
-        runs = [(folder, run) for folder in folders if not (run := record.read(folder)).error]
-        for metric, phase in sorted(deciding([run for _, run in runs])):
+        read = [(folder, record.read(folder)) for folder in index.choose([experiment])]
+        runs = [(run, half(folder, run)) for folder, run in read if not run.error]
+        for metric, phase in sorted(deciding([run for run, _ in runs])):
             if metrics.kind(metric) is not Kind.COUNT:
                 continue  # halves of a ratio do not add up to it, and no time of half a phase is recorded
             for arm in Arm:
                 both = [
                     (metrics.value(first, metric, phase), metrics.value(second, metric, phase))
-                    for folder, run in runs
+                    for run, (first, second) in runs
                     if run.place and run.place.arm is arm
-                    for first, second in [half(folder, run)]
                 ]
                 side = [(first, second) for first, second in both if first is not None and second is not None]
-                spec, place = runs[0][1].guest.spec, runs[0][1].place
+                spec, place = runs[0][0].guest.spec, runs[0][0].place
                 if len(side) >= effect.LEAST_BOOTS and place:
                     key = place.case_name, spec.clock.value, metric, phase, arm.value
                     sides.setdefault(key, []).append(side)

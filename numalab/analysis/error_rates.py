@@ -22,7 +22,7 @@ import json
 import math
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import combinations, product
@@ -403,12 +403,7 @@ def at_most(share: float, disjoint: int) -> float:
     Hoeffding (1963, section 5): the mean over all splits of a sample is no further off than that of as many
     independent trials as share no boot. Chernoff's bound for those, where nothing was seen the exact one.
     """
-    allowed = _ENOUGH / disjoint
-    low, high = share, 1.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _divergence(share, middle) < allowed else (low, middle)
-    return high
+    return _least_excluded(share, lambda rate: disjoint * _divergence(share, rate))
 
 
 def _divergence(share: float, of: float) -> float:
@@ -428,18 +423,22 @@ def at_most_whenever(parts: Sequence[tuple[float, int]]) -> float:
     and loses BET of itself where the trial is wrong. If the true rate is m or more, the chance that the stake
     ever grows to its twentyfold is 5 % (Ville 1939; Waudby-Smith and Ramdas, JRSS B 2024).
     """
-    low, high = 0.0, 1.0
+    return _least_excluded(0.0, lambda rate: _stake(parts, rate))
+
+
+def _least_excluded(low: float, evidence: Callable[[float], float]) -> float:
+    """The least rate above `low` against which there is evidence _ENOUGH; it grows with the rate."""
+    high = 1.0
     for _ in range(40):  # more would reach 1, of which no stake is left
         middle = (low + high) / 2
-        low, high = (middle, high) if _stake(parts, middle) < _ENOUGH else (low, middle)
+        low, high = (middle, high) if evidence(middle) < _ENOUGH else (low, middle)
     return high
 
 
 def _stake(parts: Sequence[tuple[float, int]], rate: float) -> float:
     """The logarithm of what a stake of 1 has become, at least. A group's boots can be split into disjoint
     trials in many ways, whose mean stake counts: two inequalities, Weierstrass's and Jensen's, bound it."""
-    gain = math.log1p(BET * rate / (1 - rate))
-    lost = BET / (1 - rate + BET * rate)
+    gain, lost = _gain(rate), BET / (1 - rate + BET * rate)
     logs = []
     for share, disjoint in parts:
         wrong = share * disjoint
@@ -450,5 +449,9 @@ def _stake(parts: Sequence[tuple[float, int]], rate: float) -> float:
 
 def trials_for(most: float, parts: Sequence[tuple[float, int]] = ()) -> int:
     """How many disjoint trials more, none of them wrong, show a rate below `most`; 0 where it is shown."""
-    gain = math.log1p(BET * most / (1 - most))
-    return max(0, math.ceil((_ENOUGH - _stake(parts, most)) / gain))
+    return max(0, math.ceil((_ENOUGH - _stake(parts, most)) / _gain(most)))
+
+
+def _gain(rate: float) -> float:
+    """What a trial that is right adds to the logarithm of the stake."""
+    return math.log1p(BET * rate / (1 - rate))
