@@ -10,6 +10,7 @@ rm -rf "$journal.new" "$journal.done"
 [ -d "$journal" ] || exit 0
 while IFS= read -r file; do
     if [ -e "$journal/files/$file" ]; then
+        mkdir -p "$source/$(dirname "$file")" # a patch that removes a folder's last file removes the folder
         cp "$journal/files/$file" "$source/$file"
         sync "$source/$file"
     else
