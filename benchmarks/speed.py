@@ -40,7 +40,8 @@ The stages of an `up`, seen from outside by looking every 20 ms:
     firmware          until the first bytes are in the console log: SeaBIOS, the kernel's decompression, and
                       what the kernel does before it enables its console
     kernel            until "Run … as init process"; with an initrd, as of Debian's kernel, that is its init
-    init              until sshd's greeting: lab.py starts ssh as soon as it has read one
+    init              until lab.py starts ssh: when the lab's init has printed that sshd listens; where it
+                      prints nothing, when sshd has sent its greeting
     ssh               until lab.py says that the guest booted: key exchange
     verified          until `lab.py up` ends: release and topology compared, a restored guest renewed, modules
                       installed if there are any

@@ -83,9 +83,10 @@ class Command:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """`-n auto`: a test for each CPU, as far as memory goes. Most guests here are of one CPU and 512 MiB."""
+    """`-n auto`: three tests for two CPUs, since some wait for a limit, as far as memory goes. Most guests here
+    are of one CPU and 512 MiB."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return max(1, min(len(os.sched_getaffinity(0)), memory // GUEST_BYTES))
+    return max(1, min(len(os.sched_getaffinity(0)) * 3 // 2, memory // GUEST_BYTES))
 
 
 @pytest.fixture(scope="session")
