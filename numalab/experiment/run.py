@@ -24,7 +24,15 @@ from typing import Protocol
 
 from numalab.analysis import calibration, expectation, verdict
 from numalab.core import state
-from numalab.core.errors import BuildsGone, DeadlinePassed, HostError, InputError, KernelOops, NameTaken
+from numalab.core.errors import (
+    BuildsGone,
+    DeadlinePassed,
+    HostError,
+    InputError,
+    KernelOops,
+    NameTaken,
+    NoRoom,
+)
 from numalab.core.log import note, step, tell
 from numalab.core.process import POLL_SECONDS, Deadline
 from numalab.experiment import judging
@@ -62,6 +70,8 @@ PREPARE_SECONDS = 6 * 3600.0
 VIRTUAL_PATIENCE = 2
 """A boot's limit on a virtual clock, in a case's `minutes`: its guest has one CPU of the host, and on a busy
 host, which must not matter, only a part of that."""
+ROOM_SECONDS = 5.0
+"""How often a boot looks for memory that other guests had."""
 SPARE_SECONDS = 60.0
 """Added to a boot's limit, for ending the guest."""
 
@@ -162,7 +172,27 @@ def _measure(
 def _take(
     plan: Plan, host: Host, boot: ExperimentBoot, watcher: runner.Watcher | None, stop: threading.Event
 ) -> tuple[Run, Path]:
-    """A fresh guest, measured."""
+    """A fresh guest, measured. It waits for the memory that other guests of the lab have."""
+    patient = Deadline.after(PREPARE_SECONDS, stop)
+    waited = False
+    while True:
+        try:
+            return _boot(plan, host, boot, watcher, stop)
+        except NoRoom as error:
+            others = sorted({mark.name for mark in host.marks()})
+            if not others or scaled_topology(plan).memory > host.memory(patient) or not patient.remaining():
+                raise
+            if not waited:
+                tell(f"waiting for memory that guests have ({', '.join(others)}): {error}", who=boot.name)
+            waited = True
+            patient.pause(ROOM_SECONDS)
+            if stop.is_set():
+                raise
+
+
+def _boot(
+    plan: Plan, host: Host, boot: ExperimentBoot, watcher: runner.Watcher | None, stop: threading.Event
+) -> tuple[Run, Path]:
     seconds = patience(plan.case_size.minutes, plan.clock)
     deadline = Deadline.after(seconds, stop)
     # A guest from a ready state is not booted: no seed reaches it.

@@ -77,6 +77,21 @@ def hold(name: str, deadline: Deadline) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def alone_in(guest: Guest) -> Iterator[None]:
+    """For who measures a guest, or changes its settings: its counters are the whole guest's. GuestError at
+    once when another lab.py does either."""
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(state.lock(f"measured-{guest.name}", Deadline.after(0)))
+        except DeadlinePassed as error:
+            raise GuestError(
+                f"guest {guest.name}: another lab.py measures it, or changes its settings: one at a time,"
+                " since counters are those of the whole guest"
+            ) from error
+        yield
+
+
 def check_release(record: GuestRecord, release: str) -> None:
     """GuestError when the guest's `uname -r` is not the one that its record expects; '' expects nothing."""
     boot = record.spec.boot
@@ -316,6 +331,12 @@ class Guest:
             return read(self.name).spec.uuid != self.record.spec.uuid
         except InputError:  # no folder, or half of one: remove what is left of this guest
             return False
+
+    def check_current(self) -> None:
+        """For who holds its lock: InputError when it was ended meanwhile, GuestError when another guest has
+        its name."""
+        if read(self.name).spec.uuid != self.record.spec.uuid:
+            raise GuestError(f"guest {self.name}: was ended meanwhile, and another one has its name")
 
     def save(self) -> None:
         """Write the record, completely or not at all."""

@@ -360,7 +360,7 @@ def _make(
         uri=host.uri,
         image=base.name,
         image_id=base.id,
-        kernel_hash=kernel_boot.digest(boot),
+        kernel_hash=kernel_boot.digest(request.kernel, boot),
         accel_reason=probe.reason,
         created=state.stamp(),
         ready=False,

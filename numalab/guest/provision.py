@@ -14,7 +14,7 @@ from pathlib import Path
 from pydantic import Field
 
 from numalab.core import checksum, paths, state
-from numalab.core.errors import InputError
+from numalab.core.errors import GuestError, InputError, LabError
 from numalab.core.log import step
 from numalab.core.process import Deadline
 from numalab.guest import guest as guests
@@ -91,7 +91,8 @@ def apply(guest: Guest, order: Order, deadline: Deadline) -> dict[str, str]:
 
 def tune(guest: Guest, order: Order, deadline: Deadline) -> ansible.Recap:
     """Do as `apply` does, by a playbook, which tells what it changed."""
-    with guests.hold(guest.name, deadline):
+    with guests.hold(guest.name, deadline), guests.alone_in(guest):
+        guest.check_current()
         return _play(guest, {"tuning_sysctls": order.sysctls, "tuning_knobs": order.knobs}, deadline)
 
 
@@ -117,7 +118,8 @@ def own_kernel(guest: Guest, kernel: Kernel, deadline: Deadline, *, ssh_port: in
 
     A guest that GRUB started already, with nothing changed, is not restarted. `ssh_port`: see start.
     """
-    with guests.hold(guest.name, deadline):
+    with guests.hold(guest.name, deadline), guests.alone_in(guest):
+        guest.check_current()
         return _own_kernel(guest, kernel, deadline, ssh_port)
 
 
@@ -153,14 +155,29 @@ def _own_kernel(guest: Guest, kernel: Kernel, deadline: Deadline, ssh_port: int 
         guest.ssh.disconnect(deadline)
         # The lab's init does not hear the power button. sync(2) has written all there is, metadata too.
         grace = 0.0 if INIT_WORD in spec.boot.cmdline.split() else SHUTDOWN_SECONDS
-        guest.host.stop(guest.mark, deadline.within(SHUTDOWN_SECONDS + 30), grace=grace)
+
+        def stop() -> None:
+            guest.host.stop(guest.mark, deadline.within(SHUTDOWN_SECONDS + 30), grace=grace)
+
         # Everything else of the boot stays, such as its era's environment.
         own = spec.boot.model_copy(
             update={"kernel": None, "initrd": None, "release": boot.release, "cmdline": " ".join(words)}
         )
         fresh = spec.model_copy(update={"boot": own})
-        guest.update(spec=fresh, kernel_hash=kernel_boot.digest(boot))  # the current build of that name
-        start(guest, deadline, ssh_port=ssh_port)
+        guest.update(
+            spec=fresh, kernel_hash=kernel_boot.digest(kernel, boot)
+        )  # the current build of that name
+        try:
+            start(guest, deadline, ssh_port=ssh_port, instead_of=stop)
+        except LabError as error:
+            if guest.host.running(guest.mark):
+                raise
+            raise GuestError(
+                f"guest {guest.name}: was ended for its own GRUB to start it, and does not start again:"
+                f" {error}: its disks are in {guest.directory} until lab.py gc or lab.py down {guest.name}"
+                " removes them",
+                evidence=error.evidence,
+            ) from error
         guest.reach(deadline)
     guest.verify(deadline)
     slow_down(guest, deadline)

@@ -33,24 +33,28 @@ def start(
     ssh_port: int | None = None,
     pin: str | None = None,
     create: Callable[[str], None] | None = None,
+    instead_of: Callable[[], None] | None = None,
 ) -> None:
     """Create the domain. One at a time on the host, so that no two guests count the same free memory.
 
     `pin` (binding.Pin) chooses the host's nodes and CPUs for it; None leaves those of its record.
     `create` starts the domain of an XML in another way than by booting it (ready).
+    `instead_of` ends the domain that this one replaces: nobody else may take its memory in between.
 
     With `ssh_port` the record's port must be free; otherwise another one is taken if it is not.
     """
     where = guest.host.where
-    if ssh_port and not where.ssh and not _port_free(ssh_port):
-        raise InputError(
-            f"ssh port {ssh_port}: the port is taken; choose another or leave it out",
-            field="ssh_port",
-        )
     for path in qemu_user.written(guest.record.spec):
         where.touch(path, deadline)  # before libvirt's log daemon creates the console log as root
     qemu_user.hand_over(guest.record.spec, guest.host)
     with state.machine_lock("admission", deadline), step("start", who=guest.name):
+        if instead_of:
+            instead_of()
+        if ssh_port and not where.ssh and not _port_free(ssh_port):
+            raise InputError(
+                f"ssh port {ssh_port}: the port is taken; choose another or leave it out",
+                field="ssh_port",
+            )
         _place(guest, pin, deadline)
         for tries in range(PORT_TRIES):
             xml = domain_xml(guest.record.spec)

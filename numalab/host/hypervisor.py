@@ -250,6 +250,10 @@ class Host:
             raise HostError(f"{MEMINFO} of {self.uri} has no MemAvailable")
         return max(0, (int(available[1]) - self._ask(promised, deadline)) * KIB - HEADROOM)
 
+    def memory(self, deadline: Deadline) -> int:
+        """Bytes that it has, used or not."""
+        return int(self._ask(self.connection.getInfo, deadline)[1]) * MIB
+
     def cpus(self, deadline: Deadline) -> int:
         """How many CPUs it has."""
         return int(self._ask(self.connection.getInfo, deadline)[2])
@@ -319,7 +323,7 @@ class Host:
     def _ask(self, call: Callable[[], T], deadline: Deadline | None = None) -> T:
         """Call libvirt and return the result. Raises HostError."""
         try:
-            return answer(self.uri, call, deadline or Deadline.after(ANSWER_SECONDS))
+            return answer(self.uri, call, deadline)
         except libvirt.libvirtError as error:
             raise HostError(f"libvirt at {self.uri}: {error}") from error
 
@@ -337,13 +341,15 @@ class Host:
         return self._ask(gone_or_not, deadline)
 
 
-def answer(uri: str, call: Callable[[], T], deadline: Deadline, *, seconds: float = ANSWER_SECONDS) -> T:
+def answer(
+    uri: str, call: Callable[[], T], deadline: Deadline | None, *, seconds: float = ANSWER_SECONDS
+) -> T:
     """Call libvirt and return the result. HostError when it does not answer within `seconds`, as a stopped
-    libvirtd does not; DeadlinePassed when the deadline comes first.
+    libvirtd does not; DeadlinePassed when the deadline, if there is one, comes first.
 
     The call may still take effect later: it cannot be revoked.
     """
-    limit = deadline.within(seconds)
+    limit = deadline.within(seconds) if deadline else Deadline.after(seconds)
     box: list[T | BaseException] = []
     done = threading.Event()
 
@@ -356,7 +362,8 @@ def answer(uri: str, call: Callable[[], T], deadline: Deadline, *, seconds: floa
 
     threading.Thread(target=work, daemon=True).start()
     while not done.wait(min(POLL_SECONDS, limit.remaining())):
-        deadline.check(f"waiting for libvirt at {uri}")
+        if deadline:
+            deadline.check(f"waiting for libvirt at {uri}")
         if not limit.remaining():
             raise HostError(f"libvirt at {uri} does not answer: is its libvirtd stopped or overloaded?")
     if isinstance(box[0], BaseException):

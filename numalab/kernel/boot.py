@@ -24,6 +24,9 @@ from numalab.model.topology import Topology
 SEED_BYTES = 64
 """Bytes of entropy on the command line; systemd credits all of them."""
 
+NOT_IN_GUESTS = frozenset(("build", "source"))
+"""Links in a folder of modules, to trees that a guest does not have."""
+
 
 def resolve(kernel: Kernel, image: Image, build: str = "") -> Boot:
     """The files to boot, with command line and environment of its era: of a build (NAME-KEY, a folder of the
@@ -87,11 +90,10 @@ def modules(kernel: Kernel, boot: Boot, scratch: Path) -> Path | None:
         raise InputError(f"{kernel.file}: source.prebuilt.modules: there is no {path}")
     if path.is_dir():
         with tarfile.open(scratch / "modules.tar", "w") as archive:
-            # build and source are links to trees that the guest does not have
             archive.add(
                 path,
                 boot.release,
-                filter=lambda member: None if Path(member.name).name in ("build", "source") else member,
+                filter=lambda member: None if Path(member.name).name in NOT_IN_GUESTS else member,
             )
         return scratch / "modules.tar"
     return path
@@ -105,9 +107,18 @@ def _release_or_empty(path: Path) -> str:
         return ""
 
 
-def digest(boot: Boot) -> str:
-    """The hash of the kernel and its initrd, for records."""
+def digest(kernel: Kernel, boot: Boot) -> str:
+    """The hash of the kernel, its initrd, and the modules of a kernel built elsewhere, for records. Modules
+    of a kernel that the lab built are as its build is, and those of an image's own as the image is."""
     sha256 = hashlib.sha256()
-    for path in filter(None, (boot.kernel, boot.initrd)):
-        sha256.update(Path(path).read_bytes())
+    for file in filter(None, (boot.kernel, boot.initrd)):
+        sha256.update(Path(file).read_bytes())
+    prebuilt = kernel.recipe.source.prebuilt
+    if prebuilt and prebuilt.modules:
+        whole = Path(prebuilt.modules).expanduser()
+        for path in sorted(whole.rglob("*")) if whole.is_dir() else [whole]:
+            name = path.relative_to(whole)
+            if path.is_file() and NOT_IN_GUESTS.isdisjoint(name.parts):
+                with path.open("rb") as handle:
+                    sha256.update(f"{name} {hashlib.file_digest(handle, 'sha256').hexdigest()}\n".encode())
     return sha256.hexdigest()[:16]

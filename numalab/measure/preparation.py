@@ -153,7 +153,7 @@ def _keyed(
     parts = [
         FORMAT,
         base.id,
-        kernel_boot.digest(boot),
+        kernel_boot.digest(request.kernel, boot),
         json.dumps(boot.environment, sort_keys=True),
         request.append,
         json.dumps(shape, sort_keys=True),

@@ -29,7 +29,7 @@ from numalab.core import paths, state
 from numalab.core.errors import CommandFailed, DeadlinePassed, GuestError, HostError, InputError, LabError
 from numalab.core.log import note, step
 from numalab.core.process import KEEP_BYTES, Deadline
-from numalab.guest.guest import Guest, crash
+from numalab.guest.guest import Guest, alone_in, crash
 from numalab.host import accelerator, console, machine, ssh
 from numalab.host.domain import INSTRUCTION_FILES
 from numalab.measure import call_paths, kernel_facts, programs
@@ -154,7 +154,7 @@ def run(
     )
     error: BaseException | None = None
     console_start = 0
-    with state.making(state.folder("runs") / result.id) as folder:
+    with alone_in(guest), state.making(state.folder("runs") / result.id) as folder:
         try:
             with contextlib.suppress(LabError):  # the run will raise the same error
                 console_start = guest.console_size()

@@ -170,6 +170,7 @@ class FakeHost:
 
     def __init__(self, free: int = 64 * GIB) -> None:
         self.free = free
+        self.has = 64 * GIB
         self.domains: dict[str, Mark] = {}
         self.stopped: list[str] = []
         self.refuses: Exception | None = None
@@ -241,6 +242,10 @@ class FakeHost:
     def free_memory(self, deadline: Deadline) -> int:
         """Bytes."""
         return self.free
+
+    def memory(self, deadline: Deadline) -> int:
+        """Bytes that it has, used or not."""
+        return self.has
 
     def cpus(self, deadline: Deadline) -> int:
         """Its CPUs."""

@@ -318,6 +318,7 @@ def play_guest(
     )
     one = guest.Guest(about.model_copy(update={"spec": spec}), FakeHost().real())
     state.folder("guests", "g")
+    one.save()
     assert provision.own_kernel(one, recipe.load(boot.name), deadline) == 0
     if order:
         provision.tune(one, order, deadline)

@@ -23,6 +23,7 @@ from numalab.core.errors import (
     InputError,
     KernelOops,
     NameTaken,
+    NoRoom,
 )
 from numalab.core.process import Deadline
 from numalab.experiment import judging
@@ -44,6 +45,7 @@ from numalab.guest.launch import GuestRequest
 from numalab.guest.settings import UP_SECONDS
 from numalab.host import accelerator, image
 from numalab.host.accelerator import Probe
+from numalab.host.domain import mark
 from numalab.host.remote import Where
 from numalab.kernel import build, era, kconfig, recipe
 from numalab.measure import preparation, programs, runner
@@ -1059,3 +1061,32 @@ def test_verdicts_need_both_sides(lab: Lab, plan: Plan) -> None:
     runs = [run for run, _ in conduct(plan, 3).runs]
     assert judging.verdicts([run for run in runs if run.place and run.place.arm is Arm.BEFORE]) == ()
     assert judging.verdicts([]) == ()
+
+
+def test_a_boot_waits_for_memory_that_other_guests_have(
+    plan: Plan, lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two experiments on one machine: neither ends the other. Where nobody has the memory, waiting is in vain."""
+    host = FakeHost()
+    lab.breaks["up 1"] = NoRoom("4GiB of memory requested, 2048MiB free on the host")
+    with pytest.raises(NoRoom):
+        list(experiment.run(plan, host.real(), 1, experiment="e", limit=Deadline.after))
+    host.add(mark(spec(name="of-another")))
+    looked = threading.Event()
+
+    def pause(_deadline: Deadline, _seconds: float) -> None:
+        looked.set()
+        lab.breaks.clear()
+
+    monkeypatch.setattr(Deadline, "pause", pause)
+    assert len(list(experiment.run(plan, host.real(), 1, experiment="e", limit=Deadline.after))) == 2
+    assert looked.is_set()
+
+
+def test_more_memory_than_the_machine_has_is_not_waited_for(plan: Plan, lab: Lab) -> None:
+    host = FakeHost()
+    host.add(mark(spec(name="of-another")))
+    host.has = GIB
+    lab.breaks["up 0"] = NoRoom("4GiB of memory requested, 512MiB free on the host")
+    with pytest.raises(NoRoom):
+        list(experiment.run(plan, host.real(), 1, experiment="e", limit=Deadline.after))

@@ -5,16 +5,25 @@ so that nothing is written."""
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from numalab.core.errors import CommandFailed
+from numalab.core import state
+from numalab.core.errors import CommandFailed, GuestError
 from numalab.core.process import Deadline
-from numalab.guest import provision
+from numalab.guest import guest, provision
 from numalab.guest.guest import Guest
 from numalab.guest.provision import Order
+from numalab.host import ansible, image, ssh
+from numalab.host.domain import domain_xml
+from numalab.kernel import boot as kernel_boot
+from numalab.kernel import recipe
+from tests.unit import makers
 from tests.unit.makers import FakeShell
 
 OSTYPE = {"kernel.ostype": "Linux"}
@@ -71,3 +80,83 @@ def test_modules_are_known_by_their_build(tmp_path: Path) -> None:
         builds.add(provision._modules(archive)["bootloader_build"])
     assert len(builds) == 2
     assert provision._modules(None) == {}
+
+
+@pytest.fixture
+def mine(monkeypatch: pytest.MonkeyPatch) -> Guest:
+    """A person's guest that runs, into which Ansible installs a kernel."""
+    one = Guest(makers.record("dave"), makers.FakeHost().real())
+    state.folder("guests", "dave")
+    one.save()
+    one.host.create(domain_xml(one.record.spec), Deadline.after(1))
+    monkeypatch.setattr(image, "pinned", lambda *_: None)
+    monkeypatch.setattr(kernel_boot, "resolve", lambda *_: one.record.spec.boot)
+    monkeypatch.setattr(kernel_boot, "modules", lambda *_: None)
+    monkeypatch.setattr(kernel_boot, "digest", lambda *_: "2" * 16)
+    monkeypatch.setattr(ssh, "succeed", lambda *_, **__: "")
+    monkeypatch.setattr(provision, "_play", lambda *_: ansible.Recap(ok=1, changed=1, log=Path("log")))
+    monkeypatch.setattr(Guest, "reach", lambda *_: None)
+    monkeypatch.setattr(Guest, "verify", lambda *_: [])
+    return one
+
+
+def own_kernel(one: Guest) -> int:
+    return provision.own_kernel(one, recipe.load("debian"), Deadline.after(10))
+
+
+def tune(one: Guest) -> object:
+    return provision.tune(one, Order(), Deadline.after(10))
+
+
+def test_its_memory_is_nobody_elses_while_a_guest_restarts(
+    mine: Guest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its domain ends under the lock under which all guests are admitted."""
+    held: list[str] = []
+    ended: list[tuple[str, ...]] = []
+
+    @contextmanager
+    def lock(name: str, _deadline: Deadline) -> Iterator[None]:
+        held.append(name)
+        yield
+        held.remove(name)
+
+    stop = mine.host.stop
+
+    def noted_stop(*words: Any, **options: Any) -> None:
+        ended.append((*held,))
+        stop(*words, **options)
+
+    monkeypatch.setattr(state, "machine_lock", lock)
+    monkeypatch.setattr(mine.host, "stop", noted_stop)
+    assert own_kernel(mine) == 1
+    assert ended == [("admission",)]
+    assert mine.host.running(mine.mark)
+
+
+def test_a_guest_that_does_not_start_again_says_where_its_disks_are(mine: Guest) -> None:
+    cast(makers.FakeHost, mine.host).free = 0
+    with pytest.raises(
+        GuestError,
+        match=r"guest dave: was ended .* does not start again: .* requested.*: its disks are in /.*/dave",
+    ):
+        own_kernel(mine)
+
+
+@pytest.mark.parametrize("change", [own_kernel, tune])
+def test_another_guest_of_its_name_is_left_alone(mine: Guest, change: Callable[[Guest], object]) -> None:
+    spec = mine.record.spec.model_copy(update={"uuid": "another"})
+    Guest(mine.record.model_copy(update={"spec": spec}), mine.host).save()
+    with pytest.raises(GuestError, match="guest dave: was ended meanwhile, and another one has its name"):
+        change(mine)
+    assert guest.read("dave").spec.uuid == "another"
+
+
+@pytest.mark.parametrize("change", [own_kernel, tune])
+def test_a_guest_that_is_measured_is_not_changed(mine: Guest, change: Callable[[Guest], object]) -> None:
+    with (
+        ThreadPoolExecutor(1) as other,
+        guest.alone_in(mine),
+        pytest.raises(GuestError, match=r"guest dave: another lab\.py measures it, or changes"),
+    ):
+        other.submit(change, mine).result()

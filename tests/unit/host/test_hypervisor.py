@@ -330,10 +330,11 @@ def test_answer(deadline: Deadline) -> None:
         answer("x", lambda: dict[str, int]()["why"], deadline)
 
 
-def test_silence_is_an_error(deadline: Deadline) -> None:
+@pytest.mark.parametrize("limit", [None, Deadline.after(3600)], ids=["no deadline", "deadline"])
+def test_silence_is_an_error(limit: Deadline | None) -> None:
     never = threading.Event()
     with pytest.raises(HostError, match="libvirt at qemu:///x does not answer"):
-        answer("qemu:///x", never.wait, deadline, seconds=0.05)
+        answer("qemu:///x", never.wait, limit, seconds=0.05)
     never.set()
 
 

@@ -34,11 +34,35 @@ def test_prebuilt(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=f"source.prebuilt.bzimage: there is no {tmp_path}/bzImage"):
         kernel_boot.resolve(recipe.load(name), IMAGE)
     (tmp_path / "bzImage").write_bytes(b"kernel")
-    boot = kernel_boot.resolve(recipe.load(name), IMAGE)
+    kernel = recipe.load(name)
+    boot = kernel_boot.resolve(kernel, IMAGE)
     assert (boot.kernel, boot.initrd) == (f"{tmp_path}/bzImage", None)
-    first = kernel_boot.digest(boot)
+    first = kernel_boot.digest(kernel, boot)
     (tmp_path / "bzImage").write_bytes(b"another")
-    assert kernel_boot.digest(boot) != first
+    assert kernel_boot.digest(kernel, boot) != first
+
+
+@pytest.mark.parametrize("archived", [False, True], ids=["folder", "tar"])
+def test_other_modules_are_another_kernel(tmp_path: Path, archived: bool) -> None:
+    modules, other = tmp_path / "modules", tmp_path / "elsewhere"
+    (modules / "kernel").mkdir(parents=True)
+    other.mkdir()
+    (modules / "build").symlink_to(other)
+    given = tmp_path / "modules.tar" if archived else modules
+    (tmp_path / "bzImage").write_bytes(b"kernel")
+    name = write(tmp_path, f"{{prebuilt: {{bzimage: {tmp_path}/bzImage, modules: {given}}}}}")
+
+    def digest(code: str) -> str:
+        (modules / "kernel/xfs.ko").write_text(code)
+        if archived:
+            given.write_text(code)
+        kernel = recipe.load(name)
+        return kernel_boot.digest(kernel, kernel_boot.resolve(kernel, IMAGE))
+
+    first = digest("old")
+    assert digest("new") != first
+    (other / "vmlinux").touch()
+    assert digest("old") == first, "a tree that the guest does not get counts"
 
 
 @pytest.mark.parametrize("source", ["{}", "{debian-image: true, git: {url: x}}", "{debian-image: false}"])

@@ -9,6 +9,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,7 +19,7 @@ from numalab.analysis import verdict
 from numalab.core import paths, state
 from numalab.core.errors import DeadlinePassed, GuestError, GuestLost, HostError, InputError, KernelOops
 from numalab.core.process import Deadline, Result
-from numalab.guest.guest import Guest
+from numalab.guest.guest import Guest, alone_in
 from numalab.host import accelerator, console, domain, machine
 from numalab.kernel import kconfig
 from numalab.measure import call_paths, kernel_facts, runner
@@ -276,6 +277,18 @@ def test_phases_that_another_guest_has_done_are_left_out(deadline: Deadline) -> 
     assert ([result.phase.name for result in whole.phases], whole.prepared) == (every, ())
     assert [result.phase.name for result in run.phases] == every[3:]
     assert run.prepared == ("mkfs", "fsmark", "umount") == tuple(every[:3])
+
+
+def test_one_lab_at_a_time_measures_a_guest(deadline: Deadline) -> None:
+    """Two would read each other's events from the guest's counters."""
+    one = FakeGuest(lambda _: json.dumps(TOLD)).real()
+    with (
+        ThreadPoolExecutor(1) as other,
+        alone_in(one),
+        pytest.raises(GuestError, match=r"another lab\.py measures it"),
+    ):
+        other.submit(runner.run, one, "migratefail", SizeClass.QUICK, deadline).result()
+    assert not any(state.folder("runs").iterdir())
 
 
 def test_run(deadline: Deadline) -> None:
