@@ -78,12 +78,14 @@ def options(
 
 
 @app.command("show")
-def show_run(folder: Annotated[Path, typer.Argument(metavar="RUN", help="a run's folder")]) -> None:
+def show_run(
+    word: Annotated[str, typer.Argument(metavar="RUN", help="a run: its id, or its folder")],
+) -> None:
     """Show a run's counters, from its raw snapshots."""
     from numalab.report import text
-    from numalab.runs import record
+    from numalab.runs import index, record
 
-    echo(text.summary(record.read(folder)))
+    echo(text.summary(record.read(index.place(word) or Path(word))))
 
 
 @app.command("doctor")

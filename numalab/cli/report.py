@@ -158,7 +158,8 @@ def mirrored(runs: Sequence[Run]) -> dict[str, Published]:
     names = dict.fromkeys(name for run in runs if run.place for name in run.place.case.published)
     if not names:
         raise InputError(
-            "--published: these runs' cases name no published tables (published: in testcases/CASE.yml)"
+            "--published: these runs' cases name no published tables (published: in testcases/CASE.yml);"
+            " threads, nas and xfsrepair name some"
         )
     return {name: reference.load(name) for name in names}
 

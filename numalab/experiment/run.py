@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from numalab.analysis import calibration, expectation, verdict
+from numalab.analysis import calibration, expectation, metrics, verdict
 from numalab.core import state
 from numalab.core.errors import (
     BuildsGone,
@@ -61,6 +61,7 @@ from numalab.model.case import Arm, Place
 from numalab.model.guest import Boot as BootFiles
 from numalab.model.guest import PreparedDisks
 from numalab.model.run import Run
+from numalab.model.units import MIB, show_size
 from numalab.model.values import Clock, SizeClass, Value
 from numalab.model.verdict import Verdict
 from numalab.runs import record
@@ -406,7 +407,7 @@ def conduct(
     reached.
     """
     check_rounds(plan, boots or verdict.looks(plan.case_size)[0])
-    _check_host(plan, host)
+    _check_host(plan, host, limit(SPARE_SECONDS))
     build_kernels(plan, limit(PREPARE_SECONDS))
     pinned, folders = pin_builds(plan, limit(SPARE_SECONDS))
     with state.using(*folders):
@@ -416,13 +417,21 @@ def conduct(
             return _conduct(settled, host, boots, limit=limit, view=view)
 
 
-def _check_host(plan: Plan, host: Host) -> None:
-    """InputError for what no guest of another machine begins from, before kernels are built for hours."""
-    for wanted, what, field in (
+def _check_host(plan: Plan, host: Host, deadline: Deadline) -> None:
+    """Before kernels are built for hours: NoRoom for more memory than the machine has, InputError for what no
+    guest of another machine begins from."""
+    wanted, there = scaled_topology(plan).memory, host.memory(deadline)
+    if wanted > there:
+        raise NoRoom(
+            f"case {plan.case_name}: {show_size(wanted)} of memory requested, and the host has"
+            f" {there // MIB}MiB: choose less by --memory",
+            field="memory",
+        )
+    for asked, what, field in (
         (plan.ready, "ready states", "ready"),
         (plan.prepared_disks, "prepared disks", "prepared_disks"),
     ):
-        if wanted and host.where.ssh:
+        if asked and host.where.ssh:
             raise InputError(
                 f"case {plan.case_name}: {what} are for this machine's own guests, not for those of"
                 f" {host.where.ssh}",
@@ -573,6 +582,7 @@ def _conduct(
                 runs.append(one)
                 if len(runs) == 1:
                     _say_spread(plan, one[0], looks[-1])
+                    _say_absent(plan, one[0])
                 if len(runs) % len(plan.kernels) == 0 and len(runs) > len(plan.kernels):
                     for judged in judging.verdicts([run for run, _ in runs]):
                         view.so_far(judged)
@@ -581,6 +591,18 @@ def _conduct(
         if not more:
             return Outcome(experiment, tuple(runs), latest)
         first, rounds = rounds, max(more)
+
+
+def _say_absent(plan: Plan, run: Run) -> None:
+    """Say, after the first boot, which deciding metrics have no value: no counter's name can be checked
+    before a guest is up."""
+    for one in expectation.deciding(plan.case, plan.judged_releases, [run]):
+        if metrics.value(run, one.metric, one.phase) is None:
+            note(
+                f"{one.metric}, {one.phase}: has no value in this boot: if no boot has one, the case cannot"
+                f" tell. Is its name right? lab.py show {run.id} has the counters",
+                who=plan.case_name,
+            )
 
 
 def _say_spread(plan: Plan, run: Run, boots: int) -> None:

@@ -62,7 +62,7 @@ def header(text: str, label: str) -> Header:
         else:
             raise InputError(
                 f"{label}: header: {line!r} is no line of a header: it has {', '.join(HEADER)}, each once,"
-                " then an empty line"
+                " then an empty line, in place of git's header (kernels/patches/README.md)"
             )
     if missing := [key for key in HEADER if not fields.get(key)]:
         raise InputError(f"{label}: header: {missing[0]} is missing")

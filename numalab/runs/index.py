@@ -109,12 +109,13 @@ def choose(words: Sequence[str], *, size: str | None = None, topology: str | Non
     """
     folders: list[Path] = []
     for word in words:
-        place = _run(word)
-        folders += [place] if place else [entry.folder for entry in _experiment(word, size, topology)]
+        one = place(word)
+        folders += [one] if one else [entry.folder for entry in _experiment(word, size, topology)]
     return list(dict.fromkeys(folder.resolve() for folder in folders))
 
 
-def _run(word: str) -> Path | None:
+def place(word: str) -> Path | None:
+    """The folder of a run, by its id or by its folder; None when there is none."""
     places = [Path(word), *([state.folder("runs") / word] if _ID.fullmatch(word) else [])]
     return next((place for place in places if (place / "run.json").is_file()), None)
 

@@ -198,10 +198,17 @@ def test_a_damaged_run(six: list[Run], capsys: pytest.CaptureFixture[str]) -> No
 def test_a_case_that_mirrors_nothing(six: list[Run], capsys: pytest.CaptureFixture[str]) -> None:
     keep(run("debian", phase("p"), boot=9))
     message = bad(capsys, "compare", run("debian", boot=9).id, "--published")
-    assert (
-        message
-        == "--published: these runs' cases name no published tables (published: in testcases/CASE.yml)"
+    assert message == (
+        "--published: these runs' cases name no published tables (published: in testcases/CASE.yml);"
+        " threads, nas and xfsrepair name some"
     )
+
+
+def test_show_takes_an_id_or_a_folder(six: list[Run], capsys: pytest.CaptureFixture[str]) -> None:
+    shown = good(capsys, "show", six[0].id)
+    assert six[0].kernel in shown
+    assert good(capsys, "show", str(state.folder("runs") / six[0].id)) == shown
+    assert "nosuch: not a run" in bad(capsys, "show", "nosuch")
 
 
 # runs

@@ -1026,6 +1026,17 @@ def test_expectations_go_by_the_release_after(plan: Plan) -> None:
     assert built.model_copy(update={"kernels": (before, after, third)}).judged_releases == {"4.0.0", "4.1.0"}
 
 
+def test_a_metric_without_a_value_is_said_after_the_first_boot(
+    plan: Plan, lab: Lab, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A misspelt counter would else cost all boots before the case could not tell."""
+    (right,) = plan.case.expect
+    wrong = right.model_copy(update={"metric": "numa_pte_updats"})
+    conduct(plan.model_copy(update={"case": plan.case.model_copy(update={"expect": (right, wrong)})}), 3)
+    (line,) = (line for line in caplog.messages if "has no value in this boot" in line)
+    assert "numa_pte_updats, touch: " in line
+
+
 def test_thresholds_outside_the_spread_are_not(plan: Plan, lab: Lab) -> None:
     calibrated(lab, plan, [98_000, 98_100, 98_500])
     lab.values = CLEAR
@@ -1090,3 +1101,15 @@ def test_more_memory_than_the_machine_has_is_not_waited_for(plan: Plan, lab: Lab
     lab.breaks["up 0"] = NoRoom("4GiB of memory requested, 512MiB free on the host")
     with pytest.raises(NoRoom):
         list(experiment.run(plan, host.real(), 1, experiment="e", limit=Deadline.after))
+
+
+def test_more_memory_than_the_machine_has_is_refused_before_kernels_are_built(
+    plan: Plan, lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = FakeHost()
+    host.has = GIB
+    monkeypatch.setattr(experiment, "build_kernels", lambda *_: pytest.fail("kernels are built"))
+    with pytest.raises(
+        NoRoom, match=r"case mine: 4GiB of memory requested, and the host has 1024MiB: choose less"
+    ):
+        experiment.conduct(plan, host.real(), 1, limit=Deadline.after, view=Seen())
