@@ -424,7 +424,7 @@ def _check_host(plan: Plan, host: Host, deadline: Deadline) -> None:
     if wanted > there:
         raise NoRoom(
             f"case {plan.case_name}: {show_size(wanted)} of memory requested, and the host has"
-            f" {there // MIB}MiB: choose less by --memory",
+            f" {there // MIB}MiB: choose less",
             field="memory",
         )
     for asked, what, field in (

@@ -244,15 +244,20 @@ class Host:
                         total += max(0, domain.maxMemory() - domain.memoryStats().get("rss", 0))
             return total
 
-        meminfo = self.where.read(MEMINFO, 0, deadline, MEMINFO_BYTES)
-        available = re.search(rb"^MemAvailable: +(\d+) kB$", meminfo, re.MULTILINE)
-        if not available:
-            raise HostError(f"{MEMINFO} of {self.uri} has no MemAvailable")
-        return max(0, (int(available[1]) - self._ask(promised, deadline)) * KIB - HEADROOM)
+        available = self._meminfo("MemAvailable", deadline)
+        return max(0, available - self._ask(promised, deadline) * KIB - HEADROOM)
 
     def memory(self, deadline: Deadline) -> int:
         """Bytes that it has, used or not."""
-        return int(self._ask(self.connection.getInfo, deadline)[1]) * MIB
+        return self._meminfo("MemTotal", deadline)
+
+    def _meminfo(self, name: str, deadline: Deadline) -> int:
+        """Bytes, by a line of the host's /proc/meminfo."""
+        text = self.where.read(MEMINFO, 0, deadline, MEMINFO_BYTES).decode()
+        line = re.search(rf"^{name}: +(\d+) kB$", text, re.MULTILINE)
+        if not line:
+            raise HostError(f"{MEMINFO} of {self.uri} has no {name}")
+        return int(line[1]) * KIB
 
     def cpus(self, deadline: Deadline) -> int:
         """How many CPUs it has."""

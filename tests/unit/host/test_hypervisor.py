@@ -307,6 +307,7 @@ def test_free_memory(meminfo: Path, deadline: Deadline) -> None:
     assert host(ours("a", rss=GIB), Domain("web", "<domain/>")).free_memory(deadline) == 9 * GIB - HEADROOM
     assert host(*(ours(name) for name in "abcd")).free_memory(deadline) == 0
     meminfo.write_text("MemTotal: 1 kB\n")
+    assert host().memory(deadline) == 1024
     with pytest.raises(HostError, match="meminfo of test:///fake has no MemAvailable"):
         host().free_memory(deadline)
 
