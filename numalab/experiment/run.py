@@ -174,21 +174,19 @@ def _take(
     plan: Plan, host: Host, boot: ExperimentBoot, watcher: runner.Watcher | None, stop: threading.Event
 ) -> tuple[Run, Path]:
     """A fresh guest, measured. It waits for the memory that other guests of the lab have."""
-    patient = Deadline.after(PREPARE_SECONDS, stop)
-    waited = False
+    patient, waits = Deadline.after(PREPARE_SECONDS, stop), False
     while True:
         try:
             return _boot(plan, host, boot, watcher, stop)
         except NoRoom as error:
             others = sorted({mark.name for mark in host.marks()})
-            if not others or scaled_topology(plan).memory > host.memory(patient) or not patient.remaining():
+            if not others or scaled_topology(plan).memory > host.memory(patient):
                 raise
-            if not waited:
+            if not waits:
                 tell(f"waiting for memory that guests have ({', '.join(others)}): {error}", who=boot.name)
-            waited = True
+            waits = True
             patient.pause(ROOM_SECONDS)
-            if stop.is_set():
-                raise
+            patient.check(f"{boot.name}: waiting for memory that other guests have")
 
 
 def _boot(

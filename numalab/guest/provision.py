@@ -8,7 +8,8 @@ Not here: making and booting a guest (launch), running Ansible (host.ansible).
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from pydantic import Field
@@ -89,10 +90,17 @@ def apply(guest: Guest, order: Order, deadline: Deadline) -> dict[str, str]:
     return settings | order.knobs
 
 
-def tune(guest: Guest, order: Order, deadline: Deadline) -> ansible.Recap:
-    """Do as `apply` does, by a playbook, which tells what it changed."""
+@contextmanager
+def _changing(guest: Guest, deadline: Deadline) -> Iterator[None]:
+    """Hold a guest that still is the one of its record, and that nobody measures."""
     with guests.hold(guest.name, deadline), guests.alone_in(guest):
         guest.check_current()
+        yield
+
+
+def tune(guest: Guest, order: Order, deadline: Deadline) -> ansible.Recap:
+    """Do as `apply` does, by a playbook, which tells what it changed."""
+    with _changing(guest, deadline):
         return _play(guest, {"tuning_sysctls": order.sysctls, "tuning_knobs": order.knobs}, deadline)
 
 
@@ -118,8 +126,7 @@ def own_kernel(guest: Guest, kernel: Kernel, deadline: Deadline, *, ssh_port: in
 
     A guest that GRUB started already, with nothing changed, is not restarted. `ssh_port`: see start.
     """
-    with guests.hold(guest.name, deadline), guests.alone_in(guest):
-        guest.check_current()
+    with _changing(guest, deadline):
         return _own_kernel(guest, kernel, deadline, ssh_port)
 
 
@@ -164,9 +171,8 @@ def _own_kernel(guest: Guest, kernel: Kernel, deadline: Deadline, ssh_port: int 
             update={"kernel": None, "initrd": None, "release": boot.release, "cmdline": " ".join(words)}
         )
         fresh = spec.model_copy(update={"boot": own})
-        guest.update(
-            spec=fresh, kernel_hash=kernel_boot.digest(kernel, boot)
-        )  # the current build of that name
+        # The current build of that name.
+        guest.update(spec=fresh, kernel_hash=kernel_boot.digest(kernel, boot))
         try:
             start(guest, deadline, ssh_port=ssh_port, instead_of=stop)
         except LabError as error:

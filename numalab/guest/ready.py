@@ -141,20 +141,13 @@ def _keyed(
         request.form.value,
         base.id,
         *(checksum.sha256(path) for path in files),
-        *_modules(request, boot),
+        *filter(None, [kernel_boot.modules_checksum(request.kernel, boot)]),
         state.this_machine(),
         host.hypervisor(),
         machine.read_facts(host.where, deadline)["kernel"],
         _processor() if probe.accel is Accel.KVM else "",
     ]
     return request, checksum.of_texts(*parts)[:16]
-
-
-def _modules(request: GuestRequest, boot: Boot) -> list[str]:
-    """What provision.after_boot gives the guest: the checksums of its modules."""
-    with state.temporary() as scratch:
-        archive = kernel_boot.modules(request.kernel, boot, Path(scratch))
-        return [checksum.sha256(archive)] if archive else []
 
 
 def _processor() -> str:

@@ -12,7 +12,7 @@ import os
 import tarfile
 from pathlib import Path
 
-from numalab.core import state
+from numalab.core import checksum, state
 from numalab.core.errors import HostError, InputError
 from numalab.core.process import Deadline
 from numalab.host.image import Image
@@ -79,6 +79,36 @@ def _files(kernel: Kernel, image: Image, build: str) -> Boot:
 
 def modules(kernel: Kernel, boot: Boot, scratch: Path) -> Path | None:
     """A tar with the folder RELEASE of a kernel's modules, or None. A new one goes to `scratch`."""
+    place = _modules_place(kernel, boot)
+    if place is None or not place.is_dir():
+        return place
+    with tarfile.open(scratch / "modules.tar", "w") as archive:
+        archive.add(
+            place,
+            boot.release,
+            filter=lambda member: None if Path(member.name).name in NOT_IN_GUESTS else member,
+        )
+    return scratch / "modules.tar"
+
+
+def modules_checksum(kernel: Kernel, boot: Boot) -> str:
+    """The checksum of what `modules` gives a guest, without the files' dates; '' without modules."""
+    place = _modules_place(kernel, boot)
+    if place is None:
+        return ""
+    if not place.is_dir():
+        return checksum.sha256(place)
+    sha256 = hashlib.sha256()
+    for path in sorted(place.rglob("*")):
+        name = path.relative_to(place)
+        if path.is_file() and NOT_IN_GUESTS.isdisjoint(name.parts):
+            with path.open("rb") as handle:
+                sha256.update(f"{name} {hashlib.file_digest(handle, 'sha256').hexdigest()}\n".encode())
+    return sha256.hexdigest()
+
+
+def _modules_place(kernel: Kernel, boot: Boot) -> Path | None:
+    """A tar or a folder with a kernel's modules. InputError when the recipe's is not there."""
     prebuilt = kernel.recipe.source.prebuilt
     if prebuilt is None:
         beside = Path(boot.kernel or "").with_name("modules.tar")
@@ -88,14 +118,6 @@ def modules(kernel: Kernel, boot: Boot, scratch: Path) -> Path | None:
     path = Path(prebuilt.modules).expanduser()
     if not path.exists():
         raise InputError(f"{kernel.file}: source.prebuilt.modules: there is no {path}")
-    if path.is_dir():
-        with tarfile.open(scratch / "modules.tar", "w") as archive:
-            archive.add(
-                path,
-                boot.release,
-                filter=lambda member: None if Path(member.name).name in NOT_IN_GUESTS else member,
-            )
-        return scratch / "modules.tar"
     return path
 
 
@@ -113,12 +135,6 @@ def digest(kernel: Kernel, boot: Boot) -> str:
     sha256 = hashlib.sha256()
     for file in filter(None, (boot.kernel, boot.initrd)):
         sha256.update(Path(file).read_bytes())
-    prebuilt = kernel.recipe.source.prebuilt
-    if prebuilt and prebuilt.modules:
-        whole = Path(prebuilt.modules).expanduser()
-        for path in sorted(whole.rglob("*")) if whole.is_dir() else [whole]:
-            name = path.relative_to(whole)
-            if path.is_file() and NOT_IN_GUESTS.isdisjoint(name.parts):
-                with path.open("rb") as handle:
-                    sha256.update(f"{name} {hashlib.file_digest(handle, 'sha256').hexdigest()}\n".encode())
+    if kernel.recipe.source.prebuilt:
+        sha256.update(modules_checksum(kernel, boot).encode())
     return sha256.hexdigest()[:16]

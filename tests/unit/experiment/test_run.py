@@ -1094,6 +1094,25 @@ def test_a_boot_waits_for_memory_that_other_guests_have(
     assert looked.is_set()
 
 
+def test_ctrl_c_ends_a_wait_for_memory(plan: Plan, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is cancelled, and no error of the lab."""
+    host, ends = FakeHost(), threading.Event()
+    host.add(mark(spec(name="of-another")))
+    lab.breaks["up 0"] = NoRoom("4GiB of memory requested, 2048MiB free on the host")
+    monkeypatch.setattr(experiment, "ROOM_SECONDS", 0.01)
+
+    def end(text: str, **_: str) -> None:
+        if "waiting for memory" in text:
+            ends.set()
+
+    monkeypatch.setattr(experiment, "tell", end)
+    boots = experiment.run(
+        plan, host.real(), 1, experiment="e", limit=lambda seconds: Deadline.after(seconds, ends)
+    )
+    with pytest.raises(Cancelled, match="waiting for memory"):
+        list(boots)
+
+
 def test_more_memory_than_the_machine_has_is_not_waited_for(plan: Plan, lab: Lab) -> None:
     host = FakeHost()
     host.add(mark(spec(name="of-another")))
