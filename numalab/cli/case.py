@@ -30,6 +30,9 @@ from numalab.cli.options import (
     ReadyOption,
     SeedOption,
     SizeOption,
+    StoredRuns,
+    StoredSizeOption,
+    StoredTopologyOption,
     Uri,
     VcpusOption,
     accel_word,
@@ -38,6 +41,7 @@ from numalab.cli.options import (
     one_of,
     pin_word,
     reach,
+    show_each,
     show_error,
     size_option,
 )
@@ -165,7 +169,7 @@ def cases() -> None:
     """List the cases."""
     from numalab.model import catalog
 
-    for name in catalog.names("testcases"):
+    def show(name: str) -> None:
         case = catalog.case(name)
         echo(f"{name:16} {case.description}")
         for size, case_size in case.sizes.items():
@@ -174,6 +178,8 @@ def cases() -> None:
                 f"{'':16}   {size}: {machines}; {case.before} against {case.after}; {case_size.boots} boots"
                 f" each, at most {case_size.minutes:g} min a boot"
             )
+
+    show_each("testcases", show)
 
 
 def run(
@@ -458,15 +464,12 @@ def _night(name: str | None, plans: Sequence[tuple[Plan, int | None]], spread: i
 
 
 def verdict(
-    runs: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="RUN…|EXPERIMENT|CASE", help="runs, or an experiment, or a case: its newest experiment"
-        ),
-    ],
+    runs: StoredRuns,
     force: Annotated[
         bool, typer.Option("--force", help="judge runs that are not comparable, and say so")
     ] = False,
+    size: StoredSizeOption = None,
+    topology: StoredTopologyOption = None,
 ) -> None:
     """Judge stored runs again. Runs of several hypervisors are judged on each by itself."""
     from numalab.experiment import judging
@@ -474,7 +477,7 @@ def verdict(
     from numalab.runs import compatibility, record
     from numalab.runs import index as run_index
 
-    chosen = [record.read(folder) for folder in run_index.choose(runs)]
+    chosen = [record.read(folder) for folder in run_index.choose(runs, size=size, topology=topology)]
     hosts = [chosen] if force else compatibility.by_hypervisor(chosen)
     verdicts: list[Verdict] = []
     for group in hosts:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from numalab.cli.options import StoredRuns, StoredSizeOption, StoredTopologyOption
 from numalab.cli.terminal import echo
 
 if TYPE_CHECKING:
@@ -17,12 +18,7 @@ if TYPE_CHECKING:
 
 
 def report(
-    words: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="RUN…|EXPERIMENT|CASE", help="runs, or an experiment, or a case: its newest experiment"
-        ),
-    ],
+    words: StoredRuns,
     target: Annotated[
         Path,
         typer.Option(
@@ -36,6 +32,8 @@ def report(
     force: Annotated[
         bool, typer.Option("--force", help="set runs side by side that are not comparable, and say so")
     ] = False,
+    size: StoredSizeOption = None,
+    topology: StoredTopologyOption = None,
 ) -> None:
     """Write a report of runs as HTML pages. They have verdicts, tables, plots, what was run on what, and raw
     data, and need no network."""
@@ -46,7 +44,9 @@ def report(
     from numalab.runs import index as run_index
     from numalab.runs import record
 
-    recorded = [(record.read(folder), folder) for folder in run_index.choose(words)]
+    recorded = [
+        (record.read(folder), folder) for folder in run_index.choose(words, size=size, topology=topology)
+    ]
     runs = [run for run, _ in recorded]
     for group in sections.together(runs, apart=not force):
         report_commands.unlike(group, force=force)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from numalab.cli.options import MINUTE
+from numalab.cli.options import MINUTE, show_each
 from numalab.cli.terminal import as_called, echo, limit
 from numalab.core import paths
 from numalab.core.errors import InputError
@@ -57,9 +57,8 @@ def list_kernels() -> None:
     from numalab.host import image
     from numalab.kernel import build as kernel_build
     from numalab.kernel import recipe
-    from numalab.model import catalog
 
-    for name in catalog.names("kernels"):
+    def show(name: str) -> None:
         kernel = recipe.load(name)
         life = "" if kernel.recipe.source.debian_image else "finished"
         if kernel.recipe.built:
@@ -74,6 +73,8 @@ def list_kernels() -> None:
             except InputError:  # `kernel show` has the details
                 life = "no source"
         echo(f"{name:28} {life:10} {kernel.recipe.description}")
+
+    show_each("kernels", show)
 
 
 @app.command("show")

@@ -35,6 +35,7 @@ from numalab.cli.options import (
     fail_with,
     inventory,
     learn_options,
+    show_each,
     show_error,
 )
 from numalab.cli.progress import Progress
@@ -167,11 +168,12 @@ def _failed_early(other: Future[Any], rest: str, one: Future[Any]) -> None:
 def image_list() -> None:
     """List the images, and whether each is built."""
     from numalab.host import image
-    from numalab.model import catalog
 
-    for name in catalog.names("images"):
+    def show(name: str) -> None:
         built = image.existing(name, limit(MINUTE))
         echo(f"{name:12} {built.id if built else 'not built':16}  {image.recipe(name).description}")
+
+    show_each("images", show)
 
 
 @app.command("topologies")
@@ -179,9 +181,11 @@ def topology_list() -> None:
     """List the topologies."""
     from numalab.model import catalog
 
-    for name in catalog.names("topologies"):
+    def show(name: str) -> None:
         shape = catalog.topology(name)
         echo(f"{name:12} {shape.vcpus:3} vCPUs {shape.memory >> 20:6}M  {shape.description}")
+
+    show_each("topologies", show)
 
 
 @app.command("inventory")

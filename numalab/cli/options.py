@@ -94,6 +94,18 @@ SizeOption = Annotated[
         help="quick: small enough for emulation on two cores; full: the seeds' own",
     ),
 ]
+STORED_RUNS = typer.Argument(
+    metavar="RUN…|EXPERIMENT|CASE", help="runs, or an experiment, or a case: its newest experiment"
+)
+StoredRuns = Annotated[list[str], STORED_RUNS]
+StoredSizeOption = Annotated[
+    str | None,
+    typer.Option("--size", metavar="quick|full", help="of a case: its newest experiment of that size"),
+]
+StoredTopologyOption = Annotated[
+    str | None,
+    typer.Option("--topology", "-t", metavar="T", help="of a case: its newest experiment on that topology"),
+]
 MemoryOption = Annotated[
     str | None, typer.Option("--memory", metavar="SIZE", help="scale to this total, keeping the shape")
 ]
@@ -214,6 +226,19 @@ def show_error(error: BaseException) -> None:
     echo(as_called(f"lab.py: error: {error_line(error, _options)}"), err=True)
     for line in getattr(error, "evidence", "").splitlines():
         echo(f"    {line}", err=True)
+
+
+def show_each(folder: str, show: Callable[[str], None]) -> None:
+    """Show what each file of a folder holds, by name; then, as errors, the files that cannot be read."""
+    from numalab.model import catalog
+
+    unread: list[BaseException] = []
+    for name in catalog.names(folder):
+        try:
+            show(name)
+        except InputError as error:
+            unread.append(error)
+    fail_with(unread)
 
 
 def fail_with(errors: Sequence[BaseException]) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from numalab.cli.options import STORED_RUNS, StoredSizeOption, StoredTopologyOption
 from numalab.cli.terminal import echo
 from numalab.core.errors import InputError
 from numalab.core.log import note
@@ -39,12 +40,7 @@ class Format(StrEnum):
 
 
 def compare(
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="RUN…|EXPERIMENT|CASE", help="runs, or an experiment, or a case: its newest experiment"
-        ),
-    ] = None,
+    words: Annotated[list[str] | None, STORED_RUNS] = None,
     baseline: Annotated[
         str | None,
         typer.Option("--baseline", metavar="K", help="the kernel of the first column; default: before"),
@@ -61,16 +57,8 @@ def compare(
     force: Annotated[
         bool, typer.Option("--force", help="compare runs that are not comparable, and say so")
     ] = False,
-    size: Annotated[
-        str | None,
-        typer.Option("--size", metavar="quick|full", help="of a case: its newest experiment of that size"),
-    ] = None,
-    topology: Annotated[
-        str | None,
-        typer.Option(
-            "--topology", "-t", metavar="T", help="of a case: its newest experiment on that topology"
-        ),
-    ] = None,
+    size: StoredSizeOption = None,
+    topology: StoredTopologyOption = None,
 ) -> None:
     """Compare runs: times, rates and counters by kernel."""
     from numalab.model.values import jsonable
@@ -218,18 +206,22 @@ def runs(
 
     for folder in add or []:
         echo(f"{run_index.add(folder).id} is here")
-    if not add:
-        for line in listing(
-            run_index.find(case=case, kernel=kernel, since=since, experiment=experiment_name)
-        ):
-            echo(line)
+    if add:
+        return
+    filters = {"case": case, "kernel": kernel, "since": since, "experiment": experiment_name}
+    entries = run_index.find(**filters)
+    if not entries and any(filters.values()):
+        words = " ".join(f"--{name} {text}" for name, text in filters.items() if text)
+        note(f"runs: no stored run matches {words}")
+    for line in listing(entries):
+        echo(line)
 
 
 def listing(entries: Sequence[run_index.Entry]) -> list[str]:
     """A line for each run, with the reason for a broken or damaged one."""
     from numalab.report import text
 
-    rows = [("STARTED", "CASE", "KERNEL", "TOPOLOGY", "SIZE", "ACCEL", "CLOCK", "RUN")]
+    rows = [("STARTED", "CASE", "KERNEL", "TOPOLOGY", "SIZE", "ACCEL", "CLOCK", "EXPERIMENT", "RUN")]
     rows += [
         (
             one.started,
@@ -239,6 +231,7 @@ def listing(entries: Sequence[run_index.Entry]) -> list[str]:
             one.size,
             one.accel,
             one.clock,
+            one.experiment or text.ABSENT,
             one.id,
         )
         for one in entries

@@ -21,6 +21,7 @@ from numalab.analysis.effect import LEAST_BOOTS
 from numalab.core.errors import InputError
 from numalab.core.process import Deadline
 from numalab.guest import launch
+from numalab.guest.settings import KNOBS
 from numalab.host import accelerator, image
 from numalab.kernel import boot as kernel_boot
 from numalab.kernel import build, recipe
@@ -225,8 +226,12 @@ def _like(first: Machine, name: str) -> Machine:
 
 
 def check_plan(plan: Plan) -> None:
-    """InputError when the workload, a metric or a phase of the plan is not there, or a time that decides has
-    no `cost`."""
+    """InputError when the workload, a metric, a phase, a knob or a published table of the plan is not there,
+    or a time that decides has no `cost`."""
+    for knob in sorted(plan.case_size.knobs.keys() - set(KNOBS)):
+        raise InputError(f"case {plan.case_name}: knob {knob} is none of {', '.join(KNOBS)}")
+    for table in plan.case.published:
+        catalog.find("reference", table)
     for expectation in plan.case.expect:
         if not metrics.known(expectation.metric):
             raise InputError(f"case {plan.case_name}: there is no metric {expectation.metric}")

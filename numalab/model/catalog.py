@@ -46,7 +46,7 @@ def find(folder: str, name: str) -> Path:
         try:
             path = paths.find(f"{folder}/{check_name(name)}.yml")
         except ValueError as error:
-            raise InputError(str(error)) from error
+            raise InputError(f"{folder}/: {error}") from error
     if not path.is_file():
         raise InputError(f"no {folder} file {path}: there are {', '.join(names(folder))}")
     return path

@@ -14,7 +14,7 @@ import re
 import shutil
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -149,7 +149,10 @@ def moment(text: str, now: datetime | None = None) -> str:
         then = (now or datetime.now(UTC)) - timedelta(**{_AGE[match[2]]: int(match[1])})
         return then.strftime("%Y%m%dT%H%M%S")
     if re.fullmatch(r"\d{4}-?\d{2}-?\d{2}([T ]\d{2}(:?\d{2}){0,2})?", text):
-        return re.sub(r"[-:]", "", text).replace(" ", "T")
+        begin = re.sub(r"[-:]", "", text).replace(" ", "T")
+        with suppress(ValueError):  # no such day or hour
+            datetime.strptime(begin + "20000101T000000"[len(begin) :], "%Y%m%dT%H%M%S")
+            return begin
     raise InputError(
         f"since {text}: write a day (2026-11-21), a moment (20261121T1430, UTC) or an age (90m, 12h, 7d, 2w)",
         field="since",

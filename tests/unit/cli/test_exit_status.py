@@ -155,6 +155,37 @@ def test_a_lab_that_is_not_set_up(tmp_path: Path) -> None:
     assert (status, "half installed" in err) == (2, True)
 
 
+@pytest.mark.parametrize(
+    ("words", "folder", "known"),
+    [
+        (("cases",), "testcases", "threads"),
+        (("topologies",), "topologies", "4socket"),
+        (("kernel", "list"), "kernels", "debian"),
+    ],
+)
+def test_a_list_names_the_files_that_cannot_be_read(
+    words: tuple[str, ...],
+    folder: str,
+    known: str,
+    lab_py: LabPy,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """And shows the others all the same."""
+    monkeypatch.setattr(paths, "ROOT", tmp_path)
+    (tmp_path / folder).mkdir()
+    (tmp_path / folder / f"{known}.yml").write_text(
+        (paths.PACKAGE.parent / folder / f"{known}.yml").read_text()
+    )
+    (tmp_path / folder / "bad.yml").write_text("description: [")
+    (tmp_path / folder / "Bad name.yml").write_text("")
+    status, out, err = lab_py(*words)
+    assert status == 2
+    assert known in out
+    assert f"{folder}/bad.yml:1: not YAML" in err
+    assert f"{folder}/: 'Bad name' is not a name" in err
+
+
 @pytest.mark.parametrize("words", [("down", "nosuch"), ("verdict", "nosuch"), ("--nonsense",)])
 def test_an_error_that_cannot_be_printed(words: tuple[str, ...]) -> None:
     """Standard error on a full disk: a status of 1 would mean "does not hold"."""

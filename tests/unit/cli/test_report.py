@@ -162,6 +162,15 @@ def test_mixed_accelerators_are_refused_or_forced(six: list[Run], capsys: pytest
     ]
 
 
+@pytest.mark.parametrize("command", [("verdict",), ("report", "--html", "pages")])
+def test_verdict_and_report_choose_an_experiment_as_compare_does(
+    command: tuple[str, ...], six: list[Run], capsys: pytest.CaptureFixture[str]
+) -> None:
+    wanted = "there is no run of case xfsrepair, size full, topology fake4"
+    message = bad(capsys, *command, "xfsrepair", "--size", "full", "-t", "fake4")
+    assert message.startswith(f"{wanted}: lab.py run xfsrepair")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -219,8 +228,18 @@ def test_runs(six: list[Run], capsys: pytest.CaptureFixture[str]) -> None:
     (state.folder("runs") / six[0].id / "run.json").write_text("{")
     lines = good(capsys, "runs").splitlines()
     assert len(lines) == 1 + 5 + 1 + 1
-    assert lines[0].split() == ["STARTED", "CASE", "KERNEL", "TOPOLOGY", "SIZE", "ACCEL", "CLOCK", "RUN"]
-    words = "20261121T120001", "xfsrepair", AFTER, "4socket", "quick", "tcg", "host", six[1].id
+    assert lines[0].split() == [
+        "STARTED",
+        "CASE",
+        "KERNEL",
+        "TOPOLOGY",
+        "SIZE",
+        "ACCEL",
+        "CLOCK",
+        "EXPERIMENT",
+        "RUN",
+    ]
+    words = "20261121T120001", "xfsrepair", AFTER, "4socket", "quick", "tcg", "host", "e1", six[1].id
     assert tuple(lines[1].split()) == words
     assert lines[6].split()[1:3] == ["(xfsrepair)", "debian"]
     assert lines[6].endswith("BROKE: phase p: exit status 1")
@@ -235,13 +254,18 @@ def test_runs(six: list[Run], capsys: pytest.CaptureFixture[str]) -> None:
         (["--since", "2026-11-21"], 6),
         (["--since", "20261121T120004"], 2),
         (["--experiment", "e1", "--kernel", BEFORE], 3),
-        (["--case", "nothing"], 0),
     ],
 )
 def test_runs_are_chosen(
     words: list[str], count: int, six: list[Run], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert len(good(capsys, "runs", *words).splitlines()) == 1 + count
+
+
+def test_runs_of_which_there_are_none(six: list[Run], capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = lab(capsys, "runs", "--case", "nothing", "--kernel", AFTER)
+    assert (status, len(out.splitlines())) == (0, 1)
+    assert f"runs: no stored run matches --case nothing --kernel {AFTER}" in err
 
 
 def test_runs_from_another_machine(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -606,6 +606,8 @@ def test_what_was_chosen_is_checked(case: Path, words: dict[str, Any], message: 
         ("mib: 64", "mib: 0", "remote: quick parameter mib: .*greater than or equal to 1"),
         ("mib: 64", "megs: 64", "remote: quick parameter megs: .*not permitted"),
         ("topology: 4socket", "topology: 7socket", "no topologies file"),
+        ("workload: remote", "workload: remote\npublished: [nosuch]", r"no reference file .*nosuch\.yml"),
+        ("scan_delay_ms", "scan_delay", "case mine: knob scan_delay is none of scan_delay_ms, "),
         ('after: "6.1"', 'after: "2.4"', r"no kernels file .*2\.4\.yml"),
     ],
 )

@@ -278,7 +278,18 @@ def test_moment(text: str, stamp: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["yesterday", "7", "7y", "2026", "-1d", "99999d", "2026-11-21; DROP TABLE runs"]
+    "text",
+    [
+        "yesterday",
+        "7",
+        "7y",
+        "2026",
+        "-1d",
+        "99999d",
+        "2026-13-01",
+        "20261121T2530",
+        "2026-11-21; DROP TABLE runs",
+    ],
 )
 def test_no_moment(text: str) -> None:
     with pytest.raises(InputError, match=r"^since .*: write a day"):
