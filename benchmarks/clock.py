@@ -7,7 +7,7 @@ busy host.
 
     .venv/bin/python benchmarks/clock.py --stored EXPERIMENT…
     .venv/bin/python benchmarks/clock.py --executed EXPERIMENT…
-    .venv/bin/python benchmarks/clock.py --halves EXPERIMENT…
+    .venv/bin/python benchmarks/clock.py --quarters [--metric NAME] EXPERIMENT…
     .venv/bin/python benchmarks/clock.py --kept [CASE…]
 
 Runs the case once for each clock and load, or takes stored experiments, and prints for each kernel and each
@@ -27,18 +27,19 @@ that a boot took on the host too. No record says which shift a run had, so these
 part of each measured phase's time on the guest's clock in which it executed: instructions × 8 ns / elapsed.
 In the rest all of its CPUs were idle, and its clock followed the host's.
 
---halves shows, for stored experiments, how far each half of the measured phases scatters, in percent of the
-mean, and how the halves go together, in the counts of /proc/vmstat that decide, which is sampled every two
-seconds. CORRELATION is that of the two halves over the boots of a kernel, with its 95 % interval (Fisher
-1921). Above 0: a boot that counts more in its first half goes on to do so, since something of the boot makes
-it (where its threads or its memory are). About 0: chance within the phase, of which a longer phase would have
-less. Below 0: what one half has, the other lacks, as where an event that happens once falls in one of them.
+--quarters shows, for stored experiments, how the quarters of the measured phases go together, in the counts
+of /proc/vmstat that decide (or with --metric NAME in that), which are sampled every two seconds. NEIGHBOURS
+is the mean correlation of a quarter with the next, over the boots of a kernel; FIRST AND LAST that of the
+first with the fourth, with its 95 % interval (Fisher 1921). Where something of the boot makes the scatter
+(where its memory is, an address), a boot that counts more in its first quarter does so in its last one too.
+Where only neighbours go together, it is chance within the phase that lasts for some seconds; where nothing
+does, chance that does not even last. Of either a longer phase would have less.
 
 --kept boots nothing: it takes the boots in benchmarks/boots.json (benchmarks/rates.py), for each case and
-clock all experiments that were judged by the metrics of the newest one. Boots are compared within their
-experiment, and these scatters are pooled. HOST is then the range of the experiments' medians, of those that
-recorded it.
---busy PERCENT shows those apart during which others took that share of the host, or more.
+clock all experiments that were judged by the metrics of the newest one, and shows side by side those on the
+virtual clock and on the host's, by the share of the host's CPU time that others took (of each boot in its
+busiest phase; the median of an experiment's boots). A cell is mean, scatter and (boots); boots are compared
+within their experiment, and these scatters are pooled. LEAST FACTOR is that of all on the virtual clock.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -66,7 +67,7 @@ from numalab.analysis.error_rates import Experiment, Judged  # noqa: E402
 from numalab.analysis.metrics import Kind  # noqa: E402
 from numalab.core import state  # noqa: E402
 from numalab.core.errors import LabError  # noqa: E402
-from numalab.model.case import Arm  # noqa: E402
+from numalab.model.case import Arm, Expectation  # noqa: E402
 from numalab.model.run import PhaseResult, Run  # noqa: E402
 from numalab.model.values import Clock  # noqa: E402
 from numalab.report.text import aligned, short  # noqa: E402
@@ -86,23 +87,30 @@ HEAD: tuple[str, ...] = (
     "SAME SEED",
     "LEAST FACTOR",
 )
-KEPT: tuple[str, ...] = tuple("EXPERIMENTS" if name == "SAME SEED" else name for name in HEAD)
+BANDS: Mapping[Clock, tuple[tuple[str, float], ...]] = {
+    Clock.VIRTUAL: (("VIRTUAL, <20%", 0.2), ("20 TO 55%", 0.55), (">55%", math.inf)),
+    Clock.HOST: (("HOST'S, <20%", 0.2), (">20%", math.inf)),
+}
+"""Columns of KEPT: each with the share of the host that others took less than. On two CPUs a guest of a case
+that is alone takes less than 20 % from itself; two at a time take half from each other, and with another
+load beside them more than 55 %."""
+KEPT: tuple[str, ...] = (
+    *("CASE", "ARM", "METRIC", "PHASE"),
+    *(name for bands in BANDS.values() for name, _ in bands),
+    "LEAST FACTOR",
+)
+SLOW_DISKS, SLOW_DISKS_SINCE = "writeback-", "20261127"
+"""Cases whose disks keep their speed by the guest's clock, and since when: before, the host's clock made it,
+and boots on the virtual clock had faster disks the busier the host was."""
 SHIFTED: tuple[str, ...] = tuple(
     {"CLOCK": "SHIFT", "SAME SEED": "SECONDS A BOOT"}.get(name, name) for name in HEAD
 )
 EXECUTED = ("CASE", "PHASE", "ARM", "BOOTS", "EXECUTED")
-HALVES = (
-    "CASE",
-    "CLOCK",
-    "METRIC",
-    "PHASE",
-    "ARM",
-    "BOOTS",
-    "SCATTER",
-    "FIRST HALF",
-    "SECOND HALF",
-    "CORRELATION",
+QUARTERS = (
+    *("CASE", "CLOCK", "METRIC", "PHASE", "ARM", "BOOTS", "SCATTER"),
+    *("NEIGHBOURS", "FIRST AND LAST"),
 )
+PARTS = 4
 LIMIT = 1 - 1e-9
 """What a correlation of 1 counts as, which has no interval."""
 INSTRUCTION_SECONDS = 8e-9
@@ -193,7 +201,7 @@ def rows(runs: Sequence[Run], again: Sequence[Run]) -> list[tuple[str, ...]]:
 
 
 def _row(first: tuple[str, ...], arm: Arm, spread: Spread, boots: int, last_but_one: str) -> tuple[str, ...]:
-    """A row of HEAD or KEPT."""
+    """A row of HEAD."""
     return (
         *first,
         spread.metric,
@@ -207,35 +215,67 @@ def _row(first: tuple[str, ...], arm: Arm, spread: Spread, boots: int, last_but_
     )
 
 
-def kept(experiments: Sequence[Experiment], busy: float | None = None) -> list[tuple[str, ...]]:
-    """A row for each case, clock, deciding expectation and kernel of experiments in benchmarks/boots.json.
+def kept(experiments: Sequence[Experiment]) -> list[tuple[str, ...]]:
+    """A row of KEPT for each case, kernel and deciding expectation of experiments in benchmarks/boots.json.
 
-    With `busy`, in percent: for those during which others took less of the host, and for the rest; those that
-    did not record it are left out. How many boots a case has by default, and how large a change it asks for,
-    make no difference here."""
+    How many boots a case has by default, and how large a change it asks for, make no difference here."""
     newest: dict[tuple[str, Clock], Judged] = {}
-    groups: dict[tuple[str, Clock, bool], list[Experiment]] = {}
-    for one in sorted(experiments, key=lambda one: one.name, reverse=True):
-        if busy is not None and one.others is None:
+    cells: dict[tuple[str, Arm, Expectation], dict[tuple[Clock, int], list[list[float]]]] = {}
+    latest_first = sorted(experiments, key=lambda one: one.name, reverse=True)
+    for one in sorted(latest_first, key=lambda one: one.clock is not Clock.VIRTUAL):
+        if one.others is None or _other_disks(one):
             continue
         if not {one.judged.before, one.judged.after} & one.kernels.keys():
             continue  # the case with kernels of another series
-        case = one.judged.case_name, one.clock
+        name = one.judged.case_name
         expect = tuple(expected.model_copy(update={"by": 1.0}) for expected in one.judged.expect)
         judged = one.judged.model_copy(update={"boots": 0, "expect": expect})
-        if judged == newest.setdefault(case, judged):
-            loaded = busy is not None and rates.busier(one, busy)
-            groups.setdefault((*case, loaded), []).append(one)
+        if judged != newest.setdefault((name, one.clock), judged):
+            continue
+        band = next(i for i, (_, most) in enumerate(BANDS[one.clock]) if one.others < most)
+        for arm, kernel in zip(Arm, (judged.before, judged.after), strict=True):
+            for i, expected in enumerate(expect):
+                side = [
+                    value for boot in one.kernels.get(kernel, ()) if (value := boot.values[i]) is not None
+                ]
+                if side:
+                    row = cells.setdefault((name, arm, expected), {})
+                    row.setdefault((one.clock, band), []).append(side)
+    order = list(Arm)
     return [
-        row
-        for (name, clock, _), group in sorted(groups.items())
-        for arm in Arm
-        for row in _pooled(group, arm, (name, clock.value, _host(group)))
+        _side_by_side(*key, cells[key])
+        for key in sorted(cells, key=lambda key: (key[0], order.index(key[1])))
     ]
 
 
-def _host(group: Sequence[Experiment]) -> str:
-    return _range([one.others for one in group if one.others is not None])
+def _other_disks(one: Experiment) -> bool:
+    return (
+        one.clock is Clock.VIRTUAL
+        and one.judged.case_name.startswith(SLOW_DISKS)
+        and one.name < SLOW_DISKS_SINCE
+    )
+
+
+def _side_by_side(
+    name: str, arm: Arm, expected: Expectation, cells: Mapping[tuple[Clock, int], list[list[float]]]
+) -> tuple[str, ...]:
+    """A row of KEPT."""
+
+    def cell(clock: Clock, band: int) -> str:
+        sides = cells.get((clock, band), [])
+        spread = calibration.spread(sides, expected) if sides else None
+        return f"{short(spread.mean)} {spread.sd:.1%} ({sum(map(len, sides))})" if spread else "-"
+
+    virtual = [side for (clock, _), sides in cells.items() if clock is Clock.VIRTUAL for side in sides]
+    pooled = calibration.spread(virtual, expected) if virtual else None
+    return (
+        name,
+        arm.value,
+        expected.metric,
+        expected.phase,
+        *(cell(clock, band) for clock, bands in BANDS.items() for band in range(len(bands))),
+        f"{pooled.limit(effect.LEAST_BOOTS):.3g}" if pooled else "-",
+    )
 
 
 def _range(shares: Sequence[float]) -> str:
@@ -244,20 +284,6 @@ def _range(shares: Sequence[float]) -> str:
         return "-"
     least, most = f"{min(shares):.0%}", f"{max(shares):.0%}"
     return least if least == most else f"{least} to {most}"
-
-
-def _pooled(group: Sequence[Experiment], arm: Arm, first: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """The rows of one kernel, each of which begins with `first`."""
-    judged = group[0].judged
-    kernel = judged.before if arm is Arm.BEFORE else judged.after
-    for i, expected in enumerate(judged.expect):
-        sides = [
-            [value for boot in one.kernels.get(kernel, ()) if (value := boot.values[i]) is not None]
-            for one in group
-        ]
-        sides = [side for side in sides if side]
-        if spread := calibration.spread(sides, expected):
-            yield _row(first, arm, spread, sum(map(len, sides)), str(len(sides)))
 
 
 def stored(experiment: str) -> list[Run]:
@@ -280,73 +306,77 @@ def executed(experiment: str) -> list[tuple[str, ...]]:
     return [(*key, str(len(side)), _range(side)) for key, side in shares.items()]
 
 
-def halves(experiments: Sequence[str]) -> list[tuple[str, ...]]:
-    """A row for each deciding count of /proc/vmstat and kernel of stored experiments. Boots are compared
-    within their experiment."""
-    sides: dict[tuple[str, ...], list[list[tuple[float, float]]]] = {}
+def quarters(experiments: Sequence[str], metric: str | None = None) -> list[tuple[str, ...]]:
+    """A row of QUARTERS for each deciding metric, or for `metric`, and each kernel of stored experiments, as
+    far as the samples of /proc/vmstat have it. Boots are compared within their experiment."""
+    sides: dict[tuple[str, ...], list[list[tuple[float, ...]]]] = {}
     for experiment in experiments:
         read = [(folder, record.read(folder)) for folder in index.choose([experiment])]
-        runs = [(run, half(folder, run)) for folder, run in read if not run.error]
-        for metric, phase in sorted(deciding([run for run, _ in runs])):
-            if metrics.kind(metric) is not Kind.COUNT:
-                continue  # halves of a ratio do not add up to it, and no time of half a phase is recorded
+        runs = [(run, (run, *quarter(folder, run))) for folder, run in read if not run.error]
+        judged = sorted(deciding([run for run, _ in runs]))
+        for name, phase in sorted({(metric, phase) for _, phase in judged} if metric else judged):
+            if metrics.kind(name) is Kind.TIME:
+                continue  # no time of a part of a phase is recorded
             for arm in Arm:
-                both = [
-                    (metrics.value(first, metric, phase), metrics.value(second, metric, phase))
-                    for run, (first, second) in runs
+                lines = [
+                    [metrics.value(part, name, phase) for part in parts]
+                    for run, parts in runs
                     if run.place and run.place.arm is arm
                 ]
-                side = [(first, second) for first, second in both if first is not None and second is not None]
+                side = [tuple(value for value in line if value is not None) for line in lines]
+                side = [line for line in side if len(line) == 1 + PARTS]
                 spec, place = runs[0][0].guest.spec, runs[0][0].place
                 if len(side) >= effect.LEAST_BOOTS and place:
-                    key = place.case_name, spec.clock.value, metric, phase, arm.value
+                    key = place.case_name, spec.clock.value, name, phase, arm.value
                     sides.setdefault(key, []).append(side)
-    return [(*key, *_halves(groups)) for key, groups in sides.items()]
+    return [(*key, *_quarters(groups)) for key, groups in sides.items()]
 
 
-def half(folder: Path, run: Run) -> tuple[Run, Run]:
-    """The run with the sampled counters of the first half of each phase, and with those of the second."""
-    parts: tuple[list[PhaseResult], list[PhaseResult]] = [], []
+def quarter(folder: Path, run: Run) -> list[Run]:
+    """The run with the sampled counters of each quarter of its phases."""
+    parts: tuple[list[PhaseResult], ...] = tuple([] for _ in range(PARTS))
     for number, result in enumerate(run.phases):
         place = record.phase_folder(folder, number, result.phase.name)
         before = counters.parse((place / "before" / "vmstat").read_text())
         taken = [
             one for one in record.samples(folder, number, result.phase.name) if one["t"] < result.elapsed
         ]
-        first, second = {}, {}
+        counted: tuple[dict[str, int], ...] = tuple({} for _ in range(PARTS))
         for name, count in result.counters["vmstat"].items():
             line = [(one["t"], one["vmstat"][name] - before[name]) for one in taken if name in one["vmstat"]]
             if line:
                 line = [(0.0, 0.0), *line, (result.elapsed, count)]
-                first[name] = round(samples.between(line, result.elapsed / 2))
-                second[name] = count - first[name]
-        for part, counted in zip(parts, (first, second), strict=True):
-            part.append(result.model_copy(update={"counters": {"vmstat": counted}, "output": {}}))
-    first_run, second_run = (run.model_copy(update={"phases": tuple(part)}) for part in parts)
-    return first_run, second_run
+                ends = [round(samples.between(line, result.elapsed * i / PARTS)) for i in range(PARTS + 1)]
+                for part, begin, end in zip(counted, ends, ends[1:], strict=False):
+                    part[name] = end - begin
+        for results, part in zip(parts, counted, strict=True):
+            results.append(result.model_copy(update={"counters": {"vmstat": part}, "output": {}}))
+    return [run.model_copy(update={"phases": tuple(results)}) for results in parts]
 
 
-def _halves(groups: Sequence[Sequence[tuple[float, float]]]) -> tuple[str, ...]:
-    """Boots, scatter of the whole and of its halves in percent of the mean, and the halves' correlation."""
-    # For each experiment: the boots' first halves, second halves and sums.
-    lines = [[*zip(*((one, two, one + two) for one, two in group), strict=True)] for group in groups]
+def _quarters(groups: Sequence[Sequence[tuple[float, ...]]]) -> tuple[str, ...]:
+    """Boots, scatter of the whole in percent of the mean, and the correlations of quarters."""
+    # For each experiment: the boots' wholes, first quarters, second, …
+    lines = [[*zip(*group, strict=True)] for group in groups]
     boots = sum(map(len, groups))
+    mean = sum(sum(line[0]) for line in lines) / boots
 
     def product(i: int, j: int) -> float:
         """Sum of products of deviations from the mean of the experiment."""
         return sum(statistics.covariance(line[i], line[j]) * (len(line[i]) - 1) for line in lines)
 
-    def scatter(i: int) -> str:
-        mean = sum(sum(line[i]) for line in lines) / boots
-        return f"{math.sqrt(product(i, i) / (boots - len(lines))) / mean:.1%}" if mean else "-"
+    def correlation(i: int, j: int) -> float | None:
+        spread = math.sqrt(product(i, i) * product(j, j))
+        return max(-LIMIT, min(LIMIT, product(i, j) / spread)) if spread else None
 
-    spread, free = math.sqrt(product(0, 0) * product(1, 1)), boots - len(lines) - 2
-    correlation = "-"
-    if spread and free > 0:
-        seen = max(-LIMIT, min(LIMIT, product(0, 1) / spread))
+    scatter = f"{math.sqrt(product(0, 0) / (boots - len(lines))) / mean:.1%}" if mean else "-"
+    known = [seen for i in range(1, PARTS) if (seen := correlation(i, i + 1)) is not None]
+    neighbours = f"{statistics.fmean(known):+.2f}" if known else "-"
+    seen, free, apart = correlation(1, PARTS), boots - len(lines) - 2, "-"
+    if seen is not None and free > 0:
         low, high = (math.tanh(math.atanh(seen) + side * 1.96 / math.sqrt(free)) for side in (-1, 1))
-        correlation = f"{seen:+.2f} ({low:+.2f} to {high:+.2f})"
-    return (str(boots), scatter(2), scatter(0), scatter(1), correlation)
+        apart = f"{seen:+.2f} ({low:+.2f} to {high:+.2f})"
+    return str(boots), scatter, neighbours, apart
 
 
 def shifts(case: str, boots: int, words: Sequence[str], values: Sequence[int]) -> Iterator[list[Run]]:
@@ -399,16 +429,14 @@ def _main() -> None:
     shown.add_argument(
         "--kept", action="store_true", help="the boots in benchmarks/boots.json; nothing is run"
     )
-    parser.add_argument(
-        "--busy", type=float, help="with --kept: those on a busier host apart", metavar="PERCENT"
-    )
     shown.add_argument("--stored", action="store_true", help="these stored experiments; nothing is run")
     shown.add_argument(
         "--executed", action="store_true", help="the time in which these stored experiments executed"
     )
     shown.add_argument(
-        "--halves", action="store_true", help="the halves of phases of these stored experiments"
+        "--quarters", action="store_true", help="the quarters of phases of these stored experiments"
     )
+    parser.add_argument("--metric", help="with --quarters: this one, deciding or not", metavar="NAME")
     parser.add_argument("--boots", type=int, default=8, help="boots of each kernel, 3 or more (8)")
     parser.add_argument("--clock", choices=[clock.value for clock in Clock], help="this clock alone")
     parser.add_argument("--load", choices=LOADS, help="this load alone")
@@ -428,11 +456,11 @@ def _main() -> None:
             if (not options.case or one.judged.case_name in options.case)
             and options.clock in (None, one.clock.value)
         ]
-        print("\n".join(aligned([KEPT, *kept(wanted, options.busy)], left=6)))
+        print("\n".join(aligned([KEPT, *kept(wanted)], left=4)))
         return
-    if options.stored or options.executed or options.halves:
+    if options.stored or options.executed or options.quarters:
         if not options.case:
-            parser.error("--stored, --executed and --halves: name stored experiments (lab.py runs)")
+            parser.error("--stored, --executed and --quarters: name stored experiments (lab.py runs)")
         if options.stored:
             head, left = HEAD, 6
             table = [row for name in options.case for row in rows(stored(name), [])]
@@ -440,8 +468,8 @@ def _main() -> None:
             head, left = EXECUTED, 3
             table = [row for name in options.case for row in executed(name)]
         else:
-            head, left = HALVES, 5
-            table = halves(options.case)
+            head, left = QUARTERS, 5
+            table = quarters(options.case, options.metric)
         if not table:
             lacks = (
                 "instructions that were counted: lab.py run CASE --profile 1"
@@ -452,7 +480,7 @@ def _main() -> None:
         print("\n".join(aligned([head, *table], left=left)))
         return
     if len(options.case) != 1:
-        parser.error("one case at a time, or --stored, --executed, --halves or --kept")
+        parser.error("one case at a time, or --stored, --executed, --quarters or --kept")
     if options.boots < effect.LEAST_BOOTS:
         parser.error(f"--boots {options.boots}: {effect.LEAST_BOOTS} or more show scatter")
     (case,) = options.case

@@ -6,9 +6,9 @@ Each testcases/NAME.yml is a test on its first machine, or on each --lab-topolog
 (what breaks there is an error) and is judged in its call: passed, failed, or `cannot tell`, which is neither.
 Fixtures: `lab` (makes guests), `guest` (a fresh verified guest, ended with the test), `run` (a workload in
 it, measured and recorded), `deadline` (the test's own). With --lab-pool all cases are one night on the pool,
-and each test waits for its own experiment. Marks: `topology(NAME, memory=, vcpus=)`,
-`minutes(N)`, `kernel(NAME)`. host, guest and measure are imported when a guest is first used, so that tests
-without guests need no libvirt.
+and each test waits for its own experiment. Marks: `topology(NAME, memory=, vcpus=)`, `minutes(N)`,
+`kernel(NAME)`, `ready` (the guest begins from a saved state). host, guest and measure are imported when a
+guest is first used, so that tests without guests need no libvirt.
 """
 
 from __future__ import annotations
@@ -182,6 +182,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "topology(name, memory=SIZE, vcpus=N): the guest's machine; scaled where given",
         "minutes(n): what the test may take, boot and all; its deadline",
         "kernel(name): the guest's kernel",
+        "ready: the guest begins from a saved state, made on first use: the test needs no fresh boot",
         "rates: of the lab itself; runs with --rates only",
     ):
         config.addinivalue_line("markers", line)
@@ -482,10 +483,13 @@ class Lab:
         kernel: str | None = None,
         append: str = "",
         measured: bool = False,
+        ready: bool = False,
     ) -> Iterator[Guest]:
-        """A fresh, verified guest; ended with the block. `measured`: a workload's counters will be judged."""
+        """A verified guest, ended with the block. It boots, or begins from its `ready` state, on the host's
+        clock. `measured`: a workload's counters will be judged."""
         from numalab.guest import guest as guests
         from numalab.guest import launch
+        from numalab.guest import ready as ready_states
         from numalab.guest.settings import UP_SECONDS
         from numalab.kernel import recipe
 
@@ -495,10 +499,11 @@ class Lab:
             shape=topology,
             kernel=recipe.load(kernel or self.config.getoption("--kernel")),
             accel=self.config.getoption("--accel"),
-            clock=_clock(self.config, measured=measured),
+            clock=_clock(self.config, measured=measured and not ready),
             append=append,
         )
-        guest = launch.up(request, self.host, deadline.within(UP_SECONDS))
+        begin = ready_states.up if ready else launch.up
+        guest = begin(request, self.host, deadline.within(UP_SECONDS))
         with guests.ending(guest):
             yield guest
 
@@ -535,7 +540,8 @@ def deadline(request: pytest.FixtureRequest) -> Deadline:
 
 @pytest.fixture
 def guest(request: pytest.FixtureRequest, lab: Lab, deadline: Deadline) -> Iterator[Guest]:
-    """A fresh guest of the test's topology. Skips the test, with the reason, when the host cannot hold it."""
+    """A guest of the test's topology, freshly booted unless the test is marked `ready`. Skips the test, with
+    the reason, when the host cannot hold it."""
     from numalab.guest.start import admit
     from numalab.model import catalog, topology
 
@@ -553,11 +559,15 @@ def guest(request: pytest.FixtureRequest, lab: Lab, deadline: Deadline) -> Itera
     except NoRoom as error:
         pytest.skip(f"{mark.args[0]} ({shape.memory / GIB:.1f} GiB) does not fit this host: {error}")
     kernel = request.node.get_closest_marker("kernel")
-    measured = "run" in request.fixturenames
     with lab.up(
-        shape, mark.args[0], deadline, kernel=kernel.args[0] if kernel else None, measured=measured
-    ) as fresh:
-        yield fresh
+        shape,
+        mark.args[0],
+        deadline,
+        kernel=kernel.args[0] if kernel else None,
+        measured="run" in request.fixturenames,
+        ready=request.node.get_closest_marker("ready") is not None,
+    ) as up:
+        yield up
 
 
 @pytest.fixture

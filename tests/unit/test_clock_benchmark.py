@@ -6,8 +6,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from numalab.core.errors import InputError
 from numalab.host import domain
 from numalab.model.case import Arm
 from numalab.model.run import Run
+from numalab.model.values import Clock
 from numalab.runs import index, record
 from tests.unit.analysis.test_error_rates import AFTER, BEFORE, boots, named
 from tests.unit.makers import on_virtual_clock, running
@@ -77,40 +80,56 @@ def test_the_time_in_which_a_guest_executed(monkeypatch: pytest.MonkeyPatch, tmp
     assert row == ("xfsrepair", row[1], "before", "2", f"{8 / elapsed:.0%} to {12 / elapsed:.0%}")
 
 
-def test_the_halves_of_a_phase(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Samples surround the middle of a phase of 40 s; what no sample has, and a broken boot, have no row."""
+def test_the_quarters_of_a_phase(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Samples surround the borders in a phase of 40 s; what no sample has, and a broken boot, have no row."""
     folders = {}
-    counts = [(100, 100), (110, 130), (120, 100), (0, 0)]
-    side = [run for run in boots("a", (BEFORE, AFTER), 3) if run.place and run.place.arm is Arm.BEFORE]
+    counts = [(10, 20, 30, 40), (20, 20, 40, 40), (30, 20, 50, 40), (40, 20, 60, 40), (0, 0, 0, 0)]
+    side = [run for run in boots("a", (BEFORE, AFTER), 4) if run.place and run.place.arm is Arm.BEFORE]
     side.append(side[0].model_copy(update={"id": "broken"}))
-    for run, (first, second) in zip(side, counts, strict=True):
+    for run, parts in zip(side, counts, strict=True):
         results = []
+        sums = list(accumulate(parts))
         for number, result in enumerate(run.phases):
             place = record.phase_folder(tmp_path / run.id, number, result.phase.name)
             (place / "before").mkdir(parents=True)
             (place / "before" / "vmstat").write_text("numa_pte_updates 7\nnuma_hint_faults 7\n")
             lines = [
                 {"t": t, "vmstat": {"numa_pte_updates": 7 + count}}
-                for t, count in ((19, first - 1), (21, first + 1), (41, 9e9))
+                for border, whole in zip((10, 20, 30), sums, strict=False)
+                for t, count in ((border - 1, whole - 1), (border + 1, whole + 1))
             ]
+            lines.append({"t": 41, "vmstat": {"numa_pte_updates": 9e9}})
             (place / "samples.jsonl").write_text("\n".join(map(json.dumps, lines)))
-            whole = {"vmstat": {"numa_pte_updates": first + second, "numa_hint_faults": 5}}
+            whole = {"vmstat": {"numa_pte_updates": sums[-1], "numa_hint_faults": 5}}
             results.append(result.model_copy(update={"elapsed": 40.0, "counters": whole}))
-        error = "x" if not first else ""
+        error = "" if sums[-1] else "x"
         folders[tmp_path / run.id] = run.model_copy(update={"phases": tuple(results), "error": error})
     monkeypatch.setattr(index, "choose", lambda _: list(folders))
     monkeypatch.setattr(record, "read", folders.__getitem__)
-    one, two = clock.half(*next(iter(folders.items())))
-    assert one.measured[0].counters == two.measured[0].counters == {"vmstat": {"numa_pte_updates": 100}}
-    (row,) = clock.halves(["a"])
-    assert len(row) == len(clock.HALVES)
+    quarters = clock.quarter(*next(iter(folders.items())))
+    assert [quarter.measured[0].counters for quarter in quarters] == [
+        {"vmstat": {"numa_pte_updates": count}} for count in counts[0]
+    ]
+    (row,) = clock.quarters(["a"])
+    assert len(row) == len(clock.QUARTERS)
     assert row[:3] == ("xfsrepair", "host", "numa_pte_updates")
-    assert row[4:6] == ("before", "3")
-    # Boots of 200, 240 and 220; the halves' deviations are -10 0 10 and -10 20 -10.
-    assert row[6:] == ("9.1%", "9.1%", "15.7%", "-"), "three boots tell no correlation"
-    (twice,) = clock.halves(["a", "b"])
-    assert (twice[5], twice[6:9]) == ("6", row[6:9]), "pooled: the same boots twice"
-    assert twice[9] == "+0.00 (-0.88 to +0.88)"  # tanh(1.96 / sqrt(6 - 2 - 2))
+    assert row[4:6] == ("before", "4")
+    # Boots of 100, 120, 140 and 160. Two quarters are the same in each boot: they have no correlation.
+    assert row[6:] == ("19.9%", "-", "-")
+    assert clock.quarters(["a"], "numa_hint_faults") == [], "no sample has it"
+    (named_row,) = clock.quarters(["a"], "numa_pte_updates")
+    assert named_row == row
+
+
+def test_how_quarters_go_together() -> None:
+    rising = [(10.0, 1.0, 1.0, 4.0, 4.0), (14.0, 2.0, 3.0, 3.0, 6.0), (18.0, 3.0, 5.0, 2.0, 8.0)]
+    boots_, scatter, neighbours, apart = clock._quarters([rising])
+    assert (boots_, scatter) == ("3", "28.6%")
+    assert neighbours == "-0.33", "+1, -1 and -1"
+    assert apart == "-", "three boots tell no correlation"
+    *_, apart = clock._quarters([rising, [*rising, (10.0, 3.0, 1.0, 2.0, 4.0)]])
+    low, high = re.fullmatch(r"[+-]\d\.\d\d \((\S+) to (\S+)\)", apart).groups()  # type: ignore[union-attr]
+    assert float(low) < 0 < float(high)
 
 
 def test_kept_boots() -> None:
@@ -126,22 +145,30 @@ def test_kept_boots() -> None:
             )
         }
     )
-    shares = [
-        one.model_copy(update={"others": others}) for one, others in zip(rest, (0.5, 0.75), strict=True)
-    ]
-    before, after = clock.kept([old, *shares])
+    busy, half = (
+        one.model_copy(update={"others": others}) for one, others in zip(rest, (0.75, 0.5), strict=True)
+    )
+    before, after = clock.kept([old, busy, half])
     assert len(before) == len(clock.KEPT)
-    assert before[:6] == ("xfsrepair", "host", "50% to 75%", "numa_pte_updates", "repair-*", "before")
-    assert before[6:10] == ("6", "1.62M", "5.3%", "2"), "the same three values twice"
-    assert after[8] == "0.3%"
-    assert clock.kept(named("a"))[0][2] == "-"
-    apart = clock.kept([*named("d"), *shares], busy=60)
-    assert [(line[2], line[5], line[6]) for line in apart] == [
-        ("50%", "before", "3"),
-        ("50%", "after", "3"),
-        ("75%", "before", "3"),
-        ("75%", "after", "3"),
-    ]
+    assert before[:4] == ("xfsrepair", "before", "numa_pte_updates", "repair-*")
+    assert before[4:] == ("-", "-", "-", "-", "1.62M 5.3% (6)", "-"), "the same three values twice"
+    assert after[8] == "98.2k 0.3% (6)"
+    virtual = half.model_copy(update={"clock": Clock.VIRTUAL})
+    (before, _) = clock.kept([busy, virtual, named("d")[0]])
+    assert before[4:9] == ("-", "1.62M 5.3% (3)", "-", "-", "1.62M 5.3% (3)")
+    assert float(before[9]) > 1.1
+    assert clock.kept(named("a")) == [], "the host's load was not recorded"
+
+
+def test_boots_with_the_disks_of_old_are_left_out() -> None:
+    (one,) = named("a")
+    judged = one.judged.model_copy(update={"case_name": "writeback-node"})
+    old = one.model_copy(
+        update={"judged": judged, "others": 0.1, "clock": Clock.VIRTUAL, "name": "20261126T120000"}
+    )
+    assert clock.kept([old]) == []
+    assert clock.kept([old.model_copy(update={"name": "20261127T120000"})])
+    assert clock.kept([old.model_copy(update={"clock": Clock.HOST})]), "those had their speed by that clock"
 
 
 @pytest.mark.parametrize(
@@ -149,8 +176,8 @@ def test_kept_boots() -> None:
     [
         (["--executed"], 2, "name stored experiments"),
         (["--executed", "a"], "error: a: no instructions that were counted: lab.py run CASE --profile 1", ""),
-        (["--halves", "a"], "error: a: no counts", ""),
-        (["--halves", "--executed", "a"], 2, "not allowed with argument"),
+        (["--quarters", "a"], "error: a: no counts", ""),
+        (["--quarters", "--executed", "a"], 2, "not allowed with argument"),
     ],
 )
 def test_nothing_to_show(

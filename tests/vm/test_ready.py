@@ -10,6 +10,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
+from tests.unit.makers import pytest_argv
 from tests.vm.conftest import Command
 
 SMALL = ("--topology", "uma-2g", "--memory", "512M", "--vcpus", "1", "--kernel", "6.1", "--ready")
@@ -94,3 +95,37 @@ def test_a_damaged_state_is_thrown_away(lab_py: Command) -> None:
     assert "one: boot" in result.stderr
     assert record(lab_py, "one")["ready_state"] == ""
     assert not states(lab_py)
+
+
+MARKED = """
+import pytest
+from numalab.host import ssh
+
+pytestmark = [pytest.mark.topology("uma-2g", memory="512M", vcpus=1), pytest.mark.kernel("6.1")]
+
+@pytest.mark.ready
+@pytest.mark.parametrize("number", [1, 2])
+def test_any_guest(number, guest, deadline):
+    assert guest.record.ready_state
+    name = ssh.succeed(guest, "cat /proc/sys/kernel/hostname", deadline=deadline).strip()
+    assert name == guest.name
+    ssh.succeed(guest, "test ! -e /root/mine && touch /root/mine", deadline=deadline)
+
+def test_a_fresh_boot(guest):
+    assert not guest.record.ready_state
+"""
+
+
+def test_guests_of_a_users_tests(lab_py: Command, tmp_path: Path) -> None:
+    """Those marked `ready` share one state; the disk of one is not the other's."""
+    done = subprocess.run(
+        pytest_argv(tmp_path, MARKED),
+        cwd=tmp_path,
+        env=lab_py.env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "3 passed" in done.stdout, done.stdout
+    assert len(states(lab_py)) == 1
+    assert not lab_py.left()
