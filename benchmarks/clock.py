@@ -105,7 +105,7 @@ and boots on the virtual clock had faster disks the busier the host was."""
 SHIFTED: tuple[str, ...] = tuple(
     {"CLOCK": "SHIFT", "SAME SEED": "SECONDS A BOOT"}.get(name, name) for name in HEAD
 )
-EXECUTED = ("CASE", "PHASE", "ARM", "BOOTS", "EXECUTED")
+EXECUTED = ("CASE", "PHASE", "BOOTS", *(arm.value.upper() for arm in Arm))
 QUARTERS = (
     *("CASE", "CLOCK", "METRIC", "PHASE", "ARM", "BOOTS", "SCATTER"),
     *("NEIGHBOURS", "FIRST AND LAST"),
@@ -292,8 +292,8 @@ def stored(experiment: str) -> list[Run]:
 
 
 def executed(experiment: str) -> list[tuple[str, ...]]:
-    """A row for each measured phase and kernel of a stored experiment whose instructions were counted."""
-    shares: dict[tuple[str, str, str], list[float]] = {}
+    """A row of EXECUTED for each measured phase of a stored experiment whose instructions were counted."""
+    shares: dict[tuple[str, str], dict[Arm, list[float]]] = {}
     for folder in index.choose([experiment]):
         run = record.read(folder)
         for number, result in enumerate(run.phases):
@@ -301,9 +301,12 @@ def executed(experiment: str) -> list[tuple[str, ...]]:
                 # Sleeping CPUs execute nothing; the idle task's own instructions count too.
                 text = (record.phase_folder(folder, number, result.phase.name) / record.PROFILE).read_text()
                 seconds = profile.samples(profile.parse(text)) * INSTRUCTION_SECONDS
-                key = run.place.case_name, result.phase.name, run.place.arm.value
-                shares.setdefault(key, []).append(seconds / result.elapsed)
-    return [(*key, str(len(side)), _range(side)) for key, side in shares.items()]
+                sides = shares.setdefault((run.place.case_name, result.phase.name), {arm: [] for arm in Arm})
+                sides[run.place.arm].append(seconds / result.elapsed)
+    return [
+        (*key, " + ".join(str(len(side)) for side in sides.values()), *map(_range, sides.values()))
+        for key, sides in shares.items()
+    ]
 
 
 def quarters(experiments: Sequence[str], metric: str | None = None) -> list[tuple[str, ...]]:
@@ -465,7 +468,7 @@ def _main() -> None:
             head, left = HEAD, 6
             table = [row for name in options.case for row in rows(stored(name), [])]
         elif options.executed:
-            head, left = EXECUTED, 3
+            head, left = EXECUTED, 2
             table = [row for name in options.case for row in executed(name)]
         else:
             head, left = QUARTERS, 5

@@ -48,7 +48,8 @@ The stages of an `up`, seen from outside by looking every 20 ms:
     first command     `lab.py exec NAME -- true`, a process of its own
 
 A guest from a ready state has neither firmware nor init: from its start on, all is "ssh", with what puts it
-right.
+right. "In a test" it is the fixture `guest` of a test marked `ready`, from the test's set-up to its first
+command, in pytest's own process.
 
 Each value is a median over the rounds, and the sum is theirs. The last row, "kernel, guest's clock", is
 the time stamp of "Run … as init process": what the kernel itself counts, from the start of its clock. It is
@@ -99,6 +100,7 @@ GUESTS: dict[str, tuple[str, ...]] = {
     READY: ("--kernel", KERNEL, "--ready"),
 }
 """The guests of a round, and what `up` is given for each."""
+TEST = f"{READY}, in a test"
 FIRST, DOWN, WHOLE = "to the first command", "down", "round trip"
 VNG = "virtme-ng"
 STAGES = (
@@ -112,6 +114,17 @@ STAGES = (
     "first command",
 )
 GUEST_CLOCK = "kernel, guest's clock"
+A_TEST = f"""
+import pytest
+from numalab.host import ssh
+
+@pytest.mark.topology("{TOPOLOGY}", memory="{GIBS}GiB", vcpus={VCPUS})
+@pytest.mark.kernel("{KERNEL}")
+@pytest.mark.ready
+@pytest.mark.parametrize("number", [1, 2])
+def test_first_command(number, guest, deadline):
+    ssh.succeed(guest, "true", deadline=deadline)
+"""
 INIT = re.compile(rb"^\[ *(\d+\.\d+)\] Run \S+ as init process", re.MULTILINE)
 ENDS = (("start", "libvirt's create"), ("boot", "ssh"), ("restored from a ready state", "ssh"))
 """lab.py's lines that end a stage."""
@@ -241,6 +254,36 @@ def guest(label: str, name: str) -> tuple[Round, Round]:
     first = sum(parts.values())
     seconds = {f"{label}: {FIRST}": first, f"{label}: {DOWN}": down, f"{label}: {WHOLE}": trip}
     return seconds, parts | ({GUEST_CLOCK: stamp} if stamp is not None and label != READY else {})
+
+
+def in_a_test() -> Round:
+    """The seconds that pytest gives for the set-up, call and end of the second test whose guest is from a
+    ready state: with the first one the process has loaded what it needs."""
+    with tempfile.TemporaryDirectory() as place:
+        file = Path(place) / "test_speed.py"
+        file.write_text(A_TEST)
+        words = ["-q", "-p", "no:cacheprovider", "--durations=0", "-vv", f"--rootdir={place}", str(file)]
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", *words],
+            cwd=place,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_SECONDS,
+            check=False,
+        )
+    took = {
+        part: float(text)
+        for text, part in re.findall(r"^([\d.]+)s (setup|call|teardown) .*\[2\]", done.stdout, re.M)
+    }
+    if done.returncode or len(took) < 3:
+        sys.exit(f"a test with a guest from a ready state: exit status {done.returncode}\n{done.stdout}")
+    first = took["setup"] + took["call"]
+    return {
+        f"{TEST}: {FIRST}": first,
+        f"{TEST}: {DOWN}": took["teardown"],
+        f"{TEST}: {WHOLE}": sum(took.values()),
+    }
 
 
 def up(words: Sequence[str | Path], name: str, seen: Round) -> bool:
@@ -419,8 +462,10 @@ def in_rounds(asked: int, vng: str | None) -> tuple[str, list[whole.Table]]:
     for number in range(asked):
         seconds: Round = {}
         rounds.append(seconds)
-        for task in turned([*labels, *([VNG] if vng else [])], number):
-            if vng and task == VNG:
+        for task in turned([*labels, TEST, *([VNG] if vng else [])], number):
+            if task == TEST:
+                took = in_a_test()
+            elif vng and task == VNG:
                 took = {VNG: virtme(vng_words(vng, str(kernel), shape, accel))}
             else:
                 took, parts = guest(task, f"speed-{os.getpid()}")

@@ -77,7 +77,7 @@ def test_the_time_in_which_a_guest_executed(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setattr(record, "read", folders.__getitem__)
     elapsed = next(result.elapsed for result in bare.phases if result.phase.measured)
     (row,) = clock.executed("a")
-    assert row == ("xfsrepair", row[1], "before", "2", f"{8 / elapsed:.0%} to {12 / elapsed:.0%}")
+    assert row == ("xfsrepair", row[1], "2 + 0", f"{8 / elapsed:.0%} to {12 / elapsed:.0%}", "-")
 
 
 def test_the_quarters_of_a_phase(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
