@@ -13,6 +13,7 @@ from numalab.cli.options import MINUTE, show_each
 from numalab.cli.terminal import as_called, echo, limit
 from numalab.core import paths
 from numalab.core.errors import InputError
+from numalab.core.log import note
 
 if TYPE_CHECKING:
     from numalab.host import image
@@ -94,9 +95,12 @@ def show(
     }
     if kernel.era:
         facts["era"] = era.as_data(kernel.era)
-    if kernel.recipe.built and (
-        plan := kernel_build.make_plan(kernel, _image(kernel, image_name), limit(MINUTE), fetch=False)
-    ):
+    plan = (
+        kernel_build.make_plan(kernel, _image(kernel, image_name), limit(MINUTE), fetch=False)
+        if kernel.recipe.built
+        else None
+    )
+    if plan:
         facts |= {
             "source": plan.tree.id,
             "key": plan.key,
@@ -104,6 +108,10 @@ def show(
         }
         built = kernel_build.existing(plan)
         facts["built"] = built.model_dump(mode="json") if built else None
+    elif kernel.recipe.built:
+        note(
+            f"kernel {name}: its source is not here yet, so no key, patches and builds: lab.py kernel build {name}"
+        )
     echo(json.dumps(facts, indent=1))
 
 
