@@ -91,6 +91,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="memory of guests of cases from huge pages of the host: 2M, 1G",
     )
     group.addoption(
+        "--lab-seed",
+        type=_usage(_seed),
+        metavar="N",
+        help="of what differs from boot to boot in cases, as of lab.py run; default: random",
+    )
+    group.addoption(
         "--lab-builds",
         type=_usage(_builds),
         metavar="N",
@@ -161,6 +167,12 @@ def _usage(parse: Callable[[str], Any]) -> Callable[[str], Any]:
             raise argparse.ArgumentTypeError(str(error)) from error
 
     return parsed
+
+
+def _seed(text: str) -> int:
+    if not (text.isdecimal() and int(text) < 2**32):
+        raise ValueError(f"{text!r} is no seed: 0 to {2**32 - 1}")
+    return int(text)
 
 
 def _builds(text: str) -> int:
@@ -281,6 +293,7 @@ class CaseItem(pytest.Item):
             clock=_clock(self.config, measured=True),
             pin=self.config.getoption("--lab-pin"),
             huge_page=self.config.getoption("--lab-huge-pages"),
+            seed=self.config.getoption("--lab-seed"),
             builds=self.config.getoption("--lab-builds"),
             ready=self.config.getoption("--lab-ready"),
             prepared_disks=self.config.getoption("--lab-prepared-disks"),

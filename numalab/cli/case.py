@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import secrets
 import subprocess
 import sys
 import time
@@ -47,6 +48,7 @@ from numalab.cli.options import (
 )
 from numalab.cli.terminal import as_called, cancel, echo, limit, on_signals
 from numalab.core.errors import Cancelled, Exit, InputError, LabError
+from numalab.core.log import tell
 from numalab.guest.settings import UP_SECONDS
 
 if TYPE_CHECKING:
@@ -83,6 +85,15 @@ BuildsOption = Annotated[
         min=1,
         help="build each kernel N times (3 or more), with code and data laid out differently: each build is a"
         " sample; boots take them in turn",
+    ),
+]
+SideBySideOption = Annotated[
+    int | None,
+    typer.Option(
+        "--side-by-side",
+        metavar="N",
+        min=1,
+        help="guests at a time (virtual clock); default: as many as CPUs and memory allow",
     ),
 ]
 BootsOption = Annotated[
@@ -212,15 +223,7 @@ def run(
     accelerator: AccelOption = "auto",
     clock: ClockOption = "auto",
     seed: SeedOption = None,
-    side_by_side: Annotated[
-        int | None,
-        typer.Option(
-            "--side-by-side",
-            metavar="N",
-            min=1,
-            help="guests at a time (virtual clock); default: as many as CPUs and memory allow",
-        ),
-    ] = None,
+    side_by_side: SideBySideOption = None,
     pin: PinOption = "auto",
     huge_pages: HugePagesOption = None,
     ready: ReadyOption = False,
@@ -288,6 +291,8 @@ def matrix(
     builds: BuildsOption = 1,
     accelerator: AccelOption = "auto",
     clock: ClockOption = "auto",
+    seed: SeedOption = None,
+    side_by_side: SideBySideOption = None,
     pin: PinOption = "auto",
     huge_pages: HugePagesOption = None,
     prepared_disks: PreparedDisksOption = False,
@@ -319,6 +324,8 @@ def matrix(
             spread > 1,
             builds > 1,
             prepared_disks,
+            seed is not None,
+            side_by_side,
         )
         if any(given) or (accelerator, clock, pin) != ("auto", "auto", "auto"):
             raise InputError(
@@ -341,6 +348,8 @@ def matrix(
             topology_name=cell.topology,
             accel=accel_word(accelerator),
             clock=clock_word(clock),
+            seed=seed,
+            side_by_side=side_by_side,
             pin=pin_word(pin),
             huge_page=size_option("--huge-pages", huge_pages),
             builds=builds,
@@ -522,6 +531,8 @@ def calibrate(
     vcpus: VcpusOption = None,
     accelerator: AccelOption = "auto",
     clock: ClockOption = "auto",
+    seed: SeedOption = None,
+    side_by_side: SideBySideOption = None,
     pin: PinOption = "auto",
     huge_pages: HugePagesOption = None,
     ready: ReadyOption = False,
@@ -543,6 +554,8 @@ def calibrate(
         vcpus,
         accelerator,
         clock,
+        seed=seed,
+        side_by_side=side_by_side,
         pin=pin,
         huge_pages=huge_pages,
         ready=ready,
@@ -579,6 +592,16 @@ def repro(
     enter: Annotated[bool, typer.Option("--shell/--no-shell", help="end in a shell in the guest")] = True,
     accelerator: AccelOption = "auto",
     clock: ClockOption = "auto",
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            "--seed",
+            metavar="N",
+            min=0,
+            max=2**32 - 1,
+            help="of one boot, as a run's record has it (show); default: random",
+        ),
+    ] = None,
     prepared_disks: PreparedDisksOption = False,
     uri: Uri = None,
 ) -> None:
@@ -621,7 +644,9 @@ def repro(
             guests.fresh_name(f"repro-{plan.case_name}") if name is None else name,
             limit(UP_SECONDS),
             kept=True,
+            seed=secrets.randbits(32) if seed is None else seed,
         )
+    tell(f"seed {guest.record.spec.seed}", who=guest.name)
     with guests.ending(guest, only_on_error=True):
         seconds = experiment.patience(plan.case_size.minutes, guest.record.spec.clock)
         experiment.prelude(plan, guest, limit(seconds))

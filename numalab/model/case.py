@@ -173,7 +173,7 @@ class Place(Value):
     seed: int | None = None
     """The experiment's, from which each boot's is made (GuestSpec.seed). None in runs from before."""
     side_by_side: Annotated[int, Field(ge=1)] = 1
-    """How many guests of the experiment ran at a time."""
+    """How many guests of the experiment could run at a time; fewer did where others had the CPUs."""
     block: str = ""
     """The pool's name of the host that ran it, where the experiment was spread over several, as was asked
     for: a block in the statistics. '' otherwise."""

@@ -123,7 +123,7 @@ def caveat(accel: str, clock: str) -> str:
         return ""
     if clock == Clock.VIRTUAL:
         return "emulated on a virtual clock: times count instructions, whatever the host's load"
-    return "emulated: counters are faithful, times are not"
+    return "emulated: times are no evidence, and counters depend on the host's load"
 
 
 def times_are(accel: str, clock: str) -> str:

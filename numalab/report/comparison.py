@@ -28,6 +28,7 @@ from numalab.analysis.metrics import Kind
 from numalab.core.errors import InputError
 from numalab.model.case import Arm
 from numalab.model.run import Run
+from numalab.model.values import times_are
 from numalab.report.table import Block, Cell, Row
 from numalab.runs import counters
 
@@ -35,6 +36,8 @@ N = TypeVar("N", float, Decimal)
 Columns = dict[str, tuple[Run, ...]]
 """Heading -> the boots under it, the baseline first."""
 EVERY_PHASE = "*"
+TIMES, RATES, TOTALS = "times in seconds", "rates", "totals in seconds"
+"""Titles of the blocks of times, of which emulation makes something else (values.times_are)."""
 TOTAL_LABEL, COUNTER_LABEL = 8, 26
 """Widths of the row names in the seeds."""
 
@@ -129,6 +132,13 @@ def compare(by_heading: Columns) -> tuple[Block, ...]:
     return tuple(block for block in blocks if block.rows)
 
 
+def titled(block: Block, by_heading: Columns) -> str:
+    """A block's title, with what its times are where they are none of a real machine's."""
+    spec = next(iter(by_heading.values()))[0].guest.spec
+    what = times_are(spec.accel, spec.clock) if block.title in (TIMES, RATES, TOTALS) else ""
+    return f"{block.title} ({what})" if what else block.title
+
+
 def times(by_heading: Columns) -> Block:
     """Min, Amean, Stddev, CoeffVar and Max over the boots: of each phase's real, system and user time, and of
     the workload's own times."""
@@ -142,7 +152,7 @@ def times(by_heading: Columns) -> Block:
         for phase, name in _outputs(by_heading)
         if _sort(name) is Kind.TIME
     }
-    return _statistics("times in seconds", by_heading, series, Better.LOWER)
+    return _statistics(TIMES, by_heading, series, Better.LOWER)
 
 
 def rates(by_heading: Columns) -> Block:
@@ -152,7 +162,7 @@ def rates(by_heading: Columns) -> Block:
         for phase, name in _outputs(by_heading)
         if _sort(name) is Kind.RATIO
     }
-    return _statistics("rates", by_heading, series, Better.HIGHER)
+    return _statistics(RATES, by_heading, series, Better.HIGHER)
 
 
 def other_numbers(by_heading: Columns) -> Block:
@@ -181,7 +191,7 @@ def totals(by_heading: Columns) -> Block:
                 cells=tuple(Cell(value=statistics.fmean(values) if values else None) for values in boots),
             )
         )
-    return Block(title="totals in seconds", columns=tuple(by_heading), rows=tuple(rows), label=TOTAL_LABEL)
+    return Block(title=TOTALS, columns=tuple(by_heading), rows=tuple(rows), label=TOTAL_LABEL)
 
 
 def counted(by_heading: Columns) -> Block:

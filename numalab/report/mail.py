@@ -40,7 +40,10 @@ def compose(
     """The text of the mail. `beside` are rows of `references`; `notes` come before the tables."""
     parts = [setup(columns)]
     parts += [_paragraph(note) for note in notes]
-    parts += [f"{block.title}\n{table.text(block, WIDTH)}" for block in comparison.compare(columns)]
+    parts += [
+        f"{comparison.titled(block, columns)}\n{table.text(block, WIDTH)}"
+        for block in comparison.compare(columns)
+    ]
     if beside:
         parts.append(replication.text(beside, references))
     parts += [verdict(one) for one in verdicts]

@@ -284,6 +284,15 @@ def facts(runs: Sequence[Run]) -> list[tuple[str, Sequence[str]]]:
                 for run in runs
             ),
         ),
+        ("Seed", unique(str(run.place.seed) for run in runs if run.place and run.place.seed is not None)),
+        (
+            "At a time",
+            unique(
+                f"{run.place.side_by_side} at most"
+                for run in runs
+                if run.place and run.place.seed is not None
+            ),
+        ),
         ("Spread", unique([spread(runs)])),
         ("Builds", unique([several_builds(runs)])),
         ("Restored", unique([restored(runs)])),

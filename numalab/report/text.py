@@ -39,6 +39,7 @@ def summary(run: Run) -> str:
         (
             f"{run.workload} ({run.size}) on {spec.topology_name}: {spec.topology.vcpus} vCPUs,"
             f" {show_size(spec.topology.memory)}, kernel {run.kernel} {run.release}, {spec.runs_on}"
+            + (f", seed {spec.seed}" if spec.seed is not None else "")
         ),
     ]
     if spec.caveat:

@@ -177,7 +177,7 @@ def test_long(): pass
     assert (tmp_path / "order").read_text() == order
 
 
-PREFIXED = ("builds", "clock", "huge-pages", "pin", "pool", "prepared-disks", "ready")
+PREFIXED = ("builds", "clock", "huge-pages", "pin", "pool", "prepared-disks", "ready", "seed")
 """Options that came after 0.1: with the prefix only."""
 
 

@@ -193,6 +193,8 @@ def test_a_pool_takes_no_paths(lab_py: LabPy, tmp_path: Path) -> None:
         ("--clock", "host"),
         ("--pool",),
         ("--boots", "3"),
+        ("--seed", "0"),
+        ("--side-by-side", "2"),
     ],
 )
 def test_a_night_that_goes_on_takes_no_other_options(lab_py: LabPy, words: tuple[str, ...]) -> None:
@@ -267,6 +269,14 @@ def test_run_from_ready_states_or_on_prepared_disks(
     assert (conducted["plan"].ready, conducted["plan"].prepared_disks) == (True, False)
     lab_py("run", "xfsrepair", "--prepared-disks")
     assert (conducted["plan"].ready, conducted["plan"].prepared_disks) == (False, True)
+
+
+@pytest.mark.parametrize("command", ["run", "matrix", "calibrate"])
+def test_the_seed_and_how_many_at_a_time(
+    lab_py: LabPy, case: str, conducted: dict[str, Any], command: str
+) -> None:
+    lab_py(command, case, "--seed", "7", "--side-by-side", "3")
+    assert (conducted["plan"].seed, conducted["plan"].side_by_side) == (7, 3)
 
 
 def test_a_matrix_on_prepared_disks(lab_py: LabPy, conducted: dict[str, Any]) -> None:
@@ -577,9 +587,17 @@ def prepared(monkeypatch: pytest.MonkeyPatch) -> Prepared:
     made = Prepared(lambda *_: (0, "", ""))
 
     def up(
-        plan: Plan, host: object, kernel: recipe.Kernel, name: str, deadline: Deadline, *, kept: bool
+        plan: Plan,
+        host: object,
+        kernel: recipe.Kernel,
+        name: str,
+        deadline: Deadline,
+        *,
+        kept: bool,
+        seed: int,
     ) -> tuple[Prepared, dict[str, str]]:
         made.name, made.kernel = name, kernel.name  # type: ignore[attr-defined]
+        made.record = record_of(spec().model_copy(update={"seed": seed}), image_id="e" * 16)
         return made, {}
 
     monkeypatch.setattr(experiment_plan, "build_kernels", lambda *_: None)
@@ -603,6 +621,17 @@ def test_repro(lab_py: LabPy, case: str, prepared: Prepared) -> None:
     ):
         assert words in out
     assert prepared.ended == 0
+
+
+def test_repro_of_a_boot(lab_py: LabPy, case: str, prepared: Prepared) -> None:
+    """As every boot that is measured it has a seed, which is said, and may be that of a run."""
+    assert "repro-mine: seed 7\n" in lab_py("repro", case, "--no-shell", "--seed", "7")[2]
+    assert prepared.record.spec.seed == 7
+    drawn = set()
+    for _ in range(2):
+        lab_py("repro", case, "--no-shell")
+        drawn.add(prepared.record.spec.seed)
+    assert len(drawn - {None}) == 2
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,14 @@ def test_headings_go_down_one_by_one(whole: Path) -> None:
     assert all(after <= before + 1 for before, after in pairwise(levels))
 
 
+def test_what_was_varied_is_said(tmp_path: Path) -> None:
+    """So that a reader of the page can do it again."""
+    runs, verdicts = reports.everything(tmp_path / "state")
+    varied = "varied from boot to boot: where the kernel lies (KASLR) (seed 7)"
+    html.write(runs, [verdicts[0].model_copy(update={"varied": varied}), *verdicts[1:]], tmp_path / "out")
+    assert f'<p class="quiet">V{varied[1:]}.</p>' in text(tmp_path / "out")
+
+
 def test_verdicts_stand_on_top_in_words(whole: Path) -> None:
     items = [
         " ".join(item.text_content().split()) for item in tree(whole).find_class("verdicts")[0].findall("li")
@@ -119,7 +127,7 @@ def test_verdicts_stand_on_top_in_words(whole: Path) -> None:
         "3 + 3 boots",
         "×0.0605 [0.0526, 0.0695]",
         "falls, by 2 or more",
-        "Emulated: counters are faithful, times are not.",
+        "Emulated: times are no evidence, and counters depend on the host's load.",
     ):
         assert words in items[0]
     assert "Emulated" not in items[2], "that was under KVM"

@@ -14,6 +14,7 @@ from numalab.model.run import Run
 from numalab.model.values import Accel
 from numalab.report import comparison, mail, reference, replication
 from numalab.report.table import Block
+from tests.unit.makers import on_virtual_clock
 from tests.unit.synthetic import phase, run
 
 BEFORE, AFTER = "6.1-slowscan-before", "6.1"
@@ -63,7 +64,7 @@ def test_the_whole_mail() -> None:
         "Guest:    4socket: 16 vCPUs, 16GiB, 4 nodes of 4GiB",
         "a disk of 500TiB",
         "Image:    debian12 0000000000000000",
-        "Accel:    tcg (emulated: counters are faithful, times are not)",
+        "Accel: tcg (emulated: times are no evidence, and counters depend on the host's load)",
         "Kernel:   6.1-slowscan-before (6.1-slowscan-before-numalab):",
         "with slowscan",
         "Kernel:   6.1 (6.1-numalab): Debian 6.1 as it is",
@@ -169,7 +170,11 @@ def test_tables_are_those_of_compare() -> None:
     found = comparison.columns(runs())
     titles = [block.title for block in comparison.compare(found)]
     assert all(isinstance(block, Block) for block in comparison.compare(found))
-    assert [line for line in composed(runs()).splitlines() if line in titles] == titles
+    lines = [line.removesuffix(" (emulated: no evidence)") for line in composed(runs()).splitlines()]
+    assert [line for line in lines if line in titles] == titles
+    virtual = "\n".join(composed([on_virtual_clock(one) for one in runs()]).splitlines())
+    assert "\ntimes in seconds (instruction time)\n" in virtual
+    assert "\ncounters\n" in virtual
 
 
 def test_hosts_of_a_spread_experiment_are_named() -> None:

@@ -301,6 +301,14 @@ def test_facts_are_told_once() -> None:
     assert facts["Accelerator"] == ["tcg: no kernel boots under KVM here"]
     assert facts["Disks"] == ["500TB 500TiB, virtio"]
     assert facts["Settings"] == ["scan_delay_ms 100, vm.watermark_scale_factor 1000"]
+    assert not {"Seed", "At a time"} & facts.keys()
+    seeded = [
+        item.model_copy(update={"place": item.place.model_copy(update={"seed": 7, "side_by_side": 2})})
+        for item in pair()
+        if item.place
+    ]
+    facts = dict(sections.facts(seeded))
+    assert (facts["Seed"], facts["At a time"]) == (["7"], ["2 at most"])
 
 
 def test_asked_in_words() -> None:

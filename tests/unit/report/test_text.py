@@ -212,7 +212,7 @@ at a true factor of 4.38; if the effect is as estimated, 4 to 33 of each kernel 
       6.1                  -
       trace:migrate:mm_migrate_pages is absent from every boot before and after (decides nothing: so the case has it)
   doubt: not calibrated on this machine: how far A is from A is not known (lab.py calibrate)
-  emulated: counters are faithful, times are not, and no time decided this"""
+  emulated: times are no evidence, and counters depend on the host's load, and no time decided this"""
     )
 
 
