@@ -39,7 +39,8 @@ does, chance that does not even last. Of either a longer phase would have less.
 clock all experiments that were judged by the metrics of the newest one, and shows side by side those on the
 virtual clock and on the host's, by the share of the host's CPU time that others took (of each boot in its
 busiest phase; the median of an experiment's boots). A cell is mean, scatter and (boots); boots are compared
-within their experiment, and these scatters are pooled. LEAST FACTOR is that of all on the virtual clock.
+within their experiment, and these scatters are pooled. LEAST FACTOR, of all on the virtual clock, is the
+smallest that the case's own number of BOOTS can tell from chance; the case asks for the factor ASKED.
 """
 
 from __future__ import annotations
@@ -87,17 +88,18 @@ HEAD: tuple[str, ...] = (
     "SAME SEED",
     "LEAST FACTOR",
 )
-BANDS: Mapping[Clock, tuple[tuple[str, float], ...]] = {
-    Clock.VIRTUAL: (("VIRTUAL, <20%", 0.2), ("20 TO 55%", 0.55), (">55%", math.inf)),
-    Clock.HOST: (("HOST'S, <20%", 0.2), (">20%", math.inf)),
+BANDS = {
+    (Clock.VIRTUAL, 0): "VIRTUAL, <20%",
+    (Clock.VIRTUAL, 1): "20 TO 55%",
+    (Clock.VIRTUAL, 2): ">55%",
+    (Clock.HOST, 0): "HOST'S, <20%",
+    (Clock.HOST, 1): ">20%",
 }
-"""Columns of KEPT: each with the share of the host that others took less than. On two CPUs a guest of a case
-that is alone takes less than 20 % from itself; two at a time take half from each other, and with another
-load beside them more than 55 %."""
+"""Columns of KEPT by clock and rates.band."""
 KEPT: tuple[str, ...] = (
     *("CASE", "ARM", "METRIC", "PHASE"),
-    *(name for bands in BANDS.values() for name, _ in bands),
-    "LEAST FACTOR",
+    *BANDS.values(),
+    *("BOOTS", "LEAST FACTOR", "ASKED"),
 )
 SLOW_DISKS, SLOW_DISKS_SINCE = "writeback-", "20261127"
 """Cases whose disks keep their speed by the guest's clock, and since when: before, the host's clock made it,
@@ -220,6 +222,7 @@ def kept(experiments: Sequence[Experiment]) -> list[tuple[str, ...]]:
 
     How many boots a case has by default, and how large a change it asks for, make no difference here."""
     newest: dict[tuple[str, Clock], Judged] = {}
+    asked: dict[tuple[str, Expectation], tuple[int, float]] = {}
     cells: dict[tuple[str, Arm, Expectation], dict[tuple[Clock, int], list[list[float]]]] = {}
     latest_first = sorted(experiments, key=lambda one: one.name, reverse=True)
     for one in sorted(latest_first, key=lambda one: one.clock is not Clock.VIRTUAL):
@@ -232,7 +235,9 @@ def kept(experiments: Sequence[Experiment]) -> list[tuple[str, ...]]:
         judged = one.judged.model_copy(update={"boots": 0, "expect": expect})
         if judged != newest.setdefault((name, one.clock), judged):
             continue
-        band = next(i for i, (_, most) in enumerate(BANDS[one.clock]) if one.others < most)
+        for expected, own in zip(expect, one.judged.expect, strict=True):
+            asked.setdefault((name, expected), (one.judged.boots, own.asked))
+        band = min(rates.band(one), max(known for clock, known in BANDS if clock is one.clock))
         for arm, kernel in zip(Arm, (judged.before, judged.after), strict=True):
             for i, expected in enumerate(expect):
                 side = [
@@ -243,7 +248,7 @@ def kept(experiments: Sequence[Experiment]) -> list[tuple[str, ...]]:
                     row.setdefault((one.clock, band), []).append(side)
     order = list(Arm)
     return [
-        _side_by_side(*key, cells[key])
+        _side_by_side(*key, cells[key], *asked[key[0], key[2]])
         for key in sorted(cells, key=lambda key: (key[0], order.index(key[1])))
     ]
 
@@ -257,9 +262,14 @@ def _other_disks(one: Experiment) -> bool:
 
 
 def _side_by_side(
-    name: str, arm: Arm, expected: Expectation, cells: Mapping[tuple[Clock, int], list[list[float]]]
+    name: str,
+    arm: Arm,
+    expected: Expectation,
+    cells: Mapping[tuple[Clock, int], list[list[float]]],
+    boots: int,
+    asked: float,
 ) -> tuple[str, ...]:
-    """A row of KEPT."""
+    """A row of KEPT. `boots` of each kernel are the case's, and `asked` is the factor that it asks for."""
 
     def cell(clock: Clock, band: int) -> str:
         sides = cells.get((clock, band), [])
@@ -273,8 +283,10 @@ def _side_by_side(
         arm.value,
         expected.metric,
         expected.phase,
-        *(cell(clock, band) for clock, bands in BANDS.items() for band in range(len(bands))),
-        f"{pooled.limit(effect.LEAST_BOOTS):.3g}" if pooled else "-",
+        *(cell(*band) for band in BANDS),
+        str(boots),
+        f"{pooled.limit(boots):.3g}" if pooled else "-",
+        f"{asked:g}",
     )
 
 

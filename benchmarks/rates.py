@@ -5,7 +5,8 @@
     .venv/bin/python benchmarks/rates.py --stored  # and of the experiments stored here
     .venv/bin/python benchmarks/rates.py --save    # adds those to benchmarks/boots.json
     .venv/bin/python benchmarks/rates.py --collect HOURS  # boots more, and adds each when it is whole
-    .venv/bin/python benchmarks/rates.py --busy PERCENT   # only those from a host so busy
+    .venv/bin/python benchmarks/rates.py --busy PERCENT --clock virtual  # only those from a host so busy
+    .venv/bin/python benchmarks/rates.py --company  # do answers depend on what else the host did?
 
 --collect goes on where an earlier one stopped: it boots the case with the fewest trials of equal kernels,
 twice its default boots of each kernel, until the hours are over or the goal is shown. An experiment that is
@@ -27,6 +28,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -44,6 +46,9 @@ from numalab.report.text import aligned  # noqa: E402
 from numalab.runs import record  # noqa: E402
 
 BOOTS = ROOT / "benchmarks" / "boots.json"
+BANDS = (20, 55)
+"""Shares of the host's CPU time that others took, in percent. On two CPUs a guest that is alone is below the
+first; two at a time take half from each other; with another load beside them they are above the second."""
 FORMAT = 1
 GOAL = 0.01
 """False verdicts should be fewer than this share."""
@@ -134,27 +139,31 @@ def busier(one: Experiment, percent: float) -> bool:
     return one.others is not None and one.others >= percent / 100
 
 
-def company(
-    experiments: Iterable[Experiment], percent: float
-) -> dict[str, tuple[Counter[Answer], Counter[Answer]]]:
-    """The answers of each case's whole experiments on the virtual clock: of those in whose boots other
-    programs took less of the host's CPU time than `percent`, and of the others. Only cases that have both."""
-    answers: dict[str, tuple[Counter[Answer], Counter[Answer]]] = {}
+def band(one: Experiment) -> int:
+    """Which of BANDS the share is in that others took of the host's CPU time."""
+    return sum(busier(one, percent) for percent in BANDS)
+
+
+def company(experiments: Iterable[Experiment]) -> dict[str, tuple[Counter[Answer], ...]]:
+    """The answers of each case's whole experiments on the virtual clock by `band`. Only cases that have
+    experiments in two of them or more."""
+    answers: dict[str, tuple[Counter[Answer], ...]] = {}
     for one in experiments:
         sides = [one.kernels.get(kernel, ()) for kernel in (one.judged.before, one.judged.after)]
         whole = min(map(len, sides)) >= one.judged.boots
         if whole and one.clock is Clock.VIRTUAL and one.others is not None:
-            both = answers.setdefault(one.judged.case_name, (Counter(), Counter()))
-            both[busier(one, percent)][verdict.overall(error_rates.findings(one.judged, *sides))] += 1
-    return {case: both for case, both in sorted(answers.items()) if all(both)}
+            row = answers.setdefault(one.judged.case_name, tuple(Counter() for _ in (0, *BANDS)))
+            row[band(one)][verdict.overall(error_rates.findings(one.judged, *sides))] += 1
+    return {case: row for case, row in sorted(answers.items()) if sum(map(bool, row)) > 1}
 
 
-def _company(experiments: Iterable[Experiment], percent: float) -> list[str]:
+def _company(experiments: Iterable[Experiment]) -> list[str]:
     """A row for each case."""
     order = (Answer.HOLDS, Answer.DOES_NOT_HOLD, Answer.CANNOT_TELL)
-    rows = [["CASE", f"LESS THAN {percent:g} %", f"{percent:g} % OR MORE"]]
-    for case, both in company(experiments, percent).items():
-        rows.append([case, *("  ".join(f"{answers[one]:2}" for one in order) for answers in both)])
+    heads = [f"< {BANDS[0]} %", *(f"{low} TO {high} %" for low, high in pairwise(BANDS)), f"> {BANDS[-1]} %"]
+    rows = [["CASE", *heads]]
+    for case, row in company(experiments).items():
+        rows.append([case, *("  ".join(f"{answers[one]:2}" for one in order) for answers in row)])
     return aligned(rows, left=1)
 
 
@@ -350,8 +359,13 @@ def main() -> int:
         "--busy",
         type=float,
         metavar="PERCENT",
-        help="only experiments in whose boots other programs took so much of the host's CPU time (median);"
-        " and how they answer beside the rest",
+        help="only experiments in whose boots other programs took so much of the host's CPU time (median)",
+    )
+    parser.add_argument("--clock", choices=[clock.value for clock in Clock], help="only those on this clock")
+    parser.add_argument(
+        "--company",
+        action="store_true",
+        help="only how experiments on the virtual clock answer by that share: hold, do not hold, cannot tell",
     )
     options = parser.parse_args()
     try:
@@ -363,11 +377,16 @@ def main() -> int:
             experiments = read(BOOTS) if BOOTS.exists() else []
             if options.stored:
                 experiments = merged(experiments, list(error_rates.experiments(stored())))
-        apart = [one for one in experiments if options.busy is None or busier(one, options.busy)]
+        if options.company:
+            print("\n".join(_company(experiments)))
+            return 0
+        apart = [
+            one
+            for one in experiments
+            if (options.busy is None or busier(one, options.busy))
+            and options.clock in (None, one.clock.value)
+        ]
         print("\n".join(tables(apart)))
-        if options.busy is not None:
-            print("", "On the virtual clock: hold, do not hold, cannot tell.", sep="\n")
-            print("\n".join(_company(experiments, options.busy)))
     except LabError as error:
         sys.exit(f"error: {error}")
     return 0
