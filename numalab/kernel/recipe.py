@@ -175,7 +175,8 @@ def in_series(name: str, series: str) -> str | None:
     known = catalog.names("kernels")
     if series not in known:
         raise InputError(
-            f"series {series}: there is no kernels/{series}.yml: there are {', '.join(known)}", field="series"
+            f"series {series}: there is no kernels/{series}.yml: {catalog.there_are(known, series)}",
+            field="series",
         )
     other = f"{series}{name.removeprefix(load(name).recipe.of_series or '')}"
     return other if other in known else None

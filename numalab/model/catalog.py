@@ -7,6 +7,7 @@ here: the rules that a value must meet, which its class has.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -25,6 +26,8 @@ from numalab.model.topology import Topology
 from numalab.model.values import check_name, first_fault
 
 M = TypeVar("M", bound=BaseModel)
+MOST_LISTED, NEAREST = 20, 5
+"""How many names an error lists at most, and of more than that how many that are like the wanted one."""
 
 
 def names(folder: str, suffix: str = ".yml") -> list[str]:
@@ -48,8 +51,16 @@ def find(folder: str, name: str) -> Path:
         except ValueError as error:
             raise InputError(f"{folder}/: {error}") from error
     if not path.is_file():
-        raise InputError(f"no {folder} file {path}: there are {', '.join(names(folder))}")
+        raise InputError(f"no {folder} file {path}: {there_are(names(folder), name)}")
     return path
+
+
+def there_are(known: Sequence[str], wanted: str) -> str:
+    """'there are …', for an error: all names, or of many those most like the wanted one."""
+    if len(known) <= MOST_LISTED:
+        return f"there are {', '.join(known) or 'none'}"
+    near = difflib.get_close_matches(wanted, known, n=NEAREST, cutoff=0.4)
+    return f"there are {len(known)}" + (f", such as {', '.join(near)}" if near else "")
 
 
 def load(kind: type[M], path: Path) -> M:

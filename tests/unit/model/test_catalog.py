@@ -158,3 +158,12 @@ def test_the_seeds_machine() -> None:
     assert (shape.vcpus, shape.memory, shape.fake) == (16, 16384 << 20, 4)
     assert [disk.name for disk in shape.disks] == ["test", "scratch", "500TB"]
     assert shape.disks[2].size == 500 << 40
+
+
+def test_of_many_names_those_most_like_the_wanted_one() -> None:
+    """The 60 kernels would fill the screen."""
+    many = [f"6.{number}" for number in range(30)] + ["7.2-slowscan-before"]
+    assert catalog.there_are(many[:3], "6.7") == "there are 6.0, 6.1, 6.2"
+    assert catalog.there_are([], "6.7") == "there are none"
+    assert catalog.there_are(many, "7.2-slowscan") == "there are 31, such as 7.2-slowscan-before"
+    assert catalog.there_are(many, "nosuch") == "there are 31"
