@@ -29,7 +29,7 @@ PREFIX = "numalab-"
 LAB_DIGITS = 8
 """Digits of a lab's identity in its domains' names: two labs may both have a guest `migratefail`."""
 TCG_MODEL = "Nehalem"
-"""The fastest to boot under TCG of those measured (6.3 s; qemu64 7.6 s, max 8.3 s); it has x2APIC."""
+"""The fastest to boot under TCG of those measured (docs/clock.md); it has x2APIC."""
 ICOUNT = ("-icount", "shift=3,sleep=on")
 """QEMU's words for the virtual clock, which libvirt (as of 12) does not know. An instruction takes 2**3 ns
 (others: docs/clock.md). While all CPUs are idle, the clock runs as the host's does, for SSH."""
