@@ -60,7 +60,7 @@ def there_are(known: Sequence[str], wanted: str) -> str:
     if len(known) <= MOST_LISTED:
         return f"there are {', '.join(known) or 'none'}"
     near = difflib.get_close_matches(wanted, known, n=NEAREST, cutoff=0.4)
-    return f"there are {len(known)}" + (f", such as {', '.join(near)}" if near else "")
+    return f"there are {len(known)} others" + (f", such as {', '.join(near)}" if near else " in that folder")
 
 
 def load(kind: type[M], path: Path) -> M:

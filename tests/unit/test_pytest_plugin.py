@@ -570,7 +570,7 @@ def test_which_files_are_cases(cases: Cases) -> None:
         (
             lambda cases: None,
             ["--series", "6.7"],
-            "--lab-series 6.7: there is no kernels/6.7.yml: there are *, such as *6.12*",
+            "--lab-series 6.7: there is no kernels/6.7.yml: there are * others, such as *6.12*",
         ),
         (
             lambda cases: None,

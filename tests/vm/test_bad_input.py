@@ -67,7 +67,7 @@ def test_name_taken(lab_py: Command) -> None:
 
 def test_unknown_topology_and_kernel(lab_py: Command) -> None:
     refused(lab_py, lab_py("up", "--topology", "17socket"), "17socket", "4socket")
-    refused(lab_py, lab_py("up", "--topology", "uma-2g", "--kernel", "2.4"), "2.4", "debian")
+    refused(lab_py, lab_py("up", "--topology", "uma-2g", "--kernel", "debain"), "debain", "such as debian")
 
 
 def test_sizes(lab_py: Command) -> None:

@@ -165,5 +165,5 @@ def test_of_many_names_those_most_like_the_wanted_one() -> None:
     many = [f"6.{number}" for number in range(30)] + ["7.2-slowscan-before"]
     assert catalog.there_are(many[:3], "6.7") == "there are 6.0, 6.1, 6.2"
     assert catalog.there_are([], "6.7") == "there are none"
-    assert catalog.there_are(many, "7.2-slowscan") == "there are 31, such as 7.2-slowscan-before"
-    assert catalog.there_are(many, "nosuch") == "there are 31"
+    assert catalog.there_are(many, "7.2-slowscan") == "there are 31 others, such as 7.2-slowscan-before"
+    assert catalog.there_are(many, "nosuch") == "there are 31 others in that folder"
