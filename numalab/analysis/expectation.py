@@ -357,7 +357,7 @@ def _answer(
         return (
             Answer.CANNOT_TELL,
             None,
-            f"{reason}; q {q_none:.2g} is above {alpha:.2g}",
+            f"{reason}; q (p, corrected for all that is judged) {q_none:.2g} is above {alpha:.2g}",
         )
     if _towards(one.effect, expected) < math.log(expected.asked) - effect.NO_SPREAD:
         return Answer.CANNOT_TELL, None, f"{reason}; there is an effect, but maybe not as large as that"
