@@ -27,20 +27,22 @@ that a boot took on the host too. No record says which shift a run had, so these
 part of each measured phase's time on the guest's clock in which it executed: instructions × 8 ns / elapsed.
 In the rest all of its CPUs were idle, and its clock followed the host's.
 
---quarters shows, for stored experiments, how the quarters of the measured phases go together, in the counts
-of /proc/vmstat that decide (or with --metric NAME in that), which are sampled every two seconds. NEIGHBOURS
-is the mean correlation of a quarter with the next, over the boots of a kernel; FIRST AND LAST that of the
-first with the fourth, with its 95 % interval (Fisher 1921). Where something of the boot makes the scatter
-(where its memory is, an address), a boot that counts more in its first quarter does so in its last one too.
+--quarters shows, for stored experiments, how the quarters of the measured phases go together, in what decides
+of the counts of /proc/vmstat and their ratios (or with --metric NAME in that), which are sampled every two
+seconds. NEIGHBOURS is the mean correlation of a quarter with the next, over the boots of a kernel; FIRST AND
+LAST that of the first with the fourth, with its 95 % interval (Fisher 1921). Where something of the boot
+makes the scatter (where its memory is, an address), a boot that counts more in its first quarter does so in
+its last one too.
 Where only neighbours go together, it is chance within the phase that lasts for some seconds; where nothing
 does, chance that does not even last. Of either a longer phase would have less.
 
 --kept boots nothing: it takes the boots in benchmarks/boots.json (benchmarks/rates.py), for each case and
-clock all experiments that were judged by the metrics of the newest one, and shows side by side those on the
+clock all experiments on the machine and by the metrics of the newest one, and shows side by side those on the
 virtual clock and on the host's, by the share of the host's CPU time that others took (of each boot in its
 busiest phase; the median of an experiment's boots). A cell is mean, scatter and (boots); boots are compared
 within their experiment, and these scatters are pooled. LEAST FACTOR, of all on the virtual clock, is the
-smallest that the case's own number of BOOTS can tell from chance; the case asks for the factor ASKED.
+smallest that the case's number of BOOTS can tell from chance, and ASKED the factor that it asks for, both of
+its newest experiment.
 """
 
 from __future__ import annotations
@@ -91,9 +93,9 @@ HEAD: tuple[str, ...] = (
 BANDS = {
     (Clock.VIRTUAL, 0): "VIRTUAL, <20%",
     (Clock.VIRTUAL, 1): "20 TO 55%",
-    (Clock.VIRTUAL, 2): ">55%",
+    (Clock.VIRTUAL, 2): "55% OR MORE",
     (Clock.HOST, 0): "HOST'S, <20%",
-    (Clock.HOST, 1): ">20%",
+    (Clock.HOST, 1): "20% OR MORE",
 }
 """Columns of KEPT by clock and rates.band."""
 KEPT: tuple[str, ...] = (
@@ -195,21 +197,21 @@ def rows(runs: Sequence[Run], again: Sequence[Run]) -> list[tuple[str, ...]]:
         known = calibration.of(side)
         first = (known.site.case_name, known.site.clock.value, busy(side))
         lines += [
-            _row(first, arm, spread, spread.boots, same_seed(side, again, spread.metric, spread.phase))
+            _row(first, arm, spread, same_seed(side, again, spread.metric, spread.phase))
             for spread in known.spreads
             if (spread.metric, spread.phase) in judged
         ]
     return lines
 
 
-def _row(first: tuple[str, ...], arm: Arm, spread: Spread, boots: int, last_but_one: str) -> tuple[str, ...]:
+def _row(first: tuple[str, ...], arm: Arm, spread: Spread, last_but_one: str) -> tuple[str, ...]:
     """A row of HEAD."""
     return (
         *first,
         spread.metric,
         spread.phase,
         arm.value,
-        str(boots),
+        str(spread.boots),
         short(spread.mean),
         f"{spread.sd:.1%}",
         last_but_one,
@@ -221,10 +223,10 @@ def kept(experiments: Sequence[Experiment]) -> list[tuple[str, ...]]:
     """A row of KEPT for each case, kernel and deciding expectation of experiments in benchmarks/boots.json.
 
     How many boots a case has by default, and how large a change it asks for, make no difference here."""
-    newest: dict[tuple[str, Clock], Judged] = {}
+    newest: dict[tuple[str, Clock], tuple[Judged, str, str]] = {}
     asked: dict[tuple[str, Expectation], tuple[int, float]] = {}
     cells: dict[tuple[str, Arm, Expectation], dict[tuple[Clock, int], list[list[float]]]] = {}
-    latest_first = sorted(experiments, key=lambda one: one.name, reverse=True)
+    latest_first = sorted(error_rates.unlike_seeds(experiments), key=lambda one: one.name, reverse=True)
     for one in sorted(latest_first, key=lambda one: one.clock is not Clock.VIRTUAL):
         if one.others is None or _other_disks(one):
             continue
@@ -233,7 +235,8 @@ def kept(experiments: Sequence[Experiment]) -> list[tuple[str, ...]]:
         name = one.judged.case_name
         expect = tuple(expected.model_copy(update={"by": 1.0}) for expected in one.judged.expect)
         judged = one.judged.model_copy(update={"boots": 0, "expect": expect})
-        if judged != newest.setdefault((name, one.clock), judged):
+        kind = judged, one.topology, one.accel
+        if kind != newest.setdefault((name, one.clock), kind):
             continue
         for expected, own in zip(expect, one.judged.expect, strict=True):
             asked.setdefault((name, expected), (one.judged.boots, own.asked))
@@ -433,7 +436,7 @@ def main() -> None:
     """Run the case and print the table, a clock and a load at a time."""
     try:
         _main()
-    except LabError as error:
+    except (LabError, OSError) as error:
         sys.exit(f"error: {error}")
 
 
@@ -461,6 +464,12 @@ def _main() -> None:
     )
     parser.add_argument("--discard", action="store_true", help="remove the runs afterwards")
     options, words = parser.parse_known_args()
+    if words and (options.kept or options.stored or options.executed or options.quarters):
+        parser.error(f"unrecognized arguments: {' '.join(words)}")
+    if options.metric and not options.quarters:
+        parser.error("--metric: with --quarters")
+    if options.metric and metrics.kind(options.metric) is Kind.TIME:
+        parser.error(f"--metric {options.metric}: no time of a part of a phase is recorded")
     if options.kept:
         known = rates.read(rates.BOOTS)
         if unknown := {*options.case} - {one.judged.case_name for one in known}:

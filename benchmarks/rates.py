@@ -140,7 +140,7 @@ def busier(one: Experiment, percent: float) -> bool:
 
 
 def band(one: Experiment) -> int:
-    """Which of BANDS the share is in that others took of the host's CPU time."""
+    """Which of BANDS the share is in that others took of the host's CPU time; it must have been recorded."""
     return sum(busier(one, percent) for percent in BANDS)
 
 
@@ -148,7 +148,7 @@ def company(experiments: Iterable[Experiment]) -> dict[str, tuple[Counter[Answer
     """The answers of each case's whole experiments on the virtual clock by `band`. Only cases that have
     experiments in two of them or more."""
     answers: dict[str, tuple[Counter[Answer], ...]] = {}
-    for one in experiments:
+    for one in error_rates.unlike_seeds(experiments):
         sides = [one.kernels.get(kernel, ()) for kernel in (one.judged.before, one.judged.after)]
         whole = min(map(len, sides)) >= one.judged.boots
         if whole and one.clock is Clock.VIRTUAL and one.others is not None:
@@ -160,7 +160,11 @@ def company(experiments: Iterable[Experiment]) -> dict[str, tuple[Counter[Answer
 def _company(experiments: Iterable[Experiment]) -> list[str]:
     """A row for each case."""
     order = (Answer.HOLDS, Answer.DOES_NOT_HOLD, Answer.CANNOT_TELL)
-    heads = [f"< {BANDS[0]} %", *(f"{low} TO {high} %" for low, high in pairwise(BANDS)), f"> {BANDS[-1]} %"]
+    heads = [
+        f"< {BANDS[0]} %",
+        *(f"{low} TO {high} %" for low, high in pairwise(BANDS)),
+        f"{BANDS[-1]} % OR MORE",
+    ]
     rows = [["CASE", *heads]]
     for case, row in company(experiments).items():
         rows.append([case, *("  ".join(f"{answers[one]:2}" for one in order) for answers in row)])
@@ -368,6 +372,8 @@ def main() -> int:
         help="only how experiments on the virtual clock answer by that share: hold, do not hold, cannot tell",
     )
     options = parser.parse_args()
+    if options.company and (options.busy is not None or options.clock):
+        parser.error("--company: shows every share, on the virtual clock: without --busy and --clock")
     try:
         if options.collect:
             experiments = collect(3600 * options.collect)

@@ -194,7 +194,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "topology(name, memory=SIZE, vcpus=N): the guest's machine; scaled where given",
         "minutes(n): what the test may take, boot and all; its deadline",
         "kernel(name): the guest's kernel",
-        "ready: the guest begins from a saved state, made on first use: the test needs no fresh boot",
+        "ready: the test needs no fresh boot: its guest begins from a saved state, on the host's clock",
         "rates: of the lab itself; runs with --rates only",
     ):
         config.addinivalue_line("markers", line)
@@ -512,11 +512,16 @@ class Lab:
             shape=topology,
             kernel=recipe.load(kernel or self.config.getoption("--kernel")),
             accel=self.config.getoption("--accel"),
-            clock=_clock(self.config, measured=measured and not ready),
+            clock=Clock.HOST if ready else _clock(self.config, measured=measured),
             append=append,
         )
-        begin = ready_states.up if ready else launch.up
-        guest = begin(request, self.host, deadline.within(UP_SECONDS))
+        soon = deadline.within(UP_SECONDS)
+        try:
+            guest = (ready_states if ready else launch).up(request, self.host, soon)
+        except InputError as error:
+            if ready and error.field == "ready":  # else the error would name the option --lab-ready
+                raise InputError(f"mark {error}") from error
+            raise
         with guests.ending(guest):
             yield guest
 

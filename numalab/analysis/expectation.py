@@ -206,6 +206,7 @@ def together(
             q_none.get(i, none[i]),
             q_less.get(i, less[i]),
             alpha,
+            corrected=i in q_none,
             interval_alpha=own_alpha,
             share_alpha=alpha / shares if shares and i in q_none else alpha,
         )
@@ -324,10 +325,13 @@ def _answer(
     q_less: float,
     alpha: float,
     *,
+    corrected: bool,
     interval_alpha: float,
     share_alpha: float,
 ) -> tuple[Answer, Grade | None, str]:
     """Answer and grade by the module's rules, and the reason.
+
+    `corrected`: whether these are q, as of the members of the family, and not p.
 
     `interval_alpha` and `share_alpha`: of the intervals of the effect, and of the boots that miss `to`.
     """
@@ -354,11 +358,8 @@ def _answer(
     if least > MISSES:
         return Answer.DOES_NOT_HOLD, Grade.MISSED, reason
     if not differs:
-        return (
-            Answer.CANNOT_TELL,
-            None,
-            f"{reason}; q (p, corrected for all that is judged) {q_none:.2g} is above {alpha:.2g}",
-        )
+        word = "q (p, corrected for all that decide)" if corrected else "p"
+        return Answer.CANNOT_TELL, None, f"{reason}; {word} {q_none:.2g} is above {alpha:.2g}"
     if _towards(one.effect, expected) < math.log(expected.asked) - effect.NO_SPREAD:
         return Answer.CANNOT_TELL, None, f"{reason}; there is an effect, but maybe not as large as that"
     if missed:

@@ -22,6 +22,7 @@ import typer
 from numalab.cli.options import (
     MINUTE,
     AccelOption,
+    BootSeedOption,
     ClockOption,
     GuestName,
     HugePagesOption,
@@ -592,16 +593,7 @@ def repro(
     enter: Annotated[bool, typer.Option("--shell/--no-shell", help="end in a shell in the guest")] = True,
     accelerator: AccelOption = "auto",
     clock: ClockOption = "auto",
-    seed: Annotated[
-        int | None,
-        typer.Option(
-            "--seed",
-            metavar="N",
-            min=0,
-            max=2**32 - 1,
-            help="of one boot, as a run's record has it (show); default: random",
-        ),
-    ] = None,
+    seed: BootSeedOption = None,
     prepared_disks: PreparedDisksOption = False,
     uri: Uri = None,
 ) -> None:
@@ -646,8 +638,8 @@ def repro(
             kept=True,
             seed=secrets.randbits(32) if seed is None else seed,
         )
-    tell(f"seed {guest.record.spec.seed}", who=guest.name)
     with guests.ending(guest, only_on_error=True):
+        tell(f"seed {guest.record.spec.seed}", who=guest.name)
         seconds = experiment.patience(plan.case_size.minutes, guest.record.spec.clock)
         experiment.prelude(plan, guest, limit(seconds))
         phase = interesting_phase(plan)

@@ -109,7 +109,7 @@ def show(
         built = kernel_build.existing(plan)
         facts["built"] = built.model_dump(mode="json") if built else None
     elif kernel.recipe.built:
-        note(f"kernel {name}: its source is not here yet, so no key, patches or builds: lab.py kernel build")
+        note(f"kernel {name}: not all that a build needs is here, so no key: lab.py kernel build")
     echo(json.dumps(facts, indent=1))
 
 

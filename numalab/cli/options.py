@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -58,17 +58,20 @@ HugePagesOption = Annotated[
         "--huge-pages", metavar="SIZE", help="the guest's memory from huge pages of the host: 2M, 1G"
     ),
 ]
+
+
+def _seed(of: str) -> Any:
+    return typer.Option("--seed", metavar="N", min=0, max=2**32 - 1, help=of)
+
+
 SeedOption = Annotated[
     int | None,
-    typer.Option(
-        "--seed",
-        metavar="N",
-        min=0,
-        max=2**32 - 1,
-        help="of what differs from boot to boot: RDRAND under TCG and so the kernel's address (KASLR), the"
-        " order of free pages, the start of phases; default: random where guests are measured",
+    _seed(
+        "of what differs from boot to boot: RDRAND under TCG and so the kernel's address (KASLR), the"
+        " order of free pages, the start of phases; default: random where guests are measured"
     ),
 ]
+BootSeedOption = Annotated[int | None, _seed("of one boot, as a run's record has it (show); default: random")]
 ReadyOption = Annotated[
     bool,
     typer.Option(

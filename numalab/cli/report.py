@@ -210,9 +210,9 @@ def runs(
         return
     filters = {"case": case, "kernel": kernel, "since": since, "experiment": experiment_name}
     entries = run_index.find(**filters)
-    if not entries and any(filters.values()):
-        words = " ".join(f"--{name} {text}" for name, text in filters.items() if text)
-        note(f"runs: no stored run matches {words}")
+    given = " ".join(f"--{name} {text}" for name, text in filters.items() if text is not None)
+    if given and not entries:
+        note(f"runs: no stored run matches {given}")
     for line in listing(entries):
         echo(line)
 

@@ -36,7 +36,7 @@ N = TypeVar("N", float, Decimal)
 Columns = dict[str, tuple[Run, ...]]
 """Heading -> the boots under it, the baseline first."""
 EVERY_PHASE = "*"
-TIMES, RATES, TOTALS = "times in seconds", "rates", "totals in seconds"
+TIMED = TIMES, RATES, TOTALS = "times in seconds", "rates", "totals in seconds"
 """Titles of the blocks of times, of which emulation makes something else (values.times_are)."""
 TOTAL_LABEL, COUNTER_LABEL = 8, 26
 """Widths of the row names in the seeds."""
@@ -135,7 +135,7 @@ def compare(by_heading: Columns) -> tuple[Block, ...]:
 def titled(block: Block, by_heading: Columns) -> str:
     """A block's title, with what its times are where they are none of a real machine's."""
     spec = next(iter(by_heading.values()))[0].guest.spec
-    what = times_are(spec.accel, spec.clock) if block.title in (TIMES, RATES, TOTALS) else ""
+    what = times_are(spec.accel, spec.clock) if block.title in TIMED else ""
     return f"{block.title} ({what})" if what else block.title
 
 

@@ -31,7 +31,7 @@ from numalab.kernel import recipe as kernel_recipe
 from numalab.model.run import Run
 from numalab.model.values import jsonable
 from numalab.model.verdict import Verdict, percent
-from numalab.report import attachments, chart, charts, reference, sections, table
+from numalab.report import attachments, chart, charts, comparison, reference, sections, table
 from numalab.report.reference import Published
 from numalab.report.section_charts import MeasuredBoot
 from numalab.report.sections import Kernel, Known, PatchSummary, Section
@@ -196,6 +196,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    env.globals["TIMED"] = comparison.TIMED
     env.filters |= {
         "number": chart.number,
         "interval": chart.interval,

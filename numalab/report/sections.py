@@ -260,6 +260,10 @@ def facts(runs: Sequence[Run]) -> list[tuple[str, Sequence[str]]]:
     """The facts about host, guest and kernels as (title, values), with several values where runs differ."""
     hosts = [run.host for run in runs]
     specs = [run.guest.spec for run in runs]
+    # A guest from a ready state is not booted: no seed reaches it.
+    seeded = [
+        run.place for run in runs if run.place and run.place.seed is not None and not run.guest.ready_state
+    ]
     titled: list[tuple[str, Sequence[str]]] = [
         (
             "Host",
@@ -284,15 +288,8 @@ def facts(runs: Sequence[Run]) -> list[tuple[str, Sequence[str]]]:
                 for run in runs
             ),
         ),
-        ("Seed", unique(str(run.place.seed) for run in runs if run.place and run.place.seed is not None)),
-        (
-            "At a time",
-            unique(
-                f"{run.place.side_by_side} at most"
-                for run in runs
-                if run.place and run.place.seed is not None
-            ),
-        ),
+        ("Seed", unique(str(place.seed) for place in seeded)),
+        ("At a time", unique(f"{place.side_by_side} at most" for place in seeded)),
         ("Spread", unique([spread(runs)])),
         ("Builds", unique([several_builds(runs)])),
         ("Restored", unique([restored(runs)])),

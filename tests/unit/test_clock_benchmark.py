@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import subprocess
 import sys
 from itertools import accumulate
@@ -127,9 +126,13 @@ def test_how_quarters_go_together() -> None:
     assert (boots_, scatter) == ("3", "28.6%")
     assert neighbours == "-0.33", "+1, -1 and -1"
     assert apart == "-", "three boots tell no correlation"
-    *_, apart = clock._quarters([rising, [*rising, (10.0, 3.0, 1.0, 2.0, 4.0)]])
-    low, high = re.fullmatch(r"[+-]\d\.\d\d \((\S+) to (\S+)\)", apart).groups()  # type: ignore[union-attr]
-    assert float(low) < 0 < float(high)
+    both = clock._quarters([rising, [*rising, (10.0, 3.0, 1.0, 2.0, 4.0)]])
+    assert both == (
+        "7",
+        "29.0%",
+        "-0.23",
+        "+0.68 (-0.29 to +0.96)",
+    )  # tanh(atanh(0.68) ± 1.96 / sqrt(7 - 2 - 2))
 
 
 def test_kept_boots() -> None:
@@ -179,6 +182,9 @@ def test_boots_with_the_disks_of_old_are_left_out() -> None:
         (["--executed", "a"], "error: a: no instructions that were counted: lab.py run CASE --profile 1", ""),
         (["--quarters", "a"], "error: a: no counts", ""),
         (["--quarters", "--executed", "a"], 2, "not allowed with argument"),
+        (["--kept", "--halves", "a"], 2, "unrecognized arguments: --halves"),
+        (["--kept", "--metric", "pgfault"], 2, "--metric: with --quarters"),
+        (["--quarters", "--metric", "system", "a"], 2, "no time of a part of a phase is recorded"),
     ],
 )
 def test_nothing_to_show(

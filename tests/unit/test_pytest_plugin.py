@@ -10,24 +10,30 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 import scipy.special  # noqa: F401  Here, or a pytest within this process forgets numpy at its end, which loads only once.
 
+from numalab import pytest_plugin
 from numalab.core import paths
 from numalab.core.errors import HostError, InputError, KernelOops
+from numalab.core.process import Deadline
 from numalab.experiment import judging
 from numalab.experiment import run as experiment
 from numalab.experiment.plan import Plan, boot_order
 from numalab.experiment.run import Outcome
+from numalab.guest import guest as guests
+from numalab.guest import launch, ready
 from numalab.host import hypervisor
 from numalab.model import catalog
 from numalab.model.case import Arm
+from numalab.model.values import Clock
 from tests.unit import synthetic
 from tests.unit.makers import FakeHost, kernel_names, pytest_argv
 
@@ -217,6 +223,30 @@ def pytest_terminal_summary(terminalreporter, config):
             assert f"{name} {seen} {seen}\n" in out, f"{prefix}{name}"
     shown = run(tmp_path, "--help")
     assert {*words, *PREFIXED} == set(re.findall(r"^  --lab-([a-z-]+)", shown, re.MULTILINE))
+
+
+def test_a_guest_from_a_ready_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the host's clock, whatever --lab-clock says; what is refused is not blamed on --lab-ready."""
+    options = {"--kernel": "6.1", "--accel": "tcg", "--lab-clock": "virtual"}
+    config = SimpleNamespace(getoption=options.__getitem__)
+    made: list[launch.GuestRequest] = []
+    monkeypatch.setattr(ready, "up", lambda request, *_: made.append(request))
+    monkeypatch.setattr(guests, "ending", lambda _: nullcontext())
+    lab = pytest_plugin.Lab(FakeHost(), config)  # type: ignore[arg-type]
+    shape = catalog.topology("uma-2g")
+    with lab.up(shape, "uma-2g", Deadline.after(60), ready=True, measured=True):
+        assert made[0].clock is Clock.HOST
+
+    def refuse(*_: object) -> None:
+        raise InputError("ready: not with kernel 4.9", field="ready")
+
+    monkeypatch.setattr(ready, "up", refuse)
+    with (
+        pytest.raises(InputError, match=r"^mark ready: not with kernel 4\.9$") as refused,
+        lab.up(shape, "uma-2g", Deadline.after(60), ready=True),
+    ):
+        pass
+    assert not refused.value.field
 
 
 def test_evidence_is_in_the_report(tmp_path: Path) -> None:

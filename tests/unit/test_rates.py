@@ -104,6 +104,9 @@ def test_company() -> None:
         "xfsrepair": ({Answer.HOLDS: 1}, {Answer.HOLDS: 1}, {Answer.HOLDS: 1, Answer.DOES_NOT_HOLD: 1})
     }
     assert rates.company([half, small]) == {}
+    repeated = calm.model_copy(update={"name": "h", "others": 0.6, "seed": 7})
+    (row,) = rates.company([calm.model_copy(update={"seed": 7}), half, repeated]).values()
+    assert row[2] == {}, "the same boots, seed for seed"
 
 
 def test_stored_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

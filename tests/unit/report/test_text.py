@@ -201,7 +201,7 @@ xfsrepair (quick) on 4socket, tcg: 6.1-slowscan-before against 6.1, 3 and 3 boot
     migrated_per_hint_fault, repair-*: falls by a factor of 1.1: cannot tell, ×0.507
       6.1-slowscan-before   0.9  0.77  0.91
       6.1                  0.28  0.42   0.7
-      after/before is 0.507 (95 %: 0.172 to 1.5), asked for: 0.909 or less; q (p, corrected for all that is judged) 0.12 is above 0.05; so many boots that scatter so hold in 80 % \
+      after/before is 0.507 (95 %: 0.172 to 1.5), asked for: 0.909 or less; p 0.12 is above 0.05; so many boots that scatter so hold in 80 % \
 at a true factor of 4.38; if the effect is as estimated, 4 to 33 of each kernel hold in 80 % (decides nothing: expected of releases 4.*, this is 6.1-numalab)
     system, repair-*: falls: cannot tell, ×0.91
       6.1-slowscan-before  10.5  10.9  10.8
