@@ -13,8 +13,9 @@ import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -167,13 +168,15 @@ def _plan(
     )
 
 
-def _conduct(plan: Plan, boots: int | None, uri: str | None) -> experiment.Outcome:
+def _conduct(
+    plan: Plan, boots: int | None, uri: str | None, room: Callable[[], None] = lambda: None
+) -> experiment.Outcome:
     from numalab.cli import live
     from numalab.experiment import run as experiment
     from numalab.host.hypervisor import connect
 
     return experiment.conduct(
-        plan, connect(uri, limit(MINUTE)), boots, limit=limit, view=live.View(plan, boots)
+        plan, connect(uri, limit(MINUTE)), boots, limit=limit, view=live.View(plan, boots), room=room
     )
 
 
@@ -305,7 +308,7 @@ def matrix(
     ] = None,
     uri: Uri = None,
 ) -> None:
-    """Run cases x sizes x topologies x kernels. One after another on this machine, or on a pool of hosts."""
+    """Run cases x sizes x topologies x kernels, on this machine or on a pool of hosts."""
     from numalab.experiment import matrix as experiments
     from numalab.experiment.plan import make_plan
     from numalab.model import catalog
@@ -379,7 +382,7 @@ def refuse_paths(cases: Sequence[str], plans: Sequence[Plan], option: str = "--p
 def conduct_all(
     plans: Sequence[tuple[Plan, int | None]], *, pool: bool, uri: str | None, spread: int = 1
 ) -> None:
-    """Run experiments, print their verdicts, and exit with the gravest status.
+    """Run experiments, print their verdicts in order, and exit with the gravest status.
 
     An error ends its experiment; the others are run. Cancelled ends all at once.
     """
@@ -394,23 +397,27 @@ def conduct_all(
         raise InputError(
             f"--spread {spread}: this machine is one host: with --pool the pool's share the rounds"
         )
+    from numalab.experiment import several
+
     verdicts: list[Verdict] = []
     failed = set[int]()
-    for plan, boots in plans:
-        try:
-            outcome = _conduct(plan, boots, uri)
-        except Cancelled:
-            raise
-        except (LabError, OSError, subprocess.SubprocessError) as error:  # a full disk is an OSError
-            if len(plans) == 1:
+    jobs = [partial(_conduct, plan, boots, uri) for plan, boots in plans]
+    with closing(several.run(jobs, cancel)) as outcomes:
+        for (plan, _), job in zip(plans, outcomes, strict=True):
+            try:
+                outcome = job.result()
+            except Cancelled:
                 raise
-            failed.add(error.status if isinstance(error, LabError) else Exit.LAB_ERROR)
-            with suppress(OSError):  # standard error may be a file on that disk
-                echo(f"case {plan.case_name}, size {plan.size}, {plan.machine.topology}:", err=True)
-                show_error(error)
-            continue
-        _show_outcome(outcome.experiment, outcome.verdicts, [run for run, _ in outcome.runs])
-        verdicts += outcome.verdicts
+            except (LabError, OSError, subprocess.SubprocessError) as error:  # a full disk is an OSError
+                if len(plans) == 1:
+                    raise
+                failed.add(error.status if isinstance(error, LabError) else Exit.LAB_ERROR)
+                with suppress(OSError):  # standard error may be a file on that disk
+                    echo(f"case {plan.case_name}, size {plan.size}, {plan.machine.topology}:", err=True)
+                    show_error(error)
+                continue
+            _show_outcome(outcome.experiment, outcome.verdicts, [run for run, _ in outcome.runs])
+            verdicts += outcome.verdicts
     if Exit.KERNEL_CRASHED in failed:
         raise typer.Exit(Exit.KERNEL_CRASHED)
     raise typer.Exit(Exit.LAB_ERROR if failed else status(tuple(verdicts)))

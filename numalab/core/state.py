@@ -212,9 +212,9 @@ def _free_parts(name: str, total: int, deadline: Deadline) -> Iterator[socket.so
             else:
                 handle.close()
         if not waited:
-            tell(f"waiting for {name}: other lab.py use them")
+            tell(f"waiting for {name}: others use them")
             waited = True
-        deadline.check(f"waiting for {name} that other lab.py use")
+        deadline.check(f"waiting for {name} that others use")
         deadline.pause(0.2)
 
 

@@ -90,6 +90,10 @@ class ExperimentBoot:
         return f"{self.place.case_name}-{self.place.boot}"
 
 
+def _no_room() -> None:
+    """No other experiment runs beside this one."""
+
+
 def run(
     plan: Plan,
     host: Host,
@@ -102,9 +106,11 @@ def run(
     block: str = "",
     limit: Callable[[float], Deadline],
     began: Callable[[ExperimentBoot], runner.Watcher | None] = lambda _: None,
+    room: Callable[[], None] = _no_room,
 ) -> Generator[tuple[Run, Path]]:
     """Boot and measure rounds `first` to `boots` - 1, plan.side_by_side guests at a time. Yields a run for
-    each boot, in order. `planned` rounds are in the record; None: `boots`. `block`: see Place.
+    each boot, in order. `planned` rounds are in the record; None: `boots`. `block`: see Place. `room` is
+    called when all boots have begun and fewer than plan.side_by_side go on.
 
     An error in any boot ends the experiment; earlier runs stay. Nothing begins while the caller looks at a
     run. Close the generator when not all of it is used: that ends the boots in progress.
@@ -141,6 +147,8 @@ def run(
                 if waiting and len(busy) < at_once:
                     going.append(pool.submit(_measure, plan, host, waiting.popleft(), began, stop))
                     continue
+                if len(busy) < at_once:
+                    room()
                 wait(busy, POLL_SECONDS, FIRST_COMPLETED)
                 if cancel.is_set():
                     stop.set()
@@ -399,11 +407,19 @@ class Observer(Protocol):
 
 
 def conduct(
-    plan: Plan, host: Host, boots: int | None, *, limit: Callable[[float], Deadline], view: Observer
+    plan: Plan,
+    host: Host,
+    boots: int | None,
+    *,
+    limit: Callable[[float], Deadline],
+    view: Observer,
+    room: Callable[[], None] = _no_room,
 ) -> Outcome:
     """Run a case to its verdict: `boots` rounds, or (None) until the answer is clear or most_boots is
-    reached.
+    reached. `room` is called when another experiment may run beside this one: on the virtual clock, when no
+    boot waits and a CPU is idle; never when the plan says how many guests run at a time.
     """
+    alone = plan.side_by_side is not None
     check_rounds(plan, boots or verdict.looks(plan.case_size)[0])
     _check_host(plan, host, limit(SPARE_SECONDS))
     build_kernels(plan, limit(PREPARE_SECONDS))
@@ -411,8 +427,10 @@ def conduct(
     with state.using(*folders):
         settled = _settled(pinned, host, limit(UP_SECONDS))
         make_programs(settled, host, limit)
+        if alone or settled.clock is not Clock.VIRTUAL:
+            room = _no_room
         with on_prepared_disks(settled, host, limit) as settled:
-            return _conduct(settled, host, boots, limit=limit, view=view)
+            return _conduct(settled, host, boots, limit=limit, view=view, room=room)
 
 
 def _check_host(plan: Plan, host: Host, deadline: Deadline) -> None:
@@ -468,7 +486,9 @@ def _settled(plan: Plan, host: Host, deadline: Deadline) -> Plan:
             field="side_by_side",
         )
     accelerator.warn(probe, clock, plan.case_name)
-    room = min(host.cpus(deadline), host.free_memory(deadline) // scaled_topology(plan).memory)
+    # What guests of experiments beside this one have will be free; a boot waits for it.
+    memory = host.free_memory(deadline) + guests.memory_of_ours(host.uri)
+    room = min(host.cpus(deadline), memory // scaled_topology(plan).memory)
     chosen = {
         "probe": probe,
         "clock": clock,
@@ -559,7 +579,13 @@ def _still_there(plan: Plan, settled: Settled) -> image.Image:
 
 
 def _conduct(
-    plan: Plan, host: Host, boots: int | None, *, limit: Callable[[float], Deadline], view: Observer
+    plan: Plan,
+    host: Host,
+    boots: int | None,
+    *,
+    limit: Callable[[float], Deadline],
+    view: Observer,
+    room: Callable[[], None],
 ) -> Outcome:
     experiment, runs = fresh_experiment(plan.case_name), list[tuple[Run, Path]]()
     looks = (boots,) if boots else verdict.looks(plan.case_size)
@@ -574,6 +600,7 @@ def _conduct(
             looks=len(looks),
             limit=limit,
             began=view.began,
+            room=room,
         )
         with closing(more_runs):
             for one in more_runs:

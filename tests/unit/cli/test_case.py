@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -85,7 +87,13 @@ def conducted(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     seen: dict[str, Any] = {"after": AFTERS["holds"], "error": None}
 
     def conduct(
-        plan: Plan, host: object, rounds: int | None, *, limit: Callable[[float], Deadline], view: live.View
+        plan: Plan,
+        host: object,
+        rounds: int | None,
+        *,
+        limit: Callable[[float], Deadline],
+        view: live.View,
+        room: Callable[[], None] = lambda: None,
     ) -> Outcome:
         seen.update(plan=plan, rounds=rounds, view=view)
         if seen["error"]:
@@ -160,6 +168,27 @@ def test_an_error_ends_its_case_only(
     assert (code, out.count("HOLDS"), "No space left on device" in err) == (4, 1, True)
     errors = iter([Cancelled("boot: cancelled"), None])
     assert lab_py("run", case, case)[:2] == (130, "")
+
+
+def test_experiments_run_side_by_side(
+    lab_py: LabPy, case: str, conducted: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are under way at once, and the second, which ends first, is shown second."""
+    fake, both, ended = experiment.conduct, threading.Barrier(2), threading.Event()
+
+    def conduct(plan: Plan, *words: Any, room: Callable[[], None], **options: Any) -> Outcome:
+        room()
+        both.wait(10)
+        if plan.machine.topology == "4socket":
+            assert ended.wait(10)
+        outcome = replace(fake(plan, *words, **options), experiment=f"{plan.machine.topology}-e")
+        ended.set()
+        return outcome
+
+    monkeypatch.setattr(experiment, "conduct", conduct)
+    code, out, _ = lab_py("matrix", case, "-t", "4socket", "-t", "cpus2of4")
+    assert code == 0
+    assert 0 < out.index("compare 4socket-e") < out.index("compare cpus2of4-e")
 
 
 POOL_REFUSES = "is a path: give the name of a file in testcases/, kernels/ or topologies/"

@@ -264,7 +264,7 @@ def share(name: str, total: int, wanted: int, seconds: float = 30) -> AbstractCo
 def test_parts_of_a_machine() -> None:
     """As many hold parts as there are; whoever wants all waits until the last is free."""
     with share("CPUs", 3, 1), share("CPUs", 3, 2):
-        with pytest.raises(DeadlinePassed, match=r"^waiting for test CPUs \d+ that other lab.py use"):
+        with pytest.raises(DeadlinePassed, match=r"^waiting for test CPUs \d+ that others use"):
             share("CPUs", 3, 1, seconds=0.1).__enter__()
         with share("other CPUs", 1, 1):
             pass

@@ -40,6 +40,7 @@ from numalab.experiment.plan import (
     workload_phases,
 )
 from numalab.experiment.run import ExperimentBoot
+from numalab.guest import guest as guests
 from numalab.guest import launch, provision, ready
 from numalab.guest.launch import GuestRequest
 from numalab.guest.settings import UP_SECONDS
@@ -122,6 +123,8 @@ class Lab:
         """Phases whose programs no guest has made yet."""
         self.together: threading.Barrier | None = None
         """Guests that must be up at the same time; None: one after the other."""
+        self.alone = True
+        """Without `together`: whether one guest at a time is up."""
         self.up_now = 0
         self.kept: list[float] = []
         """The share of processor time that others take from each guest that is measured, in turn."""
@@ -174,7 +177,7 @@ class Lab:
         if self.together:
             self.together.wait(10)
         else:
-            assert self.up_now == 1, "one guest at a time"
+            assert self.up_now == 1 or not self.alone, "one guest at a time"
         self._maybe("measure")
         self.options.append(options)
         place = options.place
@@ -246,8 +249,9 @@ class Seen:
         """See runner.Watcher."""
 
 
-def conduct(plan: Plan, boots: int | None, seen: Seen | None = None) -> experiment.Outcome:
-    return experiment.conduct(plan, FakeHost().real(), boots, limit=Deadline.after, view=seen or Seen())
+def conduct(plan: Plan, boots: int | None, seen: Seen | None = None, **more: Any) -> experiment.Outcome:
+    host, view = FakeHost().real(), seen or Seen()
+    return experiment.conduct(plan, host, boots, limit=Deadline.after, view=view, **more)
 
 
 def test_an_experiment_keeps_what_it_stands_on(lab: Lab, plan: Plan) -> None:
@@ -823,6 +827,49 @@ def test_guests_at_a_time(plan: Plan, lab: Lab, words: dict[str, Any], expected:
         lab.together = threading.Barrier(expected)
     outcome = conduct(plan.model_copy(update={"machine": machine, **words}), 1)
     assert {run.place.side_by_side for run, _ in outcome.runs if run.place} == {expected}
+
+
+@pytest.mark.parametrize(
+    ("words", "at"),
+    [
+        ({"clock": Clock.VIRTUAL}, [5]),
+        ({"clock": Clock.VIRTUAL, "side_by_side": 2}, []),
+        ({"clock": Clock.HOST}, []),
+    ],
+)
+def test_room_for_another_experiment(plan: Plan, lab: Lab, words: dict[str, Any], at: list[int]) -> None:
+    """When the last boots are under way and one of two CPUs is idle; never where a person chose how many
+    guests run at a time, or on the host's clock."""
+    begun, rooms, last = list[int](), list[int](), threading.Event()
+    measure = lab.measure
+
+    def one(guest: Any, workload: str, size: SizeClass, deadline: Deadline, options: Any, **more: Any) -> Any:
+        assert options.place
+        begun.append(options.place.boot)
+        if options.place.boot == 5 and at:
+            assert last.wait(10), "the last boot waits for the room that it leaves"
+        return measure(guest, workload, size, deadline, options, **more)
+
+    def room() -> None:
+        rooms.append(max(begun))
+        last.set()
+
+    lab.alone = False
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner, "run", one)
+        conduct(plan.model_copy(update=words), 3, room=room)
+    assert sorted(set(rooms)) == at
+
+
+def test_guests_beside_an_experiment_leave_it_their_memory(
+    plan: Plan, lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of another experiment of this process end, so they do not lower how many run at a time."""
+    big = {"machine": plan.machine.model_copy(update={"memory": 40 * GIB}), "clock": Clock.VIRTUAL}
+    monkeypatch.setattr(guests, "memory_of_ours", lambda _: 40 * GIB)
+    lab.together = threading.Barrier(2)
+    outcome = conduct(plan.model_copy(update=big), 1)
+    assert {run.place.side_by_side for run, _ in outcome.runs if run.place} == {2}
 
 
 def test_company_on_the_hosts_clock_is_refused(plan: Plan, lab: Lab) -> None:
