@@ -20,7 +20,7 @@ if the clock and the seed decided everything. Other options go to lab.py run (--
 The virtual clock needs QEMU 8.1 or later (lab.py doctor).
 
 --shift N,N… boots on the virtual clock with an instruction of 2**N ns, once for each N, and prints the time
-that a boot took on the host too. No record says which shift a run had, so these runs are removed at the end;
+that a boot took on the host too. Nobody else has such runs, so they are removed at the end;
 --discard removes those of other shapes (--vcpus, --memory) likewise.
 
 --executed shows, for stored experiments whose instructions QEMU counted (lab.py run CASE --profile 1), the
@@ -117,12 +117,10 @@ QUARTERS = (
 PARTS = 4
 LIMIT = 1 - 1e-9
 """What a correlation of 1 counts as, which has no interval."""
-INSTRUCTION_SECONDS = 8e-9
-"""What an instruction takes on the virtual clock (domain.ICOUNT)."""
 PLAIN = (str(ROOT / "lab.py"),)
 LAB = (
     "import sys; from numalab.host import domain; from numalab.cli.main import main;"
-    " domain.ICOUNT = ('-icount', f'shift={sys.argv.pop(1)},sleep=on'); main()"
+    " domain.ICOUNT_SHIFT = int(sys.argv.pop(1)); main()"
 )
 """lab.py with another shift."""
 ONCE = (
@@ -315,7 +313,7 @@ def executed(experiment: str) -> list[tuple[str, ...]]:
             if run.place and run.guest.spec.instructions and result.phase.measured and not run.error:
                 # Sleeping CPUs execute nothing; the idle task's own instructions count too.
                 text = (record.phase_folder(folder, number, result.phase.name) / record.PROFILE).read_text()
-                seconds = profile.samples(profile.parse(text)) * INSTRUCTION_SECONDS
+                seconds = profile.samples(profile.parse(text)) * 1e-9 * 2**run.guest.spec.icount_shift
                 sides = shares.setdefault((run.place.case_name, result.phase.name), {arm: [] for arm in Arm})
                 sides[run.place.arm].append(seconds / result.elapsed)
     return [

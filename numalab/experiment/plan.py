@@ -33,7 +33,7 @@ from numalab.model.case import Case, CaseSize, Machine
 from numalab.model.guest import Boot as BootFiles
 from numalab.model.guest import PreparedDisks
 from numalab.model.topology import Disk, Topology
-from numalab.model.values import MOST_NAME, Clock, Phase, Seed, SizeClass, Value, check_name
+from numalab.model.values import MOST_NAME, Accel, Clock, Phase, Seed, SizeClass, Value, check_name
 
 LONGEST_ENDING = "-compile-00"
 """The longest ending of a guest's name after its case's."""
@@ -254,8 +254,20 @@ def check_plan(plan: Plan) -> None:
                 f" size {plan.size}"
             )
     scaled_topology(plan)
+    if plan.clock is Clock.HOST or plan.accel == Accel.KVM:
+        check_alone(plan)
     if plan.builds > 1:
         _check_builds(plan)
+
+
+def check_alone(plan: Plan) -> None:
+    """InputError when guests on the host's clock are to run side by side."""
+    if (plan.side_by_side or 1) > 1:
+        raise InputError(
+            f"side by side: {plan.side_by_side} guests on the host's clock take each other's time: one at a"
+            " time, or the virtual clock",
+            field="side_by_side",
+        )
 
 
 def _check_builds(plan: Plan) -> None:

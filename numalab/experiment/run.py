@@ -42,6 +42,7 @@ from numalab.experiment.plan import (
     boot_order,
     boot_seed,
     build_kernels,
+    check_alone,
     check_rounds,
     interesting_phase,
     pin_builds,
@@ -479,12 +480,8 @@ def _settled(plan: Plan, host: Host, deadline: Deadline) -> Plan:
     kernel = Path(plan.pinned[plan.all_builds[0].build_name].kernel or "")
     probe = accelerator.choose(plan.accel, kernel, deadline, host.where)
     clock = accelerator.choose_clock(plan.clock, probe.accel, kernel, deadline, host.where)
-    if clock is Clock.HOST and (plan.side_by_side or 1) > 1:
-        raise InputError(
-            f"side by side: {plan.side_by_side} guests on the host's clock take each other's time: one at a"
-            " time, or the virtual clock",
-            field="side_by_side",
-        )
+    if clock is Clock.HOST:
+        check_alone(plan)
     accelerator.warn(probe, clock, plan.case_name)
     # What guests of experiments beside this one have will be free; a boot waits for it.
     memory = host.free_memory(deadline) + guests.memory_of_ours(host.uri)

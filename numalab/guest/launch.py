@@ -40,7 +40,7 @@ from numalab.guest import guest as guests
 from numalab.guest import provision, renewed, slow_disks
 from numalab.guest.guest import Guest
 from numalab.guest.start import start
-from numalab.host import accelerator, emulator, image, instructions, qemu_user
+from numalab.host import accelerator, domain, emulator, image, instructions, qemu_user
 from numalab.host import disks as host_disks
 from numalab.host import saved as saved_file
 from numalab.host.domain import (
@@ -342,6 +342,7 @@ def _make(
         topology_name=request.topology_name,
         accel=probe.accel,
         clock=clock,
+        icount_shift=domain.ICOUNT_SHIFT,
         seed=request.seed,
         boot=compose_boot(request, saved.name if saved else request.name, shape, base, boot, there, clock),
         disks=slow_disks.timed(_make_disks(request, root, shape.disks, place, where, deadline), clock),

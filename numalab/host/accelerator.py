@@ -26,7 +26,7 @@ from numalab.core import checksum, state
 from numalab.core.errors import BootHung, CommandFailed, DeadlinePassed, HostError
 from numalab.core.log import note, step
 from numalab.core.process import Deadline, ends_with_us, need
-from numalab.host.domain import ICOUNT, TCG_MODEL
+from numalab.host.domain import ICOUNT_SHIFT, TCG_MODEL, icount
 from numalab.host.machine import USER_HZ, qemu_process
 from numalab.host.remote import HERE, Where
 from numalab.model.values import Accel, Clock, Stored, caveat, jsonable
@@ -149,7 +149,7 @@ def try_clock(kernel: Path, version: str, deadline: Deadline, where: Where = HER
     """Boot `kernel` with CLOCK_CPUS CPUs that count instructions. Returns the result, and whether it may be
     this kernel's alone: one that ends before user space may panic with any clock, one that hangs hangs by it.
     """
-    words = ["-accel", "tcg", "-cpu", TCG_MODEL, *ICOUNT]
+    words = ["-accel", "tcg", "-cpu", TCG_MODEL, *icount(ICOUNT_SHIFT)]
     try:
         seconds = boot(kernel, words, deadline.within(PROBE_SECONDS), where, cpus=CLOCK_CPUS)
     except BootHung as error:

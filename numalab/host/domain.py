@@ -30,9 +30,8 @@ LAB_DIGITS = 8
 """Digits of a lab's identity in its domains' names: two labs may both have a guest `migratefail`."""
 TCG_MODEL = "Nehalem"
 """The fastest to boot under TCG of those measured (docs/clock.md); it has x2APIC."""
-ICOUNT = ("-icount", "shift=3,sleep=on")
-"""QEMU's words for the virtual clock, which libvirt (as of 12) does not know. An instruction takes 2**3 ns
-(others: docs/clock.md). While all CPUs are idle, the clock runs as the host's does, for SSH."""
+ICOUNT_SHIFT = 3
+"""On the virtual clock an instruction takes 2**3 ns (others: docs/clock.md)."""
 WITHOUT_BACKENDS = {"q35": "pc-q35-5.0", "pc": "pc-i440fx-5.0"}
 """QEMU's last machine types with -numa node,mem=. For later ones libvirt writes a memory backend for each
 node, of size 0 for an empty one, which QEMU refuses (see emulator)."""
@@ -178,10 +177,16 @@ def _clock(spec: GuestSpec) -> Element:
     return clock
 
 
+def icount(shift: int) -> tuple[str, str]:
+    """QEMU's words for the virtual clock, which libvirt (as of 12) does not know. While all CPUs are idle,
+    the clock runs as the host's does, for SSH."""
+    return ("-icount", f"shift={shift},sleep=on")
+
+
 def _time_and_chance(spec: GuestSpec) -> tuple[str, ...]:
     """QEMU's words for the virtual clock and for a seeded RDRAND, which libvirt does not know."""
-    icount = ICOUNT if spec.clock is Clock.VIRTUAL else ()
-    return (*icount, *(("-seed", str(spec.seed)) if _seeded(spec) else ()))
+    words = icount(spec.icount_shift) if spec.clock is Clock.VIRTUAL else ()
+    return (*words, *(("-seed", str(spec.seed)) if _seeded(spec) else ()))
 
 
 def _instructions(spec: GuestSpec) -> tuple[str, ...]:

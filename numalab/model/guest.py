@@ -142,6 +142,8 @@ class GuestSpec(Value):
     network: bool = False
     """Whether the guest reaches the host's loopback, its LAN and beyond; otherwise only SSH is forwarded."""
     clock: Clock = Clock.HOST
+    icount_shift: Annotated[int, Field(ge=0, le=10)] = 3
+    """On the virtual clock an instruction takes 2**icount_shift ns (QEMU's -icount)."""
     seed: Seed | None = None
     """What this boot differs by from others of its experiment: QEMU's -seed under TCG, and how long each
     measured phase is put off (runner). None: whatever the host's timing makes of it."""

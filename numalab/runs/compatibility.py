@@ -47,7 +47,7 @@ def traits(run: Run) -> Traits:
         "size": {"": run.size.value},
         "parameters": run.params,
         "accelerator": {"": spec.accel.value},
-        "clock": {"": spec.clock.value},
+        "clock": {"": spec.clock.value, "shift": spec.icount_shift if run.virtual else None},
         "beginning": {"": "ready state" if run.guest.ready_state else "boot"},
         "prepared disks": {"": " ".join(run.prepared) or "none"},
         "clock of slow disks": {

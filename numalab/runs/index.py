@@ -22,7 +22,7 @@ from typing import Any
 from numalab.core import state
 from numalab.core.errors import HostError, InputError
 from numalab.model import catalog
-from numalab.model.values import Clock, Value
+from numalab.model.values import Clock, SizeClass, Value
 from numalab.runs import record
 
 VERSION = 2
@@ -105,13 +105,28 @@ def choose(words: Sequence[str], *, size: str | None = None, topology: str | Non
     """The folders of the runs that `words` name: a run (id or folder), an experiment, or a case, which stands
     for its newest experiment; for a calibration, which compares a kernel with itself, if there is no other.
 
-    `size` and `topology` select among a case's experiments. Raises InputError for any other word.
+    `size` and `topology` select among a case's experiments. Raises InputError for any other word, and for a
+    run or an experiment of another size or on another topology.
     """
+    if size is not None and size not in list(SizeClass):
+        raise InputError(f"size: {size!r} is none of {', '.join(SizeClass)}", field="size")
     folders: list[Path] = []
     for word in words:
-        one = place(word)
-        folders += [one] if one else [entry.folder for entry in _experiment(word, size, topology)]
+        if one := place(word):
+            if size or topology:
+                run = record.summary(one)
+                _check(word, size, run.size, topology, run.guest.spec.topology_name)
+            folders.append(one)
+        else:
+            folders += [entry.folder for entry in _experiment(word, size, topology)]
     return list(dict.fromkeys(folder.resolve() for folder in folders))
+
+
+def _check(word: str, size: str | None, own_size: str, topology: str | None, own_topology: str) -> None:
+    """InputError when a run or experiment is not of the size or on the topology that is wanted."""
+    for what, wanted, own in (("size", size, own_size), ("topology", topology, own_topology)):
+        if wanted is not None and wanted != own:
+            raise InputError(f"{what} {wanted}: {word} has {what} {own}", field=what)
 
 
 def place(word: str) -> Path | None:
@@ -122,6 +137,7 @@ def place(word: str) -> Path | None:
 
 def _experiment(word: str, size: str | None, topology: str | None) -> list[Entry]:
     if entries := find(experiment=word):
+        _check(word, size, entries[0].size, topology, entries[0].topology)
         return entries
     name = Path(word).name.removesuffix(".yml")
     if every := find(case=name, size=size, topology=topology):

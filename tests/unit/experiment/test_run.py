@@ -840,25 +840,23 @@ def test_guests_at_a_time(plan: Plan, lab: Lab, words: dict[str, Any], expected:
 def test_room_for_another_experiment(plan: Plan, lab: Lab, words: dict[str, Any], at: list[int]) -> None:
     """When the last boots are under way and one of two CPUs is idle; never where a person chose how many
     guests run at a time, or on the host's clock."""
-    begun, rooms, last = list[int](), list[int](), threading.Event()
-    measure = lab.measure
+    ended, last, measure = list[int](), threading.Event(), lab.measure
 
     def one(guest: Any, workload: str, size: SizeClass, deadline: Deadline, options: Any, **more: Any) -> Any:
         assert options.place
-        begun.append(options.place.boot)
         if options.place.boot == 5 and at:
             assert last.wait(10), "the last boot waits for the room that it leaves"
         return measure(guest, workload, size, deadline, options, **more)
 
     def room() -> None:
-        rooms.append(max(begun))
+        ended.append(lab.happened.count("down"))
         last.set()
 
     lab.alone = False
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner, "run", one)
         conduct(plan.model_copy(update=words), 3, room=room)
-    assert sorted(set(rooms)) == at
+    assert ended[:1] == at
 
 
 def test_guests_beside_an_experiment_leave_it_their_memory(
@@ -878,6 +876,13 @@ def test_company_on_the_hosts_clock_is_refused(plan: Plan, lab: Lab) -> None:
     ):
         conduct(plan.model_copy(update={"side_by_side": 2, "clock": Clock.HOST}), 1)
     assert not lab.requests
+
+
+@pytest.mark.parametrize("words", [{"clock": Clock.HOST}, {"accel": "kvm"}])
+def test_company_is_refused_before_anything_is_built(words: dict[str, Any]) -> None:
+    """Where it is known that the clock is the host's; with auto a kernel says which one it is."""
+    with pytest.raises(InputError, match=r"^side by side: 3 guests on the host's clock"):
+        make_plan("nas", SizeClass.QUICK, side_by_side=3, **words)
 
 
 def test_a_new_experiment_has_a_new_seed(plan: Plan, lab: Lab) -> None:

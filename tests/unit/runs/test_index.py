@@ -260,6 +260,18 @@ def test_choose_says_what_is_not_there(word: str, said: str, four: list[Run]) ->
         run_index.choose([word], size="full")
 
 
+def test_a_run_or_an_experiment_is_of_the_size_and_topology_that_are_wanted(four: list[Run]) -> None:
+    size, topology = four[0].size.value, four[0].guest.spec.topology_name
+    for word in (four[0].id, "old"):
+        assert run_index.choose([word], size=size, topology=topology) == run_index.choose([word])
+        with pytest.raises(InputError, match=f"^size full: {word} has size quick$"):
+            run_index.choose([word], size="full")
+        with pytest.raises(InputError, match=f"^topology memoryless: {word} has topology {topology}$"):
+            run_index.choose([word], topology="memoryless")
+    with pytest.raises(InputError, match=r"^size: 'huge' is none of quick, full$"):
+        run_index.choose(["old"], size="huge")
+
+
 @pytest.mark.parametrize(
     ("text", "stamp"),
     [

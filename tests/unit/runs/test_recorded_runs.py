@@ -102,7 +102,13 @@ def test_the_guest_of_a_run_is_its_record(commit: str) -> None:
     record_later: dict[str, object] = {"ready_state": "", "prepared": None}
     record_later |= {"format": 2, "kept": True} if commit == "1844388" else {}
     spec_later: dict[str, object] = {"clock": "host", "seed": None, "savable": False}
-    spec_later |= {"binding": None, "huge_page": None, "emulator": None, "instructions": ""}
+    spec_later |= {
+        "binding": None,
+        "huge_page": None,
+        "emulator": None,
+        "instructions": "",
+        "icount_shift": 3,
+    }
     spec_later |= {"network": False} if commit == "1844388" else {}
     for entry in run_index.find():
         stored = json.loads((entry.folder / "run.json").read_text())["guest"]
