@@ -308,7 +308,7 @@ def matrix(
     ] = None,
     uri: Uri = None,
 ) -> None:
-    """Run cases x sizes x topologies x kernels, on this machine or on a pool of hosts."""
+    """Run cases x sizes x topologies x kernels, here or on a pool."""
     from numalab.experiment import matrix as experiments
     from numalab.experiment.plan import make_plan
     from numalab.model import catalog
