@@ -26,18 +26,24 @@ YAMLLINT := {extends: default, rules: {line-length: {max: 160}, document-start: 
 demo: kernel
 	$(LAB) run migratefail
 
-# Image and kernel are made while the tests run that boot no guest; what that prints follows theirs.
+# Image and kernel are made while the tests run that boot no guest; what that prints follows theirs. The last lines are
+# what each part took.
+TOOK = echo "make $(strip $1): $$(($$(date +%s) - begun)) s" >>build/parts
+timed = @begun=$$(date +%s); $(MAKE) $1 && $(call TOOK,$1)
+
 test: export EXTRA := browser$(if $(SUDO),, pool)
 test: MAKE += --no-print-directory
 test: setup
-	@mkdir -p build; $(MAKE) kernel >build/kernel.log 2>&1 & kernel=$$!; \
+	@mkdir -p build; : >build/parts; $(MAKE) kernel >build/kernel.log 2>&1 & kernel=$$!; \
 	trap 'kill $$kernel 2>/dev/null; wait' EXIT; trap 'exit 130' INT; trap 'exit 143' TERM HUP; \
-	$(MAKE) -j2 lint unit && $(MAKE) -j2 --output-sync=target browser $(if $(SUDO),,pool) && \
-	tail -n +1 -f --pid=$$kernel build/kernel.log && wait $$kernel
+	begun=$$(date +%s); $(MAKE) -j2 lint unit && $(call TOOK,lint unit) && \
+	begun=$$(date +%s) && $(MAKE) -j2 --output-sync=target browser $(if $(SUDO),,pool) && $(call TOOK,browser pool) && \
+	begun=$$(date +%s) && tail -n +1 -f --pid=$$kernel build/kernel.log && wait $$kernel && $(call TOOK,kernel)
 	@$(if $(SUDO),echo "make pool was left out: it needs root")
-	@$(MAKE) vm
-	@$(MAKE) chaos ROUNDS=20 SEED=11
-	@$(MAKE) matrix
+	$(call timed,vm)
+	$(call timed,chaos ROUNDS=20 SEED=11)
+	$(call timed,matrix)
+	@cat build/parts
 
 setup: packages $(VENV)/.done
 

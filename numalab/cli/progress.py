@@ -5,6 +5,7 @@ step that takes long has a line each minute. rich is imported with the first ste
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 from functools import cached_property
@@ -47,7 +48,14 @@ class Progress(logging.Handler):
 
         if not self._console.is_terminal:
             return None
-        return Live(self, console=self._console, transient=True, refresh_per_second=8)
+        # A verdict is printed while other cases run: above the steps on a terminal, else where it belongs.
+        return Live(
+            self,
+            console=self._console,
+            transient=True,
+            refresh_per_second=8,
+            redirect_stdout=sys.stdout.isatty(),
+        )
 
     @cached_property
     def _spinner(self) -> Spinner:

@@ -58,8 +58,8 @@ def as_called(text: str) -> str:
 
 
 def echo(text: object = "", *, err: bool = False, nl: bool = True) -> None:
-    """Print text for a person, with a newline."""
-    typer.echo(visible(str(text)), err=err, nl=nl)
+    """Print text for a person, with a newline. Above running steps (progress), which replace the streams."""
+    typer.echo(visible(str(text)), file=sys.stderr if err else sys.stdout, nl=nl)
 
 
 def error_line(error: BaseException, options: Mapping[str, str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import re
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,7 @@ import pytest
 import rich.console
 from rich.console import Console
 
-from numalab.cli import progress
+from numalab.cli import progress, terminal
 from numalab.core.log import moving, note, step
 
 
@@ -40,6 +41,23 @@ def test_steps_of_several_guests(terminal: bool, monkeypatch: pytest.MonkeyPatch
     for name in "abcd":
         assert len(re.findall(rf"✓\S*\s+[\d.]+ s  {name}: boot", out.getvalue())) == 20
         assert out.getvalue().count(f"{name}: emulated") == 20
+
+
+@pytest.mark.parametrize("on_a_terminal", [True, False])
+def test_output_beside_running_steps(
+    on_a_terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A verdict is printed while other cases run: on a terminal above their steps, which are drawn again, else
+    where standard output goes."""
+    out = io.StringIO()
+    monkeypatch.setattr(
+        rich.console, "Console", lambda **_: Console(file=out, force_terminal=True, width=100)
+    )
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: on_a_terminal)
+    with progress.Progress(), step("boot", who="b"):
+        terminal.echo("a: HOLDS")
+    drawn, printed = out.getvalue(), capsys.readouterr().out
+    assert (printed, "a: HOLDS\n" in drawn) == (("", True) if on_a_terminal else ("a: HOLDS\n", False))
 
 
 def test_a_long_step_has_a_line_now_and_then_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
