@@ -16,10 +16,12 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +48,10 @@ if TYPE_CHECKING:
 DEFAULT_MINUTES = 10.0
 NIGHT = pytest.StashKey["Background | LabError"]()
 """The pool's night that runs the session's cases, or why there is none."""
+STDERR = pytest.StashKey[int]()
+"""The session's standard error, as it is before pytest captures a test's."""
+TOLD = pytest.StashKey[threading.Event]()
+"""Ends what tells once a minute which steps run."""
 OPTIONS = {
     "accelerator": "--lab-accel",
     "clock": "--lab-clock",
@@ -190,6 +196,8 @@ def _boots(text: str) -> int | str:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marks, log steps with -o log_cli=true, and end on kill(1) or a hang-up as on Ctrl-C."""
+    config.stash[STDERR] = error = os.dup(2)
+    config.add_cleanup(lambda: os.close(error))
     for line in (
         "topology(name, memory=SIZE, vcpus=N): the guest's machine; scaled where given",
         "minutes(n): what the test may take, boot and all; its deadline",
@@ -331,6 +339,7 @@ class CaseItem(pytest.Item):
         from numalab.experiment import run as experiment
         from numalab.host.hypervisor import connect
 
+        _tell_what_runs(self.config)
         host = connect(self.config.getoption("--connect"), Deadline.after(60))
         return experiment.conduct(
             self.plan, host, self.boots, limit=Deadline.after, view=live.View(self.plan, self.boots)
@@ -536,7 +545,26 @@ def lab(pytestconfig: pytest.Config) -> Lab:
     """The lab: a connection to the hypervisor."""
     from numalab.host.hypervisor import connect
 
+    _tell_what_runs(pytestconfig)
     return Lab(connect(pytestconfig.getoption("--connect"), Deadline.after(60)), pytestconfig)
+
+
+def _tell_what_runs(config: pytest.Config) -> None:
+    """From now on, to the end of the session, tell once a minute what the lab does; also with -n, since
+    xdist's workers have the session's standard error."""
+    from numalab.cli import progress
+
+    if TOLD not in config.stash:
+        config.stash[TOLD] = ended = threading.Event()
+        config.add_cleanup(ended.set)
+        error = config.stash[STDERR]
+        show = partial(_write, error)
+        threading.Thread(target=progress.tell_what_runs, args=(ended, show), daemon=True).start()
+
+
+def _write(file: int, line: str) -> None:
+    with suppress(OSError):  # nobody reads it
+        os.write(file, f"{line}\n".encode())
 
 
 def _clock(config: pytest.Config, *, measured: bool) -> Clock | None:

@@ -7,12 +7,13 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-import time
+from collections.abc import Callable
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from numalab.cli.terminal import as_called, visible
+from numalab.core import log
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,14 +25,20 @@ STILL_SECONDS = 60.0
 """How often a step that is not over yet is told in a pipe."""
 
 
+def tell_what_runs(ended: threading.Event, show: Callable[[str], None]) -> None:
+    """Until `ended`, `show` a line a minute for each step that has run for a minute."""
+    while not ended.wait(STILL_SECONDS):
+        for one in log.running():
+            if one.seconds >= STILL_SECONDS:
+                words = [word for word in (one.who, one.what, one.moving) if word]
+                show(f"… {one.seconds:8.0f} s  {as_called(visible(': '.join(words)))}")
+
+
 class Progress(logging.Handler):
     """Shows the steps of the logger "numalab" on standard error while it is entered."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
-        self._running: dict[tuple[int, str], tuple[str, str, float]] = {}
-        self._moving: dict[int, str] = {}
-        self._changing = threading.Lock()
         self._begun = False
         self._ended = threading.Event()
         self._before = (logging.NOTSET, True)
@@ -88,24 +95,15 @@ class Progress(logging.Handler):
         if not self._begun:
             self._begun = True
             if self._live is None:
-                threading.Thread(target=self._tell_what_runs, daemon=True).start()
+                shown = (self._ended, lambda line: self._console.print(Text(line)))
+                threading.Thread(target=tell_what_runs, args=shown, daemon=True).start()
         fields = {"step": record.getMessage(), "who": "", "state": "note", "seconds": 0.0} | vars(record)
         subject, message, state = (
             visible(str(fields["who"])),
             as_called(visible(str(fields["step"]))),
             str(fields["state"]),
         )
-        key = (record.thread or 0, message)
-        with self._changing:
-            if state == "begin":
-                self._running[key] = (subject, message, time.monotonic())
-            elif state == "moving":
-                self._moving[record.thread or 0] = message
-            else:
-                self._running.pop(key, None)
-                self._moving.pop(record.thread or 0, None)
-            busy = bool(self._running)
-        # Not under the lock: starting and stopping draw, which takes the lock.
+        busy = bool(log.running())
         if self._live and busy != self._live.is_started:
             self._live.start() if busy else self._live.stop()
         if state not in ("begin", "moving"):
@@ -120,35 +118,16 @@ class Progress(logging.Handler):
                 Text.assemble(mark, f" {seconds}{subject + ': ' if subject else ''}{message}")
             )
 
-    def _tell_what_runs(self) -> None:
-        """Print a line a minute for each step that has run for a minute."""
-        from rich.text import Text
-
-        while not self._ended.wait(STILL_SECONDS):
-            with self._changing:
-                running = [
-                    (time.monotonic() - since, subject, message, self._moving.get(thread, ""))
-                    for (thread, _), (subject, message, since) in self._running.items()
-                ]
-            for seconds, subject, message, moving in running:
-                if seconds >= STILL_SECONDS:
-                    words = [word for word in (subject, message, moving) if word]
-                    self._console.print(Text(f"… {seconds:8.0f} s  {': '.join(words)}"))
-
     def __rich__(self) -> Table:
         """The running steps, each with its seconds so far."""
         from rich.table import Table
         from rich.text import Text
 
         table = Table.grid(padding=(0, 1))
-        with self._changing:
-            for (thread, _), (subject, message, since) in self._running.items():
-                # As Text: in a plain string rich would take brackets for its own markup.
-                table.add_row(
-                    self._spinner,
-                    f"{time.monotonic() - since:8.0f} s ",
-                    Text(f"{subject + ': ' if subject else ''}{message}"),
-                )
-                if self._moving.get(thread):
-                    table.add_row("", "", Text(self._moving[thread], style="dim"))
+        for one in log.running():
+            # As Text: in a plain string rich would take brackets for its own markup.
+            words = f"{one.who + ': ' if one.who else ''}{one.what}"
+            table.add_row(self._spinner, f"{one.seconds:8.0f} s ", Text(as_called(visible(words))))
+            if one.moving:
+                table.add_row("", "", Text(visible(one.moving), style="dim"))
         return table

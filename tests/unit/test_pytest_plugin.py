@@ -770,3 +770,24 @@ def test_a_path_is_refused_with_the_pool(pooled: Cases) -> None:
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines([f"--lab-pool: {own}: is a path*"])
     assert pooled.nights == []
+
+
+@pytest.mark.parametrize("words", [(), ("-n", "1")])
+def test_a_long_step_is_told_once_a_minute(pytester: pytest.Pytester, words: tuple[str, ...]) -> None:
+    """On the session's standard error, though the test's own is captured; of workers of xdist too."""
+    pytester.makepyfile("""
+        import time
+        import numalab.pytest_plugin as plugin
+        from numalab.cli import progress
+        from numalab.core import log
+
+        def test(pytestconfig):
+            progress.STILL_SECONDS = 0.05
+            plugin._tell_what_runs(pytestconfig)
+            with log.step("built", who="kernel 6.1"):
+                log.moving("812 files compiled")
+                time.sleep(0.3)
+    """)
+    result = pytester.runpytest_subprocess(*words)
+    result.assert_outcomes(passed=1)
+    assert re.search(r"^… +\d+ s  kernel 6\.1: built: 812 files compiled$", result.stderr.str(), re.MULTILINE)
