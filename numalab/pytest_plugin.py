@@ -196,8 +196,9 @@ def _boots(text: str) -> int | str:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marks, log steps with -o log_cli=true, and end on kill(1) or a hang-up as on Ctrl-C."""
-    config.stash[STDERR] = error = os.dup(2)
-    config.add_cleanup(lambda: os.close(error))
+    with suppress(OSError):  # closed: 2>&-
+        config.stash[STDERR] = error = os.dup(2)
+        config.add_cleanup(lambda: os.close(error))
     for line in (
         "topology(name, memory=SIZE, vcpus=N): the guest's machine; scaled where given",
         "minutes(n): what the test may take, boot and all; its deadline",
@@ -550,16 +551,22 @@ def lab(pytestconfig: pytest.Config) -> Lab:
 
 
 def _tell_what_runs(config: pytest.Config) -> None:
-    """From now on, to the end of the session, tell once a minute what the lab does; also with -n, since
-    xdist's workers have the session's standard error."""
+    """From now on, to the end of the session, tell once a minute which steps have run for a minute; also with
+    -n, since xdist's workers have the session's standard error."""
     from numalab.cli import progress
 
-    if TOLD not in config.stash:
-        config.stash[TOLD] = ended = threading.Event()
-        config.add_cleanup(ended.set)
-        error = config.stash[STDERR]
-        show = partial(_write, error)
-        threading.Thread(target=progress.tell_what_runs, args=(ended, show), daemon=True).start()
+    if STDERR not in config.stash or TOLD in config.stash:
+        return
+    config.stash[TOLD] = ended = threading.Event()
+    show = partial(_write, config.stash[STDERR])
+    thread = threading.Thread(target=progress.tell_what_runs, args=(ended, show), daemon=True)
+    thread.start()
+
+    def end() -> None:
+        ended.set()
+        thread.join()
+
+    config.add_cleanup(end)
 
 
 def _write(file: int, line: str) -> None:

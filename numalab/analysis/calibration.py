@@ -38,6 +38,7 @@ SIZE_PARTS = ("params", "sysctls", "knobs")
 LATER: dict[str, object] = {
     "machine_id": "",
     "clock": Clock.HOST,
+    "icount_shift": 3,
     "ready": False,
     "prepared": False,
     "huge_page": None,
@@ -56,6 +57,8 @@ class Site(Value):
     """The topology as it ran, scaled, without its description."""
     accel: str
     clock: Clock = Clock.HOST
+    icount_shift: int = 3
+    """See GuestSpec."""
     machine: str
     """The name of the machine that runs the guests."""
     machine_id: str = ""
@@ -138,6 +141,7 @@ def site(run: Run) -> Site:
     later = {
         "machine_id": run.host.get("machine id", ""),
         "clock": spec.clock,
+        "icount_shift": spec.icount_shift,
         "ready": bool(run.guest.ready_state),
         "prepared": bool(run.prepared),
         "huge_page": spec.huge_page,

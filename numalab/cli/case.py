@@ -13,7 +13,7 @@ import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -56,6 +56,7 @@ from numalab.guest.settings import UP_SECONDS
 if TYPE_CHECKING:
     from numalab.experiment import run as experiment
     from numalab.experiment.plan import Plan
+    from numalab.experiment.several import Turn
     from numalab.model.run import Run
     from numalab.model.verdict import Verdict
 
@@ -168,15 +169,13 @@ def _plan(
     )
 
 
-def _conduct(
-    plan: Plan, boots: int | None, uri: str | None, room: Callable[[], None] = lambda: None
-) -> experiment.Outcome:
+def _conduct(plan: Plan, boots: int | None, uri: str | None, turn: Turn | None = None) -> experiment.Outcome:
     from numalab.cli import live
     from numalab.experiment import run as experiment
     from numalab.host.hypervisor import connect
 
     return experiment.conduct(
-        plan, connect(uri, limit(MINUTE)), boots, limit=limit, view=live.View(plan, boots), room=room
+        plan, connect(uri, limit(MINUTE)), boots, limit=limit, view=live.View(plan, boots), turn=turn
     )
 
 
@@ -401,29 +400,43 @@ def conduct_all(
 
     verdicts: list[Verdict] = []
     failed = set[int]()
-    jobs = [partial(_conduct, plan, boots, uri) for plan, boots in plans]
-    with closing(several.run(jobs, cancel)) as outcomes:
-        for (plan, _), job in zip(plans, outcomes, strict=True):
-            try:
-                outcome = job.result()
-            except Cancelled:
-                raise
-            except (LabError, OSError, subprocess.SubprocessError) as error:  # a full disk is an OSError
-                if len(plans) == 1:
+    unseen: dict[int, experiment.Outcome] = {}
+
+    def conduct(number: int, turn: Turn) -> None:
+        unseen[number] = _conduct(*plans[number], uri, turn)
+
+    jobs = [partial(conduct, number) for number in range(len(plans))]
+    try:
+        with closing(several.run(jobs, cancel)) as ended:
+            for number, job in enumerate(ended):
+                try:
+                    job.result()
+                except Cancelled:
                     raise
-                failed.add(error.status if isinstance(error, LabError) else Exit.LAB_ERROR)
-                with suppress(OSError):  # standard error may be a file on that disk
-                    echo(f"case {plan.case_name}, size {plan.size}, {plan.machine.topology}:", err=True)
-                    show_error(error)
-                continue
-            _show_outcome(outcome.experiment, outcome.verdicts, [run for run, _ in outcome.runs])
-            verdicts += outcome.verdicts
+                except (LabError, OSError, subprocess.SubprocessError) as error:  # a full disk is an OSError
+                    if len(plans) == 1:
+                        raise
+                    failed.add(error.status if isinstance(error, LabError) else Exit.LAB_ERROR)
+                    plan, _ = plans[number]
+                    with suppress(OSError):  # standard error may be a file on that disk
+                        echo(f"case {plan.case_name}, size {plan.size}, {plan.machine.topology}:", err=True)
+                        show_error(error)
+                else:
+                    verdicts += unseen[number].verdicts
+                    _show_outcome(unseen.pop(number))
+    finally:  # Ctrl-C: cases that had ended while one before them went on
+        for _, outcome in sorted(unseen.items()):
+            _show_outcome(outcome)
     if Exit.KERNEL_CRASHED in failed:
         raise typer.Exit(Exit.KERNEL_CRASHED)
     raise typer.Exit(Exit.LAB_ERROR if failed else status(tuple(verdicts)))
 
 
-def _show_outcome(name: str, verdicts: Sequence[Verdict], runs: Sequence[Run]) -> None:
+def _show_outcome(outcome: experiment.Outcome) -> None:
+    _show_verdicts(outcome.experiment, outcome.verdicts, [run for run, _ in outcome.runs])
+
+
+def _show_verdicts(name: str, verdicts: Sequence[Verdict], runs: Sequence[Run]) -> None:
     from numalab.experiment import judging
     from numalab.report import text as report_text
 
@@ -468,7 +481,7 @@ def _night(name: str | None, plans: Sequence[tuple[Plan, int | None]], spread: i
         restore()
     for result in results:
         if result.verdicts:
-            _show_outcome(result.experiment, result.verdicts, store.runs(result.experiment))
+            _show_verdicts(result.experiment, result.verdicts, store.runs(result.experiment))
     for result in results:
         answer = ", ".join(verdict.answer for verdict in result.verdicts) or f"{result.cause}: {result.why}"
         echo(f"{result.order.case:16} {result.order.size:6} {result.order.topology:12} {answer}")

@@ -52,9 +52,9 @@ def step(what: str, *, who: str = "") -> Iterator[None]:
     with _lock:
         _running[key] = (thread, who, what, start)
     about = {"step": what, "who": who, "state": "begin", "seconds": 0.0}
-    logger.debug("%s%s", f"{who}: " if who else "", what, extra=about)
     state = "failed"
     try:
+        logger.debug("%s%s", f"{who}: " if who else "", what, extra=about)
         yield
         state = "done"
     finally:

@@ -254,7 +254,7 @@ def check_plan(plan: Plan) -> None:
                 f" size {plan.size}"
             )
     scaled_topology(plan)
-    if plan.clock is Clock.HOST or plan.accel == Accel.KVM:
+    if plan.clock is Clock.HOST or (plan.clock is None and plan.accel == Accel.KVM):
         check_alone(plan)
     if plan.builds > 1:
         _check_builds(plan)
@@ -325,6 +325,17 @@ def build_kernels(plan: Plan, deadline: Deadline) -> None:
     for kernel in plan.all_builds:
         if kernel.recipe.built:
             build.build(kernel, image.existing(plan.image, deadline), deadline)
+
+
+def are_built(plan: Plan, deadline: Deadline) -> bool:
+    """Whether build_kernels has nothing to build."""
+    base = image.existing(plan.image, deadline)
+    plans = [
+        build.make_plan(kernel, base, deadline, fetch=False)
+        for kernel in plan.all_builds
+        if kernel.recipe.built
+    ]
+    return all(one is not None and build.existing(one) for one in plans)
 
 
 class Builds(Value):

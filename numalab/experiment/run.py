@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -39,6 +39,7 @@ from numalab.experiment import judging
 from numalab.experiment.plan import (
     Builds,
     Plan,
+    are_built,
     boot_order,
     boot_seed,
     build_kernels,
@@ -49,6 +50,7 @@ from numalab.experiment.plan import (
     scaled_topology,
     workload_phases,
 )
+from numalab.experiment.several import Turn
 from numalab.guest import guest as guests
 from numalab.guest import launch, provision
 from numalab.guest import ready as ready_states
@@ -84,6 +86,8 @@ class ExperimentBoot:
 
     kernel: Kernel
     place: Place
+    up: threading.Event = field(default_factory=threading.Event, compare=False)
+    """Set when its guest is up: it waits for neither CPUs nor memory."""
 
     @property
     def name(self) -> str:
@@ -111,7 +115,7 @@ def run(
 ) -> Generator[tuple[Run, Path]]:
     """Boot and measure rounds `first` to `boots` - 1, plan.side_by_side guests at a time. Yields a run for
     each boot, in order. `planned` rounds are in the record; None: `boots`. `block`: see Place. `room` is
-    called when all boots have begun and fewer than plan.side_by_side go on.
+    called when the guests of all boots are up or have ended, and fewer than plan.side_by_side are up.
 
     An error in any boot ends the experiment; earlier runs stay. Nothing begins while the caller looks at a
     run. Close the generator when not all of it is used: that ends the boots in progress.
@@ -148,7 +152,7 @@ def run(
                 if waiting and len(busy) < at_once:
                     going.append(pool.submit(_measure, plan, host, waiting.popleft(), began, stop))
                     continue
-                if len(busy) < at_once:
+                if len(busy) < at_once and all(boot.up.is_set() for boot in begun):
                     room()
                 wait(busy, POLL_SECONDS, FIRST_COMPLETED)
                 if cancel.is_set():
@@ -209,6 +213,7 @@ def _boot(
         _too_late(boot, plan.size, seconds / 60, deadline),
         booted(plan, host, boot.kernel, boot.name, deadline, seed=seed) as (guest, settings),
     ):
+        boot.up.set()
         options = runner.Options(
             params=plan.case_size.params,
             tracepoints=plan.case.tracepoints,
@@ -414,22 +419,26 @@ def conduct(
     *,
     limit: Callable[[float], Deadline],
     view: Observer,
-    room: Callable[[], None] = _no_room,
+    turn: Turn | None = None,
 ) -> Outcome:
     """Run a case to its verdict: `boots` rounds, or (None) until the answer is clear or most_boots is
-    reached. `room` is called when another experiment may run beside this one: on the virtual clock, when no
-    boot waits and a CPU is idle; never when the plan says how many guests run at a time.
+    reached. Its `turn` has room for another experiment on the virtual clock, when no boot waits and a CPU is
+    idle; never when the plan says how many guests run at a time. It waits for the experiments before it when
+    kernels must be built, which takes all CPUs and the disk, or where its clock is the host's.
     """
-    alone = plan.side_by_side is not None
+    turn, cancel, alone = turn or Turn(), limit(0).cancel, plan.side_by_side is not None
     check_rounds(plan, boots or verdict.looks(plan.case_size)[0])
     _check_host(plan, host, limit(SPARE_SECONDS))
-    build_kernels(plan, limit(PREPARE_SECONDS))
+    if not are_built(plan, limit(PREPARE_SECONDS)):
+        turn.alone(cancel)
+        build_kernels(plan, limit(PREPARE_SECONDS))
     pinned, folders = pin_builds(plan, limit(SPARE_SECONDS))
     with state.using(*folders):
         settled = _settled(pinned, host, limit(UP_SECONDS))
+        if settled.clock is not Clock.VIRTUAL:
+            turn.alone(cancel)
         make_programs(settled, host, limit)
-        if alone or settled.clock is not Clock.VIRTUAL:
-            room = _no_room
+        room = _no_room if alone or settled.clock is not Clock.VIRTUAL else turn.room
         with on_prepared_disks(settled, host, limit) as settled:
             return _conduct(settled, host, boots, limit=limit, view=view, room=room)
 
@@ -444,7 +453,7 @@ def _check_host(plan: Plan, host: Host, deadline: Deadline) -> None:
             f" {there // MIB}MiB: choose less",
             field="memory",
         )
-    for asked, what, field in (
+    for asked, what, option in (
         (plan.ready, "ready states", "ready"),
         (plan.prepared_disks, "prepared disks", "prepared_disks"),
     ):
@@ -452,7 +461,7 @@ def _check_host(plan: Plan, host: Host, deadline: Deadline) -> None:
             raise InputError(
                 f"case {plan.case_name}: {what} are for this machine's own guests, not for those of"
                 f" {host.where.ssh}",
-                field=field,
+                field=option,
             )
 
 
@@ -484,7 +493,7 @@ def _settled(plan: Plan, host: Host, deadline: Deadline) -> Plan:
         check_alone(plan)
     accelerator.warn(probe, clock, plan.case_name)
     # What guests of experiments beside this one have will be free; a boot waits for it.
-    memory = host.free_memory(deadline) + guests.memory_of_ours(host.uri)
+    memory = host.free_memory(deadline, besides=guests.made_by_us())
     room = min(host.cpus(deadline), memory // scaled_topology(plan).memory)
     chosen = {
         "probe": probe,

@@ -460,16 +460,6 @@ def made_by_us() -> list[str]:
     return ours
 
 
-def memory_of_ours(uri: str) -> int:
-    """Bytes of the guests that this process made on a hypervisor."""
-    total = 0
-    for name in made_by_us():
-        with contextlib.suppress(InputError, HostError):  # half made, or gone since
-            record = read(name)
-            total += record.spec.topology.memory if record.uri == uri else 0
-    return total
-
-
 def ours(record: GuestRecord) -> bool:
     """Whether this lab made the guest: a copy of its state directory has the record too."""
     if record.spec.lab in ("", state.identity()):

@@ -15,7 +15,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,7 +25,7 @@ import libvirt
 import libvirt_qemu
 from lxml import etree
 
-from numalab.core import packages
+from numalab.core import packages, state
 from numalab.core.errors import Cancelled, CommandFailed, DeadlinePassed, HostError
 from numalab.core.process import POLL_SECONDS, Deadline, run
 from numalab.host import subreaper
@@ -228,20 +228,24 @@ class Host:
         if self._domain(guest, deadline):
             self._ask_domain(domain.destroy, deadline)
 
-    def free_memory(self, deadline: Deadline) -> int:
+    def free_memory(self, deadline: Deadline, *, besides: Collection[str] = ()) -> int:
         """Bytes for a new guest: the memory that the host's kernel calls available (not tmpfs, which libvirt
         counts as cached), less what guests may still take and HEADROOM.
 
-        Guests may take the memory that they were given and have not touched yet.
+        Guests may take the memory that they were given and have not touched yet. What this lab's guests of
+        the names `besides` have counts as free.
         """
 
         def promised() -> int:
             """KiB that running guests may still allocate. Huge pages are set aside already."""
-            total = 0
-            for domain, _ in self._marked():
+            total, lab = 0, state.identity()
+            for domain, guest in self._marked():
                 with contextlib.suppress(libvirt.libvirtError):  # it ended while we looked
-                    if not has_huge_pages(domain.XMLDesc()):
-                        total += max(0, domain.maxMemory() - domain.memoryStats().get("rss", 0))
+                    if has_huge_pages(domain.XMLDesc()):
+                        continue
+                    rss = domain.memoryStats().get("rss", 0)
+                    ends = guest.lab == lab and guest.name in besides
+                    total += -rss if ends else max(0, domain.maxMemory() - rss)
             return total
 
         available = self._meminfo("MemAvailable", deadline)

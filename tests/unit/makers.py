@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -239,7 +239,7 @@ class FakeHost:
             self.stopped.append(guest.name)
             self.domains = {name: mark for name, mark in self.domains.items() if mark != guest}
 
-    def free_memory(self, deadline: Deadline) -> int:
+    def free_memory(self, deadline: Deadline, *, besides: Collection[str] = ()) -> int:
         """Bytes."""
         return self.free
 

@@ -205,10 +205,10 @@ def shrunk() -> Topology:
     return scale(spec("4socket").topology, vcpus=8)
 
 
-def on_huge_pages() -> Run:
+def with_spec(**changes: object) -> Run:
     run = boot(Arm.AFTER, 0, {})
-    huge = run.guest.spec.model_copy(update={"huge_page": 2 << 20})
-    return run.model_copy(update={"guest": run.guest.model_copy(update={"spec": huge})})
+    spec = run.guest.spec.model_copy(update=changes)
+    return run.model_copy(update={"guest": run.guest.model_copy(update={"spec": spec})})
 
 
 def restored() -> Run:
@@ -233,7 +233,8 @@ def restored() -> Run:
         ),
         restored(),
         boot(Arm.AFTER, 0, {}, prepared=("make",)),
-        on_huge_pages(),
+        with_spec(huge_page=2 << 20),
+        with_spec(icount_shift=5),
     ],
     ids=[
         "accelerator",
@@ -246,6 +247,7 @@ def restored() -> Run:
         "ready states",
         "prepared disks",
         "huge pages",
+        "shift",
     ],
 )
 def test_another_site_is_not_calibrated(other: Run) -> None:

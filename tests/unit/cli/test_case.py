@@ -24,6 +24,7 @@ from numalab.experiment import plan as experiment_plan
 from numalab.experiment import run as experiment
 from numalab.experiment.plan import Plan, boot_order, make_plan
 from numalab.experiment.run import Outcome
+from numalab.experiment.several import Turn
 from numalab.kernel import recipe
 from numalab.measure import programs
 from numalab.model import catalog
@@ -93,7 +94,7 @@ def conducted(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         *,
         limit: Callable[[float], Deadline],
         view: live.View,
-        room: Callable[[], None] = lambda: None,
+        turn: Turn,
     ) -> Outcome:
         seen.update(plan=plan, rounds=rounds, view=view)
         if seen["error"]:
@@ -176,12 +177,12 @@ def test_experiments_run_side_by_side(
     """Both are under way at once, and the second, which ends first, is shown second."""
     fake, both, ended = experiment.conduct, threading.Barrier(2), threading.Event()
 
-    def conduct(plan: Plan, *words: Any, room: Callable[[], None], **options: Any) -> Outcome:
-        room()
+    def conduct(plan: Plan, *words: Any, turn: Turn, **options: Any) -> Outcome:
+        turn.room()
         both.wait(10)
         if plan.machine.topology == "4socket":
             assert ended.wait(10)
-        outcome = replace(fake(plan, *words, **options), experiment=f"{plan.machine.topology}-e")
+        outcome = replace(fake(plan, *words, turn=turn, **options), experiment=f"{plan.machine.topology}-e")
         ended.set()
         return outcome
 
@@ -189,6 +190,26 @@ def test_experiments_run_side_by_side(
     code, out, _ = lab_py("matrix", case, "-t", "4socket", "-t", "cpus2of4")
     assert code == 0
     assert 0 < out.index("compare 4socket-e") < out.index("compare cpus2of4-e")
+
+
+def test_a_case_that_has_ended_is_shown_after_ctrl_c(
+    lab_py: LabPy, case: str, conducted: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one before it goes on, and is cancelled."""
+    fake, ended = experiment.conduct, threading.Event()
+
+    def conduct(plan: Plan, *words: Any, turn: Turn, **options: Any) -> Outcome:
+        turn.room()
+        if plan.machine.topology == "4socket":
+            assert ended.wait(10)
+            raise Cancelled("boot: cancelled")
+        outcome = fake(plan, *words, turn=turn, **options)
+        threading.Timer(0.5, ended.set).start()
+        return outcome
+
+    monkeypatch.setattr(experiment, "conduct", conduct)
+    code, out, _ = lab_py("matrix", case, "-t", "4socket", "-t", "cpus2of4")
+    assert (code, out.count("HOLDS")) == (130, 1)
 
 
 POOL_REFUSES = "is a path: give the name of a file in testcases/, kernels/ or topologies/"

@@ -40,6 +40,7 @@ from numalab.experiment.plan import (
     workload_phases,
 )
 from numalab.experiment.run import ExperimentBoot
+from numalab.experiment.several import Turn
 from numalab.guest import guest as guests
 from numalab.guest import launch, provision, ready
 from numalab.guest.launch import GuestRequest
@@ -123,6 +124,8 @@ class Lab:
         """Phases whose programs no guest has made yet."""
         self.together: threading.Barrier | None = None
         """Guests that must be up at the same time; None: one after the other."""
+        self.built = True
+        """Whether the kernels are."""
         self.alone = True
         """Without `together`: whether one guest at a time is up."""
         self.up_now = 0
@@ -209,6 +212,7 @@ def lab(monkeypatch: pytest.MonkeyPatch) -> Lab:
     monkeypatch.setattr(launch, "up", made.up)
     monkeypatch.setattr(provision, "apply", made.tune)
     monkeypatch.setattr(runner, "run", made.measure)
+    monkeypatch.setattr(experiment, "are_built", lambda *_: made.built)
     monkeypatch.setattr(experiment, "build_kernels", lambda *_: None)
     monkeypatch.setattr(programs, "missing", lambda *_: made.lacking)
     monkeypatch.setattr(programs, "give", made.give)
@@ -848,15 +852,68 @@ def test_room_for_another_experiment(plan: Plan, lab: Lab, words: dict[str, Any]
             assert last.wait(10), "the last boot waits for the room that it leaves"
         return measure(guest, workload, size, deadline, options, **more)
 
-    def room() -> None:
-        ended.append(lab.happened.count("down"))
-        last.set()
+    class Seen(Turn):
+        def room(self) -> None:
+            ended.append(lab.happened.count("down"))
+            last.set()
 
     lab.alone = False
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner, "run", one)
-        conduct(plan.model_copy(update=words), 3, room=room)
+        conduct(plan.model_copy(update=words), 3, turn=Seen())
     assert ended[:1] == at
+
+
+def test_no_room_while_a_boot_waits(plan: Plan, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On 16 CPUs all six boots begin at once; where other guests have the CPUs, no further case begins."""
+    free, rooms, ups = threading.Event(), list[int](), list[str]()
+    share, up, measure = lab.share, lab.up, lab.measure
+
+    @contextmanager
+    def last_waits(name: str, total: int, wanted: int, deadline: Deadline) -> Iterator[None]:
+        with share(name, total, wanted, deadline):
+            if len(lab.shares) == 6:
+                assert not free.wait(0.7), "there was room for another case"
+            yield
+
+    def counted(request: GuestRequest, *words: Any) -> Any:
+        ups.append(request.name)
+        return up(request, *words)
+
+    def until_there_is_room(*words: Any, **options: Any) -> Any:
+        assert free.wait(10)
+        return measure(*words, **options)
+
+    class Seen(Turn):
+        def room(self) -> None:
+            rooms.append(len(ups))
+            free.set()
+
+    monkeypatch.setattr(runner, "run", until_there_is_room)
+    monkeypatch.setattr(FakeHost, "cpus", lambda *_: 16)
+    monkeypatch.setattr(state, "machine_share", last_waits)
+    monkeypatch.setattr(launch, "up", counted)
+    lab.together = threading.Barrier(6)
+    conduct(plan.model_copy(update={"clock": Clock.VIRTUAL}), 3, turn=Seen())
+    assert set(rooms) == {6}
+
+
+@pytest.mark.parametrize(
+    ("clock", "built", "waits"), [("host", True, 1), ("virtual", False, 1), ("virtual", True, 0)]
+)
+def test_what_disturbs_others_waits_for_them(
+    plan: Plan, lab: Lab, clock: str, built: bool, waits: int
+) -> None:
+    """A case on the host's clock, which they disturb, and kernels that are built, beside other cases."""
+    waited = list[int]()
+
+    class Seen(Turn):
+        def alone(self, cancel: threading.Event) -> None:
+            waited.append(len(lab.requests))
+
+    lab.built, lab.alone = built, False
+    conduct(plan.model_copy(update={"clock": Clock(clock)}), 1, turn=Seen())
+    assert waited == [0] * waits, "before the first boot"
 
 
 def test_guests_beside_an_experiment_leave_it_their_memory(
@@ -864,7 +921,8 @@ def test_guests_beside_an_experiment_leave_it_their_memory(
 ) -> None:
     """Those of another experiment of this process end, so they do not lower how many run at a time."""
     big = {"machine": plan.machine.model_copy(update={"memory": 40 * GIB}), "clock": Clock.VIRTUAL}
-    monkeypatch.setattr(guests, "memory_of_ours", lambda _: 40 * GIB)
+    monkeypatch.setattr(guests, "made_by_us", lambda: ["theirs"])
+    monkeypatch.setattr(FakeHost, "free_memory", lambda *_, besides: 80 * GIB * (besides == ["theirs"]))
     lab.together = threading.Barrier(2)
     outcome = conduct(plan.model_copy(update=big), 1)
     assert {run.place.side_by_side for run, _ in outcome.runs if run.place} == {2}

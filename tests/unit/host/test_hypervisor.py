@@ -12,6 +12,7 @@ import libvirt
 import libvirt_qemu
 import pytest
 
+from numalab.core import state
 from numalab.core.errors import Cancelled, DeadlinePassed, HostError
 from numalab.core.process import Deadline
 from numalab.host import hypervisor
@@ -301,11 +302,17 @@ def meminfo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_free_memory(meminfo: Path, deadline: Deadline) -> None:
+def test_free_memory(meminfo: Path, deadline: Deadline, monkeypatch: pytest.MonkeyPatch) -> None:
     """12 GiB available; a guest of 4 GiB using 1 may take 3; others' domains do not count."""
     assert host().free_memory(deadline) == 12 * GIB - HEADROOM
     assert host(ours("a", rss=GIB), Domain("web", "<domain/>")).free_memory(deadline) == 9 * GIB - HEADROOM
     assert host(*(ours(name) for name in "abcd")).free_memory(deadline) == 0
+    two = host(ours("a", rss=GIB), ours("b", rss=GIB))
+    assert two.free_memory(deadline) == 6 * GIB - HEADROOM
+    monkeypatch.setattr(state, "identity", lambda: guest("a").lab)
+    assert two.free_memory(deadline, besides=["b"]) == 10 * GIB - HEADROOM, "when b has ended"
+    monkeypatch.setattr(state, "identity", lambda: "another")
+    assert two.free_memory(deadline, besides=["b"]) == 6 * GIB - HEADROOM, "another lab's b"
     meminfo.write_text("MemTotal: 1 kB\n")
     assert host().memory(deadline) == 1024
     with pytest.raises(HostError, match="meminfo of test:///fake has no MemAvailable"):

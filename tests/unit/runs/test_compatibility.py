@@ -84,6 +84,20 @@ def test_a_slow_disk_by_another_clock_is_another_disk() -> None:
     )
 
 
+def test_another_shift_is_another_virtual_clock() -> None:
+    """On the host's clock it means nothing."""
+
+    def shifted(clock: Clock, shift: int) -> Run:
+        return run(guest=record_of(spec().model_copy(update={"clock": clock, "icount_shift": shift})))
+
+    virtual = [shifted(Clock.VIRTUAL, shift) for shift in (3, 5, 3)]
+    assert compatibility.differences(virtual) == ("clock: shift=3 (2 runs), shift=5 (1 run)",)
+    assert not compatibility.differences([shifted(Clock.HOST, shift) for shift in (3, 5)])
+    assert compatibility.differences([shifted(Clock.HOST, 3), *virtual[:1]]) == (
+        "clock: host shift=- (1 run), virtual shift=3 (1 run)",
+    )
+
+
 def test_a_topology_is_its_shape_not_its_name() -> None:
     small = spec(topology.scale(shape("4socket"), memory=4 * GIB, vcpus=None))
     assert small.topology_name == "mine"
