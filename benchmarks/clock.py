@@ -313,7 +313,7 @@ def executed(experiment: str) -> list[tuple[str, ...]]:
             if run.place and run.guest.spec.instructions and result.phase.measured and not run.error:
                 # Sleeping CPUs execute nothing; the idle task's own instructions count too.
                 text = (record.phase_folder(folder, number, result.phase.name) / record.PROFILE).read_text()
-                seconds = profile.samples(profile.parse(text)) * 1e-9 * 2**run.guest.spec.icount_shift
+                seconds = profile.samples(profile.parse(text)) * run.guest.spec.instruction_seconds
                 sides = shares.setdefault((run.place.case_name, result.phase.name), {arm: [] for arm in Arm})
                 sides[run.place.arm].append(seconds / result.elapsed)
     return [

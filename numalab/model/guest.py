@@ -166,6 +166,11 @@ class GuestSpec(Value):
         return accel_label(self.accel, self.clock)
 
     @property
+    def instruction_seconds(self) -> float:
+        """What an instruction takes on the virtual clock."""
+        return 2**self.icount_shift * 1e-9
+
+    @property
     def caveat(self) -> str:
         """What a reader of its measurements must know; '' under KVM."""
         return caveat(self.accel, self.clock)
