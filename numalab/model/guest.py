@@ -168,7 +168,7 @@ class GuestSpec(Value):
     @property
     def instruction_seconds(self) -> float:
         """What an instruction takes on the virtual clock."""
-        return 2**self.icount_shift * 1e-9
+        return (1 << self.icount_shift) * 1e-9
 
     @property
     def caveat(self) -> str:
