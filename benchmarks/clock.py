@@ -37,12 +37,13 @@ Where only neighbours go together, it is chance within the phase that lasts for 
 does, chance that does not even last. Of either a longer phase would have less.
 
 --kept boots nothing: it takes the boots in benchmarks/boots.json (benchmarks/rates.py), for each case and
-clock all experiments on the machine and by the metrics of the newest one, and shows side by side those on the
-virtual clock and on the host's, by the share of the host's CPU time that others took (of each boot in its
-busiest phase; the median of an experiment's boots). A cell is mean, scatter and (boots); boots are compared
-within their experiment, and these scatters are pooled. LEAST FACTOR, of all on the virtual clock, is the
-smallest that the case's number of BOOTS can tell from chance, and ASKED the factor that it asks for, both of
-its newest experiment.
+clock all experiments on the machine and by the metrics of the newest one, and shows side by side those on
+the virtual clock and on the host's, by the share of the host's CPU time that others took (of each boot in
+its busiest phase; the median of an experiment's boots). A cell is mean, scatter and (boots); boots are
+compared within their experiment, and these scatters are pooled. P is the p of Welch's test that boots on the
+virtual clock, of the first and of the third column, differ by chance only: of N rows the least is 1/N or so.
+LEAST FACTOR, of all on the virtual clock, is the smallest that the case's number of BOOTS can tell from
+chance, and ASKED the factor that it asks for, both of its newest experiment.
 """
 
 from __future__ import annotations
@@ -59,6 +60,9 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+
+import numpy as np
+from scipy import stats
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -101,7 +105,7 @@ BANDS = {
 KEPT: tuple[str, ...] = (
     *("CASE", "ARM", "METRIC", "PHASE"),
     *BANDS.values(),
-    *("BOOTS", "LEAST FACTOR", "ASKED"),
+    *("P", "BOOTS", "LEAST FACTOR", "ASKED"),
 )
 SLOW_DISKS, SLOW_DISKS_SINCE = "writeback-", "20261127"
 """Cases whose disks keep their speed by the guest's clock, and since when: before, the host's clock made it,
@@ -285,10 +289,21 @@ def _side_by_side(
         expected.metric,
         expected.phase,
         *(cell(*band) for band in BANDS),
+        _by_chance(cells.get((Clock.VIRTUAL, 0), []), cells.get((Clock.VIRTUAL, 2), [])),
         str(boots),
         f"{pooled.limit(boots):.3g}" if pooled else "-",
         f"{asked:g}",
     )
+
+
+def _by_chance(quiet: Sequence[Sequence[float]], loaded: Sequence[Sequence[float]]) -> str:
+    """The p of Welch's test: how often boots that are alike differ as much by chance. '-' with a 0, which has
+    no logarithm, or fewer than two boots of either."""
+    sides = [[value for side in sides for value in side] for sides in (quiet, loaded)]
+    if min(map(len, sides)) < 2 or min(map(min, sides)) <= 0:
+        return "-"
+    logs = [np.log(side) for side in sides]
+    return f"{stats.ttest_ind(*logs, equal_var=False).pvalue:.2g}" if any(map(np.ptp, logs)) else "-"
 
 
 def _range(shares: Sequence[float]) -> str:

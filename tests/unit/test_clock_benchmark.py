@@ -155,13 +155,25 @@ def test_kept_boots() -> None:
     assert len(before) == len(clock.KEPT)
     assert before[:4] == ("xfsrepair", "before", "numa_pte_updates", "repair-*")
     assert before[4:9] == ("-", "-", "-", "-", "1.62M 5.3% (6)"), "the same three values twice"
-    assert before[9:] == ("3", "-", "1.5"), "nothing on the virtual clock; the newest asks"
+    assert before[9:] == ("-", "3", "-", "1.5"), "nothing on the virtual clock; the newest asks"
     assert after[8] == "98.2k 0.3% (6)"
     virtual = half.model_copy(update={"clock": Clock.VIRTUAL})
     (before, _) = clock.kept([busy, virtual, named("d")[0]])
     assert before[4:9] == ("-", "1.62M 5.3% (3)", "-", "-", "1.62M 5.3% (3)")
-    assert float(before[10]) > 1.1
+    assert float(before[11]) > 1.1
     assert clock.kept(named("a")) == [], "the host's load was not recorded"
+
+
+def test_whether_load_changes_a_count() -> None:
+    assert float(clock._by_chance([[10.0, 11.0], [12.0]], [[30.0, 33.0, 31.0]])) < 0.01
+    assert float(clock._by_chance([[10.0, 30.0], [12.0]], [[12.0, 33.0, 11.0]])) > 0.5
+    for quiet, loaded in (
+        ([[0.0, 3.0]], [[3.0, 3.0]]),
+        ([[3.0]], [[3.0, 4.0]]),
+        ([], []),
+        ([[1.0] * 2], [[1.0] * 2]),
+    ):
+        assert clock._by_chance(quiet, loaded) == "-"
 
 
 def test_boots_with_the_disks_of_old_are_left_out() -> None:
