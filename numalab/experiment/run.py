@@ -426,7 +426,7 @@ def conduct(
     idle; never when the plan says how many guests run at a time. It waits for the experiments before it when
     kernels must be built, which takes all CPUs and the disk, or where its clock is the host's.
     """
-    turn, cancel, alone = turn or Turn(), limit(0).cancel, plan.side_by_side is not None
+    turn, cancel, limited = turn or Turn(), limit(0).cancel, plan.side_by_side is not None
     check_rounds(plan, boots or verdict.looks(plan.case_size)[0])
     _check_host(plan, host, limit(SPARE_SECONDS))
     if not are_built(plan, limit(PREPARE_SECONDS)):
@@ -438,7 +438,7 @@ def conduct(
         if settled.clock is not Clock.VIRTUAL:
             turn.alone(cancel)
         make_programs(settled, host, limit)
-        room = _no_room if alone or settled.clock is not Clock.VIRTUAL else turn.room
+        room = _no_room if limited or settled.clock is not Clock.VIRTUAL else turn.room
         with on_prepared_disks(settled, host, limit) as settled:
             return _conduct(settled, host, boots, limit=limit, view=view, room=room)
 
