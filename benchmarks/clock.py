@@ -6,6 +6,7 @@ busy host.
     .venv/bin/python benchmarks/clock.py migratefail [--boots 8] [--clock virtual] [--load busy] [--again]
 
     .venv/bin/python benchmarks/clock.py --stored EXPERIMENT…
+    .venv/bin/python benchmarks/clock.py --took EXPERIMENT…
     .venv/bin/python benchmarks/clock.py --executed EXPERIMENT…
     .venv/bin/python benchmarks/clock.py --quarters [--metric NAME] EXPERIMENT…
     .venv/bin/python benchmarks/clock.py --kept [CASE…]
@@ -22,6 +23,10 @@ The virtual clock needs QEMU 8.1 or later (lab.py doctor).
 --shift N,N… boots on the virtual clock with an instruction of 2**N ns, once for each N, and prints the time
 that a boot took on the host too. Nobody else has such runs, so they are removed at the end;
 --discard removes those of other shapes (--vcpus, --memory) likewise.
+
+--took shows, for stored experiments, how many seconds of the host's clock their boots took (half of them at
+most MEDIAN), and what the case's `minutes` allow. OTHERS is the median of the shares of the host that others
+took.
 
 --executed shows, for stored experiments whose instructions QEMU counted (lab.py run CASE --profile 1), the
 part of each measured phase's time on the guest's clock in which it executed: instructions × 8 ns / elapsed.
@@ -74,6 +79,7 @@ from numalab.analysis.error_rates import Experiment, Judged  # noqa: E402
 from numalab.analysis.metrics import Kind  # noqa: E402
 from numalab.core import state  # noqa: E402
 from numalab.core.errors import LabError  # noqa: E402
+from numalab.experiment.run import patience  # noqa: E402
 from numalab.model.case import Arm, Expectation  # noqa: E402
 from numalab.model.run import PhaseResult, Run  # noqa: E402
 from numalab.model.values import Clock  # noqa: E402
@@ -113,6 +119,7 @@ and boots on the virtual clock had faster disks the busier the host was."""
 SHIFTED: tuple[str, ...] = tuple(
     {"CLOCK": "SHIFT", "SAME SEED": "SECONDS A BOOT"}.get(name, name) for name in HEAD
 )
+TOOK = ("CASE", "CLOCK", "OTHERS", "BOOTS", "MEDIAN", "MOST", "ALLOWED")
 EXECUTED = ("CASE", "PHASE", "BOOTS", *(arm.value.upper() for arm in Arm))
 QUARTERS = (
     *("CASE", "CLOCK", "METRIC", "PHASE", "ARM", "BOOTS", "SCATTER"),
@@ -319,6 +326,30 @@ def stored(experiment: str) -> list[Run]:
     return [record.read(folder) for folder in index.choose([experiment])]
 
 
+def took(experiments: Sequence[str]) -> list[tuple[str, ...]]:
+    """A row of TOOK for each case and clock of stored experiments. Runs that broke do not count."""
+    sides: dict[tuple[str, Clock], list[tuple[Run, float]]] = {}
+    for run in (run for name in experiments for run in stored(name)):
+        if run.place and run.host_seconds is not None and not run.error:
+            key = run.place.case_name, run.guest.spec.clock
+            sides.setdefault(key, []).append((run, run.host_seconds))
+    rows = []
+    for (name, clock), side in sides.items():
+        allowed = {patience(run.place.case.sizes[run.size].minutes, clock) for run, _ in side if run.place}
+        seconds = [taken for _, taken in side]
+        others = [share for run, _ in side if (share := run.host_others) is not None]
+        rows.append(
+            (
+                *(name, clock.value),
+                f"{statistics.median(others):.0%}" if others else "-",
+                str(len(side)),
+                *(f"{taken:.0f}" for taken in (statistics.median(seconds), max(seconds))),
+                " ".join(f"{limit:.0f}" for limit in sorted(allowed)),
+            )
+        )
+    return rows
+
+
 def executed(experiment: str) -> list[tuple[str, ...]]:
     """A row of EXECUTED for each measured phase of a stored experiment whose instructions were counted."""
     shares: dict[tuple[str, str], dict[Arm, list[float]]] = {}
@@ -461,6 +492,7 @@ def _main() -> None:
         "--kept", action="store_true", help="the boots in benchmarks/boots.json; nothing is run"
     )
     shown.add_argument("--stored", action="store_true", help="these stored experiments; nothing is run")
+    shown.add_argument("--took", action="store_true", help="the seconds that their boots took on the host")
     shown.add_argument(
         "--executed", action="store_true", help="the time in which these stored experiments executed"
     )
@@ -477,7 +509,8 @@ def _main() -> None:
     )
     parser.add_argument("--discard", action="store_true", help="remove the runs afterwards")
     options, words = parser.parse_known_args()
-    if words and (options.kept or options.stored or options.executed or options.quarters):
+    stored_ones = options.stored or options.took or options.executed or options.quarters
+    if words and (options.kept or stored_ones):
         parser.error(f"unrecognized arguments: {' '.join(words)}")
     if options.metric and not options.quarters:
         parser.error("--metric: with --quarters")
@@ -495,12 +528,15 @@ def _main() -> None:
         ]
         print("\n".join(aligned([KEPT, *kept(wanted)], left=4)))
         return
-    if options.stored or options.executed or options.quarters:
+    if stored_ones:
         if not options.case:
-            parser.error("--stored, --executed and --quarters: name stored experiments (lab.py runs)")
+            parser.error("--stored, --took, --executed and --quarters: name stored experiments (lab.py runs)")
         if options.stored:
             head, left = HEAD, 6
             table = [row for name in options.case for row in rows(stored(name), [])]
+        elif options.took:
+            head, left = TOOK, 2
+            table = took(options.case)
         elif options.executed:
             head, left = EXECUTED, 2
             table = [row for name in options.case for row in executed(name)]
@@ -511,13 +547,15 @@ def _main() -> None:
             lacks = (
                 "instructions that were counted: lab.py run CASE --profile 1"
                 if options.executed
+                else "boots whose time was recorded"
+                if options.took
                 else "counts"
             )
             sys.exit(f"error: {', '.join(options.case)}: no {lacks}")
         print("\n".join(aligned([head, *table], left=left)))
         return
     if len(options.case) != 1:
-        parser.error("one case at a time, or --stored, --executed, --quarters or --kept")
+        parser.error("one case at a time, or --stored, --took, --executed, --quarters or --kept")
     if options.boots < effect.LEAST_BOOTS:
         parser.error(f"--boots {options.boots}: {effect.LEAST_BOOTS} or more show scatter")
     (case,) = options.case

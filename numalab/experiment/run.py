@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import secrets
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -205,7 +206,7 @@ def _take(
 def _boot(
     plan: Plan, host: Host, boot: ExperimentBoot, watcher: runner.Watcher | None, stop: threading.Event
 ) -> tuple[Run, Path]:
-    seconds = patience(plan.case_size.minutes, plan.clock)
+    seconds, begun = patience(plan.case_size.minutes, plan.clock), time.monotonic()
     deadline = Deadline.after(seconds, stop)
     # A guest from a ready state is not booted: no seed reaches it.
     seed = None if plan.seed is None or plan.ready else boot_seed(plan.seed, boot.place.boot)
@@ -220,6 +221,7 @@ def _boot(
             settings=settings,
             profile_hz=plan.profile_hz,
             place=boot.place,
+            begun=begun,
             prepared=plan.prepared_disks,
         )
         return runner.run(guest, plan.case.workload, plan.size, deadline, options, watcher=watcher)

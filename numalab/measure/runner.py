@@ -18,6 +18,7 @@ import random
 import re
 import secrets
 import shutil
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
@@ -87,6 +88,8 @@ class Options(Value):
     settings: dict[str, str] = Field(default_factory=dict)
     """Sysctls and knobs that were set and read back."""
     place: Place | None = None
+    begun: float | None = None
+    """When the boot that the run is a part of began, as time.monotonic() has it."""
     prepared: bool = False
     """Whether the guest's disks are still as they were prepared (GuestRecord.prepared): those phases are left
     out."""
@@ -186,7 +189,10 @@ def run(
             if isinstance(broke, (GuestError, CommandFailed)):
                 error = crash(guest) or broke
         result = result.model_copy(
-            update={"error": "" if error is None else str(error) or type(error).__name__}
+            update={
+                "host_seconds": None if options.begun is None else time.monotonic() - options.begun,
+                "error": "" if error is None else str(error) or type(error).__name__,
+            }
         )
         try:
             result = result.model_copy(

@@ -90,6 +90,9 @@ class Run(Stored):
     """The workload's first phases, by name, that another guest had done on the disks on which this one began
     (GuestRecord.prepared): they are no part of this run."""
     console_warnings: tuple[str, ...] = ()
+    host_seconds: float | None = None
+    """What a boot of a case took on the host's clock, from before its guest was made until its last phase had
+    ended: what the case's `minutes` limit. None for other runs, and older ones."""
     error: str = ""
     """Why the run broke. A run with an error is evidence, never a data point."""
 

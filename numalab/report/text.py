@@ -48,6 +48,8 @@ def summary(run: Run) -> str:
         head.append(f"began from ready state {run.guest.ready_state}: not a boot of its own")
     if run.prepared and run.guest.prepared:
         head.append(f"on prepared disks {run.guest.prepared.key}: without {', '.join(run.prepared)}")
+    if run.host_seconds is not None:
+        head.append(f"the boot took {run.host_seconds:.0f} s of the host's, to the end of its last phase")
     if run.error:
         head.append(f"BROKEN, not a result: {run.error}")
     head += [f"console: {line}" for line in run.console_warnings]

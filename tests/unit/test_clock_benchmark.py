@@ -58,6 +58,34 @@ def test_boots_with_one_seed() -> None:
     assert clock.rows(runs, shifted)[0][9] not in ("-", "0.0%")
 
 
+def test_the_time_that_boots_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By case and clock, against what the case allows, on a virtual clock twice; broken and older runs, and
+    those of no case, have none."""
+    seconds = (30.0, 50.4, 70.0, 44.0, 999.0, None, 999.0)
+    kinds = (
+        Clock.VIRTUAL,
+        Clock.VIRTUAL,
+        Clock.VIRTUAL,
+        Clock.HOST,
+        Clock.VIRTUAL,
+        Clock.VIRTUAL,
+        Clock.HOST,
+    )
+    runs = [
+        (on_virtual_clock(run) if kind is Clock.VIRTUAL else run).model_copy(update={"host_seconds": taken})
+        for run, kind, taken in zip(boots("a", (BEFORE, AFTER), 4), kinds, seconds, strict=False)
+    ]
+    runs[4] = runs[4].model_copy(update={"error": "x"})
+    runs[6] = runs[6].model_copy(update={"place": None})
+    assert runs[0].place
+    minutes = runs[0].place.case.sizes[runs[0].size].minutes
+    monkeypatch.setattr(clock, "stored", {"a": runs[:3], "b": runs[3:]}.__getitem__)
+    assert clock.took(["a", "b"]) == [
+        ("xfsrepair", "virtual", "-", "3", "50", "70", f"{120 * minutes:.0f}"),
+        ("xfsrepair", "host", "-", "1", "44", "44", f"{60 * minutes:.0f}"),
+    ]
+
+
 def test_the_time_in_which_a_guest_executed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Instructions of 8 ns against the phase's seconds; runs that were not counted have no row."""
     bare, *runs = [on_virtual_clock(run, seed=number) for number, run in enumerate(boots("a", (BEFORE,), 3))]
@@ -192,6 +220,7 @@ def test_boots_with_the_disks_of_old_are_left_out() -> None:
     [
         (["--executed"], 2, "name stored experiments"),
         (["--executed", "a"], "error: a: no instructions that were counted: lab.py run CASE --profile 1", ""),
+        (["--took", "a"], "error: a: no boots whose time was recorded", ""),
         (["--quarters", "a"], "error: a: no counts", ""),
         (["--quarters", "--executed", "a"], 2, "not allowed with argument"),
         (["--kept", "--halves", "a"], 2, "unrecognized arguments: --halves"),
@@ -227,7 +256,7 @@ def test_kept_boots_of_an_unknown_case(
 
 
 def test_shifts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """A row for each shift and kernel; the runs, whose records do not say their shift, are gone."""
+    """A row for each shift and kernel; the runs, which nothing else can be compared with, are gone."""
     monkeypatch.setenv("LAB_STATE", str(tmp_path))
     given = []
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import re
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -759,7 +760,7 @@ def test_builds_that_cannot_be_samples_are_refused(plan: Plan, lab: Lab) -> None
 
 
 def test_run(plan: Plan, lab: Lab) -> None:
-    seen = Seen()
+    seen, start = Seen(), time.monotonic()
     runs = list(
         experiment.run(
             plan, FakeHost().real(), 2, experiment="e", looks=3, limit=Deadline.after, began=seen.began
@@ -790,6 +791,8 @@ def test_run(plan: Plan, lab: Lab) -> None:
         * 4
     )
     assert options.settings == {"vm.watermark_scale_factor": "1000", "scan_delay_ms": "100"}
+    begun = [options.begun or 0 for options in lab.options]
+    assert start <= begun[0] < begun[1] < begun[2] < begun[3], "each boot's own beginning"
     assert (options.params, options.tracepoints) == ({"mib": 64}, ("migrate:mm_migrate_pages",))
     place = runs[1][0].place
     assert place

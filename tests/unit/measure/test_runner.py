@@ -8,6 +8,7 @@ import itertools
 import json
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -643,6 +644,15 @@ def test_options_reach_the_runner_and_the_record(mine: FakeGuest) -> None:
         place,
     )
     assert record.read(folder) == run
+
+
+def test_how_long_a_boot_took_is_recorded(mine: FakeGuest) -> None:
+    """From before its guest was made, which was a minute ago; of a run that is no part of a boot, nothing."""
+    run, _ = ran(mine, begun=time.monotonic() - 60)
+    assert run.host_seconds is not None
+    assert run.host_seconds >= 60
+    run, _ = ran(mine)
+    assert run.host_seconds is None
 
 
 def test_a_profile_is_of_measured_phases(mine: FakeGuest) -> None:

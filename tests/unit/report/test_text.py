@@ -104,6 +104,12 @@ def test_breakage_is_said() -> None:
     assert "BROKEN" not in report_text.summary(run())
 
 
+def test_the_time_of_a_boot_is_said_where_it_is_known() -> None:
+    assert "host's, to the end" not in report_text.summary(run())
+    timed = run().model_copy(update={"host_seconds": 43.4})
+    assert "the boot took 43 s of the host's, to the end of its last phase" in report_text.summary(timed)
+
+
 def test_a_run_that_broke_before_its_first_phase() -> None:
     text = report_text.summary(run(error="SSH is lost").model_copy(update={"phases": ()}))
     assert "BROKEN, not a result: SSH is lost" in text
