@@ -134,9 +134,14 @@ def compare(by_heading: Columns) -> tuple[Block, ...]:
 
 def titled(block: Block, by_heading: Columns) -> str:
     """A block's title, with what its times are where they are none of a real machine's."""
-    spec = next(iter(by_heading.values()))[0].guest.spec
-    what = times_are(spec.accel, spec.clock) if block.title in TIMED else ""
-    return f"{block.title} ({what})" if what else block.title
+    what = what_times_are(run for boots in by_heading.values() for run in boots)
+    return f"{block.title} ({what})" if what and block.title in TIMED else block.title
+
+
+def what_times_are(runs: Iterable[Run]) -> str:
+    """values.times_are for one run or more; '' for KVM. Runs that were forced together may differ in it."""
+    kinds = dict.fromkeys(times_are(run.guest.spec.accel, run.guest.spec.clock) for run in runs)
+    return next(iter(kinds)) if len(kinds) == 1 else " beside ".join(kind or "KVM" for kind in kinds)
 
 
 def times(by_heading: Columns) -> Block:

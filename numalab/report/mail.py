@@ -55,7 +55,8 @@ def setup(columns: Columns) -> str:
     every = [run for boots in columns.values() for run in boots]
     run = every[0]
     spec = run.guest.spec
-    accel = f"{spec.accel} ({spec.caveat})" if spec.caveat else spec.accel.value
+    specs = [one.guest.spec for one in every]
+    accels = dict.fromkeys(f"{one.accel} ({one.caveat})" if one.caveat else one.accel.value for one in specs)
     place = run.place
     hosts = (
         {one.place.block if one.place else "": one for one in reversed(every)} if spread(every) else {"": run}
@@ -65,7 +66,7 @@ def setup(columns: Columns) -> str:
         *[("Host", f"{f'{name}: ' * bool(name)}{_host(first)}") for name, first in hosts.items()],
         *([("Spread", spread(every))] if spread(every) else []),
         ("Guest", f"{spec.topology_name}: {shape(spec.topology)}"),
-        ("Accel", accel),
+        ("Accel", "; ".join(accels)),
         ("Image", f"{run.guest.image} {run.guest.image_id}"),
         *(("Kernel", kernel(heading, boots[0])) for heading, boots in columns.items()),
         (

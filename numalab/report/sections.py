@@ -17,7 +17,7 @@ from numalab.model.case import Case, Expectation
 from numalab.model.run import Run
 from numalab.model.topology import Disk
 from numalab.model.units import show_size
-from numalab.model.values import Value, times_are
+from numalab.model.values import Value
 from numalab.model.verdict import Answer, Finding, Verdict
 from numalab.report import charts, comparison, replication, section_charts, topology_diagram
 from numalab.report.chart import ChartTable, Plot
@@ -138,6 +138,7 @@ def _section(
     spec, case = first.guest.spec, next((boot.run.place.case for boot in boots if boot.run.place), None)
     whole = [run for run in runs if not run.error]
     columns = comparison.columns(whole, known.baseline) if whole else {}
+    times = comparison.what_times_are(runs)
     names = {run.id: run.kernel for run in runs} | {
         run.id: name for name, members in columns.items() for run in members
     }
@@ -160,7 +161,7 @@ def _section(
         title=first.place.case_name if first.place else first.workload,
         case=case,
         caveat=spec.caveat,
-        times=times_are(spec.accel, spec.clock),
+        times=times,
         machine=(
             f"{first.size} on {spec.topology_name}: {spec.topology.vcpus} vCPUs,"
             f" {show_size(spec.topology.memory)}, {spec.runs_on}"
@@ -172,7 +173,7 @@ def _section(
         keys=[_key(index, name, every, known.kernels) for index, name in enumerate(order)],
         tables=comparison.compare(columns) if columns else (),
         published=_published(known.references, columns, case),
-        metrics=section_charts.every_metric(shown, expected, times=times_are(spec.accel, spec.clock)),
+        metrics=section_charts.every_metric(shown, expected, times=times),
         over_time=section_charts.over_time(shown, [metric for metric, _ in expected]),
         profiles=section_charts.profiles(shown),
         drawing=topology_diagram.draw(spec.topology),

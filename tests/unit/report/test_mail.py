@@ -177,6 +177,14 @@ def test_tables_are_those_of_compare() -> None:
     assert "\ncounters\n" in virtual
 
 
+def test_times_of_both_clocks_that_are_forced_together_are_called_both() -> None:
+    first, *others = runs()
+    found = comparison.columns([first, *(on_virtual_clock(one) for one in others)])
+    text = mail.compose(found, notes=(), beside=(), references=REFERENCES, verdicts=[])
+    assert "\ntimes in seconds (emulated: no evidence beside instruction time)\n" in text
+    assert "and counters depend on the host's load); tcg (emulated on a virtual" in " ".join(text.split())
+
+
 def test_hosts_of_a_spread_experiment_are_named() -> None:
     spread = [
         one.model_copy(
