@@ -8,6 +8,8 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 PYTHON := /usr/bin/python3
 # /tmp may be in memory, as it is in Debian 13; guests' disks and ready states are too large for that.
 TESTS_IN := PYTEST_DEBUG_TEMPROOT=/var/tmp
+# With this set, each of the many lab.py and pytest that the tests start compiles the lab's modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 comma := ,
 space := $() $()
 

@@ -9,6 +9,7 @@ import sys
 import tomllib
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
@@ -63,6 +64,7 @@ ALONE = {"measure.agent", "guest.renewed", "host.subreaper"}
 """Modules that run as files, without numalab: in the guest, or for long."""
 
 
+@cache
 def modules_of(package: Path) -> list[str]:
     """All modules below a package by dotted name (host, cli.guest); a folder stands for its __init__."""
     files = [path.relative_to(package).with_suffix("").parts for path in package.rglob("*.py")]
@@ -79,6 +81,7 @@ COMMANDS = [
 ]
 
 
+@cache
 def source(package: Path, module: str) -> ast.Module:
     """A module's syntax tree."""
     path = package.joinpath(*module.split("."))
@@ -89,6 +92,7 @@ def tree(module: str) -> ast.Module:
     return source(PACKAGE, module)
 
 
+@cache
 def imports(module: str, package: Path = PACKAGE) -> set[str]:
     """Everything that a module imports, by full name, also inside functions."""
     names: set[str] = set()
