@@ -90,6 +90,8 @@ def compare(
         columns = comparison.columns(group, baseline)
         references = mirrored(group) if with_published else {}
         beside = replication.beside(references, columns, comparison.before(columns))
+        if references and not beside:
+            note(f"no row of the published tables is about {' and '.join(columns)} (reference/)")
         if form is Format.CSV:
             continue
         above = [*([f"hypervisor {name}"] if name else []), *notes(group, different)]

@@ -18,7 +18,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from numalab.model import catalog
 from numalab.model.case import PhasePattern
-from numalab.model.values import Line, Value
+from numalab.model.values import Line, Name, Value
 
 FOLDER = "reference"
 _NUMBER = r"~?-?(?:\d+|\d{1,3}(?:,\d{3})+)(?:\.\d+)?k?"
@@ -141,6 +141,9 @@ class Published(Value):
     before: Line | None = None
     """The column for "before": without the change that the message is about."""
     after: Line | None = None
+    patches: Name | None = None
+    """The patch set of kernels/patches/ that the message is about, where a case names tables about several.
+    They are not set beside two kernels that differ in other patch sets only."""
     tables: Annotated[tuple[PublishedTable, ...], Field(min_length=1)]
     claims: tuple[Claim, ...] = ()
 

@@ -16,6 +16,8 @@ from fnmatch import fnmatchcase
 
 from numalab.analysis import expectation, metrics, verdict
 from numalab.analysis.metrics import Kind
+from numalab.core.errors import InputError
+from numalab.kernel import recipe
 from numalab.model.case import LEAST_TIME, Cost, Direction, Expectation
 from numalab.model.run import Run
 from numalab.model.values import Value
@@ -68,7 +70,7 @@ class Beside(Value):
 
 def beside(references: Mapping[str, Published], columns: Columns, before: str) -> tuple[Beside, ...]:
     """Every published row beside the boots of `before` (a heading) and of each other kernel. Rows about
-    phases that no boot has are left out.
+    phases that no boot has, and tables about other patch sets than the kernels', are left out.
 
     Rows are judged together, corrected over all that are evidence and over the looks of the experiment.
     """
@@ -77,7 +79,7 @@ def beside(references: Mapping[str, Published], columns: Columns, before: str) -
         _row(name, effect, (before, after), columns)
         for name, about in references.items()
         for after in columns
-        if after != before
+        if after != before and _about(about, *(columns[name][0].kernel for name in (before, after)))
         for effect in report_reference.effects(about)
         if any(fnmatchcase(phase, effect.phase) for phase in phases)
     ]
@@ -86,6 +88,17 @@ def beside(references: Mapping[str, Published], columns: Columns, before: str) -
         [measured for _, measured in rows], min(errors, default=expectation.ALPHA)
     )
     return tuple(_judged(row, finding) for (row, _), finding in zip(rows, findings, strict=True))
+
+
+def _about(published: Published, before: str, after: str) -> bool:
+    """Whether a published result may be about the difference between two kernels. One without a recipe may
+    have any."""
+    try:
+        recipes = [recipe.load(name).recipe for name in (before, after)]
+    except InputError:
+        return True
+    first, second = ({*one.apply, *one.revert} for one in recipes)
+    return published.patches is None or first == second or published.patches in first ^ second
 
 
 def _error(before: Sequence[Run], after: Sequence[Run]) -> float:

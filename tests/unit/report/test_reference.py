@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from numalab.analysis import metrics
+from numalab.core import paths
 from numalab.core.errors import InputError
 from numalab.model import catalog
 from numalab.report import comparison, reference
@@ -381,3 +382,9 @@ def test_an_unknown_table_names_those_there_are() -> None:
 @pytest.mark.parametrize("case", catalog.names("testcases"))
 def test_cases_mirror_tables_that_there_are(case: str) -> None:
     assert set(catalog.case(case).published) <= set(NAMES)
+
+
+def test_tables_are_about_patch_sets_that_there_are() -> None:
+    about = {one.patches for one in ALL.values()} - {None}
+    assert about
+    assert {name for name in about if not (paths.ROOT / "kernels/patches" / str(name)).is_dir()} == set()

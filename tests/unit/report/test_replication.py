@@ -174,14 +174,14 @@ def test_a_percentage_is_compared_as_it_was_published() -> None:
                 arm=arm,
                 accel=Accel.KVM,
             )
-            for kernel, arm, near in ((BEFORE, Arm.BEFORE, 700), (AFTER, Arm.AFTER, 910))
+            for kernel, arm, near in (("6.1-nodirty-before", Arm.BEFORE, 700), (AFTER, Arm.AFTER, 910))
             for boot in range(3)
         ]
     )
-    published = {"nodirty-btrfs": report_reference.load("nodirty-btrfs")}
-    (row,) = (
-        row for row in replication.beside(published, columns, BEFORE) if row.metric == "hint_local_percent"
+    rows = replication.beside(
+        {"nodirty": report_reference.load("nodirty-btrfs")}, columns, "6.1-nodirty-before"
     )
+    (row,) = (row for row in rows if row.metric == "hint_local_percent")
     assert row.published == pytest.approx(91 / 70)
     assert row.ratio == pytest.approx(911 / 701, rel=1e-4)
     assert row.agreement is Agreement.SAME
@@ -291,6 +291,27 @@ def test_each_other_kernel_is_set_against_before() -> None:
     assert pairs == [(BEFORE, "6.12"), (BEFORE, AFTER)]
 
 
+@pytest.mark.parametrize(
+    ("patches", "after", "shown"),
+    [
+        (None, AFTER, True),
+        ("slowscan", AFTER, True),
+        ("stagger", AFTER, False),
+        ("stagger", BEFORE, True),  # kernels that differ in no patch set may differ otherwise
+        ("stagger", "mine", True),  # no recipe tells
+    ],
+)
+def test_tables_about_other_patch_sets_are_left_out(patches: str | None, after: str, shown: bool) -> None:
+    found = comparison.columns(
+        [
+            *boots(BEFORE, Arm.BEFORE, [10] * 3, [9] * 3),
+            *boots(after, Arm.AFTER, [5] * 3, [9] * 3),
+        ]
+    )
+    references = {name: about.model_copy(update={"patches": patches}) for name, about in SEED.items()}
+    assert bool(replication.beside(references, found, comparison.before(found))) is shown
+
+
 def test_text() -> None:
     lines = replication.text(tuple(rows().values()), SEED).splitlines()
     assert lines[:4] == [
@@ -311,7 +332,7 @@ def test_text() -> None:
     "name", ["slowscan-autonuma", "ptewrite-autonuma", "perzonedirty-usb", "repair-times", "stagger-nas"]
 )
 def test_every_reference_fits_a_mail(name: str) -> None:
-    reference = {name: report_reference.load(name)}
+    reference = {name: report_reference.load(name).model_copy(update={"patches": None})}
     phases = {effect.phase.replace("*", "x") for effect in report_reference.effects(reference[name])}
     found = comparison.columns(
         [
