@@ -90,7 +90,7 @@ def compare(
         columns = comparison.columns(group, baseline)
         references = mirrored(group) if with_published else {}
         beside = replication.beside(references, columns, comparison.before(columns))
-        if references and not beside:
+        if references and len(columns) > 1 and not beside:
             note(f"no row of the published tables is about {' and '.join(columns)} (reference/)")
         if form is Format.CSV:
             continue

@@ -14,6 +14,7 @@ from numalab.core import state
 from numalab.model.case import Arm
 from numalab.model.run import Run
 from numalab.model.values import Accel
+from numalab.report import reference
 from numalab.runs import record
 from tests.unit.runs.test_index import keep
 from tests.unit.synthetic import phase, run
@@ -120,6 +121,20 @@ def test_published_whatever_the_baseline(
     (line,) = (line for line in text.splitlines() if line.startswith("NUMA base PTE updates") and "%" in line)
     assert line.split()[4:6] == ["-51.60%", "-66.86%"]
     assert line.endswith("same way")
+
+
+def test_published_about_other_patch_sets(
+    six: list[Run], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line says why there is no such table."""
+    load = reference.load
+    monkeypatch.setattr(reference, "load", lambda name: load(name).model_copy(update={"patches": "stagger"}))
+    status, out, err = lab(capsys, "compare", "xfsrepair", "--published")
+    assert (status, "published" in out) == (0, False)
+    assert "no row of the published tables is about 6.1-slowscan-before and 6.1" in err
+    assert lab(capsys, "compare", six[0].id, "--published")[2] == "", (
+        "one kernel has nothing to be compared with"
+    )
 
 
 def test_mail(six: list[Run], capsys: pytest.CaptureFixture[str]) -> None:
