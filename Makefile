@@ -93,7 +93,7 @@ lint: setup
 	$(VENV)/bin/mypy numalab lab.py tests testcases benchmarks tools
 	$(VENV)/bin/yamllint -s -d "$(YAMLLINT)" images kernels playbooks reference testcases topologies
 	$(VENV)/bin/ansible-lint -q --offline playbooks
-	shellcheck .ci/run playbooks/roles/guest/files/make-initrd playbooks/roles/kernel/files/*.sh playbooks/roles/hypervisor/files/*.sh
+	shellcheck .ci/run playbooks/roles/guest/files/make-initrd playbooks/roles/bootloader/files/*.sh playbooks/roles/kernel/files/*.sh playbooks/roles/hypervisor/files/*.sh
 	shellcheck -s sh numalab/guest/slow_disks.sh playbooks/roles/tuning/files/tune.sh playbooks/roles/guest/files/root/usr/local/sbin/lab-init
 	@packer=$$($(VENV)/bin/python -c '$(PACKER)') || exit 1; \
 	for template in images/*.pkr.hcl; do $$packer fmt -check $$template >/dev/null || { echo "$$template: packer fmt"; exit 1; }; done
