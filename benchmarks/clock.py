@@ -328,23 +328,25 @@ def stored(experiment: str) -> list[Run]:
 
 def took(experiments: Sequence[str]) -> list[tuple[str, ...]]:
     """A row of TOOK for each case and clock of stored experiments. Runs that broke do not count."""
-    sides: dict[tuple[str, Clock], list[tuple[Run, float]]] = {}
+    sides: dict[tuple[str, Clock], list[tuple[float, float, float | None]]] = {}
     for run in (run for name in experiments for run in stored(name)):
         if run.place and run.host_seconds is not None and not run.error:
-            key = run.place.case_name, run.guest.spec.clock
-            sides.setdefault(key, []).append((run, run.host_seconds))
+            clock = run.guest.spec.clock
+            allowed = patience(run.place.case.sizes[run.size].minutes, clock)
+            sides.setdefault((run.place.case_name, clock), []).append(
+                (run.host_seconds, allowed, run.host_others)
+            )
     rows = []
     for (name, clock), side in sides.items():
-        allowed = {patience(run.place.case.sizes[run.size].minutes, clock) for run, _ in side if run.place}
-        seconds = [taken for _, taken in side]
-        others = [share for run, _ in side if (share := run.host_others) is not None]
+        seconds, limits, shares = zip(*side, strict=True)
+        others = [share for share in shares if share is not None]
         rows.append(
             (
                 *(name, clock.value),
                 f"{statistics.median(others):.0%}" if others else "-",
                 str(len(side)),
                 *(f"{taken:.0f}" for taken in (statistics.median(seconds), max(seconds))),
-                " ".join(f"{limit:.0f}" for limit in sorted(allowed)),
+                " ".join(f"{limit:.0f}" for limit in sorted({*limits})),
             )
         )
     return rows

@@ -93,12 +93,13 @@ def beside(references: Mapping[str, Published], columns: Columns, before: str) -
 def _about(published: Published, before: str, after: str) -> bool:
     """Whether a published result may be about the difference between two kernels. One without a recipe may
     have any."""
+    if published.patches is None:
+        return True
     try:
-        recipes = [recipe.load(name).recipe for name in (before, after)]
+        first, second = ({*recipe.patch_items(recipe.load(name).recipe)} for name in (before, after))
     except InputError:
         return True
-    first, second = ({*one.apply, *one.revert} for one in recipes)
-    return published.patches is None or first == second or published.patches in first ^ second
+    return first == second or published.patches in {name for _, name in first ^ second}
 
 
 def _error(before: Sequence[Run], after: Sequence[Run]) -> float:

@@ -3,7 +3,7 @@
 # grub.sh RELEASE CMDLINE: GRUB starts the kernel RELEASE of /boot next, with CMDLINE, which is quoted for a shell.
 # One script, for which the guest needs no Python: each module of Ansible's takes it seconds under emulation.
 set -eu
-release=$1 options=/etc/default/grub.d/numalab.cfg menu=/boot/grub/grub.cfg
+release=$1 changed='' options=/etc/default/grub.d/numalab.cfg menu=/boot/grub/grub.cfg
 mark="gnulinux-$release-advanced-"
 new=$(mktemp)
 trap 'rm -f "$new"' EXIT
@@ -18,12 +18,13 @@ GRUB_TIMEOUT=0
 END
 if ! cmp -s "$new" "$options"; then
 	install -D -m 0644 "$new" "$options"
+	changed=yes
 	echo "changed: $options"
 fi
 
-# The options are newer, or the kernel is, or an earlier play was ended before its update-grub.
+# The kernel is new, or an earlier play was ended before its update-grub.
 # shellcheck disable=SC3013 # Debian's sh has -nt
-if ! { [ "$menu" -nt "$options" ] && grep -qF "$mark" "$menu"; }; then
+if [ "$changed" ] || ! { [ "$menu" -nt "$options" ] && grep -qF "$mark" "$menu"; }; then
 	update-grub
 	echo "changed: $menu"
 fi
