@@ -61,7 +61,7 @@ from numalab.host import accelerator, image, ssh
 from numalab.host.hypervisor import Host
 from numalab.kernel.recipe import Kernel
 from numalab.measure import preparation, programs, runner
-from numalab.model.case import Arm, Place
+from numalab.model.case import Arm, Machine, Place
 from numalab.model.guest import Boot as BootFiles
 from numalab.model.guest import PreparedDisks
 from numalab.model.run import Run
@@ -472,13 +472,22 @@ def _unmeasured(plan: Plan, kernel: Kernel) -> Plan:
     return plan.model_copy(update={"clock": preparation.clock(kernel, plan.clock)})
 
 
+def _compiling(plan: Plan, kernel: Kernel) -> Plan:
+    """The plan for a guest in which programs are compiled: of one CPU, without disks and settings of the
+    case. An emulated guest of eight takes twice as long to boot."""
+    bare = plan.case_size.model_copy(update={"sysctls": {}, "knobs": {}, "instead": {}})
+    case = plan.case.model_copy(update={"disks": (), "sizes": {plan.size: bare}})
+    machine = Machine(topology="uma-2g", vcpus=1)
+    return _unmeasured(plan, kernel).model_copy(update={"case": case, "machine": machine})
+
+
 def make_programs(plan: Plan, host: Host, limit: Callable[[float], Deadline]) -> None:
     """Compile what the workload's guests need and no earlier guest of the image made, in a guest for that."""
     lacking = programs.missing(plan.image_id, workload_phases(plan))
     if not lacking:
         return
     kernel = plan.all_builds[0]
-    quick = _unmeasured(plan, kernel)
+    quick = _compiling(plan, kernel)
     with _crash_of(Arm.BEFORE, kernel), _own_cpus(quick, host, limit(0).cancel):
         deadline = limit(UP_SECONDS + sum(phase.limit_seconds for phase in lacking))
         with booted(quick, host, kernel, f"{plan.case_name}-compile", deadline) as (guest, _):

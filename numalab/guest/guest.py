@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import re
 import shlex
 import shutil
@@ -53,6 +54,11 @@ HUNG_SECONDS = 90.0
 while all CPUs run), and executes for ever a breakpoint that is no longer in memory. One guest's registers
 showed this, on QEMU 7.2, where 2 or 3 of 100 boots hang, not all in that place. Such a boot is started again
 and counted. A boot under KVM is not: there a hang is the kernel's."""
+HALTED_SECONDS = 25.0
+"""The same, when all its CPUs are halted at each of LOOKS looks from then on, LOOK_SECONDS apart: such a
+guest waits for an interrupt that QEMU lost (docs/decisions.md), and executes nothing."""
+LOOKS = 3
+LOOK_SECONDS = 2.0
 
 
 class Maker(Stored):
@@ -139,6 +145,10 @@ class Guest:
         self._console = console.Watch(self.console_log, self.name, self._more_console)
         self.ssh = ssh_to(self.record, self.watch)
         self._booting = False
+        self._looked = -math.inf
+        """When it last looked at the CPUs (time.monotonic)."""
+        self._halts = 0
+        """At how many looks in a row all of them were halted."""
 
     @property
     def name(self) -> str:
@@ -216,25 +226,41 @@ class Guest:
             ) from error
 
     def _check_boot(self) -> None:
-        """Raise BootHung when a boot under emulation printed something and then nothing for HUNG_SECONDS."""
+        """Raise BootHung when a boot under emulation printed something and then nothing for HUNG_SECONDS, or
+        for HALTED_SECONDS and its CPUs stay halted."""
         spec = self.record.spec
-        if (
-            spec.accel is not Accel.TCG
-            or "quiet" in spec.boot.cmdline.split()
-            or time.monotonic() - self._console.grew <= HUNG_SECONDS
-        ):
+        if spec.accel is not Accel.TCG or "quiet" in spec.boot.cmdline.split():
+            return
+        silent = time.monotonic() - self._console.grew
+        hung = silent > HUNG_SECONDS
+        if not hung and not (silent > HALTED_SECONDS and self._stands_still()):
             return
         if tail := self.console_tail().strip():
-            where = ""
-            with contextlib.suppress(LabError):  # the hang is the error to report
-                where = self.host.registers(self.mark, Deadline.after(60))
+            where = self._cpus()
             runs = where.count(" runs ")
             cpus = f"{runs} of its CPUs run" if runs else "all its CPUs halted" if where else "CPUs not seen"
             raise BootHung(
                 f"guest {self.name}: hung in its boot under emulation, nothing new on its console for"
-                f" {HUNG_SECONDS:.0f} s; {cpus}; last: {tail.splitlines()[-1]}",
+                f" {silent:.0f} s; {cpus}; last: {tail.splitlines()[-1]}",
                 evidence=f"{tail}\n{where}".strip(),
             )
+
+    def _cpus(self) -> str:
+        """See Host.registers; '' also when the hypervisor does not answer: a hang is the error to report."""
+        with contextlib.suppress(LabError):
+            return self.host.registers(self.mark, Deadline.after(60))
+        return ""
+
+    def _stands_still(self) -> bool:
+        """Whether all CPUs were halted at each of the last LOOKS looks. Looks again, if it is time to."""
+        now = time.monotonic()
+        if self._looked < self._console.grew:
+            self._halts = 0
+        if now - self._looked >= LOOK_SECONDS:
+            where = self._cpus()
+            self._halts = self._halts + 1 if where and " runs " not in where else 0
+            self._looked = now
+        return self._halts >= LOOKS
 
     def execute(
         self,

@@ -692,6 +692,8 @@ def test_programs_are_made_before_the_first_boot(plan: Plan, lab: Lab) -> None:
     assert lab.happened[:2] == ["compile-remote in mine-compile", "down"]
     assert not any("compile" in word for word in lab.happened[2:])
     assert [request.clock for request in lab.requests] == [Clock.HOST, *[Clock.VIRTUAL] * 4]
+    assert [request.shape.vcpus > 1 for request in lab.requests] == [False, *[True] * 4]
+    assert len(lab.orders) == 4, "no settings where nothing is measured"
 
 
 def test_an_old_kernel_compiles_on_the_clock_of_its_boots(plan: Plan, lab: Lab) -> None:

@@ -487,6 +487,45 @@ def test_a_hang_says_where_the_cpus_stand(
 
 
 @pytest.mark.parametrize(
+    ("stands", "hung"),
+    [
+        (["halted"] * 3, 1),
+        (["halted", "runs", "halted", "halted", "halted"], 1),
+        (["halted", "runs"] * 3, 0),
+        (["runs"] * 6, 0),
+        (["halted", "halted", "prints", "halted"], 0),
+        (["halted", "halted", "unknown", "halted", "halted"], 0),
+    ],
+)
+def test_a_boot_whose_cpus_stay_halted_is_given_up_sooner(
+    stands: list[str], hung: int, host: FakeHost, monkeypatch: pytest.MonkeyPatch, deadline: Deadline
+) -> None:
+    """Not one that runs between two looks, or prints."""
+    left: list[str] = []
+
+    def wait(self: ssh.Ssh, _: Deadline, **__: object) -> None:
+        console_log = self.known_hosts.parent / "console.log"
+        console_log.write_text("[ 1.6] VFS: Mounted root\n")
+        assert self.watch
+        self.watch()
+        while left:
+            stand = left.pop(0)
+            host.cpus_stand = "" if stand == "unknown" else f"CPU 0 halted at ff\nCPU 1 {stand} at fe"
+            if stand == "prints":
+                host.cpus_stand = "CPU 0 halted at ff"
+                with console_log.open("a") as more:
+                    more.write("[ 1.7] fine\n")
+            self.watch()
+
+    monkeypatch.setattr(ssh.Ssh, "wait", wait)
+    monkeypatch.setattr(guest, "HALTED_SECONDS", -1.0)
+    monkeypatch.setattr(guest, "LOOK_SECONDS", 0.0)
+    host.cpus_stand = "CPU 0 runs at ff"
+    left += stands
+    assert launch.up(request(), host.real(), deadline).record.hung == hung
+
+
+@pytest.mark.parametrize(
     ("outcome", "choice", "again"),
     [
         ("stale", Accel.TCG, True),
