@@ -54,6 +54,7 @@ build {
     extra_arguments = ["--extra-vars", var.ansible_vars, "--scp-extra-args", "'-O'"]
     ansible_env_vars = [
       "ANSIBLE_HOST_KEY_CHECKING=False", "ANSIBLE_PIPELINING=True", "ANSIBLE_NOCOLOR=True",
+      "ANSIBLE_SSH_USETTY=False", # on a terminal, what a script says of its failure is output
       "ANSIBLE_SSH_ARGS=-o ControlMaster=auto -o ControlPersist=120s -o UserKnownHostsFile=/dev/null",
     ]
   }

@@ -119,6 +119,7 @@ def write_inventory(guests: Iterable[Ssh], path: Path | None = None) -> Path:
             # Ansible does not share lab.py's connection: its own arguments come first, ours add the rest.
             "ansible_ssh_common_args": shlex.join(ssh.options()),
             "ansible_python_interpreter": "/usr/bin/python3",
+            "ansible_ssh_use_tty": False,  # on a terminal, what a script says of its failure is output
         }
         for ssh in guests
     }

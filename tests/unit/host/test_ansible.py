@@ -446,7 +446,7 @@ def test_nothing_is_ever_a_template(
 def test_tasks_are_counted_as_ansible_counts_them(deadline: Deadline) -> None:
     words = [ansible.ansible("ansible-playbook"), "--list-tasks", str(paths.ROOT / "playbooks/guest.yml")]
     listed = process.run(words, deadline=deadline, env=ansible.ENVIRONMENT).stdout.splitlines()
-    assert ansible.tasks("guest.yml") == sum(line.startswith("      ") for line in listed) > 10
+    assert ansible.tasks("guest.yml") == sum(line.startswith("      ") for line in listed) > 1
 
 
 def test_who_runs_ansible() -> None:

@@ -1,3 +1,4 @@
+#!/bin/sh
 # SPDX-License-Identifier: GPL-2.0-only
 # tune.sh sysctl:NAME=VALUE knob:NAME=VALUE...: write what differs, and prove all of it by reading it back.
 # Knobs of NUMA balancing are in debugfs since 5.13; before that they were sysctls.

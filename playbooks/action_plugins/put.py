@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A file to a guest, without Python there.
+
+Each module of Ansible's is a run of Python that compiles Ansible's library anew: seconds of an emulated
+guest, and `copy` is several. Ansible loads this file into its own process and is GPL-3.0-or-later, hence "or
+later" above. Not here: become and environment, which no play of the lab's sets.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+from pathlib import Path
+from typing import Any
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+
+
+class ActionModule(ActionBase):
+    """`src`: a file of this machine. `dest`: its path in the guest, in a folder that is there. `mode`: 0600
+    unless given. `creates`: a path in the guest; where it exists, nothing is done.
+
+    Changed unless `dest` has this content already, or `creates` is there.
+    """
+
+    TRANSFERS_FILES = True
+    _VALID_ARGS = frozenset({"src", "dest", "mode", "creates"})
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """See ActionBase."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        arguments = self._task.args
+        if missing := {"src", "dest"} - arguments.keys():
+            raise AnsibleActionFail(f"put needs {' and '.join(sorted(missing))}")
+        src, dest, mode = arguments["src"], arguments["dest"], arguments.get("mode", "0600")
+        if "creates" in arguments and self._succeeds("test", "-e", arguments["creates"]):
+            return result | {"changed": False}
+        try:
+            with Path(src).open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise AnsibleActionFail(f"{src}: {error.strerror}") from error
+        if self._says("sha256sum", dest).split(" ")[0] == digest:
+            return result | {"changed": False}
+        part = f"{dest}.{os.getpid()}.part"
+        self._connection.put_file(src, part)
+        for words in (("chmod", mode, part), ("mv", "-f", part, dest)):
+            if not self._succeeds(*words):
+                raise AnsibleActionFail(f"{dest}: {words[0]} failed")
+        return result | {"changed": True}
+
+    def _succeeds(self, *words: str) -> bool:
+        return bool(self._low_level_execute_command(shlex.join(words))["rc"] == 0)
+
+    def _says(self, *words: str) -> str:
+        return str(self._low_level_execute_command(shlex.join(words))["stdout"])
