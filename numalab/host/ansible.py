@@ -29,6 +29,7 @@ INVENTORY = paths.find("inventory.ini")
 CALLBACKS = paths.ROOT / "playbooks/callback_plugins"
 ENVIRONMENT = {
     "ANSIBLE_PIPELINING": "1",
+    "ANSIBLE_SSH_USETTY": "0",  # on a terminal, what a script says of its failure is output
     "ANSIBLE_GATHERING": "explicit",
     "ANSIBLE_NOCOLOR": "1",
     "ANSIBLE_STDOUT_CALLBACK": "default",
@@ -119,7 +120,6 @@ def write_inventory(guests: Iterable[Ssh], path: Path | None = None) -> Path:
             # Ansible does not share lab.py's connection: its own arguments come first, ours add the rest.
             "ansible_ssh_common_args": shlex.join(ssh.options()),
             "ansible_python_interpreter": "/usr/bin/python3",
-            "ansible_ssh_use_tty": False,  # on a terminal, what a script says of its failure is output
         }
         for ssh in guests
     }
