@@ -44,6 +44,8 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail(f"{src}: {error.strerror}") from error
         if self._says("sha256sum", dest).split(" ")[0] == digest:
             return result | {"changed": False}
+        if self._task.check_mode:
+            return result | {"changed": True}
         part = f"{dest}.{os.getpid()}.part"
         self._connection.put_file(src, part)
         for words in (("chmod", mode, part), ("mv", "-f", part, dest)):
