@@ -232,8 +232,7 @@ class Guest:
         if spec.accel is not Accel.TCG or "quiet" in spec.boot.cmdline.split():
             return
         silent = time.monotonic() - self._console.grew
-        hung = silent > HUNG_SECONDS
-        if not hung and not (silent > HALTED_SECONDS and self._stands_still()):
+        if silent <= HUNG_SECONDS and not (silent > HALTED_SECONDS and self._stands_still()):
             return
         if tail := self.console_tail().strip():
             where = self._cpus()

@@ -34,7 +34,8 @@ class ActionModule(ActionBase):
         arguments = self._task.args
         if missing := {"src", "dest"} - arguments.keys():
             raise AnsibleActionFail(f"put needs {' and '.join(sorted(missing))}")
-        src, dest, mode = arguments["src"], arguments["dest"], arguments.get("mode", "0600")
+        src, mode = arguments["src"], arguments.get("mode", "0600")
+        dest = self._remote_expand_user(arguments["dest"])
         if "creates" in arguments and self._succeeds("test", "-e", arguments["creates"]):
             return result | {"changed": False}
         try:

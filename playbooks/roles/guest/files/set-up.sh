@@ -28,5 +28,6 @@ cp "/boot/vmlinuz-$release" "$files/vmlinuz"
 cp "/boot/config-$release" "$files/config"
 cp /etc/ssh/ssh_host_ed25519_key.pub "$files/host_key.pub"
 sh /run/make-initrd "$release" "$files/initrd.img"
-echo "PARTUUID=$(findmnt --noheadings --output PARTUUID /)" >"$files/root"
-tar --create --file "$out" --directory "$files" .
+root=$(findmnt --noheadings --output PARTUUID /)
+echo "PARTUUID=$root" >"$files/root"
+tar --create --file "$out" --directory "$files" vmlinuz initrd.img config host_key.pub root
