@@ -474,11 +474,11 @@ def _unmeasured(plan: Plan, kernel: Kernel) -> Plan:
 
 def _compiling(plan: Plan, kernel: Kernel) -> Plan:
     """The plan for a guest in which programs are compiled: of one CPU, without disks and settings of the
-    case. An emulated guest of eight takes twice as long to boot."""
+    case. An emulated guest of eight takes twice as long to boot. A ready state of it would be used once."""
     bare = plan.case_size.model_copy(update={"sysctls": {}, "knobs": {}, "instead": {}})
     case = plan.case.model_copy(update={"disks": (), "sizes": {plan.size: bare}})
     machine = Machine(topology="uma-2g", vcpus=1)
-    return _unmeasured(plan, kernel).model_copy(update={"case": case, "machine": machine})
+    return _unmeasured(plan, kernel).model_copy(update={"case": case, "machine": machine, "ready": False})
 
 
 def make_programs(plan: Plan, host: Host, limit: Callable[[float], Deadline]) -> None:

@@ -36,26 +36,24 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail(f"put needs {' and '.join(sorted(missing))}")
         src, mode = arguments["src"], arguments.get("mode", "0600")
         dest = self._remote_expand_user(arguments["dest"])
-        if "creates" in arguments and self._succeeds("test", "-e", arguments["creates"]):
-            return result | {"changed": False}
+        if "creates" in arguments:
+            there = self._low_level_execute_command(shlex.join(["test", "-e", arguments["creates"]]))
+            if there["rc"] == 0:
+                return result | {"changed": False}
         try:
             with Path(src).open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:
             raise AnsibleActionFail(f"{src}: {error.strerror}") from error
-        if self._says("sha256sum", dest).split(" ")[0] == digest:
+        seen = self._low_level_execute_command(shlex.join(["sha256sum", dest]))
+        if seen["stdout"].split(" ")[0] == digest:
             return result | {"changed": False}
         if self._task.check_mode:
             return result | {"changed": True}
         part = f"{dest}.{os.getpid()}.part"
         self._connection.put_file(src, part)
-        for words in (("chmod", mode, part), ("mv", "-f", part, dest)):
-            if not self._succeeds(*words):
-                raise AnsibleActionFail(f"{dest}: {words[0]} failed")
+        place = f"{shlex.join(['chmod', mode, part])} && {shlex.join(['mv', '-f', part, dest])}"
+        done = self._low_level_execute_command(place)
+        if done["rc"]:
+            raise AnsibleActionFail(f"{dest}: {done['stderr'] or done['stdout']}")
         return result | {"changed": True}
-
-    def _succeeds(self, *words: str) -> bool:
-        return bool(self._low_level_execute_command(shlex.join(words))["rc"] == 0)
-
-    def _says(self, *words: str) -> str:
-        return str(self._low_level_execute_command(shlex.join(words))["stdout"])

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import subprocess
 import tomllib
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ SOURCES = (
     "testcases/test_*.py",
     "playbooks/**/*.yml",
     "playbooks/**/*.sh",
-    "playbooks/callback_plugins/*.py",
+    "playbooks/*_plugins/*.py",
 )
 HASHED = (
     "playbooks/guest.yml",
@@ -55,7 +56,7 @@ def first_comment(path: Path) -> str:
 
 @pytest.mark.parametrize("name", sources())
 def test_a_source_file_begins_with_its_licence(name: str) -> None:
-    line = LATER if name.startswith("playbooks/callback_plugins/") else SPDX
+    line = LATER if fnmatch(name, "playbooks/*_plugins/*") else SPDX
     assert first_comment(ROOT / name) == line, f"{name}: the first line (after #!) is to be: {line}"
 
 
