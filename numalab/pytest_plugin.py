@@ -630,12 +630,13 @@ def run(
     lab: Lab,
     deadline: Deadline,
     record_property: Callable[[str, object], None],
-) -> Callable[[str], Run]:
-    """run(WORKLOAD) -> Run, in the test's guest and the session's size. NUMA counters go into JUnit XML."""
+) -> Callable[..., Run]:
+    """run(WORKLOAD, **PARAMETERS) -> Run, in the test's guest and the session's size, of which PARAMETERS
+    replace some. NUMA counters go into JUnit XML."""
     from numalab.measure import runner
 
-    def measured(workload: str) -> Run:
-        result, folder = runner.run(guest, workload, lab.size, deadline)
+    def measured(workload: str, **parameters: Any) -> Run:
+        result, folder = runner.run(guest, workload, lab.size, deadline, runner.Options(params=parameters))
         record_property("run", str(folder))
         for phase in result.phases:
             if phase.phase.measured:

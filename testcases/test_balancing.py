@@ -15,7 +15,7 @@ from numalab.model.run import Run
 
 @pytest.mark.minutes(8)
 @pytest.mark.topology("2socket", memory="2G", vcpus=2)
-def test_hint_faults_only_with_balancing(guest: Guest, run: Callable[[str], Run], deadline: Deadline) -> None:
+def test_hint_faults_only_with_balancing(guest: Guest, run: Callable[..., Run], deadline: Deadline) -> None:
     counts = {}
     for balancing in (0, 1):
         ssh.succeed(guest, f"sysctl -w kernel.numa_balancing={balancing}", deadline=deadline)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 from collections.abc import Iterator
@@ -84,12 +85,18 @@ COMMANDS = [
 ]
 
 
+@functools.cache
+def lab_py() -> Any:
+    """The whole command, which Typer takes 50 ms to build."""
+    return typer.main.get_command(app)
+
+
 def parse(words: list[str]) -> None:
     """Parse as lab.py would, without running. An unknown option, or a wrong number of arguments, is an error.
 
     A bare name of a command is one that a sentence mentions.
     """
-    command: Any = typer.main.get_command(app)
+    command = lab_py()
     while hasattr(command, "commands") and words[0] != "--help":
         name, *words = words
         assert name in command.commands, f"there is no command {name}"

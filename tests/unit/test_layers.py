@@ -88,15 +88,22 @@ def source(package: Path, module: str) -> ast.Module:
     return ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text())
 
 
-def tree(module: str) -> ast.Module:
-    return source(PACKAGE, module)
+@cache
+def nodes(package: Path, module: str) -> list[ast.AST]:
+    """All nodes of a module's syntax tree."""
+    return list(ast.walk(source(package, module)))
+
+
+def calls(module: str) -> set[str]:
+    """What a module calls, as written."""
+    return {ast.unparse(node.func) for node in nodes(PACKAGE, module) if isinstance(node, ast.Call)}
 
 
 @cache
 def imports(module: str, package: Path = PACKAGE) -> set[str]:
     """Everything that a module imports, by full name, also inside functions."""
     names: set[str] = set()
-    for node in ast.walk(source(package, module)):
+    for node in nodes(package, module):
         if isinstance(node, ast.Import):
             names |= {name.name for name in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -223,11 +230,10 @@ def test_dask_is_imported_where_a_pool_is_used() -> None:
     "module", sorted(set(MODULES) - {"__main__", "pytest_plugin", "cli.terminal", *COMMANDS, *ALONE})
 )
 def test_nobody_else_prints_or_exits(module: str) -> None:
-    calls = {ast.unparse(node.func) for node in ast.walk(tree(module)) if isinstance(node, ast.Call)}
     raised = {
-        ast.unparse(node.exc) for node in ast.walk(tree(module)) if isinstance(node, ast.Raise) and node.exc
+        ast.unparse(node.exc) for node in nodes(PACKAGE, module) if isinstance(node, ast.Raise) and node.exc
     }
-    assert not calls & {
+    assert not calls(module) & {
         "print",
         "exit",
         "quit",
@@ -248,12 +254,13 @@ OURS = {
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 
 
-def flags_in_errors(source: ast.Module) -> list[str]:
-    """Texts with a command-line flag in what is raised, and in arguments of the lab's exceptions."""
-    made = [node.exc for node in ast.walk(source) if isinstance(node, ast.Raise) and node.exc]
+def flags_in_errors(every: Sequence[ast.AST]) -> list[str]:
+    """Texts with a command-line flag in what is raised, and in arguments of the lab's exceptions, among a
+    syntax tree's nodes."""
+    made = [node.exc for node in every if isinstance(node, ast.Raise) and node.exc]
     made += [
         node
-        for node in ast.walk(source)
+        for node in every
         if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in OURS
     ]
     texts = {
@@ -270,7 +277,7 @@ def flags_in_errors(source: ast.Module) -> list[str]:
 )
 def test_errors_below_the_command_line_name_no_flags(module: str) -> None:
     """They name the field (LabError.field): the command line and the plugin have different options for it."""
-    assert flags_in_errors(tree(module)) == []
+    assert flags_in_errors(nodes(PACKAGE, module)) == []
 
 
 def test_flags_in_errors_are_found() -> None:
@@ -280,7 +287,10 @@ def test_flags_in_errors_are_found() -> None:
         'taken = errors.NameTaken("choose another --name")',
         'raise HostError("a-b --- c")',
     )
-    assert flags_in_errors(ast.parse("\n".join(lines))) == ["--memory ", "choose another --name"]
+    assert flags_in_errors(list(ast.walk(ast.parse("\n".join(lines))))) == [
+        "--memory ",
+        "choose another --name",
+    ]
 
 
 PROVIDERS = {
@@ -324,8 +334,7 @@ def test_every_import_is_declared() -> None:
 @pytest.mark.parametrize("module", COMMANDS)
 def test_the_command_line_prints_by_echo_alone(module: str) -> None:
     """terminal.echo makes control characters, which may come from a guest, visible."""
-    calls = {ast.unparse(node.func) for node in ast.walk(tree(module)) if isinstance(node, ast.Call)}
-    assert not calls & {
+    assert not calls(module) & {
         "print",
         "typer.echo",
         "typer.secho",
