@@ -8,7 +8,6 @@ the domain's start (start), using or ending a guest (guest), its modules, GRUB a
 
 from __future__ import annotations
 
-import contextlib
 import json
 import platform
 import secrets
@@ -39,7 +38,7 @@ from numalab.core.process import Deadline
 from numalab.guest import guest as guests
 from numalab.guest import provision, renewed, slow_disks
 from numalab.guest.guest import Guest
-from numalab.guest.start import start
+from numalab.guest.start import BOOT_TRIES, keep_hang, start
 from numalab.host import accelerator, domain, emulator, image, instructions, qemu_user
 from numalab.host import disks as host_disks
 from numalab.host import saved as saved_file
@@ -72,7 +71,6 @@ from numalab.model.guest import (
 from numalab.model.topology import Disk, Topology
 from numalab.model.values import Clock, Name, Seed, Value, check_name, jsonable
 
-BOOT_TRIES = 3
 RESTORED_SECONDS = 90.0
 """Limit for the first answers of a restored guest, whose sshd runs already."""
 ENTROPY_BYTES = 64
@@ -146,9 +144,7 @@ def up(request: GuestRequest, host: Host, deadline: Deadline) -> Guest:
             try:
                 return _up(request, host, deadline, hung)
             except BootHung as error:
-                console_log = state.folder("logs") / f"hung-{state.stamp()}-{request.name}-{hung + 1}.log"
-                with contextlib.suppress(OSError):
-                    console_log.write_text(f"{error.evidence}\n{error}\n")
+                console_log = keep_hang(error, request.name, hung + 1)
                 if (state.folder("guests") / request.name).exists():
                     raise  # it could not be ended, and its QEMU may still run
                 note(f"{error}; begun again (the end of its console: {console_log})")

@@ -8,21 +8,22 @@ Not here: making and booting a guest (launch), running Ansible (host.ansible).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from pydantic import Field
 
 from numalab.core import checksum, paths, state
-from numalab.core.errors import GuestError, InputError, LabError
-from numalab.core.log import step
+from numalab.core.errors import BootHung, GuestError, InputError, LabError
+from numalab.core.log import note, step
 from numalab.core.process import Deadline
 from numalab.guest import guest as guests
 from numalab.guest.guest import Guest
 from numalab.guest.settings import KNOBS
 from numalab.guest.slow_disks import slow_down
-from numalab.guest.start import start
+from numalab.guest.start import BOOT_TRIES, keep_hang, start
 from numalab.host import ansible, image, ssh
 from numalab.host.domain import INIT_WORD, ROUTE_WORD
 from numalab.kernel import boot as kernel_boot
@@ -173,6 +174,16 @@ def _own_kernel(guest: Guest, kernel: Kernel, deadline: Deadline, ssh_port: int 
         fresh = spec.model_copy(update={"boot": own})
         # The current build of that name.
         guest.update(spec=fresh, kernel_hash=kernel_boot.digest(kernel, boot))
+        _restart(guest, stop, deadline, ssh_port)
+    guest.verify(deadline)
+    slow_down(guest, deadline)
+    return changed
+
+
+def _restart(guest: Guest, stop: Callable[[], None], deadline: Deadline, ssh_port: int | None) -> None:
+    """End a guest by `stop`, and boot it from its own disk until SSH connects. A boot that hangs under
+    emulation is begun again."""
+    for last in (*[False] * (BOOT_TRIES - 1), True):
         try:
             start(guest, deadline, ssh_port=ssh_port, instead_of=stop)
         except LabError as error:
@@ -184,10 +195,17 @@ def _own_kernel(guest: Guest, kernel: Kernel, deadline: Deadline, ssh_port: int 
                 " removes them",
                 evidence=error.evidence,
             ) from error
-        guest.reach(deadline)
-    guest.verify(deadline)
-    slow_down(guest, deadline)
-    return changed
+        try:
+            guest.reach(deadline)
+            return
+        except BootHung as error:
+            if last:
+                raise
+            hung = guest.record.hung + 1
+            guest.update(hung=hung)
+            note(f"{error}; begun again (the end of its console: {keep_hang(error, guest.name, hung)})")
+        # A guest that hangs does not hear the power button.
+        stop = partial(guest.host.stop, guest.mark, deadline)
 
 
 def _modules(archive: Path | None) -> dict[str, object]:

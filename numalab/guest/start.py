@@ -6,11 +6,13 @@ Not here: what comes before and after (launch), a restart by the guest's own GRU
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Callable
+from pathlib import Path
 
 from numalab.core import state
-from numalab.core.errors import HostError, InputError, NoRoom
+from numalab.core.errors import BootHung, HostError, InputError, NoRoom
 from numalab.core.log import note, step
 from numalab.core.process import Deadline
 from numalab.guest.guest import Guest
@@ -23,6 +25,8 @@ from numalab.model.topology import Topology
 from numalab.model.units import MIB, show_size
 from numalab.model.values import Accel, Clock
 
+BOOT_TRIES = 3
+"""How often a boot that hangs under emulation is begun."""
 PORT_TRIES = 3
 
 
@@ -72,6 +76,14 @@ def start(
                     raise
             spec = guest.record.spec.model_copy(update={"ssh_port": free_port(where)})
             guest.update(spec=spec)
+
+
+def keep_hang(error: BootHung, name: str, number: int) -> Path:
+    """Write the end of a hung boot's console to a log, and return its path. `number`: from 1."""
+    kept = state.folder("logs") / f"hung-{state.stamp()}-{name}-{number}.log"
+    with contextlib.suppress(OSError):
+        kept.write_text(f"{error.evidence}\n{error}\n")
+    return kept
 
 
 def _place(guest: Guest, pin: str | None, deadline: Deadline) -> None:

@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 
 from numalab.core import state
-from numalab.core.errors import CommandFailed, GuestError
+from numalab.core.errors import BootHung, CommandFailed, GuestError
 from numalab.core.process import Deadline
 from numalab.guest import guest, provision
 from numalab.guest.guest import Guest
@@ -141,6 +141,41 @@ def test_a_guest_that_does_not_start_again_says_where_its_disks_are(mine: Guest)
         match=r"guest dave: was ended .* does not start again: .* requested.*: its disks are in /.*/dave",
     ):
         own_kernel(mine)
+
+
+@pytest.mark.parametrize("hangs", [1, 2, 3])
+def test_a_restart_that_hangs_is_begun_again(
+    mine: Guest, hangs: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Twice; a third hang is the error, and the guest is left as it is."""
+    left = [BootHung("guest dave: hung", evidence="last words")] * hangs
+    graces: list[float] = []
+    stop = mine.host.stop
+
+    def noted_stop(*words: Any, grace: float = 0.0) -> None:
+        graces.append(grace)
+        stop(*words, grace=grace)
+
+    def reach(*_: object) -> None:
+        if left:
+            raise left.pop()
+
+    monkeypatch.setattr(mine.host, "stop", noted_stop)
+    monkeypatch.setattr(Guest, "reach", reach)
+    if hangs < 3:
+        assert own_kernel(mine) == 1
+    else:
+        with pytest.raises(BootHung, match="guest dave: hung"):
+            own_kernel(mine)
+    again = min(hangs, 2)
+    assert guest.read("dave").hung == again
+    assert graces == [provision.SHUTDOWN_SECONDS, *[0.0] * again]
+    logs = sorted(state.folder("logs").glob("hung-*-dave-*.log"))
+    assert [log.read_text() for log in logs] == ["last words\nguest dave: hung\n"] * again
+    assert [record.getMessage() for record in caplog.records if "begun again" in record.getMessage()] == [
+        f"guest dave: hung; begun again (the end of its console: {log})" for log in logs
+    ]
+    assert mine.host.running(mine.mark)
 
 
 @pytest.mark.parametrize("change", [own_kernel, tune])
