@@ -111,7 +111,8 @@ def after_boot(
     """Give a guest that is up what its kernel needs inside: its modules, if it has any, with GRUB the kernel
     itself, and the speed of its disks."""
     if boot is BootWay.GRUB:
-        own_kernel(guest, kernel, deadline, ssh_port=ssh_port)
+        # launch begins the whole guest again.
+        own_kernel(guest, kernel, deadline, ssh_port=ssh_port, tries=1)
         return
     with state.temporary() as scratch:
         archive = kernel_boot.modules(kernel, guest.record.spec.boot, Path(scratch))
@@ -122,16 +123,24 @@ def after_boot(
     slow_down(guest, deadline)
 
 
-def own_kernel(guest: Guest, kernel: Kernel, deadline: Deadline, *, ssh_port: int | None = None) -> int:
+def own_kernel(
+    guest: Guest,
+    kernel: Kernel,
+    deadline: Deadline,
+    *,
+    ssh_port: int | None = None,
+    tries: int = BOOT_TRIES,
+) -> int:
     """Install the guest's kernel in the guest, select it in GRUB and reboot; returns the number of changes.
 
-    A guest that GRUB started already, with nothing changed, is not restarted. `ssh_port`: see start.
+    A guest that GRUB started already, with nothing changed, is not restarted. A restart that hangs under
+    emulation is tried as many times as `tries` says. `ssh_port`: see start.
     """
     with _changing(guest, deadline):
-        return _own_kernel(guest, kernel, deadline, ssh_port)
+        return _own_kernel(guest, kernel, deadline, ssh_port, tries)
 
 
-def _own_kernel(guest: Guest, kernel: Kernel, deadline: Deadline, ssh_port: int | None) -> int:
+def _own_kernel(guest: Guest, kernel: Kernel, deadline: Deadline, ssh_port: int | None, tries: int) -> int:
     spec = guest.record.spec
     boot = kernel_boot.resolve(kernel, image.pinned(guest.record.image, guest.record.image_id))
     # What GRUB boots is a distribution, with its systemd.
@@ -174,16 +183,17 @@ def _own_kernel(guest: Guest, kernel: Kernel, deadline: Deadline, ssh_port: int 
         fresh = spec.model_copy(update={"boot": own})
         # The current build of that name.
         guest.update(spec=fresh, kernel_hash=kernel_boot.digest(kernel, boot))
-        _restart(guest, stop, deadline, ssh_port)
+        _restart(guest, stop, deadline, ssh_port, tries)
     guest.verify(deadline)
     slow_down(guest, deadline)
     return changed
 
 
-def _restart(guest: Guest, stop: Callable[[], None], deadline: Deadline, ssh_port: int | None) -> None:
-    """End a guest by `stop`, and boot it from its own disk until SSH connects. A boot that hangs under
-    emulation is begun again."""
-    for last in (*[False] * (BOOT_TRIES - 1), True):
+def _restart(
+    guest: Guest, stop: Callable[[], None], deadline: Deadline, ssh_port: int | None, tries: int
+) -> None:
+    """End a guest by `stop`, and boot it from its own disk until SSH connects."""
+    for left in reversed(range(tries)):
         try:
             start(guest, deadline, ssh_port=ssh_port, instead_of=stop)
         except LabError as error:
@@ -199,7 +209,7 @@ def _restart(guest: Guest, stop: Callable[[], None], deadline: Deadline, ssh_por
             guest.reach(deadline)
             return
         except BootHung as error:
-            if last:
+            if not left:
                 raise
             hung = guest.record.hung + 1
             guest.update(hung=hung)

@@ -23,6 +23,7 @@ from numalab.host import ansible, image, ssh
 from numalab.host.domain import domain_xml
 from numalab.kernel import boot as kernel_boot
 from numalab.kernel import recipe
+from numalab.model.guest import BootWay
 from tests.unit import makers
 from tests.unit.makers import FakeShell
 
@@ -176,6 +177,22 @@ def test_a_restart_that_hangs_is_begun_again(
         f"guest dave: hung; begun again (the end of its console: {log})" for log in logs
     ]
     assert mine.host.running(mine.mark)
+
+
+def test_a_new_guest_whose_restart_hangs_is_not_restarted(
+    mine: Guest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`up` makes another one: three times three boots would pass its limit."""
+    reached: list[Guest] = []
+
+    def reach(one: Guest, *_: object) -> None:
+        reached.append(one)
+        raise BootHung("guest dave: hung")
+
+    monkeypatch.setattr(Guest, "reach", reach)
+    with pytest.raises(BootHung):
+        provision.after_boot(mine, recipe.load("debian"), BootWay.GRUB, Deadline.after(10))
+    assert len(reached) == 1
 
 
 @pytest.mark.parametrize("change", [own_kernel, tune])
