@@ -82,16 +82,11 @@ COMMANDS = [
 
 
 @cache
-def source(package: Path, module: str) -> ast.Module:
-    """A module's syntax tree."""
-    path = package.joinpath(*module.split("."))
-    return ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text())
-
-
-@cache
 def nodes(package: Path, module: str) -> list[ast.AST]:
     """All nodes of a module's syntax tree."""
-    return list(ast.walk(source(package, module)))
+    path = package.joinpath(*module.split("."))
+    text = (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text()
+    return list(ast.walk(ast.parse(text)))
 
 
 def calls(module: str) -> set[str]:

@@ -114,7 +114,8 @@ def check_profile(run: Run, folder: Path) -> None:
 
 
 def boot(lab: Lab, deadline: Deadline, company: str, profile_hz: int = 0) -> tuple[Run, Path]:
-    """A run of migratefail on 6.1, with seed 7, on a host as busy as its CPUs are kept; and its folder."""
+    """A run of migratefail on 6.1, with seed 7, on a host that is kept busy or not ("busy", "idle"); and its
+    folder."""
     # The kernel after, twice: the one before would have to be built first.
     plan = make_plan(
         "migratefail", SizeClass.QUICK, kernels=("6.1", "6.1"), clock=Clock.VIRTUAL, profile_hz=profile_hz
