@@ -294,7 +294,7 @@ def list_guests() -> None:
         else:
             if record.uri not in running:
                 try:
-                    running[record.uri] = set(connect(record.uri, limit(MINUTE)).marks())
+                    running[record.uri] = set(connect(record.uri, limit(MINUTE)).marks(limit(MINUTE)))
                 except (HostError, DeadlinePassed) as error:
                     show_error(error)
                     running[record.uri] = None

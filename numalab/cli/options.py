@@ -139,7 +139,7 @@ def open_guest(name: str) -> Guest:
 def reach(name: str) -> Guest:
     """A running guest by name."""
     guest = open_guest(name)
-    if not guest.host.running(guest.mark):
+    if not guest.host.running(guest.mark, limit(MINUTE)):
         raise InputError(f"guest {name} does not run any more: lab.py gc removes what is left of it")
     return guest
 

@@ -193,7 +193,7 @@ def _take(
         try:
             return _boot(plan, host, boot, watcher, stop)
         except NoRoom as error:
-            others = sorted({mark.name for mark in host.marks()})
+            others = sorted({mark.name for mark in host.marks(patient)})
             if not others or scaled_topology(plan).memory > host.memory(patient):
                 raise
             if not waits:

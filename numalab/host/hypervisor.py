@@ -104,9 +104,9 @@ class Host:
         """uid and gid for QEMU under the system instance: those of the lab's files, which keep it."""
         return self.where.owner(deadline) if urlsplit(self.uri).path == "/system" else None
 
-    def marks(self) -> list[Mark]:
+    def marks(self, deadline: Deadline) -> list[Mark]:
         """Marks of all running guests, of this lab and of others."""
-        return [mark for _, mark in self._ask(self._marked)]
+        return [mark for _, mark in self._ask(self._marked, deadline)]
 
     def create(self, xml: str, deadline: Deadline) -> None:
         """Start a transient domain. Raises HostError with the last line of libvirt or QEMU."""
@@ -138,9 +138,9 @@ class Host:
             lines = [line for line in str(error).splitlines() if line.strip()]
             raise HostError(f"libvirt does not {what}: {lines[-1]}", evidence=str(error)) from error
 
-    def running(self, guest: Mark) -> bool:
+    def running(self, guest: Mark, deadline: Deadline | None = None) -> bool:
         """Whether the guest's domain exists."""
-        return self._domain(guest) is not None
+        return self._domain(guest, deadline) is not None
 
     def paused_by(self, guest: Mark) -> str | None:
         """The file that QEMU could not write because the host's disk is full, so that it paused the guest; ''

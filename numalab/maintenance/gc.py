@@ -38,7 +38,7 @@ def collect(host: Host, deadline: Deadline) -> list[str]:
     for name in guests.names():
         with _held(name, busy) as held:
             removed += _tried(f"guest {name}", partial(_guest, name, host, deadline)) if held else []
-    for stray in host.marks():
+    for stray in host.marks(deadline):
         if stray.lab == state.identity():
             with _held(stray.name, busy) as held:
                 removed += (
@@ -127,7 +127,7 @@ def _guest(name: str, host: Host, deadline: Deadline) -> list[str]:
     uri = record.uri if record else maker.uri if maker else ""
     if uri not in (host.uri, ""):
         return []
-    running = record is not None and host.running(mark(record.spec))
+    running = record is not None and host.running(mark(record.spec), deadline)
     if record and record.ready and record.kept and running:
         return []
     if maker and not process and not running:

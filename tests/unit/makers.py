@@ -192,7 +192,7 @@ class FakeHost:
     def owner(self, deadline: Deadline) -> None:
         """None, as under a session."""
 
-    def marks(self) -> list[Mark]:
+    def marks(self, deadline: Deadline) -> list[Mark]:
         """The domains of all labs."""
         return list(self.domains.values())
 
@@ -209,7 +209,7 @@ class FakeHost:
             )
         self.add(mark)
 
-    def running(self, guest: Mark) -> bool:
+    def running(self, guest: Mark, deadline: Deadline | None = None) -> bool:
         """Whether the domain runs."""
         return guest in self.domains.values()
 

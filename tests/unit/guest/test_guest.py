@@ -804,7 +804,7 @@ def test_two_labs_on_one_host(
     with pytest.raises(InputError, match="a guest called g is there"):
         launch.up(request(), host.real(), deadline)
     theirs.down(deadline)
-    assert (host.marks(), mine.directory.exists()) == ([mine.mark], True)
+    assert (host.marks(deadline), mine.directory.exists()) == ([mine.mark], True)
     mine.watch()
     with pytest.raises(GuestLost):
         theirs.watch()
@@ -820,7 +820,7 @@ def test_a_failed_up_leaves_another_labs_domain_alone(
     host.add(other)
     with pytest.raises(HostError, match="already exists"):
         launch.up(request(), host.real(), deadline)
-    assert (host.marks(), host.stopped, guest.names()) == ([other], [], [])
+    assert (host.marks(deadline), host.stopped, guest.names()) == ([other], [], [])
 
 
 def test_down_of_a_guest_that_was_made_again(host: FakeHost, deadline: Deadline) -> None:
@@ -829,7 +829,7 @@ def test_down_of_a_guest_that_was_made_again(host: FakeHost, deadline: Deadline)
     guest.Guest(guest.read("g"), host.real()).down(deadline)
     second = launch.up(request(), host.real(), deadline)
     first.down(deadline)
-    assert (host.marks(), second.directory.exists()) == ([second.mark], True)
+    assert (host.marks(deadline), second.directory.exists()) == ([second.mark], True)
 
 
 def test_ending(

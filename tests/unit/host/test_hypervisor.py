@@ -126,13 +126,12 @@ def host(*domains: Domain) -> Host:
     return Host("test:///fake", Connection(*domains))
 
 
-def test_only_marked_domains_are_guests() -> None:
+def test_only_marked_domains_are_guests(deadline: Deadline) -> None:
     copy = Domain("copy", domain_xml(guest("a")))
-    assert host(ours("a"), Domain("numalab-b", "<domain/>"), Domain("web", "<domain/>"), copy).marks() == [
-        mark(guest("a"))
-    ]
+    there = host(ours("a"), Domain("numalab-b", "<domain/>"), Domain("web", "<domain/>"), copy)
+    assert there.marks(deadline) == [mark(guest("a"))]
     earlier = Domain("numalab-a", domain_xml(guest("a")))
-    assert host(earlier).marks() == [mark(guest("a"))], "as labs before 2026-11 called them"
+    assert host(earlier).marks(deadline) == [mark(guest("a"))], "as labs before 2026-11 called them"
 
 
 def test_capabilities(deadline: Deadline) -> None:
@@ -346,11 +345,24 @@ def test_silence_is_an_error(limit: Deadline | None) -> None:
     never.set()
 
 
-def test_ctrl_c_ends_the_wait_for_libvirt() -> None:
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda there, deadline: there.marks(deadline),
+        lambda there, deadline: there.running(mark(guest("a")), deadline),
+        lambda there, deadline: there.free_memory(deadline),
+    ],
+    ids=["marks", "running", "free_memory"],
+)
+def test_ctrl_c_ends_the_wait_for_libvirt(
+    ask: Callable[[Host, Deadline], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
     never, deadline = threading.Event(), Deadline.after(60)
+    for call in ("listAllDomains", "lookupByUUIDString"):
+        monkeypatch.setattr(Connection, call, lambda *_: never.wait())
     threading.Timer(0.1, deadline.cancel.set).start()
-    with pytest.raises(Cancelled, match="waiting for libvirt at qemu:///x: cancelled"):
-        answer("qemu:///x", never.wait, deadline)
+    with pytest.raises(Cancelled, match="waiting for libvirt at test:///fake: cancelled"):
+        ask(host(), deadline)
     never.set()
 
 

@@ -296,7 +296,7 @@ def test_a_second_domain_of_a_guest_goes(deadline: Deadline) -> None:
     late = Mark(uuid="late", name="g", directory=str(place), lab=state.identity())
     host.domains["late"] = late
     assert gc.collect(host.real(), deadline) == ["domain of g: its guest is gone"]
-    assert host.marks() == [mark(record("g").spec)]
+    assert host.marks(deadline) == [mark(record("g").spec)]
 
 
 @pytest.mark.parametrize("part", ["boot", "started"])
