@@ -23,8 +23,8 @@ def test_repair_migrates_pages(guest: Guest, run: Callable[..., Run], deadline: 
     provision.apply(
         guest, provision.Order(knobs=catalog.case("xfsrepair").sizes[SizeClass.QUICK].knobs), deadline
     )
-    # A fifth of the case's inodes, and of mmtests-*, which only have to pass, a tenth: a repair of 8,000 in 500
-    # allocation groups still updates 20,000 PTEs or more.
+    # A fifth of the case's inodes, and a tenth of those of mmtests-*, which only have to pass. A repair of
+    # 8,000 inodes in 500 allocation groups still updates 20,000 PTEs or more.
     result = run("xfsrepair", loops=1, mmtests_loops=1)
     repairs = [phase for phase in result.phases if phase.phase.name.startswith("repair-")]
     assert len(repairs) == 4
