@@ -99,9 +99,10 @@ class Lab:
 
     def marks(self) -> dict[str, str]:
         """UUIDs of the running domains with a folder in this lab -> guest."""
+        deadline = Deadline.after(60)
         return {
             found.uuid: found.name
-            for found in connect(None, Deadline.after(60)).marks()
+            for found in connect(None, deadline).marks(deadline)
             if Path(found.directory).is_relative_to(self.place)
         }
 

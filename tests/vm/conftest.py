@@ -60,7 +60,8 @@ class Command:
 
     def domains(self) -> set[str]:
         """Running domains with a folder in this test's state."""
-        marks = connect(None, Deadline.after(60)).marks()
+        deadline = Deadline.after(60)
+        marks = connect(None, deadline).marks(deadline)
         return {mark.name for mark in marks if Path(mark.directory).is_relative_to(self.state)}
 
     def processes(self) -> list[str]:
